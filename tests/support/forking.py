@@ -18,11 +18,18 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from pytriton.ipc.forking import CannotFork, Forker, join_helpers, show_as
+
+#: Among the arguments of a process that forks; a module's name takes its place.
+_NAME = "(forks for the tests, see forking.py)"
 _LARGEST = 1 << 17  #: bytes of a wish: arguments and variables
+#: What begins so is read when an interpreter starts, or when modules are imported.
+_OF_STARTS = ("PYTHON", "LD_", "OPENBLAS_", "OMP_", "MALLOC_", "GLIBC_")
 
 
 class Forking:
@@ -50,6 +57,37 @@ class Forking:
     ) -> subprocess.CompletedProcess[str]:
         """Run `python script` with arguments; return how it ended and what it printed."""
         return self._run({"script": str(script)}, arguments, cwd, env)
+
+    def start_module(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        stdin: bytes,
+        output: IO[bytes],
+    ) -> StartedProcess | None:
+        """Start `python -m module` in this folder, as a child of this process; None where that takes a real start."""
+        connection = self._connected()
+        if of_starts(env) != self._of_starts:
+            return None
+        wish = {
+            "module": module,
+            "arguments": [*arguments],
+            "cwd": os.getcwd(),
+            "env": dict(env),
+            "is_left": True,
+        }
+        with tempfile.TemporaryFile() as given:
+            given.write(stdin)
+            given.seek(0)
+            descriptors = [given.fileno(), output.fileno(), output.fileno()]
+            socket.send_fds(connection, [json.dumps(wish).encode()], descriptors)
+            pid = connection.recv(64)
+        assert pid, "the process that forks has ended"
+        if int(pid) < 0:
+            return None
+        return StartedProcess(int(pid), [sys.executable, "-m", module, *arguments])
 
     def _run(
         self, program: dict[str, str], arguments: Sequence[str], cwd: Path, env: Mapping[str, str]
@@ -82,10 +120,28 @@ class Forking:
         if self._connection is None:
             self._connection, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with other:
-                command = [sys.executable, __file__, str(other.fileno()), *self._modules]
+                command = [sys.executable, __file__, str(other.fileno()), _NAME, *self._modules]
+                self._of_starts = of_starts(os.environ)
                 self._process = subprocess.Popen(command, pass_fds=[other.fileno()])
             atexit.register(self.close)
         return self._connection
+
+
+class StartedProcess(subprocess.Popen[bytes]):
+    """A child of this process that another one has forked."""
+
+    def __init__(self, pid: int, args: Sequence[str]) -> None:
+        """Be what the constructor of `Popen` leaves, without a start."""
+        self._waitpid_lock = threading.Lock()
+        self._sigint_wait_secs = 0.0
+        self._child_created = True
+        self.args, self.pid, self.returncode = args, pid, None
+        self.stdin = self.stdout = self.stderr = None
+
+
+def of_starts(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that have done their work when a fork gets them."""
+    return {name: value for name, value in env.items() if name.startswith(_OF_STARTS)}
 
 
 #: The commands of pytriton-daemon; typer imports the last of these modules when it is there.
@@ -101,26 +157,42 @@ def command(
 
 
 def _serve(connection: socket.socket) -> dict[str, Any] | None:
-    """Fork for each wish, and tell the exit code; return the wish in the fork, None at the end."""
+    """Fork for each wish, and tell the exit code; return the wish in the fork, None at the end.
+
+    One that is left to the process of the tests is its child; its pid is told.
+    """
     while True:
         data, descriptors, _, _ = socket.recv_fds(connection, _LARGEST, 3)
         if not data:
             return None
-        pid = os.fork()
+        wish: dict[str, Any] = json.loads(data)
+        is_left = wish.get("is_left", False)
+        pid = _fork_for_parent() if is_left else os.fork()
         if pid == 0:
             connection.close()
             for number, descriptor in enumerate(descriptors):
                 os.dup2(descriptor, number)
             os.closerange(3, max(descriptors) + 1)
-            wish: dict[str, Any] = json.loads(data)
             return wish
         for descriptor in descriptors:
             os.close(descriptor)
+        if is_left:
+            connection.send(str(pid).encode())
+            continue
         _, status = os.waitpid(pid, 0)
         connection.send(str(os.waitstatus_to_exitcode(status)).encode())
 
 
-def _main(descriptor: str, *modules: str) -> None:
+def _fork_for_parent() -> int:
+    """Fork a child of the process of the tests; -1 where that cannot be."""
+    try:
+        join_helpers()
+        return Forker().fork()
+    except CannotFork:
+        return -1
+
+
+def _main(descriptor: str, name: str, *modules: str) -> None:
     for module in modules:
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(module)
@@ -128,6 +200,7 @@ def _main(descriptor: str, *modules: str) -> None:
     wish = _serve(socket.socket(fileno=int(descriptor)))
     if wish is None:
         return
+    show_as(name, wish["script"] if "script" in wish else wish["module"])
     os.chdir(wish["cwd"])
     os.environ.clear()
     os.environ.update(wish["env"])

@@ -14,13 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 import psutil
 
 from pytriton.daemon import DaemonClient, connect
 from pytriton.dispatcher.settings.declarations import ENV_OWNER, DaemonConfig
 from pytriton.ipc.forking import FORKS
+from support.forking import Forking
 
 #: Fetching the server on a machine that never did takes long; everything else is a matter of
 #: seconds.
@@ -81,19 +82,7 @@ class RunningDaemon:
         config = DaemonConfig(runtime_dir=str(runtime_dir), **settings)
         log = runtime_dir / "stderr.log"
         with open(log, "wb") as stderr:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "pytriton.dispatcher"],
-                stdin=subprocess.PIPE,
-                stdout=stderr,
-                stderr=stderr,
-                env={
-                    **os.environ,
-                    ENV_OWNER: str(os.getpid()),
-                },  # a test run that is killed leaves none
-            )
-        assert process.stdin is not None
-        process.stdin.write(config.to_json())
-        process.stdin.close()
+            process = _start(config, stderr)
         try:
             client = _wait_ready(process, runtime_dir, log)
         except BaseException:
@@ -189,6 +178,31 @@ class RunningDaemon:
             if error is not None:
                 print(self.said()[-20_000:])
             shutil.rmtree(self.config.runtime_dir, ignore_errors=True)
+
+
+#: A daemon's start takes half a second of CPU time, nearly all of it for imports. Commands, scripts, services and the
+#: `Triton` class start theirs anew.
+_DAEMONS = Forking("structlog", "pytriton.dispatcher.process")
+
+
+def _start(config: DaemonConfig, output: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start the process of a daemon."""
+    env = {**os.environ, ENV_OWNER: str(os.getpid())}  # a test run that is killed leaves none
+    settings = config.to_json()
+    forked = _DAEMONS.start_module("pytriton.dispatcher", [], env, stdin=settings, output=output)
+    if forked is not None:
+        return forked
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pytriton.dispatcher"],
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=output,
+        env=env,
+    )
+    assert process.stdin is not None
+    process.stdin.write(settings)
+    process.stdin.close()
+    return process
 
 
 def _wait_ready(process: subprocess.Popen[bytes], runtime_dir: Path, log: Path) -> DaemonClient:

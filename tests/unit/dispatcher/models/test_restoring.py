@@ -116,7 +116,8 @@ def test_models_are_restored_in_order_while_clients_ask(start: Start) -> None:
     taken = brain.client.register("b")
     scaled = brain.client.ask(messages.Scale("b", 2))
     gone = brain.client.ask(messages.Unregister("c"))
-    brain.settle()
+    brain.plans = ["serves"]
+    brain.served(brain.client.register("new"))
     assert "is about to be served again" in taken.failure
     assert gone.answer == messages.Done()
     assert scaled.answer is None
@@ -124,9 +125,9 @@ def test_models_are_restored_in_order_while_clients_ask(start: Start) -> None:
     brain.alive("a")[0].loaded()
     brain.served(scaled)
     assert {one.text for one in scaled.progress} >= {"waiting: model b is being restored"}
-    assert [one.spec.name for one in brain.daemon.registry] == ["a", "b"]
+    assert [one.spec.name for one in brain.daemon.registry] == ["new", "a", "b"]
     assert len(brain.alive("b")) == 2
-    assert sorted(brain.kept()) == ["a", "b"]
+    assert sorted(brain.kept()) == ["a", "b", "new"]
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["forgotten", "registered anew"])
@@ -161,6 +162,24 @@ def test_a_model_is_replaced_while_it_is_restored(start: Start) -> None:
     assert brain.kept()["m"].payloads == [b"new"]
     brain.served(brain.client.ask(messages.Rollback("m")))
     assert brain.kept()["m"].payloads == [b"old"]
+
+
+def test_a_model_is_rolled_back_while_it_is_restored(start: Start) -> None:
+    """The same; it goes back to what it had before, and there again."""
+    brain = start()
+    brain.served(brain.client.register("m", b"old"))
+    brain.served(brain.client.register("m", b"new", replace=True))
+    brain = start(usual_plan="hangs")
+    request = brain.client.ask(messages.Rollback("m"))
+    brain.advance(10.0)
+    assert request.answer is None
+    assert {one.text for one in request.progress} == {"waiting: model m is being restored"}
+    brain.usual_plan = "serves"
+    brain.alive("m")[0].loaded()
+    brain.served(request)
+    assert brain.kept()["m"].payloads == [b"old"]
+    brain.served(brain.client.ask(messages.Rollback("m")))
+    assert brain.kept()["m"].payloads == [b"new"]
 
 
 def test_a_model_that_cannot_be_restored_is_kept_and_tried_again(start: Start) -> None:
@@ -250,5 +269,7 @@ def test_the_daemon_stops_while_models_are_restored(start: Start) -> None:
     for name in ("a", "b"):
         brain.served(brain.client.register(name))
     brain = start(usual_plan="hangs")
+    brain.stop()
+    assert brain.daemon.ending.code == 0
     brain = start()
     assert [brain.state_of(name) for name in ("a", "b")] == ["ready", "ready"]
