@@ -33,6 +33,7 @@ from pytriton.ipc.lanes.lane_messages import (
     BatchFailed,
     BatchLent,
     BatchPart,
+    BatchParts,
     BatchReturned,
     Cancel,
     Credit,
@@ -41,6 +42,7 @@ from pytriton.ipc.lanes.lane_messages import (
     Go,
     Hold,
     Metrics,
+    PartRef,
     Room,
 )
 from pytriton.proxy_backend import stream_watch, translate
@@ -265,7 +267,10 @@ class Streams:
             return
         if isinstance(message, Metrics):
             self._metrics.apply(message)
-            self._take_credit(lane)
+            self._take_credit(lane, 1)
+            return
+        if isinstance(message, BatchParts):
+            self._pass_on(lane, *message.parts)
             return
         if (
             isinstance(message, (Batch, BatchLent, Credit, Cancel, Hold, Go))
@@ -278,9 +283,7 @@ class Streams:
                 raise LaneError(f"the worker said twice that batch {message.id} has begun")
             self._has_begun(lane, flight)
         elif isinstance(message, BatchPart):
-            if not flight.begun:  # it would be tried again with an answer given
-                raise LaneError(f"the worker answered batch {message.id}, which had not begun")
-            self._pass_on(lane, flight, message)
+            self._pass_on(lane, message)
         elif isinstance(message, BatchReturned):
             with self._changed:
                 flight.has_returned(message.reschedule)
@@ -294,7 +297,15 @@ class Streams:
             flight.has_begun(self._attachment.execution_timeout_s)
             self._changed.notify_all()
 
-    def _pass_on(self, lane: Lane, flight: Flight, part: BatchPart) -> None:
+    def _pass_on(self, lane: Lane, *parts: BatchPart | PartRef) -> None:
+        for part in parts:
+            flight = self._flights.get(part.id)
+            if flight is None or not flight.begun:  # it would be tried again with an answer given
+                raise LaneError(f"the worker answered batch {part.id}, which has not begun")
+            self._pass_part_on(lane, flight, part)
+        self._take_credit(lane, len(parts))
+
+    def _pass_part_on(self, lane: Lane, flight: Flight, part: BatchPart | PartRef) -> None:
         flight.answered = True
         if len(part.responses) != len(flight.senders):
             raise LaneError(
@@ -306,7 +317,6 @@ class Streams:
                 empty = details is not None and details.empty
                 made = None if empty else self._translator.response(response, lane)
                 flight.send(index, made, final=details is not None and details.final)
-        self._take_credit(lane)
 
     def _done(self, lane: Lane, message: BatchDone | BatchFailed, flight: Flight) -> None:
         if isinstance(message, BatchFailed):
@@ -325,8 +335,8 @@ class Streams:
                     lane.set_patience(None)
                 self._changed.notify_all()
 
-    def _take_credit(self, lane: Lane) -> None:
-        self._uncredited += 1
+    def _take_credit(self, lane: Lane, parts: int) -> None:
+        self._uncredited += parts
         if self._uncredited >= _CREDIT:
             self._give_credit(lane)
 

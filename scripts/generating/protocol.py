@@ -32,6 +32,7 @@ _PARTS: tuple[_Struct, ...] = (
     lane_messages.ResponseRef,
     lane_messages.ResponseDetails,
     lane_messages.BatchTrace,
+    lane_messages.PartRef,
     lane_messages.MetricUpdate,
     call_chain.Link,
 )

@@ -15,6 +15,7 @@ from pytriton.proxy.sending import sending
 from pytriton.proxy.types import Request
 from pytriton.worker.model import Part
 from pytriton.worker.request_ids import serving
+from pytriton.worker.streams.gathering import GatheringOutbox
 from pytriton.worker.streams.lane_withdrawals import Withdrawals
 from pytriton.worker.streams.stream_answers import Outbox, Stream
 from pytriton.worker.streams.stream_loops import StreamLoop
@@ -91,9 +92,15 @@ class AsyncStreamLoop(StreamLoop):
         self._events.add_reader(lane.fileno(), self._serve, [lane])
         super()._welcome(lane)
 
+    def _outbox(self, lane: Lane) -> Outbox:
+        return GatheringOutbox(lane, self._batches_at_once, self._events.call_soon, self._drop)
+
     def _drop(self, lane: Lane, error: Exception | None = None) -> None:
         self._events.remove_reader(lane.fileno())
-        for stream in list(self._outboxes[lane].streams.values()) if lane in self._outboxes else []:
+        outbox = self._outboxes.get(lane)
+        if isinstance(outbox, GatheringOutbox):
+            outbox.forget()
+        for stream in list(outbox.streams.values()) if outbox is not None else []:
             stream.forget()
             self._tasks[stream].cancel()
         super()._drop(lane, error)

@@ -49,7 +49,7 @@ class Outbox:
         self.lane = lane
         self.streams: dict[int, Stream] = {}
         self._batches = batches
-        self._parts = 0
+        self._parts = 0  #: that no credit was given for yet
         lane.send(Room(batches))
 
     @property
@@ -61,6 +61,10 @@ class Outbox:
         """Send a part, or what else is given back by a credit."""
         self.lane.send(message)
         self._parts += 1
+
+    def send(self, message: FromWorker) -> None:
+        """Send what no credit is given for."""
+        self.lane.send(message)
 
     def heard(self, message: FromProxy | FromWorker) -> Batch | None:
         """Take note of what the proxy says; return a batch for the caller to begin.
@@ -151,7 +155,7 @@ class Stream:
 
     def begun(self) -> None:
         """Tell the proxy that the batch has begun: its inputs have been copied."""
-        self._outbox.lane.send(BatchBegun(self.id))
+        self._outbox.send(BatchBegun(self.id))
 
     def put(self, results: Any) -> None:
         """Send one response to each request; None for a request sends it nothing.
@@ -220,7 +224,7 @@ class Stream:
         self.spans.end()
         if self.batch.trace is not None:
             self._gauge.traced(trace_of(self.batch), self.begun_ns)
-        self._outbox.lane.send(end)
+        self._outbox.send(end)
 
     def forget(self) -> None:
         """Drop the stream without telling the proxy, which is gone."""

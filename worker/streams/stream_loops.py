@@ -27,9 +27,12 @@ class StreamLoop(Loop):
 
     def _welcome(self, lane: Lane) -> None:
         try:
-            self._outboxes[lane] = Outbox(lane, self._batches_at_once)
+            self._outboxes[lane] = self._outbox(lane)
         except (LaneClosed, LaneError) as error:
             self._drop(lane, error)
+
+    def _outbox(self, lane: Lane) -> Outbox:
+        return Outbox(lane, self._batches_at_once)
 
     def _drop(self, lane: Lane, error: Exception | None = None) -> None:
         super()._drop(lane, error)

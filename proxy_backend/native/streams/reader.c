@@ -164,7 +164,25 @@ static LaneState pass_part(Streams *streams, Flight *flight, Reader *message)
     }
     if (message->malformed)
         return fault(streams->lane, "malformed message", (Text){BATCH_PART_NAME, sizeof BATCH_PART_NAME - 1});
-    return take_credit(streams);
+    return LANE_OK;
+}
+
+/* Parts of several batches that came in one message. */
+static LaneState pass_parts(Streams *streams, Reader *message, Text tag)
+{
+    LaneState state = LANE_OK;
+    uint32_t count = get_array(message);
+    for (uint32_t i = 0; i < count && state == LANE_OK; i++) {
+        uint32_t fields = get_array(message);
+        int64_t number = get_int(message);
+        Flight *flight = message->malformed ? NULL : find(streams, number);
+        if (flight == NULL || !flight->begun)
+            return fault(streams->lane, "the worker spoke of a batch that is not under way", tag);
+        state = pass_part(streams, flight, message);
+        if (state == LANE_OK)
+            skip_rest(message, fields, PART_REF_SIZE);
+    }
+    return state == LANE_OK ? take_credit(streams, count) : state;
 }
 
 static LaneState has_returned(Streams *streams, Flight *flight, Reader *message, uint32_t fields)
@@ -231,8 +249,10 @@ static LaneState heard(Streams *streams, Reader *message)
     Text tag = get_text(message);
     if (text_is(tag, METRICS_NAME)) {
         metrics_apply(&streams->metrics, message);
-        return message->malformed ? fault(streams->lane, "malformed message", tag) : take_credit(streams);
+        return message->malformed ? fault(streams->lane, "malformed message", tag) : take_credit(streams, 1);
     }
+    if (text_is(tag, BATCH_PARTS_NAME))
+        return pass_parts(streams, message, tag);
     int64_t number = get_int(message);
     if (message->malformed)
         return fault(streams->lane, "malformed message", tag);
@@ -250,8 +270,10 @@ static LaneState heard(Streams *streams, Reader *message)
         return fault(streams->lane, "the worker spoke of a batch that is not under way", tag);
     if (text_is(tag, BATCH_BEGUN_NAME) && !flight->begun) /* else it could begin anew for ever */
         return has_begun(streams, flight);
-    if (text_is(tag, BATCH_PART_NAME) && flight->begun) /* else it would be tried again with an answer given */
-        return pass_part(streams, flight, message);
+    if (text_is(tag, BATCH_PART_NAME) && flight->begun) { /* else it would be tried again with an answer given */
+        LaneState state = pass_part(streams, flight, message);
+        return state == LANE_OK ? take_credit(streams, 1) : state;
+    }
     if (text_is(tag, BATCH_RETURNED_NAME) && flight->begun && streams->until_returned && !flight->returned)
         return has_returned(streams, flight, message, fields);
     if (text_is(tag, BATCH_DONE_NAME))

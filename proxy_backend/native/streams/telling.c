@@ -25,9 +25,10 @@ LaneState give_credit(Streams *streams)
     return state;
 }
 
-LaneState take_credit(Streams *streams)
+LaneState take_credit(Streams *streams, uint32_t parts)
 {
-    return ++streams->uncredited < CREDIT ? LANE_OK : give_credit(streams);
+    streams->uncredited += parts;
+    return streams->uncredited < CREDIT ? LANE_OK : give_credit(streams);
 }
 
 _Static_assert((int)HOLD_SIZE == (int)CANCEL_SIZE && (int)GO_SIZE == (int)CANCEL_SIZE, "tell_of says all of them");

@@ -6,8 +6,8 @@
 
 /* Send a message about one request: Cancel, Hold or Go. */
 LaneState tell_of(Streams *streams, const char *what, const Flight *flight, uint32_t index);
-/* Count a part as read. The worker gets the credit of several at once. */
-LaneState take_credit(Streams *streams);
+/* Count so many parts as read. The worker gets the credit of several at once. */
+LaneState take_credit(Streams *streams, uint32_t parts);
 /* Send the credit for all parts that have been read. */
 LaneState give_credit(Streams *streams);
 

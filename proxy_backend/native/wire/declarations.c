@@ -102,6 +102,19 @@ static const Field BatchPart_fields[] = {
 };
 static const Declared BatchPart = {"BatchPart", false, 2, BatchPart_fields};
 
+static const Shape PartRef_responses_item = {.kind = SHAPE_STRUCT, .optional = true, .declared = &ResponseRef};
+static const Field PartRef_fields[] = {
+    {"id", true, {.kind = SHAPE_INT}},
+    {"responses", true, {.kind = SHAPE_LIST, .item = &PartRef_responses_item}},
+};
+static const Declared PartRef = {NULL, false, 2, PartRef_fields};
+
+static const Shape BatchParts_parts_item = {.kind = SHAPE_STRUCT, .declared = &PartRef};
+static const Field BatchParts_fields[] = {
+    {"parts", true, {.kind = SHAPE_LIST, .item = &BatchParts_parts_item}},
+};
+static const Declared BatchParts = {"BatchParts", false, 1, BatchParts_fields};
+
 static const Field BatchBegun_fields[] = {
     {"id", true, {.kind = SHAPE_INT}},
 };
@@ -315,8 +328,8 @@ static const Field Failure_fields[] = {
 static const Declared Failure = {"Failure", true, 3, Failure_fields};
 
 const Declared *const lane_messages[] = {
-    &Announce, &Batch, &BatchDone, &BatchLent, &BatchFailed, &BatchPart, &BatchBegun, &Room, &BatchReturned,
-    &Metrics, &Credit, &Cancel, &Hold, &Go, &Spilled, NULL
+    &Announce, &Batch, &BatchDone, &BatchLent, &BatchFailed, &BatchPart, &BatchParts, &BatchBegun, &Room,
+    &BatchReturned, &Metrics, &Credit, &Cancel, &Hold, &Go, &Spilled, NULL
 };
 
 const Declared *const call_messages[] = {

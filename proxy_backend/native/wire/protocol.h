@@ -9,7 +9,7 @@
 
 /* ── Numbers and names ─────────────────────────────────────────────────────────────────────────────────── */
 
-enum { PROTOCOL = 13 };
+enum { PROTOCOL = 14 };
 enum { ARENA_MEMORY = 0, OWN_MEMORY = -1 };
 enum { MOST_LANE_MEMORIES = 16, MOST_CALL_MEMORIES = 1024 };
 #define TRITONS_METRICS "nv_"
@@ -73,6 +73,8 @@ enum {
 };
 /* The traces of a batch: `contexts` has one entry per request, "" for one that is not traced. */
 enum { BATCH_TRACE_SIZE = 2, BATCH_TRACE_LEAST = 2, BATCH_TRACE_begun_ns = 0, BATCH_TRACE_contexts = 1 };
+/* A part of one batch among those of others, as `BatchPart` has it. */
+enum { PART_REF_SIZE = 2, PART_REF_LEAST = 2, PART_REF_id = 0, PART_REF_responses = 1 };
 /* One change of a metric: `change` is "" (made), "increment", "set" or "observe", by `value`. */
 enum {
     METRIC_UPDATE_SIZE = 7, METRIC_UPDATE_LEAST = 4, METRIC_UPDATE_family = 0, METRIC_UPDATE_description = 1,
@@ -105,6 +107,9 @@ enum { BATCH_FAILED_SIZE = 3, BATCH_FAILED_LEAST = 3, BATCH_FAILED_id = 1, BATCH
 /* worker → proxy: one response each to some of the requests; more may follow. */
 #define BATCH_PART_NAME "BatchPart"
 enum { BATCH_PART_SIZE = 3, BATCH_PART_LEAST = 3, BATCH_PART_id = 1, BATCH_PART_responses = 2 };
+/* worker → proxy: as a `BatchPart` for each of these, in order. Each counts by itself for `Credit`. */
+#define BATCH_PARTS_NAME "BatchParts"
+enum { BATCH_PARTS_SIZE = 2, BATCH_PARTS_LEAST = 2, BATCH_PARTS_parts = 1 };
 /* worker → proxy: the inputs have been copied; another batch may be sent, if there is room. */
 #define BATCH_BEGUN_NAME "BatchBegun"
 enum { BATCH_BEGUN_SIZE = 2, BATCH_BEGUN_LEAST = 2, BATCH_BEGUN_id = 1 };

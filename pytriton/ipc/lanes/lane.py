@@ -23,6 +23,7 @@ A decoupled model answers a batch many times, and its worker may have several un
       │        BatchBegun(id)     the inputs have been copied   │
       │◀────────────────────────────────────────────────────────│
       │        BatchPart(id, responses) …, then BatchDone(id)   │
+      │        BatchParts(parts)      of several at once        │
       │◀────────────────────────────────────────────────────────│
       │  Credit(parts)        so many have gone to tritonserver │
       │  Cancel(id, request)  nobody waits for its answers      │

@@ -163,6 +163,19 @@ class BatchPart(_LaneMessage, frozen=True):
     responses: list[Optional[ResponseRef]]
 
 
+class PartRef(_Descriptor, frozen=True):
+    """A part of one batch among those of others, as `BatchPart` has it."""
+
+    id: int
+    responses: list[Optional[ResponseRef]]
+
+
+class BatchParts(_LaneMessage, frozen=True):
+    """worker → proxy: as a `BatchPart` for each of these, in order. Each counts by itself for `Credit`."""
+
+    parts: list[PartRef]
+
+
 class BatchReturned(_LaneMessage, frozen=True):
     """worker → proxy: the `execute` of a Triton Python model has returned; its answers may still come.
 
@@ -235,7 +248,15 @@ class Spilled(_LaneMessage, frozen=True):
 
 
 FromWorker = Union[
-    BatchDone, BatchLent, BatchFailed, BatchPart, BatchBegun, Room, BatchReturned, Metrics
+    BatchDone,
+    BatchLent,
+    BatchFailed,
+    BatchPart,
+    BatchParts,
+    BatchBegun,
+    Room,
+    BatchReturned,
+    Metrics,
 ]
 FromProxy = Union[Batch, Credit, Cancel, Hold, Go]
 LaneMessage = Union[
@@ -245,6 +266,7 @@ LaneMessage = Union[
     BatchLent,
     BatchFailed,
     BatchPart,
+    BatchParts,
     BatchBegun,
     Room,
     BatchReturned,

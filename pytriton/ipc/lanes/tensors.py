@@ -116,6 +116,10 @@ def encode_bytes(array: Array) -> bytes:
     Raises:
         TypeError: an element is neither bytes nor str, or a str that has no UTF-8 form.
     """
+    if array.size == 1:  # such as each text of a stream
+        (item,) = array.ravel().tolist()
+        data = item if type(item) is bytes else _to_bytes(item)
+        return _LENGTH.pack(len(data)) + data
     items = array.ravel().tolist()
     if any(type(item) is not bytes for item in items):
         items = [_to_bytes(item) for item in items]

@@ -6,9 +6,10 @@ import os
 import select
 import signal
 import socket
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from support.fakes.fake_tritonserver import output, run
@@ -19,7 +20,9 @@ from pytriton.ipc.lanes.lane_messages import (
     BatchBegun,
     BatchDone,
     BatchPart,
+    BatchParts,
     Credit,
+    PartRef,
     ResponseDetails,
     ResponseRef,
     Room,
@@ -49,6 +52,41 @@ def streaming(lane: Lane) -> None:
 
 
 _STREAMED = [f"response to 0, flags {flags}: y 11 [1,2] 0000803f0000803f" for flags in (0, 1)]
+
+
+def test_parts_of_several_batches_come_in_one_message(program: Path, tmp_path: Path) -> None:
+    """A later version's element at the end of one is not looked at."""
+    credits: list[Credit] = []
+
+    def work(lane: Lane) -> None:
+        lane.send(Room(2))
+        numbers = []
+        for _ in range(2):
+            batch = lane.receive()
+            assert isinstance(batch, Batch)
+            lane.send(BatchBegun(batch.id))
+            numbers.append(batch.id)
+        ref = output(lane, "y", np.ones((1, 2), np.float32))
+        lane.send(BatchParts([PartRef(number, [ResponseRef([ref])]) for number in numbers * 4]))
+        message = lane.receive()
+        assert isinstance(message, Credit)
+        credits.append(message)
+        last = ResponseRef([ref], None, ResponseDetails(final=True))
+        raw = msgspec.msgpack.encode(BatchParts([PartRef(number, [last]) for number in numbers]))
+        parts = msgspec.msgpack.decode(raw)
+        parts[1][0].append("later")
+        with closing(socket.socket(fileno=os.dup(lane.fileno()))) as connection:
+            connection.send(msgspec.msgpack.encode(parts))
+        for number in numbers:
+            lane.send(BatchDone(number, []))
+        with suppress(LaneClosed):
+            while True:
+                lane.receive()
+
+    lines, _ = run(program, tmp_path, [work], batches=2, decoupled=True)
+    assert credits == [Credit(8)]
+    found = sorted(line for line in lines if line.startswith("response"))
+    assert found == sorted([*[_STREAMED[0]] * 8, *[_STREAMED[1]] * 2])
 
 
 def test_a_stream_that_had_not_begun_goes_to_the_next_worker(program: Path, tmp_path: Path) -> None:

@@ -19,10 +19,12 @@ from pytriton.ipc.lanes.lane_messages import (
     BatchFailed,
     BatchLent,
     BatchPart,
+    BatchParts,
     BatchReturned,
     Cancel,
     Credit,
     FromWorker,
+    PartRef,
     ResponseDetails,
     ResponseRef,
     Room,
@@ -142,6 +144,25 @@ def test_what_has_been_passed_on_is_credited_in_one_message(make: Callable[..., 
     assert [worker.receive(), worker.receive()] == [Credit(8), Credit(8)]
     worker.send(BatchDone(batch.id, []))
     assert worker.receive() == Credit(1)
+
+
+def test_parts_of_several_batches_come_in_one_message(make: Callable[..., Proxy]) -> None:
+    proxy = make()
+    senders, batches = [], []
+    for _ in range(2):
+        senders += proxy.begin()
+        worker = proxy.worker()
+        batches.append(batch_of(worker))
+        worker.send(BatchBegun(batches[-1].id))
+        proxy.executed()
+    one, other = (batch.id for batch in batches)
+    worker.send(BatchParts([PartRef(one, [ANSWER]), PartRef(other, [ANSWER])] * 4))
+    assert worker.receive() == Credit(8)
+    worker.send(BatchParts([PartRef(other, [LAST]), PartRef(one, [LAST])]))
+    worker.send(BatchDone(one, []))
+    worker.send(BatchDone(other, []))
+    assert worker.receive() == Credit(2)
+    assert [sender.sent for sender in senders] == [[({}, 0)] * 4 + [({}, FINAL)]] * 2
 
 
 def test_the_next_batch_waits_for_room(make: Callable[..., Proxy]) -> None:
@@ -293,6 +314,10 @@ BREACHES: dict[str, Callable[[int], list[FromWorker]]] = {
     "not of a stream": lambda number: [BatchLent(number, [ANSWER])],
     "after the last": lambda number: [
         BatchBegun(number), BatchPart(number, [LAST]), BatchPart(number, [ANSWER]),
+    ],
+    "parts before it began": lambda number: [BatchParts([PartRef(number, [ANSWER])])],
+    "parts of another batch": lambda number: [
+        BatchBegun(number), BatchParts([PartRef(number, [ANSWER]), PartRef(number + 1, [ANSWER])]),
     ],
     "requests that are none": lambda number: [BatchBegun(number), BatchReturned(number, [1])],
 }  # fmt: skip
