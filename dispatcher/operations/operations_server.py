@@ -1,6 +1,6 @@
 """The operations server: an HTTP server in a thread, which asks the dispatcher's loop for a snapshot.
 
-scraper ──▶ uvicorn (thread "operations") ──▶ dispatcher's loop: Snapshots ──▶ text, in a thread of the pool
+scraper ──▶ aiohttp (thread "operations") ──▶ dispatcher's loop: Snapshots ──▶ text, in a thread of the pool
 """
 
 from __future__ import annotations
@@ -8,25 +8,21 @@ from __future__ import annotations
 import asyncio
 import hmac
 import socket
-import threading
+import ssl
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
-import uvicorn
-from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from aiohttp import web
 
 from pytriton.dispatcher.base.log_files import tail
 from pytriton.dispatcher.base.ports import listening, listening_at
 from pytriton.dispatcher.figures.snapshot import Scraped, Snapshots
 from pytriton.dispatcher.operations import protobuf
 from pytriton.dispatcher.operations.exposition import expose
-from pytriton.dispatcher.page.routes import Page, Sources
+from pytriton.dispatcher.operations.server_thread import BACKLOG, ServerThread
+from pytriton.dispatcher.page.routes import Endpoint, Page, Sources
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.ipc.access import access_headers
 from pytriton.ipc.errors import RemoteFailure
@@ -40,8 +36,6 @@ _log = structlog.get_logger(__name__)
 
 #: What the dispatcher's loop gets to make a snapshot in.
 _SNAPSHOT_S = 5.0
-_STOP_S = 5.0
-_BACKLOG = 128
 
 
 class OperationsServer:
@@ -74,8 +68,7 @@ class OperationsServer:
         self._status = status
         self._requests = requests
         self._figures = figures
-        self._server: uvicorn.Server | None = None
-        self._thread: threading.Thread | None = None
+        self._server: ServerThread | None = None
 
     def start(self, adopted: Sequence[int] = ()) -> None:
         """Listen, and answer from now on. To be called in the dispatcher's loop.
@@ -90,33 +83,18 @@ class OperationsServer:
         if not sockets:
             return
         self._loop = asyncio.get_running_loop()
-        app = Starlette(routes=self.routes())
-        config = uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            ssl_certfile=self._config.operations_certificate,
-            ssl_keyfile=self._config.operations_key,
-        )
-        config.load()
-        self._server = _InThread(config)
-        self._thread = threading.Thread(
-            target=self._server.run, args=(sockets,), name="operations", daemon=True
-        )
-        self._thread.start()
+        self._server = ServerThread(self.routes(), sockets, self._tls())
         _log.info("operations server listens", urls=self.urls)
 
     async def stop(self) -> None:
         """Stop answering, and wait for what is under way, for a while."""
-        if self._server is None or self._thread is None:
+        if self._server is None:
             return
-        self._server.should_exit = True
-        await asyncio.get_running_loop().run_in_executor(None, self._thread.join, _STOP_S)
+        await asyncio.to_thread(self._server.stop)
         if self._config.operations_unix is not None:
             Path(self._config.operations_unix).unlink(missing_ok=True)
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[web.RouteDef]:
         """Return what it answers."""
         page = Page(
             Sources(
@@ -128,7 +106,7 @@ class OperationsServer:
                 headers=lambda: access_headers(self._rundir.access_token()),
             )
         )
-        return [Route("/metrics", self._guarded(self._metrics)), *page.routes(self._guarded)]
+        return [web.get("/metrics", self._guarded(self._metrics)), *page.routes(self._guarded)]
 
     async def snapshot(self) -> Figures:
         """Return a snapshot, made in the dispatcher's loop.
@@ -161,30 +139,27 @@ class OperationsServer:
         made = asyncio.run_coroutine_threadsafe(tell(), self._loop)
         return await asyncio.wait_for(asyncio.wrap_future(made), _SNAPSHOT_S)
 
-    async def _metrics(self, request: Request) -> Response:
+    async def _metrics(self, request: web.Request) -> web.Response:
         try:
             scraped = await self._in_dispatcher(self._figures.scraped)
         except asyncio.TimeoutError:
             text = f"the dispatcher did not answer within {_SNAPSHOT_S:g} s\n"
-            return PlainTextResponse(text, status_code=503)
+            return web.Response(text=text, status=503)
         accept = request.headers.get("accept", "")
         told = expose_protobuf if protobuf.is_preferred(accept) else expose
-        body, content_type = await run_in_threadpool(told, scraped, accept)
-        return Response(body, headers={"content-type": content_type})
+        body, content_type = await asyncio.to_thread(told, scraped, accept)
+        return web.Response(body=body, headers={"content-type": content_type})
 
-    def _guarded(self, answer: Callable[[Request], Any]) -> Callable[[Request], Any]:
+    def _guarded(self, answer: Endpoint) -> Endpoint:
         """Return an endpoint that wants the access token, if the settings say so."""
 
-        async def guarded(request: Request) -> Response:
-            if self._config.operations_token and not await run_in_threadpool(
+        async def guarded(request: web.Request) -> web.StreamResponse:
+            if self._config.operations_token and not await asyncio.to_thread(
                 self._has_token, request.headers.get("authorization", "")
             ):
                 text = "this needs the access token: Authorization: Bearer …\n"
-                return PlainTextResponse(
-                    text, status_code=401, headers={"www-authenticate": "Bearer"}
-                )
-            response: Response = await answer(request)
-            return response
+                return web.Response(text=text, status=401, headers={"www-authenticate": "Bearer"})
+            return await answer(request)
 
         return guarded
 
@@ -194,7 +169,15 @@ class OperationsServer:
         except OSError:
             return False
         wanted = f"Bearer {token}".encode()
-        return bool(token) and hmac.compare_digest(authorization.encode(), wanted)
+        shown = authorization.encode("utf-8", "surrogateescape")
+        return bool(token) and hmac.compare_digest(shown, wanted)
+
+    def _tls(self) -> ssl.SSLContext | None:
+        if self._config.operations_certificate is None:
+            return None
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(self._config.operations_certificate, self._config.operations_key)
+        return context
 
     def _adopt(self, descriptors: Sequence[int]) -> list[socket.socket]:
         sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
@@ -218,12 +201,12 @@ class OperationsServer:
         if config.operations is not None:
             host, _, port = config.operations.rpartition(":")
             host = {"*": "0.0.0.0"}.get(host, host.strip("[]"))
-            listener = listening(host, int(port), "operations", backlog=_BACKLOG)
+            listener = listening(host, int(port), "operations", backlog=BACKLOG)
             self.urls.append(self._url(listener))
             sockets.append(listener)
         if config.operations_unix is not None:
             path = Path(config.operations_unix)
-            sockets.append(listening_at(path, "operations_unix", backlog=_BACKLOG))
+            sockets.append(listening_at(path, "operations_unix", backlog=BACKLOG))
             self.urls.append(f"unix:{config.operations_unix}")
         self.descriptors = [one.fileno() for one in sockets]
         return sockets
@@ -232,10 +215,3 @@ class OperationsServer:
 def expose_protobuf(scraped: Scraped, accept: str) -> tuple[bytes, str]:
     """Return the same as `expose`, as Prometheus takes native histograms."""
     return protobuf.encoded(scraped), protobuf.CONTENT_TYPE
-
-
-class _InThread(uvicorn.Server):
-    """One that leaves the process's signals alone."""
-
-    def install_signal_handlers(self) -> None:
-        """Do nothing: the dispatcher has its own."""

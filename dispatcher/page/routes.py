@@ -20,10 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
-from starlette.routing import Route
+from aiohttp import web
 
 from pytriton.dispatcher.page import openapi, view
 from pytriton.dispatcher.page.history import History
@@ -31,7 +28,7 @@ from pytriton.ipc.messages.answers import Status
 from pytriton.ipc.messages.figures import Figures
 from pytriton.ipc.messages.requests import Requests
 
-Endpoint = Callable[[Request], Awaitable[Response]]
+Endpoint = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _STATIC = Path(__file__).parent / "static"
 _FILES = {
@@ -56,6 +53,7 @@ _EVERY_S = 5.0
 _REQUEST_BYTES = 1 << 20
 _ANSWER_BYTES = 4 << 20
 _INFER_S = 60.0
+_dumps = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,7 @@ class Page:
 
     def routes(
         self, guarded: Callable[[Endpoint], Endpoint] = lambda answer: answer
-    ) -> list[Route]:
+    ) -> list[web.RouteDef]:
         """Return its addresses.
 
         Args:
@@ -99,27 +97,27 @@ class Page:
                 needs none: a browser has none to send before there is a page, and nothing is told by it.
         """
         return [
-            Route("/", self._to_page),
-            Route("/page", self._to_page),
-            Route("/page/view.json", guarded(self._view)),
-            Route("/page/model.json", guarded(self._model)),
-            Route("/page/openapi.json", guarded(self._openapi)),
-            Route("/page/infer", self._infer, methods=["POST"]),
-            Route("/page/{name:path}", self._file),
+            web.get("/", self._to_page),
+            web.get("/page", self._to_page),
+            web.get("/page/view.json", guarded(self._view)),
+            web.get("/page/model.json", guarded(self._model)),
+            web.get("/page/openapi.json", guarded(self._openapi)),
+            web.post("/page/infer", self._infer),
+            web.get("/page/{name:.*}", self._file),
         ]
 
-    async def _to_page(self, request: Request) -> Response:
-        return RedirectResponse("/page/", headers=HEADERS)
+    async def _to_page(self, request: web.Request) -> web.Response:
+        return web.Response(status=307, headers={**HEADERS, "location": "/page/"})
 
-    async def _file(self, request: Request) -> Response:
-        known = _FILES.get(request.path_params["name"])
+    async def _file(self, request: web.Request) -> web.Response:
+        known = _FILES.get(request.match_info["name"])
         if known is None:
             return _problem(404, "there is no such page")
         name, media = known
-        body = await run_in_threadpool((_STATIC / name).read_bytes)
-        return Response(body, headers={**HEADERS, "content-type": media})
+        body = await asyncio.to_thread((_STATIC / name).read_bytes)
+        return web.Response(body=body, headers={**HEADERS, "content-type": media})
 
-    async def _view(self, request: Request) -> Response:
+    async def _view(self, request: web.Request) -> web.Response:
         self._watched_at = time.monotonic()
         if self._plotting is None or self._plotting.done():
             self._plotting = asyncio.create_task(self._plot())
@@ -142,41 +140,43 @@ class Page:
             self._history.add(await self._sources.snapshot())
             self._taken_at = time.monotonic()
 
-    async def _model(self, request: Request) -> Response:
-        name = request.query_params.get("name", "")
+    async def _model(self, request: web.Request) -> web.Response:
+        name = request.query.get("name", "")
         status = await self._sources.status()
         if not any(one.name == name for one in status.models):
             return _problem(404, f"no model {name!r:.200} is registered")
-        log = await run_in_threadpool(self._sources.log, name, view.LOG_LINES)
+        log = await asyncio.to_thread(self._sources.log, name, view.LOG_LINES)
         requests = await self._sources.requests(name)
         return _answer(view.model_view(name, status, self._history, log, requests))
 
-    async def _openapi(self, request: Request) -> Response:
+    async def _openapi(self, request: web.Request) -> web.Response:
         status = await self._sources.status()
         return _answer(openapi.document(status.models, status.server.http_url, status.version))
 
-    async def _infer(self, request: Request) -> Response:
+    async def _infer(self, request: web.Request) -> web.Response:
         authorization = request.headers.get("authorization", "")
-        if not await run_in_threadpool(self._sources.is_owner, authorization):
+        if not await asyncio.to_thread(self._sources.is_owner, authorization):
             return _problem(401, "this needs the access token: `pytriton-daemon token` prints it")
         body = bytearray()
-        async for piece in request.stream():
+        async for piece in request.content.iter_any():
             body += piece
             if len(body) > _REQUEST_BYTES:
                 return _problem(413, f"a request of the page has {_REQUEST_BYTES:,} bytes at most")
         status = await self._sources.status()
-        name = request.query_params.get("name", "")
+        name = request.query.get("name", "")
         if not status.server.http_url:
             return _problem(409, "the server serves no HTTP (http_port)")
         path = f"/v2/models/{quote(name, safe='')}/infer"
-        headers = await run_in_threadpool(self._sources.headers)
+        headers = await asyncio.to_thread(self._sources.headers)
         try:
-            code, answer = await run_in_threadpool(
+            code, answer = await asyncio.to_thread(
                 _passed_on, status.server.http_url, path, bytes(body), headers
             )
         except OSError as error:
             return _problem(502, f"the server does not answer: {error}")
-        return Response(answer, code, headers={**HEADERS, "content-type": "application/json"})
+        return web.Response(
+            body=answer, status=code, headers={**HEADERS, "content-type": "application/json"}
+        )
 
 
 def _passed_on(url: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
@@ -209,9 +209,9 @@ def _passed_on(url: str, path: str, body: bytes, headers: dict[str, str]) -> tup
         connection.close()
 
 
-def _answer(value: Any) -> Response:
-    return JSONResponse(value, headers=HEADERS)
+def _answer(value: Any, code: int = 200) -> web.Response:
+    return web.json_response(value, status=code, headers=HEADERS, dumps=_dumps)
 
 
-def _problem(code: int, text: str) -> Response:
-    return JSONResponse({"error": text}, code, headers=HEADERS)
+def _problem(code: int, text: str) -> web.Response:
+    return _answer({"error": text}, code)

@@ -42,8 +42,8 @@ DEPENDENCIES = (
         "aiohttp",
         "aiohttp",
         "daemon, client",
-        "the HTTP server of the OpenAI front, and its client of the native front",
-        "uvicorn and starlette, with another library as client; tritonclient[http] brings aiohttp along anyway",
+        "the HTTP servers of the OpenAI front and of operations, and the front's client of the native front",
+        "uvicorn and starlette, with another library as client: tritonclient[http] brings aiohttp along anyway",
     ),
     Dependency(
         "cloudpickle",
@@ -110,13 +110,6 @@ DEPENDENCIES = (
         "none",
     ),
     Dependency(
-        "starlette",
-        "starlette.applications",
-        "daemon, where `operations` is set",
-        "routes and answers of the page and of /metrics",
-        "aiohttp: takes as long to import as half of the daemon",
-    ),
-    Dependency(
         "structlog",
         "structlog",
         "daemon",
@@ -150,13 +143,6 @@ DEPENDENCIES = (
         "command line",
         "commands, flags, help, completion from functions' signatures",
         "argparse: no completion of models' names, flags declared twice",
-    ),
-    Dependency(
-        "uvicorn",
-        "uvicorn",
-        "daemon, where `operations` is set",
-        "the HTTP server below starlette",
-        "see starlette",
     ),
     Dependency(
         "uvloop",

@@ -5,17 +5,14 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import uvicorn
-from starlette.applications import Starlette
 from support.models.figures import model, snapshot, work
-from support.running import eventually
 
 from pytriton.dispatcher.base.ports import listening
+from pytriton.dispatcher.operations.server_thread import ServerThread
 from pytriton.dispatcher.page.routes import Page, Sources
 from pytriton.ipc.messages.answers import InstanceInfo, ModelInfo, ServerInfo, Status
 from pytriton.ipc.messages.figures import Figures
@@ -51,16 +48,11 @@ def url() -> Iterator[str]:
     sources = Sources(
         _figures, _status, lambda name, lines: [HOSTILE], _requests, lambda _: False, dict
     )
-    app = Starlette(routes=Page(sources).routes())
-    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off")
-    server = uvicorn.Server(config)
     listener = listening("127.0.0.1", 0, "page", backlog=8)
-    thread = threading.Thread(target=server.run, args=([listener],))
-    thread.start()
-    eventually(lambda: server.started, "the page is served")
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}/page/"
-    server.should_exit = True
-    thread.join()
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}/page/"
+    server = ServerThread(Page(sources).routes(), [listener])
+    yield url
+    server.stop()
 
 
 def _shown(url: str, folder: Path) -> tuple[str, str]:

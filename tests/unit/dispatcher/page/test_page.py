@@ -6,14 +6,16 @@ import asyncio
 import json
 import shlex
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpx
 import msgspec
 import pytest
-from starlette.applications import Starlette
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from support.models.figures import model, snapshot, work
 
 from pytriton.dispatcher.page.history import POINTS, History
@@ -89,10 +91,18 @@ class Daemon:
     def headers(self) -> dict[str, str]:
         return {"triton-access-token": "right"}
 
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[httpx.AsyncClient]:
+        app = web.Application()
+        app.add_routes(self.page.routes())
+        async with TestServer(app) as server:
+            url = str(server.make_url("/"))
+            async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+                yield client
+
     def ask(self, method: str, path: str, **more: Any) -> httpx.Response:
         async def run() -> httpx.Response:
-            transport = httpx.ASGITransport(Starlette(routes=self.page.routes()))
-            async with httpx.AsyncClient(transport=transport, base_url="http://page") as client:
+            async with self.client() as client:
                 return await client.request(method, path, **more)
 
         return asyncio.run(run())
@@ -147,8 +157,7 @@ def test_many_who_watch_cost_one_snapshot() -> None:
     daemon = Daemon()
 
     async def run() -> None:
-        transport = httpx.ASGITransport(Starlette(routes=daemon.page.routes()))
-        async with httpx.AsyncClient(transport=transport, base_url="http://page") as client:
+        async with daemon.client() as client:
             await asyncio.gather(*(client.get("/page/view.json") for _ in range(10)))
 
     asyncio.run(run())
