@@ -225,6 +225,7 @@ class DaemonParts(ABC):
             self._control,
         )
         self.figures.webhooks = self._webhooks.figures
+        self.figures.openai = self.openai.metrics
         self.figures.shared_weights = lambda: shared_entries.size_of_all(self.rundir.shared)
         #: Single requests: access logs, the slowest, the failed.
         self.requests = RequestCollector(self.registry, self.rundir.access_log_file, logs.open_file)

@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from pytriton.dispatcher.base.child_output import LEFT_OUT
@@ -15,10 +15,11 @@ from pytriton.dispatcher.figures.gpu_memory import GpuMemory
 from pytriton.dispatcher.figures.loop_lag import LoopLag
 from pytriton.dispatcher.figures.process_memory import Memory, memory_of
 from pytriton.dispatcher.figures.reading import Reading
-from pytriton.dispatcher.figures.user_metrics import Merger, UserMetrics, said
+from pytriton.dispatcher.figures.user_metrics import Merger, UserMetrics, add_front, said
 from pytriton.dispatcher.figures.work import work_of
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.openai_front.state import Told
 from pytriton.dispatcher.triton.restarting import ServerWatch
 from pytriton.dispatcher.workers.one_worker.worker import Worker
 from pytriton.dispatcher.workers.tally import InstanceTally, Tally
@@ -81,6 +82,7 @@ class Snapshots:
         webhooks: tells what has become of their events.
         exports: tells what has become of what was sent by OTLP.
         shared_weights: tells how many bytes workers share.
+        openai: tells what the OpenAI front has counted.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class Snapshots:
         self.webhooks: Callable[[], dict[str, WebhookFigures]] = dict
         self.exports: Callable[[], Mapping[str, int]] = dict
         self.shared_weights: Callable[[], int] = lambda: 0
+        self.openai: Callable[[], Awaitable[Sequence[Told]]] | None = None
         self._status = status
         self._metrics_url = metrics_url
         self._state_dir = state_dir
@@ -126,8 +129,10 @@ class Snapshots:
         return triton.queues if triton is not None else {}
 
     async def scraped(self) -> Scraped:
-        """Return the same, with the callables' own metrics, and what tritonserver tells at this moment, if in time."""
+        """Return the same, with the metrics of callables, the OpenAI front, and tritonserver if they come in time."""
         users = await self._ask_users()
+        if self.openai is not None:
+            add_front(users, await self.openai())
         figures, triton = await self._take(anew=True)
         return Scraped(figures, triton, users, self._exemplars(), self.exports())
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import structlog
 
+from pytriton.dispatcher.openai_front.state import Told
 from pytriton.dispatcher.workers.tally import InstanceTally, Tally
 from pytriton.ipc.lanes.user_series import Families, Family, Labels, Values, with_living
 
@@ -83,6 +84,22 @@ class Teller:
                 self._failed.add(name)
                 _log.warning("a metric of a callable's own cannot be told", metric=name, why=why)
             return []
+
+
+def add_front(users: UserMetrics, metrics: Iterable[Told]) -> None:
+    """Put the metrics of the OpenAI front to the others. Where a callable has one of that name, that is told."""
+    taken = {name for one in users.families.values() for name in _names(one.name, one.kind)}
+    for metric in metrics:
+        if metric.series and taken.isdisjoint(_names(metric.name, metric.kind)):
+            users.families[metric.name] = MergedFamily(
+                metric.name,
+                metric.kind,
+                metric.help,
+                {
+                    tuple(labels): {(suffix, bound): value for suffix, bound, value in values}
+                    for labels, values in metric.series
+                },
+            )
 
 
 def said(model: str, tally: Tally) -> list[Said]:

@@ -18,7 +18,7 @@ from aiohttp import web
 from pytriton.dispatcher.openai_front.connections import all_descriptors
 from pytriton.dispatcher.openai_front.keys import KeysError
 from pytriton.dispatcher.openai_front.server import Front
-from pytriton.dispatcher.openai_front.state import State
+from pytriton.dispatcher.openai_front.state import METRICS, READY, State
 
 try:  # a fifth less of a processor for each token
     import uvloop
@@ -66,11 +66,14 @@ async def _serve(listener: socket.socket, states: socket.socket) -> None:
     assert runner.server is not None
     watching = asyncio.ensure_future(front.connections.watch(runner.server))
     await web.SockSite(runner, listener, backlog=4096).start()
-    writer.write(b"ready\n")
+    writer.write(READY)
 
     async def follow() -> None:
         while line := await reader.readline():
-            await front.use(decode(line))
+            if line == METRICS:
+                writer.write(msgspec.json.encode(front.meters.told()) + b"\n")
+            else:
+                await front.use(decode(line))
         stop.set()  # the daemon has ended
 
     following = asyncio.ensure_future(follow())

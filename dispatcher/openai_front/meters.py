@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+
+from pytriton.dispatcher.openai_front.state import Told
 
 __all__ = ["Meters"]
 
@@ -50,18 +52,19 @@ class _Histogram:
         series[bisect_left(self._bounds, value)] += 1
         series[-1] += value
 
-    def lines(self, shows: Callable[[str], bool]) -> Iterator[str]:
-        yield f"# HELP {self._name} {self._help}"
-        yield f"# TYPE {self._name} histogram"
+    def told(self, shows: Callable[[str], bool]) -> Told:
+        told = Told(self._name, "histogram", self._help, [])
         for labels, series in self._series.items():
             if not shows(dict(labels)[_MODEL]):
                 continue
             below = 0.0
+            values: list[tuple[str, str, float]] = []
             for bound, count in zip((*map(str, self._bounds), "+Inf"), series):
                 below += count
-                yield f"{self._name}_bucket{_text((*labels, ('le', bound)))} {below:.15g}"
-            yield f"{self._name}_sum{_text(labels)} {series[-1]:.15g}"
-            yield f"{self._name}_count{_text(labels)} {below:.15g}"
+                values.append(("_bucket", bound, below))
+            values += [("_sum", "", series[-1]), ("_count", "", below)]
+            told.series.append((list(labels), values))
+        return told
 
 
 class Meters:
@@ -115,21 +118,35 @@ class Meters:
         """Count a request that was refused before it reached a model."""
         self.refused[code] = self.refused.get(code, 0) + 1
 
-    def text(self, shows: Callable[[str], bool] = lambda model: True) -> str:
-        """Return all, as Prometheus reads it; of models, those that it `shows`."""
-        lines = [
-            "# HELP pytriton_openai_active_requests Requests under way.",
-            "# TYPE pytriton_openai_active_requests gauge",
-            f"pytriton_openai_active_requests {self.active}",
-            "# HELP pytriton_openai_refused_requests_total Requests refused before they reached a model.",
-            "# TYPE pytriton_openai_refused_requests_total counter",
+    def told(self, shows: Callable[[str], bool] = lambda model: True) -> list[Told]:
+        """Return all; of models, those that it `shows`."""
+        codes = sorted(self.refused.items())
+        return [
+            Told(
+                "pytriton_openai_active_requests",
+                "gauge",
+                "Requests under way.",
+                [([], [("", "", self.active)])],
+            ),
+            Told(
+                "pytriton_openai_refused_requests",
+                "counter",
+                "Requests refused before they reached a model.",
+                [([("code", code)], [("_total", "", count)]) for code, count in codes],
+            ),
+            *(one.told(shows) for one in (self._duration, self._first, self._each, self._tokens)),
         ]
-        for code, count in sorted(self.refused.items()):
-            lines.append(
-                f"pytriton_openai_refused_requests_total{_text((('code', code),))} {count}"
-            )
-        for histogram in (self._duration, self._first, self._each, self._tokens):
-            lines += histogram.lines(shows)
+
+    def text(self, shows: Callable[[str], bool] = lambda model: True) -> str:
+        """Return the same, as Prometheus reads it."""
+        lines = []
+        for metric in self.told(shows):
+            name = f"{metric.name}_total" if metric.kind == "counter" else metric.name
+            lines += [f"# HELP {name} {metric.help}", f"# TYPE {name} {metric.kind}"]
+            for labels, values in metric.series:
+                for suffix, bound, value in values:
+                    shown = _text([*labels, ("le", bound)] if bound else labels)
+                    lines.append(f"{metric.name}{suffix}{shown} {value:.15g}")
         return "\n".join(lines) + "\n"
 
 
@@ -137,7 +154,9 @@ def _labels(model: str, operation: str) -> Labels:
     return (("gen_ai_operation_name", operation), (_MODEL, model))
 
 
-def _text(labels: Labels) -> str:
+def _text(labels: Sequence[tuple[str, str]]) -> str:
+    if not labels:
+        return ""
     return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels) + "}"
 
 

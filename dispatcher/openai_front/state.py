@@ -1,4 +1,8 @@
-"""The state of the OpenAI front, told by the daemon: lines of JSON over a socket, each replaces the former one."""
+"""The lines between the daemon and its OpenAI front, on a socket of theirs.
+
+The daemon tells its `State` in JSON; each replaces the former one. The front says `READY` once it answers. The
+daemon asks for `METRICS`, and the front tells a list of `Told`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,9 @@ import msgspec
 
 from pytriton.ipc.messages import OpenAICard
 
-__all__ = ["Answering", "Served", "State", "Upstream"]
+__all__ = ["METRICS", "READY", "Answering", "Served", "State", "Told", "Upstream"]
+
+READY, METRICS = b"ready\n", b"metrics\n"
 
 
 class Upstream(msgspec.Struct, frozen=True):
@@ -54,3 +60,19 @@ class State(msgspec.Struct, frozen=True):
     answering: Answering
     upstream: Upstream
     models: list[Served] = []
+
+
+class Told(msgspec.Struct, frozen=True):
+    """A metric that the front has counted.
+
+    Attributes:
+        name: without what its kind adds
+        kind: "counter", "gauge" or "histogram"
+        help: what it says
+        series: labels, and values by what is behind the name, and the bound of a bucket ("" for none)
+    """
+
+    name: str
+    kind: str
+    help: str
+    series: list[tuple[list[tuple[str, str]], list[tuple[str, str, float]]]] = []

@@ -18,7 +18,7 @@ from pytriton.dispatcher.base.handover import OpenAIState
 from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 from pytriton.dispatcher.base.news import News
 from pytriton.dispatcher.base.ports import PortError, listening
-from pytriton.dispatcher.openai_front.state import State
+from pytriton.dispatcher.openai_front.state import METRICS, READY, State, Told
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
@@ -31,6 +31,9 @@ _BACKLOG = 4096
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 #: A process that has lived that long does not count as one of a row.
 _GOOD_LIFE_S = 60.0
+#: What the process gets to tell its metrics in, and their most bytes.
+_METRICS_S, _METRICS_MOST = 1.0, 64 << 20
+_read_metrics = msgspec.json.Decoder(list[Told]).decode
 
 
 class OpenAIFront:
@@ -62,6 +65,8 @@ class OpenAIFront:
         self._keeping: asyncio.Task[None] | None = None
         self._child: Child | None = None
         self._channel = -1  #: the descriptor on which it is told
+        self._writer: asyncio.StreamWriter | None = None
+        self._asked: asyncio.Future[list[Told]] | None = None  #: its metrics
         self._problem = ""
 
     @property
@@ -81,6 +86,17 @@ class OpenAIFront:
     def problem(self) -> str:
         """Return what somebody should look at; "" if nothing."""
         return self._problem
+
+    async def metrics(self) -> list[Told]:
+        """Return what the process has counted; nothing where there is none, or it does not say so in time."""
+        if self._writer is None:
+            return []
+        if self._asked is None:
+            self._asked = asyncio.get_running_loop().create_future()
+            self._writer.write(METRICS)
+        waiting = asyncio.shield(self._asked)  # for others, too
+        done, _ = await asyncio.wait([waiting], timeout=_METRICS_S)
+        return waiting.result() if done else []
 
     def open(self) -> None:
         """Listen, and keep a process running from now on: a model asks for it.
@@ -162,7 +178,8 @@ class OpenAIFront:
     async def _live(self, child: Child, channel: socket.socket) -> str:
         """Tell a process what changes; return how it ended."""
         self._child = child
-        reader, writer = await asyncio.open_connection(sock=channel)
+        reader, writer = await asyncio.open_connection(sock=channel, limit=_METRICS_MOST)
+        self._writer = writer
         self._channel = channel.fileno()
         telling = asyncio.ensure_future(self._tell(writer))
         hearing = asyncio.ensure_future(self._hear(reader))
@@ -170,6 +187,8 @@ class OpenAIFront:
             return describe_exit(await asyncio.shield(child.exited))
         finally:
             self._channel = -1
+            self._writer = None
+            self._tell_metrics([])
             telling.cancel()
             hearing.cancel()
             writer.close()
@@ -216,8 +235,21 @@ class OpenAIFront:
             return  # it has ended, which is seen elsewhere
 
     async def _hear(self, reader: asyncio.StreamReader) -> None:
-        if await reader.readline() == b"ready\n":
-            self._problem = ""
+        while line := await reader.readline():
+            if line == READY:
+                self._problem = ""
+                continue
+            try:
+                self._tell_metrics(_read_metrics(line))
+            except (
+                msgspec.DecodeError
+            ):  # the rest of what a former version of this process has begun to read
+                self._tell_metrics([])
+
+    def _tell_metrics(self, metrics: list[Told]) -> None:
+        if self._asked is not None:
+            self._asked.set_result(metrics)
+            self._asked = None
 
     def _changed(self) -> asyncio.Future[None]:
         """Return what is done at the next change of what the front is told."""

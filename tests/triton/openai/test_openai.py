@@ -11,6 +11,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,7 @@ def mark(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def daemon(mark: Path) -> Iterator[RunningDaemon]:
     keys = mark.parent / "keys.toml"
     keys.write_text(KEYS)
-    with RunningDaemon.start(openai_keys_file=str(keys)) as daemon:
+    with RunningDaemon.start(openai_keys_file=str(keys), operations="127.0.0.1:0") as daemon:
         register = daemon.client.register
         kinds = ["chat", "completions", "responses"]
         register(make_talk(str(mark)), "talk", openai=kinds, progress=False)
@@ -165,7 +166,6 @@ def test_embeddings(client: openai.OpenAI) -> None:
 
 def test_embeddings_as_litellm_asks_triton_for_them(url: str) -> None:
     import urllib.error
-    import urllib.request
 
     def ask(**tensor: Any) -> Any:
         said = {"name": "input_text", "shape": [2], "datatype": "BYTES", **tensor}
@@ -287,6 +287,13 @@ def test_the_front_outlives_an_upgrade_of_the_daemon(
     daemon.client.register(embed, "later", openai="embeddings", progress=False)
     eventually(lambda: "later" in [model.id for model in client.models.list()], "the front is told")
     daemon.client.unregister("later")
+    # What it has counted stands in the daemon's own metrics, also in those of the next version.
+    address = daemon.client.status().operations[0]
+    with urllib.request.urlopen(f"{address}/metrics", timeout=60) as answer:
+        told = answer.read().decode()
+    labels = 'gen_ai_operation_name="chat",gen_ai_request_model="talk"'
+    assert f"gen_ai_server_time_to_first_token_seconds_count{{{labels}}}" in told
+    assert "pytriton_openai_active_requests 0" in told
     assert client.chat.completions.create(model="talk", messages=user("you")).choices
     assert front.is_running()
 
