@@ -12,6 +12,7 @@ from pytriton.openai.errors import APIError
 
 __all__ = [
     "BODIES",
+    "MOST_VALUES",
     "Body",
     "ChatBody",
     "CompletionBody",
@@ -146,6 +147,9 @@ BODIES: dict[str, type[Body]] = {
 }
 
 _B = TypeVar("_B", bound=msgspec.Struct)
+#: Values of JSON in a body: objects, arrays, texts, numbers. Each may take two bytes in the body, and some hundred
+#: bytes of memory once it is read.
+MOST_VALUES = 1 << 19
 #: Where in the request msgspec found a fault: " - at `$.messages[0].role`".
 _PLACE = re.compile(r" - at `(?:key in )?\$\.?(?P<path>[^`]*)`$")
 _MISSING = re.compile(r"missing required field `(?P<name>[^`]+)`")
@@ -160,6 +164,12 @@ def read_body(data: Union[bytes, dict[str, Any]], kind: type[_B]) -> _B:
     try:
         if isinstance(data, dict):
             return msgspec.convert(data, kind, strict=True)
+        if not _has_few_values(data):
+            raise APIError(
+                f"The body has more than the {MOST_VALUES} values of JSON that this server takes.",
+                413,
+                code="request_too_large",
+            )
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
         raise _wrong_field(str(error)) from None
@@ -167,6 +177,22 @@ def read_body(data: Union[bytes, dict[str, Any]], kind: type[_B]) -> _B:
         raise APIError(f"The body is no JSON in UTF-8: {error}.", code="invalid_json") from None
     except RecursionError:
         raise APIError("The body is nested too deeply.", code="invalid_json") from None
+
+
+def _has_few_values(data: bytes) -> bool:
+    """Whether there are no more than `MOST_VALUES`: before each stands a comma, or its array or object begins."""
+    if _separators(data) <= MOST_VALUES:
+        return True
+    plain = data.replace(rb"\\", b"").replace(
+        rb"\"", b""
+    )  # what is left of quotes stands around texts
+    if plain.count(b'"') > 2 * MOST_VALUES:
+        return False
+    return _separators(b"".join(plain.split(b'"')[::2])) <= MOST_VALUES
+
+
+def _separators(data: bytes) -> int:
+    return data.count(b",") + data.count(b"[") + data.count(b"{")
 
 
 def _wrong_field(text: str) -> APIError:

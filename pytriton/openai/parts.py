@@ -18,6 +18,8 @@ _DATA_URL = re.compile(
 )
 #: Parts whose text is theirs; those with "input" or "output" are of `/v1/responses`.
 _TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+#: Characters of an escaped text that are read at a time.
+_PIECE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -101,9 +103,22 @@ def _of_data_url(url: str, place: str) -> tuple[bytes, str]:
     media_type = (head["type"] or "text/plain").lower()
     if head["base64"]:
         return _decoded(rest, place), media_type
+    return _unquoted(rest), media_type
+
+
+def _unquoted(text: str) -> bytes:
+    """Return the bytes of an escaped text. urllib takes forty times its memory where much is escaped: so bit by bit."""
     from urllib.parse import unquote_to_bytes
 
-    return unquote_to_bytes(rest), media_type
+    found = bytearray()
+    start = 0
+    while start < len(text):
+        end = start + _PIECE
+        escape = text.rfind("%", end - 2, end)  # one that may go on behind the end
+        end = end if escape < 0 else escape
+        found += unquote_to_bytes(text[start:end])
+        start = end
+    return bytes(found)
 
 
 def _decoded(text: str, place: str) -> bytes:

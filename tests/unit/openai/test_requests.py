@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
 
 from pytriton.openai import APIError
-from pytriton.openai.bodies import BODIES, read_body
+from pytriton.openai.bodies import BODIES, MOST_VALUES, read_body
 from pytriton.openai.parts import part_of, remote_urls
 from pytriton.openai.requests import chat_request, completion_request
 
@@ -76,6 +77,34 @@ def test_what_is_no_json_object_is_refused(data: bytes) -> None:
     assert caught.value.status == 400
 
 
+MANY = MOST_VALUES + 1
+
+
+@pytest.mark.parametrize(
+    "values",
+    [b"{}," * MANY + b"{}", b'"",' * MANY + b'""', b"[" * MANY, rb'"\\",' * MANY + b"1"],
+    ids=["objects", "texts", "deep", "escaped"],
+)
+def test_bodies_of_many_values_are_refused_before_they_take_memory(values: bytes) -> None:
+    data = b'{"messages":[{"role":"user","content":[' + values + b"]}]}"
+    tracemalloc.start()
+    try:
+        with pytest.raises(APIError) as caught:
+            read_body(data, BODIES["chat"])
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (caught.value.status, caught.value.code) == (413, "request_too_large")
+    assert most < 4 * len(data)
+
+
+def test_a_long_text_is_one_value() -> None:
+    text = rb'a,[{"'.replace(b'"', rb"\"") * MANY + rb"\\"
+    data = b'{"messages":[{"role":"user","content":"' + text + b'"}]}'
+    (message,) = read_body(data, BODIES["chat"]).messages  # type: ignore[attr-defined]
+    assert message.content == 'a,[{"' * MANY + "\\"
+
+
 def test_parts_are_decoded_and_nothing_is_fetched() -> None:
     image = part_of({"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}, "p")
     assert (image.data, image.media_type, image.url) == (b"hi", "image/png", None)
@@ -90,6 +119,28 @@ def test_parts_are_decoded_and_nothing_is_fetched() -> None:
     far = part_of({"type": "image_url", "image_url": {"url": "http://169.254.169.254/"}}, "p")
     assert (far.data, far.url) == (None, "http://169.254.169.254/")
     assert part_of({"type": "new", "x": 1}, "p").raw == {"type": "new", "x": 1}
+
+
+def escaped(url: str) -> bytes:
+    part = part_of({"type": "image_url", "image_url": {"url": f"data:,{url}"}}, "p")
+    assert part.data is not None
+    return part.data
+
+
+def test_escapes_are_read_wherever_they_stand() -> None:
+    for shift in range(3):
+        data = b"x" * shift + b"A%" * 50_000 + b"%4%"
+        assert escaped("x" * shift + "%41%25" * 50_000 + "%4%") == data
+
+
+def test_escaped_data_takes_little_memory() -> None:
+    url = "%41" * 500_000
+    tracemalloc.start()
+    try:
+        assert len(escaped(url)) == 500_000
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(
