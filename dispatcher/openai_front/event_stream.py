@@ -2,13 +2,14 @@
 
 A token is some hundred bytes that come by themselves. What a client for all of HTTP does around them cost the front an
 eighth of its processor time. This one knows what a stream needs: one request on a connection of its own, and an
-answer in chunks or of a known length.
+answer in chunks or of a known length. And it can hand what comes on at once (`tap`), in the moment in which the loop
+has read it: no task has to wake up for it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Optional, cast
 from urllib.parse import urlsplit
 
@@ -44,6 +45,10 @@ class EventStream(asyncio.Protocol):
         self._left: Optional[int] = 0
         self._in_chunk = False
         self._ended = False
+        self._untaken = b""  #: of the body: what the tap has left for the reader
+        self._broken: BrokenAnswer | None = None
+        #: Is given what has come while the reader waits; False: the reader is to have it, as if there were no tap.
+        self.tap: Callable[[bytes], bool] | None = None
 
     @classmethod
     async def post(
@@ -74,9 +79,12 @@ class EventStream(asyncio.Protocol):
         return stream
 
     def close(self) -> None:
-        """End the connection."""
+        """End the connection, and let go of what has come."""
         if self._transport is not None:
             self._transport.abort()
+        self.tap = None
+        self._waiting.clear()
+        self._untaken = b""
 
     async def read(self) -> bytes:
         """Return what has come of the body, at least a byte; nothing when all was returned.
@@ -84,12 +92,12 @@ class EventStream(asyncio.Protocol):
         Raises:
             BrokenAnswer: the connection ended before the body did
         """
-        while not self._ended:
-            found = self._chunks() if self._chunked else self._plain()
+        while True:
+            found, self._untaken = self._untaken, b""
+            found = found or self._body()
             if found or self._ended:
                 return found
             await self._more()
-        return b""
 
     async def read_all(self, most: int) -> bytes:
         """Return the body, if it is no longer than `most`.
@@ -114,7 +122,8 @@ class EventStream(asyncio.Protocol):
         """Keep what came for the reader."""
         self._waiting += data
         if self._waiter is not None:
-            self._wake()
+            if self.tap is None or not self._tapped(self.tap):
+                self._wake()
         elif len(self._waiting) > _MOST_WAITING and self._transport is not None:
             self._transport.pause_reading()
             self._paused = True
@@ -159,6 +168,30 @@ class EventStream(asyncio.Protocol):
         self._chunked = headers.get("transfer-encoding", "").lower() == "chunked"
         if self._chunked:
             self._left = 0
+
+    def _tapped(self, tap: Callable[[bytes], bool]) -> bool:
+        """Hand on what has come; False: the reader has to look."""
+        try:
+            found = self._body()
+        except BrokenAnswer as error:
+            self._broken = error
+            return False
+        if not self._ended and (not found or tap(found)):
+            return True
+        self._untaken = found
+        return False
+
+    def _body(self) -> bytes:
+        """Return what is there of the body.
+
+        Raises:
+            BrokenAnswer: that is not as it has to be
+        """
+        if self._broken is not None:
+            raise self._broken
+        if self._ended:
+            return b""
+        return self._chunks() if self._chunked else self._plain()
 
     def _plain(self) -> bytes:
         """Return what is there of a body that does not come in chunks."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,6 +19,7 @@ from pytriton.openai.parts import remote_urls
 
 if TYPE_CHECKING:
     from pytriton.dispatcher.openai_front.server import Asking, Front
+    from pytriton.dispatcher.openai_front.upstream import Texts
 
 __all__ = ["TextRoute"]
 
@@ -92,6 +92,7 @@ class Sending:
         self._events = 0
         self._body = b""
         self._ended = False
+        self._in_chunks = False  #: the stream has begun, and its pieces are chunks of HTTP
 
     async def run(self, envelope: bytes) -> web.StreamResponse:
         """Ask the model, and answer.
@@ -136,7 +137,9 @@ class Sending:
         if not self._ended:
             raise APIError("The model ended in the middle of its answer.", 500, code="model_error")
 
-    async def _take(self, coming: AsyncIterator[list[str]]) -> None:
+    async def _take(self, coming: Texts) -> None:
+        if self._streamed:
+            coming.at_once = self._pass_on
         async for texts in coming:
             data = ""
             try:
@@ -166,6 +169,24 @@ class Sending:
 
     # ── a stream ─────────────────────────────────────────────────────────────────────────────────
 
+    def _pass_on(self, texts: list[str]) -> bool:
+        """Send events at once, if the client takes them; else the task does, which waits for it."""
+        transport = self._asking.request.transport
+        begun = self._in_chunks and self._first_at is not None
+        if not begun or transport is None or transport.get_write_buffer_size():
+            return False
+        data = ""
+        for text in texts:
+            if text[:1] != "s":
+                return False
+            data += text[1:]
+        if data:
+            self._events += data.count("\n\n")
+            self._wrote_at = self._front.clock()
+            encoded = data.encode()
+            transport.write(b"%x\r\n%b\r\n" % (len(encoded), encoded))
+        return True
+
     async def _send(self, data: bytes) -> None:
         now = self._front.clock()
         if self._first_at is None:
@@ -177,8 +198,11 @@ class Sending:
         if self._response is None:
             async with self._writing:
                 await self._begin()
-        assert self._response is not None
-        await self._response.write(data)
+        response = self._response
+        assert response is not None
+        await response.write(data)
+        # From now on its headers are out, and what is written goes as it is.
+        self._in_chunks = response.headers.get("Transfer-Encoding") == "chunked"
 
     async def _begin(self) -> None:
         if self._response is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Optional
 from urllib.parse import quote
@@ -18,7 +18,7 @@ from pytriton.dispatcher.openai_front.state import Upstream
 from pytriton.ipc.access import ACCESS_HEADER
 from pytriton.openai.errors import APIError
 
-__all__ = ["Triton", "Vectors"]
+__all__ = ["Texts", "Triton", "Vectors"]
 
 #: Where the length of the JSON before the tensors stands.
 _HEADER_LENGTH = "Inference-Header-Content-Length"
@@ -81,8 +81,8 @@ class Triton:
             return False
 
     @asynccontextmanager
-    async def texts(self, model: str, request: bytes) -> AsyncIterator[AsyncIterator[list[str]]]:
-        """Ask a model for texts; gives an iterator over them: all that have come, each time.
+    async def texts(self, model: str, request: bytes) -> AsyncIterator[Texts]:
+        """Ask a model for texts.
 
         Raises:
             APIError: there is no answer, or an error
@@ -95,7 +95,7 @@ class Triton:
             try:
                 if answer.status != 200:
                     raise _refused(answer.status, await answer.read_all(_MOST_BYTES))
-                yield _events(answer)
+                yield Texts(answer)
             finally:
                 answer.close()
 
@@ -150,24 +150,55 @@ def _path(model: str) -> str:
     return f"/v2/models/{quote(model, safe='')}"
 
 
-async def _events(answer: EventStream) -> AsyncIterator[list[str]]:
-    left = b""
-    while data := await answer.read():
-        *whole, left = (left + data).split(b"\n\n")
-        if len(left) > _MOST_BYTES:
-            raise APIError("The model's answer is too large.", 500)
-        texts: list[str] = []
-        for event in whole:
-            if not event.startswith(b"data:"):
-                continue
-            said = _read_event(event[5:])
-            if said.error is not None:
-                if texts:
-                    yield texts
-                raise error_of(said.error)
-            texts.append(said.text_output or "")
-        if texts:
-            yield texts
+class Texts:
+    """The texts of one answer, in two ways: `at_once` is asked first, whoever iterates gets the others.
+
+    An iteration gives all texts that have come, each time.
+    """
+
+    def __init__(self, answer: EventStream) -> None:
+        self._answer = answer
+        self._left = b""  #: of an event whose end is still to come
+        #: Takes texts in the moment in which they come; False: it takes none of these.
+        self.at_once: Callable[[list[str]], bool] | None = None
+
+    async def __aiter__(self) -> AsyncIterator[list[str]]:
+        self._answer.tap = self._tap
+        while data := await self._answer.read():
+            *whole, self._left = (self._left + data).split(b"\n\n")
+            if len(self._left) > _MOST_BYTES:
+                raise APIError("The model's answer is too large.", 500)
+            texts, error = _texts(whole)
+            if texts:
+                yield texts
+            if error is not None:
+                raise error_of(error)
+
+    def _tap(self, data: bytes) -> bool:
+        if self.at_once is None:
+            return False
+        *whole, left = (self._left + data).split(b"\n\n")
+        try:
+            texts, error = _texts(whole)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return False  # whoever iterates is told
+        if error is not None or not texts or not self.at_once(texts):
+            return False
+        self._left = left
+        return True
+
+
+def _texts(events: list[bytes]) -> tuple[list[str], str | None]:
+    """Return the texts of events, up to the first one with an error, and that."""
+    texts: list[str] = []
+    for event in events:
+        if not event.startswith(b"data:"):
+            continue
+        said = _read_event(event[5:])
+        if said.error is not None:
+            return texts, said.error
+        texts.append(said.text_output or "")
+    return texts, None
 
 
 def _vectors(data: bytes, head_length: int) -> Vectors:

@@ -103,3 +103,54 @@ def test_an_answer_that_nobody_takes_is_not_read_on() -> None:
         assert await next_read == b"more"
 
     asyncio.run(test())
+
+
+def test_a_tap_gets_what_comes_while_somebody_waits() -> None:
+    async def test() -> None:
+        stream = EventStream()
+        stream.connection_made(cast(asyncio.Transport, Paused()))
+        stream.data_received(CHUNKED)
+        await stream._head()
+        tapped: list[bytes] = []
+        takes = True
+
+        def tap(data: bytes) -> bool:
+            tapped.append(data)
+            return takes
+
+        stream.tap = tap
+        stream.data_received(b"3\r\none\r\n")  # nobody waits: it stays
+        assert await stream.read() == b"one"
+        reading = asyncio.ensure_future(stream.read())
+        await asyncio.sleep(0)  # its turn
+        for piece in (b"3\r\ntw", b"o\r\n", b"5\r\nthree\r\n4", b"\r\nfour\r\n"):
+            stream.data_received(piece)
+        assert tapped == [b"tw", b"o", b"three", b"four"]
+        takes = False
+        stream.data_received(b"4\r\nfive\r\n")
+        stream.data_received(b"3\r\nsix\r\n0\r\n\r\n")
+        assert await reading == b"five"
+        assert (await stream.read(), await stream.read()) == (b"six", b"")
+        assert tapped[-1] == b"five"
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("last", [b"3\r\nend\r\n0\r\n\r\n", b"3\r\nendless\r\n"])
+def test_a_tap_does_not_get_the_end(last: bytes) -> None:
+    async def test() -> None:
+        stream = EventStream()
+        stream.connection_made(cast(asyncio.Transport, Paused()))
+        stream.data_received(CHUNKED)
+        await stream._head()
+        stream.tap = lambda data: pytest.fail(f"{data!r} was tapped")
+        reading = asyncio.ensure_future(stream.read())
+        await asyncio.sleep(0)  # its turn
+        stream.data_received(last)
+        if b"endless" in last:
+            with pytest.raises(BrokenAnswer, match="longer than was said"):
+                await reading
+        else:
+            assert (await reading, await stream.read()) == (b"end", b"")
+
+    asyncio.run(test())

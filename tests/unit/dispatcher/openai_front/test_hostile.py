@@ -21,6 +21,7 @@ import msgspec
 import psutil
 import pytest
 from aiohttp import web
+from support.running import eventually
 
 from pytriton.dispatcher.openai_front.state import Answering, Served, State, Upstream
 from pytriton.ipc.messages import OpenAICard
@@ -29,6 +30,7 @@ KEY = "sk-the-key-of-these-tests"
 WRONG = "sk-wrong-and-secret"
 #: What allocators may keep; the same load makes more of it in each round where something stays.
 SLACK = 24 << 20
+EVENT = f"data: {json.dumps({'text_output': 's' + 'x' * (1 << 14)})}\n\n".encode()
 ANSWER = 'u{"prompt_tokens":1,"completion_tokens":1}\n{"choices":[]}'
 
 
@@ -36,6 +38,8 @@ class FakeTriton:
     """Answers every request of the front's, in a thread."""
 
     def __init__(self) -> None:
+        self.sent: list[int] = []  #: events of each endless answer
+        self.open = 0  #: endless answers that nobody has given up
         self._loop = asyncio.new_event_loop()
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -43,15 +47,16 @@ class FakeTriton:
         self._started.wait()
 
     def _run(self) -> None:
-        async def generate(request: web.Request) -> web.Response:
-            await request.read()
+        async def generate(request: web.Request) -> web.StreamResponse:
+            if b"endless" in await request.read():
+                return await self._endless(request)
             return web.Response(body=f"data: {json.dumps({'text_output': ANSWER})}\n\n".encode())
 
         async def main() -> None:
             self._stop = asyncio.Event()
             app = web.Application(client_max_size=1 << 30)
             app.router.add_post("/v2/models/m/generate_stream", generate)
-            runner = web.AppRunner(app)
+            runner = web.AppRunner(app, handler_cancellation=True)
             await runner.setup()
             listener = socket.create_server(("127.0.0.1", 0))
             self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -63,6 +68,20 @@ class FakeTriton:
         self._loop.run_until_complete(main())
         self._loop.close()
 
+    async def _endless(self, request: web.Request) -> web.StreamResponse:
+        number = len(self.sent)
+        self.sent.append(0)
+        self.open += 1
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        try:
+            while True:
+                await answer.write(EVENT)
+                self.sent[number] += 1
+                await asyncio.sleep(0)  # the others' turn
+        finally:
+            self.open -= 1
+
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
@@ -70,6 +89,8 @@ class FakeTriton:
 
 class FrontProcess:
     """The front as the daemon starts it."""
+
+    triton: FakeTriton
 
     def __init__(self, state: State, log: Path) -> None:
         self.log = log
@@ -138,6 +159,7 @@ def front() -> Iterator[FrontProcess]:
         process = FrontProcess(
             State(answering, Upstream(triton.url), models), Path(folder, "front.log")
         )
+        process.triton = triton
         yield process
         process.close()
         triton.close()
@@ -150,7 +172,9 @@ def chat(text: str, **more: Any) -> bytes:
 
 def test_what_is_large_leaves_nothing(front: FrontProcess) -> None:
     large = chat("x" * (10 << 20))
-    deep = b'{"model":"m","messages":[{"role":"user","content":"x"}],"a":' + b"[" * (10 << 20)
+    head = b'{"model":"m","messages":[{"role":"user","content":"x"}],"a":'
+    deep = head + b"[" * 500_000
+    many = head + b"[{}" + b",{}" * (5 << 20) + b"]}"
     broken = chat("x" * (10 << 20)).replace(b"x", b"\xff")
     bomb = gzip.compress(bytes(40 << 20), 9)
     bombed = "Content-Encoding: gzip\r\n"
@@ -161,6 +185,8 @@ def test_what_is_large_leaves_nothing(front: FrontProcess) -> None:
             status, text = front.ask(body)
             assert (status, code(text)) == (400, "invalid_json")
             assert len(text) < 500
+        status, text = front.ask(many)
+        assert (status, code(text)) == (413, "request_too_large")
         status, text = front.ask(bomb, head=bombed)
         assert (status, code(text)) == (413, "request_too_large")
         status, text = front.ask(b"no gzip", head=bombed)
@@ -248,12 +274,52 @@ def test_headers_and_bodies_that_do_not_come(front: FrontProcess) -> None:
             trickling.join()
 
 
+def test_clients_that_do_not_read_are_not_read_for(front: FrontProcess) -> None:
+    """Streams without an end: the front takes some of each, the model has to wait, and nothing is left."""
+    body = chat("endless", stream=True)
+    request = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    ).encode() + body
+    sent = front.triton.sent
+    clients = 16
+
+    def stall() -> int:
+        """Have streams begin that nobody reads, until nothing moves; return the front's memory then."""
+        sent.clear()
+        with contextlib.ExitStack() as stack:
+            for _ in range(clients):
+                client = stack.enter_context(front.connect())
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+                client.sendall(request)
+            before: list[int] = []
+
+            def stands_still() -> bool:
+                seen, before[:] = [*before], sent
+                time.sleep(0.1)
+                return len(sent) == clients and seen == sent and all(sent)
+
+            eventually(stands_still, lambda: f"events of each: {sent}")
+            resident = front.resident
+        eventually(lambda: front.triton.open == 0, "all streams are given up")
+        return resident
+
+    before = front.resident
+    first = stall()
+    assert first < before + clients * (8 << 20)
+    assert max(stall() for _ in range(2)) < first + SLACK
+
+
 def test_connections_that_idle_are_closed(front: FrontProcess) -> None:
     before, settled = front.sockets(), front.resident
-    idle = [front.connect() for _ in range(300)]
-    for client in idle[:150]:  # one that has been answered idles, too
-        client.sendall(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert client.recv(1000)
+    idle = []
+    for number in range(300):
+        idle.append(front.connect())
+        if (
+            number < 150
+        ):  # one that has been answered idles, too; it asks before its time for headers is over
+            idle[-1].sendall(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert idle[-1].recv(1000)
     for client in idle:
         while client.recv(1000):  # to its end
             pass
