@@ -8,10 +8,13 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+import psutil
 
 from benchmarks.deployment import Deployment, DidNotStart
 from benchmarks.environments import NotInstalled
@@ -21,6 +24,7 @@ from benchmarks.runner import Recorder
 from benchmarks.systems.base import Ports, System
 from benchmarks.systems.peers import LitServe
 from benchmarks.systems.triton import OursNative, OursTriton
+from benchmarks.trees import tree
 from benchmarks.workloads import Model, Payload, Workload
 from pytriton.dispatcher.base.ports import free_ports
 
@@ -28,6 +32,8 @@ _LOAD = Path(__file__).parent / "load" / "openai_load.py"
 _START_S = 90.0
 #: Models by the number of clients that ask them.
 _CLIENTS = {"burst": (1, 32, 128), "paced": (1, 32, 128), "embed": (64,)}
+#: What a command line has of a process of ours.
+_ROLES = ("openai_front", "pytriton.worker", "pytriton.cli", "tritonserver")
 _QUICK = {"burst": (1, 32), "paced": (32,), "embed": (64,)}
 
 
@@ -97,8 +103,27 @@ def _loads(
         _wait(deployment, name, port)
         for count in clients:
             argv = [sys.executable, str(_LOAD), name, str(port), str(count), str(seconds)]
+            before = _cpu_s(deployment.process.pid)
             said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-            yield count, json.loads(said)
+            used = _cpu_s(deployment.process.pid)
+            used.subtract(before)
+            seen = json.loads(said)
+            for role, cpu_s in used.items():
+                seen[f"cpu_us: {role}"] = cpu_s * 1e6 / max(1, seen["all_items"])
+            yield count, seen
+
+
+def _cpu_s(pid: int) -> Counter[str]:
+    """Return the processor time of a server by the kinds of its processes."""
+    found: Counter[str] = Counter()
+    for process in tree(pid):
+        try:
+            command, times = " ".join(process.cmdline()), process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        role = next((one for one in _ROLES if one in command), "others")
+        found[role] += times.user + times.system  # type: ignore[assignment]
+    return found
 
 
 def _wait(deployment: Deployment, name: str, port: int) -> None:
@@ -129,6 +154,15 @@ def _rows(
             "ms",
         ),
     ]
+    cpu = {
+        role.partition(" ")[2]: median(one.get(role, 0.0) for one in several)
+        for role in {role for one in several for role in one if role.startswith("cpu_us")}
+    }
+    figures.append((f"openai: processor time of {what}, {count} clients", sum(cpu.values()), "µs"))
+    if len(cpu) > 1:
+        shares = sorted(cpu.items(), key=lambda item: -item[1])
+        shown = ", ".join(f"{role} {share:.1f}" for role, share in shares)
+        print(f"[bench] {what}, {count} clients: {system}: µs by process: {shown}", flush=True)
     failed = sum(one["failed"] for one in several)
     if failed:
         figures.append((f"openai: failed {what}, {count} clients", failed, ""))

@@ -22,6 +22,7 @@ class Seen:
     ends_at: float
     begins_at: float
     items: int = 0  #: tokens, or embeddings
+    all_items: int = 0  #: with those of the warm-up and of the end
     answers: int = 0
     failed: int = 0
     first_s: list[float] = field(default_factory=list)
@@ -55,6 +56,7 @@ class Client(asyncio.Protocol):
         self._answer += data
         found = self._answer.count(self._item, from_)
         now, seen = time.monotonic(), self._seen
+        seen.all_items += found
         if seen.begins_at <= now <= seen.ends_at:
             seen.items += found
             if found and not self._found:
