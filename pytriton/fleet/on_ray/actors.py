@@ -15,8 +15,10 @@ import msgspec
 
 from pytriton.daemon import DaemonClient, connect
 from pytriton.exceptions import DaemonNotRunningError, ModelNotFoundError, PyTritonDaemonError
+from pytriton.fleet.judging import Seen, seen_of
 from pytriton.fleet.on_ray import import_ray
 from pytriton.ipc import messages
+from pytriton.ipc.registration_digest import registration_digest
 
 _START_S = 300.0
 _ANSWER_S = 30.0
@@ -92,11 +94,22 @@ class NodeActor:
         instances: int,
         devices: Sequence[str],
         replace: bool,
+        digest: str,
     ) -> None:
-        """Have the daemon serve a model with so many instances."""
+        """Have the daemon serve a model with so many instances.
+
+        Raises:
+            PyTritonDaemonError: what has come is not what was registered.
+        """
         spec = msgspec.msgpack.decode(message, type=messages.ModelSpec)
+        if registration_digest(spec, payloads) != digest:
+            raise PyTritonDaemonError(f"model {spec.name!r} was damaged on its way to this node")
         spec = msgspec.structs.replace(spec, instances=instances, devices=list(devices))
         self._client.register_prepared(messages.Register(spec, replace=replace), payloads)
+
+    def seen(self, model: str) -> Seen:
+        """Return what the daemon has counted of a model."""
+        return seen_of(self._client.figures(), model)
 
     def scale(self, model: str, instances: int) -> None:
         """Have it serve another number of instances."""

@@ -106,7 +106,9 @@ def _facts(view: _View) -> list[Any]:
             address,
             status.server.http_url,
             status.server.grpc_url,
-            sorted(one.name for one in status.models),
+            sorted(
+                (one.name, 0.0 if one.trial is None else one.trial.share) for one in status.models
+            ),
         )
         for node, (address, status) in view.items()
     ]

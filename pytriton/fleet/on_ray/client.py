@@ -12,12 +12,14 @@ import msgspec
 from pytriton._control.registration_progress import Report, reporter
 from pytriton._registering.option_help import takes
 from pytriton.exceptions import (
+    CanaryError,
     FleetError,
     ModelExistsError,
     ModelNotFoundError,
     PyTritonBadParameterError,
     PyTritonDaemonError,
 )
+from pytriton.fleet.canary import Canary, canary_of
 from pytriton.fleet.on_ray import NAMESPACE, connected
 from pytriton.fleet.served import FleetModel, NodeStatus, models_of
 from pytriton.fleet.view import with_node
@@ -78,6 +80,7 @@ class RayFleetClient:
         config: ModelConfig | None = None,
         *,
         resources: dict[str, Any] | None = None,
+        canary: float | Canary | None = None,
         wait_s: float = 600.0,
         progress: bool | Report | None = None,
         **options: Unpack[RegisterOptions],
@@ -94,6 +97,7 @@ class RayFleetClient:
             config: batching, queueing and more
             resources: what Ray holds for each instance: ``{"num_cpus": 1}``, ``{"num_gpus": 0.5}``,
                 ``{"resources": {"tpu": 1}}``; ``{"label_selector": {...}}`` says which nodes will do
+            canary: as for `FleetClient.register`; it goes on, and is taken back, also when this process dies
             wait_s: seconds until all have to serve; Ray may have to make room, or nodes
             progress: as for `DaemonClient.register`
             options: as for `DaemonClient.register`; Ray says which `devices`
@@ -102,23 +106,32 @@ class RayFleetClient:
             ModelExistsError: the name is taken, and `replace` was not given.
             FleetError: a node refused, or not all were served in time; it was withdrawn, or what it was to
                 replace is being put back.
+            CanaryError: it did worse than what it was to replace, which all nodes serve again.
         """
         from pytriton._registering.registering import plan
 
         planned = plan(infer_fn, model_name, inputs, outputs, config, options)
         spec, replace = planned.message.spec, planned.message.replace
         self._check(planned.message)
-        held = _checked(resources)
+        how, held = canary_of(canary, replace=replace), _checked(resources)
         payloads = planned.payloads()
         before = self._ask("former", spec.name)
-        refused = self._ask("register", msgspec.msgpack.encode(spec), payloads, held, replace)
+        encoded = msgspec.msgpack.encode(spec)
+        refused = self._ask("register", encoded, payloads, held, replace, how)
         if refused:
-            raise ModelExistsError(refused, model_name=spec.name)
+            raise (FleetError if replace else ModelExistsError)(refused, model_name=spec.name)
         with reporter(progress, spec.name) as report:
             try:
-                self._until_served(spec.name, wait_s, report)
+                if how is None:
+                    self._until_served(spec.name, wait_s, report)
+                else:
+                    self._until_rolled_out(spec.name, how.watch_s + wait_s, report)
+            except CanaryError:
+                raise
             except BaseException:
-                if before is None:
+                if how is not None:
+                    self._ask("rollback", spec.name)
+                elif before is None:
                     self._ask("unregister", spec.name)
                 else:
                     self._ask("register", *before, True)
@@ -142,6 +155,23 @@ class RayFleetClient:
             raise PyTritonBadParameterError(f"instances={instances!r}: a whole number from 1")
         if not self._ask("scale", name, instances):
             raise self._unknown(name)
+        with reporter(progress, name) as report:
+            self._until_served(name, wait_s, report)
+
+    def rollback(
+        self, name: str, wait_s: float = 600.0, progress: bool | Report | None = None
+    ) -> None:
+        """Put back what a model was before it was last replaced, with as many instances as now; or end a rollout.
+
+        Raises:
+            ModelNotFoundError: there is no such model.
+            FleetError: it was not replaced, or not all instances serve in time.
+        """
+        if self._ask("former", name) is None:
+            raise self._unknown(name)
+        refused = self._ask("rollback", name)
+        if refused:
+            raise FleetError(refused, model_name=name)
         with reporter(progress, name) as report:
             self._until_served(name, wait_s, report)
 
@@ -248,6 +278,29 @@ class RayFleetClient:
                     )
                 )
                 told = served
+            time.sleep(_LOOK_S)
+
+    def _until_rolled_out(self, name: str, wait_s: float, report: Report | None) -> None:
+        deadline = time.monotonic() + wait_s
+        told = ""
+        while True:
+            done, served, wanted, error = self._ask("progress", name)
+            how_far, taken_back = self._ask("rollout", name)
+            if done and taken_back:
+                raise CanaryError(
+                    f"Model {name!r}: the new version was taken back, for {taken_back}.",
+                    model_name=name,
+                )
+            if done:
+                return
+            if time.monotonic() > deadline:
+                raise FleetError(
+                    f"Model {name!r}: its new version is not everywhere after {wait_s:g} s: {error or how_far}.",
+                    model_name=name,
+                )
+            if report is not None and how_far not in ("", told):
+                report(messages.Progress("canary", f"canary: {how_far}", served, wanted))
+                told = how_far
             time.sleep(_LOOK_S)
 
     def _check(self, message: messages.Register) -> None:

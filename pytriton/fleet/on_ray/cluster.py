@@ -49,6 +49,7 @@ class Cluster:
         self._holders: dict[str, Any] = {}
         self._where: dict[str, Any] = {}
         self._round: list[str] = []
+        self._shared: dict[str, Any] = {}
         self.alive: dict[str, str] = {}
         self.dead: set[str] = set()
         self.places: dict[str, tuple[str, list[str]]] = {}
@@ -95,8 +96,18 @@ class Cluster:
         self._looks.pop(node, None)
 
     def ask(self, node: str, method: str, *arguments: Any) -> Any:
-        """Have a node's actor do something; returns the reference of its answer. Large arguments travel once."""
+        """Have a node's actor do something; returns the reference of its answer."""
         return getattr(self._actors[node], method).remote(*arguments)
+
+    def shared(self, digest: str, payloads: Sequence[bytes]) -> Any:
+        """Return payloads as an argument of `ask`, which each node fetches once, until `share_nothing`."""
+        if digest not in self._shared:
+            self._shared[digest] = self._ray.put(list(payloads))
+        return self._shared[digest]
+
+    def share_nothing(self) -> None:
+        """Let Ray forget payloads."""
+        self._shared.clear()
 
     def ask_all(self, method: str, *arguments: Any) -> dict[str, Any]:
         """Return the answers of all nodes that give one soon."""

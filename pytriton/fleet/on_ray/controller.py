@@ -9,14 +9,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
 import msgspec
 
+from pytriton.fleet.canary import Canary
+from pytriton.fleet.judging import Seen
 from pytriton.fleet.on_ray.balancers import Balancers
 from pytriton.fleet.on_ray.cluster import Cluster
-from pytriton.fleet.on_ray.kept_state import Model, State, Store
+from pytriton.fleet.on_ray.kept_state import Model, Rolling, State, Store
 from pytriton.fleet.on_ray.placement import Placement
 from pytriton.fleet.on_ray.reconciling import (
     Register,
@@ -27,6 +29,7 @@ from pytriton.fleet.on_ray.reconciling import (
     is_served,
     reconcile,
 )
+from pytriton.fleet.on_ray.rollouts import Rollouts, with_shares
 from pytriton.ipc import messages
 from pytriton.ipc.registration_digest import registration_digest
 
@@ -63,6 +66,7 @@ class Controller:
         self._errors: dict[str, tuple[str, float]] = {}
         self._stopping = threading.Event()
         self._balancers = Balancers(clock)
+        self._rollouts = Rollouts(clock)
         self._thread = threading.Thread(target=self._run, daemon=True)
         if kept is not None and cluster is None:  # Ray has started it again
             self._thread.start()
@@ -79,7 +83,12 @@ class Controller:
                 self._thread.start()
 
     def register(
-        self, spec: bytes, payloads: list[bytes], resources: dict[str, Any], replace: bool
+        self,
+        spec: bytes,
+        payloads: list[bytes],
+        resources: dict[str, Any],
+        replace: bool,
+        canary: Optional[Canary] = None,
     ) -> str:
         """Want a model from now on; returns why not, or nothing. `progress` tells what becomes of it."""
         new = msgspec.msgpack.decode(spec, type=messages.ModelSpec)
@@ -87,8 +96,18 @@ class Controller:
             former = self._state.models.get(new.name)
             if former is not None and not replace:
                 return f"model {new.name!r} is registered already; pass replace=True"
+            why = "" if canary is None else _no_canary(former, resources)
+            if why:
+                return f"model {new.name!r} cannot be rolled out step by step: {why}"
             model = Model(new, list(payloads), resources, [], registration_digest(new, payloads))
+            self._rollouts.forget(new.name)
             if former is not None:
+                if canary is not None and model.digest != former.digest:
+                    model.rolling = Rolling(former.version(), canary)
+                    model.previous = former.previous
+                else:
+                    rolling = former.rolling
+                    model.previous = former.version() if rolling is None else rolling.former
                 model.serial, model.retired = former.serial, [*former.holders, *former.retired]
                 if former.resources == resources:
                     model.holders, model.retired = former.holders, former.retired
@@ -108,6 +127,34 @@ class Controller:
                 else (msgspec.msgpack.encode(one.spec), one.payloads, one.resources)
             )
 
+    def rollback(self, name: str) -> str:
+        """Want what a model was before it was last replaced, or is being replaced; returns why not, or nothing."""
+        with self._lock:
+            model = self._state.models.get(name)
+            if model is None:
+                return f"there is no model {name!r}"
+            if model.rolling is not None:
+                self._rollouts.take_back(name, model, "somebody rolled it back")
+            elif model.previous is None:
+                return f"model {name!r} has not been replaced since it was first registered"
+            else:
+                before = model.previous
+                resources, model.resources = model.resources, before.resources
+                model.previous = msgspec.structs.replace(model.version(), resources=resources)
+                model.use(before)
+                if resources != before.resources:
+                    model.holders, model.retired = [], [*model.holders, *model.retired]
+                    self._placement.make_holders(model)
+            self._errors.pop(name, None)
+            self._save(name)
+        return ""
+
+    def rollout(self, name: str) -> tuple[str, str]:
+        """Return how far a new version is, and why the last one was taken back; nothing where nothing is to be told."""
+        with self._lock:
+            model = self._state.models.get(name)
+            return self._rollouts.told.get(name, ""), "" if model is None else model.taken_back
+
     def scale(self, name: str, instances: int) -> bool:
         """Want another number of instances; whether there is such a model."""
         with self._lock:
@@ -125,6 +172,7 @@ class Controller:
         with self._lock:
             model = self._state.models.pop(name, None)
             self._errors.pop(name, None)
+            self._rollouts.forget(name)
             self._save(name)
         if model is None:
             return False
@@ -163,6 +211,7 @@ class Controller:
                 and sum(wanted.nodes.values()) + wanted.pending == model.spec.instances
             )
             done = bool(fresh and wanted is not None and is_served(name, wanted, self._observed))
+            done = done and model.rolling is None
             return done, served, model.spec.instances, self._errors.get(name, ("", 0.0))[0]
 
     def drained(self, node: str) -> bool:
@@ -232,6 +281,7 @@ class Controller:
         with self._lock:
             self._finish_steps()
         found = self._cluster.looks()
+        seen = self._look_at_rollouts()
         with self._lock:
             self._statuses = {node: status for node, (status, _) in found.items()}
             self._observed = {
@@ -244,10 +294,10 @@ class Controller:
             self._wanted = {
                 name: self._placement.wanted(one) for name, one in self._state.models.items()
             }
+            self._advance_rollouts(seen)
             plan = reconcile(self._wanted, self._observed, self._balancers.left())
-            self._balancers.publish(
-                self._cluster.alive, self._statuses, self._observed, plan.leaving
-            )
+            statuses = with_shares(self._statuses, self._state.models)
+            self._balancers.publish(self._cluster.alive, statuses, self._observed, plan.leaving)
             for step in plan.steps:
                 self._begin(step)
             self._release_retired()
@@ -259,14 +309,15 @@ class Controller:
             return
         if isinstance(step, Register):
             model = self._state.models[step.model]
-            spec = msgspec.msgpack.encode(model.spec)
+            one = model.rolling.former if step.former and model.rolling else model.version()
             devices = self._cluster.devices(model.holders, step.node)
             arguments: tuple[Any, ...] = (
-                spec,
-                model.payloads,
+                msgspec.msgpack.encode(one.spec),
+                self._cluster.shared(one.digest, one.payloads),
                 step.instances,
                 devices,
                 step.replace,
+                one.digest,
             )
             self._running[key] = step, self._cluster.ask(step.node, "register", *arguments)
         elif isinstance(step, Scale):
@@ -276,6 +327,30 @@ class Controller:
             )
         else:
             self._running[key] = step, self._cluster.ask(step.node, "unregister", step.model)
+
+    def _look_at_rollouts(self) -> dict[str, dict[str, Seen]]:
+        """Return what nodes have counted of each model of which a new version is watched."""
+        with self._lock:
+            watched = [
+                name
+                for name, one in self._state.models.items()
+                if one.rolling is not None and one.rolling.nodes and not one.rolling.watched
+            ]
+        return {name: self._cluster.ask_all("seen", name) for name in watched}
+
+    def _advance_rollouts(self, seen: Mapping[str, Mapping[str, Seen]]) -> None:
+        for name, model in self._state.models.items():
+            if model.rolling is None:
+                continue
+            refused = self._errors.pop(name, ("", 0.0))[0]
+            if refused:
+                self._rollouts.take_back(name, model, refused)
+            elif not self._rollouts.advance(
+                name, model, self._wanted[name], self._observed, seen.get(name, {})
+            ):
+                continue
+            self._wanted[name] = self._placement.wanted(model)
+            self._save(name)
 
     def _finish_steps(self) -> None:
         ended = self._cluster.ended({key: one for key, (_, one) in self._running.items()})
@@ -293,6 +368,9 @@ class Controller:
             elif isinstance(step, (Register, Scale)):
                 self._errors.pop(step.model, None)
 
+        if not self._running:
+            self._cluster.share_nothing()
+
     def _release_retired(self) -> None:
         """Give resources back once what they held is served elsewhere, and is served there no more."""
         for name, model in self._state.models.items():
@@ -302,3 +380,14 @@ class Controller:
 
     def _save(self, *models: str) -> None:
         self._store.write(self._state, *models)
+
+
+def _no_canary(former: Optional[Model], resources: dict[str, Any]) -> str:
+    """Return why a new version cannot be compared with what there is; nothing where it can."""
+    if former is None:
+        return "there is none yet to compare it with"
+    if former.rolling is not None:
+        return "another new version of it is on its way; wait, or roll it back"
+    if former.resources != resources:
+        return "it holds other resources than the version that it is to replace"
+    return ""

@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import msgspec
 
+from pytriton.fleet.canary import Canary
 from pytriton.fleet.on_ray import NAMESPACE, import_ray
 from pytriton.ipc import messages
 
 _NAMESPACE = NAMESPACE.encode()
+
+
+class Version(msgspec.Struct):
+    """What was registered once under a model's name."""
+
+    spec: messages.ModelSpec
+    payloads: list[bytes]
+    resources: dict[str, Any]
+    digest: str
+
+
+class Rolling(msgspec.Struct):
+    """A new version on its way to all nodes.
+
+    Attributes:
+        former: what the other nodes serve
+        canary: how it is done
+        nodes: that have the new one, or are to get it now
+        watched: it did well; what is left are the other nodes
+    """
+
+    former: Version
+    canary: Canary
+    nodes: list[str] = msgspec.field(default_factory=list)
+    watched: bool = False
 
 
 class Model(msgspec.Struct):
@@ -23,6 +49,21 @@ class Model(msgspec.Struct):
     serial: int = 0
     #: Holders whose place is to be left once others serve.
     retired: list[str] = msgspec.field(default_factory=list)
+    #: Some nodes are still to serve another version.
+    rolling: Optional[Rolling] = None
+    #: What it was before it was last replaced.
+    previous: Optional[Version] = None
+    #: Why the last new version was taken back; "": it was not.
+    taken_back: str = ""
+
+    def version(self) -> Version:
+        """Return what is registered now."""
+        return Version(self.spec, self.payloads, self.resources, self.digest)
+
+    def use(self, version: Version) -> None:
+        """Be another version, with as many instances as now."""
+        self.spec = msgspec.structs.replace(version.spec, instances=self.spec.instances)
+        self.payloads, self.digest = version.payloads, version.digest
 
 
 class State(msgspec.Struct):
@@ -39,7 +80,7 @@ class Store:
     """The controller's state in Ray's key-value store: a change writes the model that it changes, and no payload anew.
 
     `fleet-F` has all that is of no model, `fleet-F/model/NAME` a model without its payloads, and
-    `fleet-F/payloads/DIGEST` these. Payloads are written before the model that needs them.
+    `fleet-F/payloads/DIGEST` these, of each of its versions. Payloads are written before the model that needs them.
 
     Args:
         fleet: whose state
@@ -51,8 +92,8 @@ class Store:
         self._head = f"fleet-{fleet}"
         self._models = f"{self._head}/model/"
         self._payloads = f"{self._head}/payloads/"
-        #: The digest of each model that is kept.
-        self._kept: dict[str, str] = {}
+        #: The digests of the versions of each model that are kept.
+        self._kept: dict[str, set[str]] = {}
 
     def read(self) -> Optional[State]:
         """Return what was written; None when nothing was."""
@@ -64,11 +105,14 @@ class Store:
             kept = self._get(key)
             if kept is not None:
                 model = msgspec.msgpack.decode(kept, type=Model)
-                payloads = self._get(f"{self._payloads}{model.digest}")
-                model.payloads = msgspec.msgpack.decode(payloads or b"\x90", type=list[bytes])
+                for one in _versions(model):
+                    payloads = self._get(f"{self._payloads}{one.digest}")
+                    one.payloads = msgspec.msgpack.decode(payloads or b"\x90", type=list[bytes])
                 state.models[model.spec.name] = model
-        self._kept = {name: model.digest for name, model in state.models.items()}
-        needed = {f"{self._payloads}{digest}" for digest in self._kept.values()}
+        self._kept = {
+            name: {one.digest for one in _versions(model)} for name, model in state.models.items()
+        }
+        needed = {f"{self._payloads}{one}" for digests in self._kept.values() for one in digests}
         for key in self._keys(self._payloads):  # of a change that a controller did not live to end
             if key not in needed:
                 self._delete(key)
@@ -77,18 +121,18 @@ class Store:
     def write(self, state: State, *models: str) -> None:
         """Keep a state as far as it has changed since it was kept: these models, and all that is of no model."""
         for name in models:
-            model, former = state.models.get(name), self._kept.pop(name, None)
+            model, former = state.models.get(name), self._kept.pop(name, set())
             if model is None:
                 self._delete(f"{self._models}{name}")
             else:
-                if model.digest != former:
-                    payloads = msgspec.msgpack.encode(model.payloads)
-                    self._put(f"{self._payloads}{model.digest}", payloads)
-                light = msgspec.structs.replace(model, payloads=[])
-                self._put(f"{self._models}{name}", msgspec.msgpack.encode(light))
-                self._kept[name] = model.digest
-            if former is not None and former != self._kept.get(name):
-                self._delete(f"{self._payloads}{former}")
+                self._kept[name] = {one.digest for one in _versions(model)}
+                for one in _versions(model):
+                    if one.digest not in former:
+                        payloads = msgspec.msgpack.encode(one.payloads)
+                        self._put(f"{self._payloads}{one.digest}", payloads)
+                self._put(f"{self._models}{name}", msgspec.msgpack.encode(_light(model)))
+            for digest in former - self._kept.get(name, set()):
+                self._delete(f"{self._payloads}{digest}")
         head = msgspec.structs.replace(state, models={})
         self._put(self._head, msgspec.msgpack.encode(head))
 
@@ -111,3 +155,21 @@ class Store:
 
     def _delete(self, key: str) -> None:
         self._kv._internal_kv_del(key.encode(), namespace=_NAMESPACE)
+
+
+def _versions(model: Model) -> list[Union[Model, Version]]:
+    """Return all that a model may have to be: what it is, is coming from, and was."""
+    found: list[Union[Model, Version]] = [model]
+    found += [] if model.rolling is None else [model.rolling.former]
+    return found if model.previous is None else [*found, model.previous]
+
+
+def _light(model: Model) -> Model:
+    """Return a model without payloads."""
+    rolling, previous = model.rolling, model.previous
+    if rolling is not None:
+        former = msgspec.structs.replace(rolling.former, payloads=[])
+        rolling = msgspec.structs.replace(rolling, former=former)
+    if previous is not None:
+        previous = msgspec.structs.replace(previous, payloads=[])
+    return msgspec.structs.replace(model, payloads=[], rolling=rolling, previous=previous)

@@ -35,7 +35,10 @@ class Placement:
                 pending += 1
             else:
                 nodes[place[0]] = nodes.get(place[0], 0) + 1
-        return Wanted(model.digest, nodes, pending)
+        rolling = model.rolling
+        if rolling is None:
+            return Wanted(model.digest, nodes, pending)
+        return Wanted(model.digest, nodes, pending, rolling.former.digest, frozenset(rolling.nodes))
 
     def make_holders(self, model: Model) -> None:
         """Have a model hold as many places as it has instances."""

@@ -19,11 +19,19 @@ class Wanted(NamedTuple):
         digest: of its registration
         nodes: node -> how many instances Ray has placed there
         pending: instances that Ray has not placed yet
+        former: the digest that is to be served on all nodes that are not `fresh`, while a new version is rolled out
+        fresh: nodes that are to serve the new one then
     """
 
     digest: str
     nodes: Mapping[str, int]
     pending: int = 0
+    former: str = ""
+    fresh: frozenset[str] = frozenset()
+
+    def digest_on(self, node: str) -> str:
+        """Return the digest of what a node is to serve."""
+        return self.former if self.former and node not in self.fresh else self.digest
 
 
 class Served(NamedTuple):
@@ -34,12 +42,13 @@ class Served(NamedTuple):
 
 
 class Register(NamedTuple):
-    """Have a node serve a model; with `replace`, in the place of another registration."""
+    """Have a node serve a model, in its new or its `former` version; with `replace`, in the place of another one."""
 
     node: str
     model: str
     instances: int
     replace: bool = False
+    former: bool = False
 
 
 class Scale(NamedTuple):
@@ -98,7 +107,7 @@ def reconcile(
 def is_served(model: str, wanted: Wanted, observed: Observed) -> bool:
     """Whether a model is served as it shall be, on all nodes."""
     places = all(
-        observed.get(node, {}).get(model) == Served(wanted.digest, count)
+        observed.get(node, {}).get(model) == Served(wanted.digest_on(node), count)
         for node, count in wanted.nodes.items()
     )
     return places and not wanted.pending and bool(wanted.nodes)
@@ -119,8 +128,10 @@ def _coming(model: str, wanted: Wanted, observed: Observed) -> list[Step]:
         if node not in observed:
             continue  # its daemon is starting, or it is about to be found dead
         served = observed[node].get(model)
-        if served is None or served.digest != wanted.digest:
-            steps.append(Register(node, model, count, replace=served is not None))
+        digest = wanted.digest_on(node)
+        if served is None or served.digest != digest:
+            former = digest != wanted.digest
+            steps.append(Register(node, model, count, served is not None, former))
         elif served.instances < count:
             steps.append(Scale(node, model, count))
     return steps

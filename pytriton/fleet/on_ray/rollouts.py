@@ -1,0 +1,170 @@
+"""A new version of a model on Ray, step by step: which nodes have it, how it does, and when it goes back.
+
+The controller calls `advance` at each of its looks. What is decided is in the model's kept state, so a controller that
+Ray starts again goes on; only a watch begins anew. The instances stay where Ray has placed them: a node serves the
+one version or the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from pytriton.fleet.judging import Seen, fault, in_words, since, together
+from pytriton.fleet.on_ray.kept_state import Model, Rolling
+from pytriton.fleet.on_ray.reconciling import Observed, Wanted
+from pytriton.ipc import messages
+
+
+class _Watch(msgspec.Struct):
+    """A watch: when it began, and what each node had counted by then."""
+
+    begun: float
+    before: dict[str, Seen]
+
+
+class Rollouts:
+    """What is under way with which model.
+
+    Args:
+        clock: the time in seconds
+
+    Attributes:
+        told: model -> how far it is, for people
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._watches: dict[str, _Watch] = {}
+        self.told: dict[str, str] = {}
+
+    def advance(
+        self,
+        name: str,
+        model: Model,
+        wanted: Wanted,
+        observed: Observed,
+        seen: Mapping[str, Seen],
+    ) -> bool:
+        """Take the next step of a rollout, if it is time; whether the model's state has changed.
+
+        Args:
+            name: of the model
+            model: is changed
+            wanted: where Ray has placed its instances
+            observed: what each node serves
+            seen: what nodes have counted of it
+        """
+        rolling = model.rolling
+        if rolling is None:
+            return False
+        places = wanted.nodes
+        there = [node for node in rolling.nodes if node in places]
+        if wanted.pending or not places:
+            self.told[name] = "waits for Ray to place all instances"
+            return False
+        if not there and not rolling.watched:
+            return self._begin(name, model, rolling, places)
+        if not all(
+            name in observed.get(node, {}) and observed[node][name].digest == model.digest
+            for node in there
+        ):
+            self.told[name] = f"on {len(there)} of {len(places)} nodes"
+            return False
+        if not rolling.watched:
+            return self._look(name, model, rolling, there, seen)
+        return self._go_on(name, model, rolling, list(places), there)
+
+    def take_back(self, name: str, model: Model, why: str) -> None:
+        """Want the former version again, and remember why."""
+        assert model.rolling is not None
+        model.use(model.rolling.former)
+        model.rolling, model.taken_back = None, why
+        self.forget(name)
+
+    def forget(self, name: str) -> None:
+        """Nothing is under way with a model any more."""
+        self._watches.pop(name, None)
+        self.told.pop(name, None)
+
+    def _begin(self, name: str, model: Model, rolling: Rolling, places: Mapping[str, int]) -> bool:
+        if len(places) < 2:
+            self.take_back(
+                name,
+                model,
+                "all of its instances are on one node: there is nothing to compare with",
+            )
+            return True
+        # The fewest instances first, so that the share is kept to; as many nodes as fit into it.
+        most = rolling.canary.share * sum(places.values())
+        rolling.nodes, taken = [], 0
+        for node, count in sorted(places.items(), key=lambda one: (one[1], one[0])):
+            if rolling.nodes and (taken + count > most or len(rolling.nodes) + 1 == len(places)):
+                break
+            rolling.nodes.append(node)
+            taken += count
+        self._watches.pop(name, None)
+        return True
+
+    def _look(
+        self,
+        name: str,
+        model: Model,
+        rolling: Rolling,
+        there: list[str],
+        now: Mapping[str, Seen],
+    ) -> bool:
+        if not all(node in now for node in there):
+            self.told[name] = "waits for the figures of a node"
+            return False
+        watch = self._watches.setdefault(name, _Watch(self._clock(), dict(now)))
+        canary = rolling.canary
+        new, old = (
+            together(
+                since(one, watch.before.get(node, one))
+                for node, one in now.items()
+                if (node in rolling.nodes) is is_new
+            )
+            for is_new in (True, False)
+        )
+        why = fault(new, old, canary)
+        if why:
+            self.take_back(name, model, why)
+            return True
+        passed = self._clock() - watch.begun
+        self.told[name] = f"{in_words(new, old)} ({int(passed)} of {canary.watch_s:g} s)"
+        rolling.watched = passed >= canary.watch_s
+        return rolling.watched
+
+    def _go_on(
+        self, name: str, model: Model, rolling: Rolling, places: list[str], there: list[str]
+    ) -> bool:
+        left = [node for node in places if node not in rolling.nodes]
+        if left:
+            rolling.nodes = [*there, *left[: max(1, 2 * len(there))]]
+            self.told[name] = f"on {len(there)} of {len(places)} nodes"
+        else:
+            model.previous, model.rolling = rolling.former, None
+            self.forget(name)
+        return True
+
+
+def with_shares(
+    statuses: Mapping[str, messages.Status], models: Mapping[str, Model]
+) -> dict[str, messages.Status]:
+    """Return the statuses of nodes as balancers are to see them: a version that is watched gets its share."""
+    found = dict(statuses)
+    for name, model in models.items():
+        rolling = model.rolling
+        if rolling is None or rolling.watched:
+            continue
+        trial = messages.Trial(model.digest[:16], share=rolling.canary.share)
+        for node in rolling.nodes:
+            if node in found:
+                there = [
+                    msgspec.structs.replace(one, trial=trial) if one.name == name else one
+                    for one in found[node].models
+                ]
+                found[node] = msgspec.structs.replace(found[node], models=there)
+    return found
