@@ -130,6 +130,7 @@ class DaemonParts(ABC):
             library=self._library,
             server=self._server,
             registry=self.registry,
+            is_adopted=self._origin.handed is not None,
         )
         self.model_control = ModelControl(self.registry, self.repository_models)
         self.index_watch = IndexWatch(self._server, self.registry, self.repository_models.known)

@@ -136,6 +136,8 @@ class Upgrade:
         for left, registration in zip(state.registrations, adopted):
             if left.owner is not None:
                 parts.temporary.add(registration, left.owner)
+        if state.repositories is not None:
+            parts.repository_models.adopt(state.repositories)
         if state.openai is not None:
             parts.openai.adopt(state.openai)
         parts.webhooks.adopt(state.unposted)
@@ -178,6 +180,7 @@ class Upgrade:
             self.parts.control.hold()
             # Where models sleep and wake all the time, there would be no moment at which none does.
             self.parts.registry.adaptations.hold()
+            self.parts.repository_models.hold()
             await self.parts.registry.parking.hold()
             await self.parts.workers.forks.hold()
             await self._until(self._unsettled, wish.wait_s)
@@ -196,6 +199,7 @@ class Upgrade:
         self.parts.registry.parking.release()
         self.parts.workers.forks.release()
         self._releasing = asyncio.create_task(self.parts.registry.adaptations.release())
+        self.parts.repository_models.release()
         self._under_way = False
         self.parts.events.events.tell(kinds.NOT_UPGRADED, reason=why)
 
@@ -212,8 +216,6 @@ class Upgrade:
             why = "that takes the native front and the compiled proxy (pytriton-daemon doctor)"
         elif hosted:
             why = f"models run in threads of their registrants: {', '.join(hosted)}"
-        elif parts.repository_models.known.serves_any:
-            why = "it serves models of model repositories"
         elif parts.is_private:
             why = "it belongs to a script"
         if why:
@@ -235,6 +237,8 @@ class Upgrade:
             return why
         if not parts.openai.settled:
             return "the OpenAI front is being started"
+        if not parts.repository_models.settled:
+            return "a model of a repository is being loaded or unloaded"
         if parts.temporary.ending:
             return "a temporary model is being unregistered"
         if not parts.registry.parking.settled:
@@ -365,4 +369,5 @@ class Upgrade:
             unposted=parts.webhooks.unposted(),
             events=parts.events.serial,
             sizes=dict(registry.accounts.sizes),
+            repositories=parts.repository_models.hand_over(),
         )

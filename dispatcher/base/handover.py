@@ -153,6 +153,33 @@ class OpenAIState(msgspec.Struct, frozen=True):
     channel: int
 
 
+class RepositoryModelState(msgspec.Struct, frozen=True):
+    """What is known of a model of a repository; `given`: where the files lie that came with its load."""
+
+    name: str
+    state: str
+    served_by: str
+    reason: str
+    versions: list[int]
+    steps: list[str]
+    loaded_at: float
+    config: Optional[dict[str, Any]] = None
+    given: Optional[str] = None
+
+
+class RepositoriesState(msgspec.Struct, frozen=True):
+    """The models of the repositories that the daemon was given.
+
+    Attributes:
+        python: tritonserver's own python backend has been given a Python
+        seen: with "poll", name -> the repository, its files, and the folders that could not be read
+    """
+
+    models: list[RepositoryModelState]
+    python: bool = False
+    seen: dict[str, tuple[str, dict[str, tuple[int, int]], dict[str, str]]] = {}
+
+
 class HandOver(msgspec.Struct, frozen=True):
     """All that the next version needs.
 
@@ -194,6 +221,8 @@ class HandOver(msgspec.Struct, frozen=True):
     events: int = 0
     #: What is known of the memory that models take, by name.
     sizes: dict[str, KnownSize] = {}
+    #: None: a former version that served none.
+    repositories: Optional[RepositoriesState] = None
 
 
 class Remains(msgspec.Struct, frozen=True):

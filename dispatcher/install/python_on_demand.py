@@ -32,6 +32,11 @@ class PythonOnDemand:
         self._out_of_reach = False
         self._lock = asyncio.Lock()
 
+    @property
+    def is_there(self) -> bool:
+        """Whether the python backend has its Python."""
+        return self._there
+
     def is_needed(self, backend: str) -> bool:
         """Whether tritonserver runs models of this backend in its python backend."""
         return backend == "python" or (self._backends / backend / "model.py").is_file()

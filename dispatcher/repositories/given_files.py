@@ -18,12 +18,21 @@ class BadFileName(ValueError):
 
 
 class GivenFiles:
-    """The folder of such files, as SERIAL/MODEL/VERSION/FILE; it starts out empty."""
+    """The folder of such files, as SERIAL/MODEL/VERSION/FILE.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: where they lie
+        is_adopted: a former version of the daemon serves what lies there; else it starts out empty
+    """
+
+    def __init__(self, folder: Path, *, is_adopted: bool = False) -> None:
         self._folder = folder
-        self._serial = itertools.count(1)
-        shutil.rmtree(folder, ignore_errors=True)
+        last = 0
+        if is_adopted and folder.exists():
+            last = max((int(one.name) for one in folder.iterdir()), default=0)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+        self._serial = itertools.count(last + 1)
 
     def write(self, model: str, files: Mapping[str, bytes]) -> Path:
         """Write a model's files; return the repository that has this model only.

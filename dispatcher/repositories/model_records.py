@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import structlog
 
+from pytriton.dispatcher.base.handover import RepositoryModelState
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.triton.tritonserver import TritonServer
@@ -56,10 +57,38 @@ class ModelRecords(dict[str, ModelRecord]):
         """Whether a model could not be loaded, and is not served by what was there before."""
         return any(known.state == "failed" and not known.served_by for known in self.values())
 
-    @property
-    def serves_any(self) -> bool:
-        """Whether any model of a repository is served."""
-        return any(self.serves(name) for name in self)
+    def hand_over(self) -> list[RepositoryModelState]:
+        """Return all of them, for the next version of the daemon."""
+        return [
+            RepositoryModelState(
+                name,
+                one.state,
+                one.served_by,
+                one.reason,
+                one.versions,
+                one.steps,
+                one.loaded_at,
+                one.config,
+                None if one.given is None else str(one.given),
+            )
+            for name, one in self.items()
+        ]
+
+    def adopt(self, states: Sequence[RepositoryModelState]) -> None:
+        """Go on with what a former version has handed over; the registrations are there already."""
+        registered = {one.spec.name: one for one in self._registry}
+        for one in states:
+            self[one.name] = ModelRecord(
+                state=one.state,
+                served_by=one.served_by,
+                reason=one.reason,
+                versions=one.versions,
+                registration=registered.get(one.name) if one.served_by == WORKERS else None,
+                config=one.config,
+                steps=one.steps,
+                loaded_at=one.loaded_at,
+                given=None if one.given is None else Path(one.given),
+            )
 
     def serves(self, name: str) -> bool:
         """Whether a name is now that of a model loaded from a repository."""

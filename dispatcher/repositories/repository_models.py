@@ -17,11 +17,12 @@ from typing import Any
 
 import structlog
 
+from pytriton.dispatcher.base.handover import RepositoriesState
 from pytriton.dispatcher.install.python_on_demand import PythonOnDemand
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.repositories import model_folders
 from pytriton.dispatcher.repositories.given_files import BadFileName, GivenFiles
-from pytriton.dispatcher.repositories.model_folders import FoundModel, UnservableModel
+from pytriton.dispatcher.repositories.model_folders import FoundModel, Snapshot, UnservableModel
 from pytriton.dispatcher.repositories.model_loading import ModelLoading
 from pytriton.dispatcher.repositories.model_records import (
     TRITONSERVER,
@@ -57,9 +58,12 @@ class RepositoryModels:
         library: Path,
         server: TritonServer,
         registry: Registry,
+        is_adopted: bool = False,
     ) -> None:
+        """`is_adopted`: a former version of the daemon has loaded models; `adopt` follows."""
         self._config = config
         self._models = models
+        self._python = python
         self._server = server
         self._registry = registry
         self._places = Places(config.model_repository, models, server, registry)
@@ -74,8 +78,12 @@ class RepositoryModels:
             registry=registry,
             places=self._places,
         )
-        self._given = GivenFiles(models.parent / "given")
+        self._given = GivenFiles(models.parent / "given", is_adopted=is_adopted)
         self._begun = False
+        self._seen: dict[str, Placed] | None = None  #: with "poll": the files, at the last look
+        self._may_look = asyncio.Event()
+        self._may_look.set()
+        self._needs_python = False
         #: Whether all that are to be served from the start are, or could not be.
         self.tried = False
 
@@ -83,6 +91,14 @@ class RepositoryModels:
 
     async def start(self) -> None:
         """Load what the control mode says; with "poll", go on looking. What fails is told by `index`."""
+        if not self.tried:
+            await self._load_wanted()
+        elif self._needs_python:  # the backends have been laid out anew
+            await self._python.ensure_if_possible("of a repository")
+        if self._config.model_control_mode == "poll":
+            await self._poll()
+
+    async def _load_wanted(self) -> None:
         names = await self._names()
         wanted = list(names)
         if self._config.model_control_mode == "explicit":
@@ -111,8 +127,6 @@ class RepositoryModels:
                 await self._try_to_load(name)
         self.tried = True
         self._registry.news.tell()
-        if self._config.model_control_mode == "poll":
-            await self._poll()
 
     async def load_again(self) -> None:
         """After tritonserver was started again: load the models that it serves itself."""
@@ -141,6 +155,39 @@ class RepositoryModels:
                 return
             leaving = {name for name in leaving if states.get(name, "") not in _GONE}
             await asyncio.sleep(_LOOK_S)  # tritonserver tells only who asks
+
+    # ── an upgrade of the daemon ─────────────────────────────────────────────────────────────────
+
+    @property
+    def settled(self) -> bool:
+        """Whether no model is being loaded or unloaded."""
+        return self.tried and not any(one.lock.locked() for one in self.known.values())
+
+    def hold(self) -> None:
+        """Have changes of files wait for `release`, or for the next version."""
+        self._may_look.clear()
+
+    def release(self) -> None:
+        """Follow changes of files again."""
+        self._may_look.set()
+
+    def hand_over(self) -> RepositoriesState:
+        """Return what the next version needs; all is settled."""
+        seen = {
+            name: (one.place, one.files.files, one.files.unreadable)
+            for name, one in (self._seen or {}).items()
+        }
+        return RepositoriesState(self.known.hand_over(), self._python.is_there, seen)
+
+    def adopt(self, state: RepositoriesState) -> None:
+        """Go on with the models that a former version has loaded; those of workers are registered already."""
+        self.known.adopt(state.models)
+        self._seen = {
+            name: Placed(place, Snapshot(files, unreadable))
+            for name, (place, files, unreadable) in state.seen.items()
+        }
+        self._needs_python = state.python
+        self._begun = self.tried = True
 
     # ── at run time ──────────────────────────────────────────────────────────────────────────────
 
@@ -309,13 +356,15 @@ class RepositoryModels:
 
     async def _poll(self) -> None:
         """Load what has appeared or changed, unload what is gone, again and again."""
-        seen = await self._places.snapshots({})
+        if self._seen is None:
+            self._seen = await self._places.snapshots({})
         while True:
             await asyncio.sleep(
                 self._config.repository_poll_s
             )  # files send no news over all file systems
+            await self._may_look.wait()
             try:
-                seen = await self._look(seen)
+                self._seen = await self._look(self._seen)
             except Exception:  # whatever it is, it is looked again
                 _log.exception("a fault of the daemon: model repositories were not looked through")
 

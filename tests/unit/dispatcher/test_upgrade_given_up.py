@@ -67,7 +67,9 @@ class Scene:
             server=SimpleNamespace(hands_over=True, settled=True),
             openai=SimpleNamespace(settled=True),
             temporary=SimpleNamespace(ending=False),
-            repository_models=SimpleNamespace(known=SimpleNamespace(serves_any=False)),
+            repository_models=SimpleNamespace(
+                settled=True, hold=lambda: None, release=lambda: None
+            ),
             registry=registry,
             workers=SimpleNamespace(forks=ForkServers(1, [], NOBODY)),
             events=SimpleNamespace(events=events, waits=False),

@@ -42,7 +42,9 @@ class Parts(SimpleNamespace):
             control=SimpleNamespace(changing=0, hold=self._hold, release=self._release),
             server=SimpleNamespace(hands_over=True, settled=True),
             openai=SimpleNamespace(settled=True),
-            repository_models=SimpleNamespace(known=SimpleNamespace(serves_any=False)),
+            repository_models=SimpleNamespace(
+                settled=True, hold=lambda: None, release=lambda: None
+            ),
             registry=Models([], self.busy),
             workers=SimpleNamespace(forks=ForkServers(1, [], NOBODY)),
             events=SimpleNamespace(events=SimpleNamespace(tell=self._tell)),
@@ -114,10 +116,6 @@ def hosted(parts: Parts) -> None:
         (lambda parts: setattr(parts.server, "hands_over", False), "takes the native front"),
         (lambda parts: setattr(parts, "is_private", True), "belongs to a script"),
         (hosted, "in threads of their registrants: mine"),
-        (
-            lambda parts: setattr(parts.repository_models.known, "serves_any", True),
-            "models of model repositories",
-        ),
     ],
 )
 def test_what_cannot_be_handed_over_is_refused(change: Callable[[Parts], None], why: str) -> None:
@@ -137,6 +135,10 @@ def test_what_cannot_be_handed_over_is_refused(change: Callable[[Parts], None], 
         (lambda parts: setattr(parts.control, "changing", 1), "a client has something changed"),
         (lambda parts: setattr(parts.server, "settled", False), "tritonserver is being started"),
         (lambda parts: setattr(parts.openai, "settled", False), "the OpenAI front"),
+        (
+            lambda parts: setattr(parts.repository_models, "settled", False),
+            "a model of a repository",
+        ),
         (lambda parts: setattr(parts.temporary, "ending", True), "a temporary model is being"),
         (lambda parts: setattr(parts.ending.asked, "is_set", lambda: True), "is to stop"),
         (lambda parts: parts.busy.append("model m is being registered"), "m is being registered"),

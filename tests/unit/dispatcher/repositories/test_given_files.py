@@ -33,6 +33,13 @@ def test_what_a_former_daemon_left_is_removed(tmp_path: Path) -> None:
     assert not (tmp_path / "given").exists()
 
 
+def test_what_the_version_before_this_one_serves_stays(tmp_path: Path) -> None:
+    served = GivenFiles(tmp_path / "given").write("m", {"file:1/model.py": b"old"})
+    later = GivenFiles(tmp_path / "given", is_adopted=True)
+    assert (served / "m" / "1" / "model.py").read_bytes() == b"old"
+    assert later.write("m", {"file:1/model.py": b"new"}) != served
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from support.fakes.brain import Brain
 from support.fakes.fake_server import Obstacle
 from support.models import repositories
 
+from pytriton.dispatcher.base.handover import RepositoriesState
 from pytriton.ipc import messages
 
 Start = Callable[..., Brain]
@@ -233,6 +236,36 @@ def test_a_repository_is_polled(start: Start, repository: Path) -> None:
     brain.advance(6.0)
     assert brain.is_clean("late")
     assert states(brain)["late"] == "unloaded"
+
+
+def test_what_changes_during_an_upgrade_is_loaded_afterwards(
+    start: Start, repository: Path
+) -> None:
+    """The next version goes on from what the former one has seen, and knows what that has loaded."""
+    brain = start(model_control_mode="poll", repository_poll_s=5.0)
+    models = brain.daemon.repository_models
+    before = {name: dataclasses.replace(one) for name, one in models.known.items()}
+    (old,) = brain.alive("py")
+    models.hold()
+    handed = msgspec.msgpack.encode(models.hand_over())
+    (repository / "py" / "1" / "model.py").write_text("# another one")
+    brain.advance(20.0)
+    assert old.alive
+    models.known.clear()
+    models.adopt(msgspec.msgpack.decode(handed, type=RepositoriesState))
+    for name, one in models.known.items():
+        before[name].lock = one.lock
+    assert dict(models.known) == before
+    models.release()
+    brain.advance(6.0)
+    assert not old.alive
+    assert brain.is_served("py")
+    assert states(brain) == ALL
+
+
+def test_nothing_is_handed_over_while_models_are_loaded(start: Start) -> None:
+    brain = start(usual_plan="hangs")
+    assert not brain.daemon.repository_models.settled
 
 
 def test_the_daemon_stops_while_models_are_loaded(start: Start) -> None:
