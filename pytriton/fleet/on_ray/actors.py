@@ -5,11 +5,13 @@ They are plain classes; the controller makes actors of them, with the resources 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Optional
 
 import msgspec
 
@@ -72,8 +74,17 @@ class NodeActor:
             )
         return connect(self._runtime_dir, _ANSWER_S)
 
-    def look(self) -> tuple[messages.Status, dict[str, tuple[str, int]]]:
-        """Return the daemon's status, and the digest and the number of instances of each model; starts it again."""
+    def look(self, known: str = "") -> tuple[bytes, str, Optional[bytes]]:
+        """Return the daemon's status, and what a fleet goes by, unless that is known; starts the daemon again.
+
+        The status changes with each batch, and is for people: it stays encoded. What a fleet goes by has a key.
+
+        Args:
+            known: the key of what the caller has
+
+        Returns:
+            the status, the key, and (status without what changes all the time, model -> (digest, instances))
+        """
         try:
             status = self._client.status()
         except DaemonNotRunningError:
@@ -85,7 +96,9 @@ class NodeActor:
             self._kept = {
                 one.spec.name: (one.digest, one.spec.instances) for one in changed.registrations
             }
-        return status, self._kept
+        facts = msgspec.msgpack.encode((_lasting(status), self._kept))
+        key = hashlib.sha256(facts).hexdigest()[:16]
+        return msgspec.msgpack.encode(status), key, None if key == known else facts
 
     def register(
         self,
@@ -136,3 +149,14 @@ class NodeActor:
             [sys.executable, "-m", "pytriton.cli", "stop", "--runtime-dir", self._runtime_dir],
             capture_output=True, timeout=_START_S, check=False,
         )  # fmt: skip
+
+
+def _lasting(status: messages.Status) -> messages.Status:
+    """Return what balancers go by: where the daemon takes requests, and for which models."""
+    return messages.Status(
+        status.version, status.pid, status.python, status.runtime_dir, status.state, status.started_at,
+        messages.ServerInfo(
+            "", None, http_url=status.server.http_url, grpc_url=status.server.grpc_url
+        ),
+        [messages.ModelInfo(one.name, one.version, "", [], trial=one.trial) for one in status.models],
+    )  # fmt: skip

@@ -17,6 +17,8 @@ _LATE_S = 60.0
 #: A balancer that has not asked for so long is not waited for.
 _BALANCER_S = 10.0
 
+#: The addresses, the statuses, and what is to go, as they were published last.
+_Published = tuple[dict[str, str], dict[str, messages.Status], set[tuple[str, str]]]
 _View = dict[str, tuple[str, messages.Status]]
 
 
@@ -33,6 +35,8 @@ class Balancers:
         self._generation = time.time_ns()
         self._born = self._clock()
         self._view: _View = {}
+        self._told: tuple[int, bytes] = (0, b"")
+        self._published: _Published = ({}, {}, set())
         self._complete = False
         self._leaving: dict[tuple[str, str], int] = {}
         self._asked: dict[str, tuple[int, float]] = {}
@@ -48,10 +52,14 @@ class Balancers:
 
         Args:
             alive: the address of each node that lives
-            statuses: of the daemons that answer, by node
+            statuses: of the daemons that answer, by node; the same object as long as it has not changed
             observed: what each of these serves
             leaving: (node, model) that is to go
         """
+        late = self._clock() - self._born > _LATE_S
+        self._complete = self._complete or late
+        if self._is_published(alive, statuses, leaving):
+            return
         view = {}
         for node, address in sorted(alive.items()):
             status = statuses.get(node)
@@ -67,9 +75,23 @@ class Balancers:
         if _facts(view) != _facts(self._view):
             self._generation += 1
         self._view = view
-        late = self._clock() - self._born > _LATE_S
-        self._complete = self._complete or len(view) == len(alive) > 0 or late
+        self._complete = self._complete or len(view) == len(alive) > 0
         self._leaving = {key: self._leaving.get(key, self._generation) for key in leaving}
+
+    def _is_published(
+        self,
+        alive: Mapping[str, str],
+        statuses: Mapping[str, messages.Status],
+        leaving: Collection[tuple[str, str]],
+    ) -> bool:
+        """Whether all is as it was published last; remembers it."""
+        before, self._published = self._published, (dict(alive), dict(statuses), set(leaving))
+        return (
+            before[0] == alive
+            and before[2] == leaving
+            and before[1].keys() == statuses.keys()
+            and all(before[1][node] is status for node, status in statuses.items())
+        )
 
     def left(self) -> frozenset[tuple[str, str]]:
         """Return each (node, model) that is to go, and that no balancer sends anything any more."""
@@ -91,11 +113,13 @@ class Balancers:
         self._asked[balancer] = generation, self._clock()
         if generation == self._generation:
             return generation, b""
-        found = [
-            NodeStatus(f"tcp://{address}/{node}", status)
-            for node, (address, status) in self._view.items()
-        ]
-        return self._generation, msgspec.msgpack.encode(found)
+        if self._told[0] != self._generation:
+            found = [
+                NodeStatus(f"tcp://{address}/{node}", status)
+                for node, (address, status) in self._view.items()
+            ]
+            self._told = self._generation, msgspec.msgpack.encode(found)
+        return self._told
 
 
 def _facts(view: _View) -> list[Any]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, Optional, TypeVar
+from typing import Any, NamedTuple, Optional, TypeVar
+
+import msgspec
 
 from pytriton.fleet.on_ray import NAMESPACE, import_ray
 from pytriton.fleet.on_ray.actors import Holder, NodeActor
+from pytriton.fleet.on_ray.reconciling import Served
 from pytriton.ipc import messages
 
 #: Of a question that an actor answers at once.
@@ -28,7 +31,23 @@ _NOWHERE = "none"
 _ALL_S = 10.0
 
 _Key = TypeVar("_Key", bound=Hashable)
-Look = tuple[messages.Status, dict[str, tuple[str, int]]]
+_facts = msgspec.msgpack.Decoder(tuple[messages.Status, dict[str, tuple[str, int]]])
+
+
+class Look(NamedTuple):
+    """What a node's daemon says.
+
+    Attributes:
+        status: as it is, encoded
+        key: of the rest; what has not changed is the same object as before
+        lasting: the status without what changes all the time
+        served: its models
+    """
+
+    status: bytes
+    key: str
+    lasting: messages.Status
+    served: dict[str, Served]
 
 
 class Cluster:
@@ -82,12 +101,19 @@ class Cluster:
         """Return the newest look of each node's daemon; of one that does not answer, none."""
         for node, actor in self._actors.items():
             if node not in self._asked:
-                self._asked[node] = actor.look.remote()
+                known = self._looks[node].key if node in self._looks else ""
+                self._asked[node] = actor.look.remote(known)
         for node, (look, error) in self._answered(self._asked, _ANSWER_S).items():
             if error:
                 self._looks.pop(node, None)
+                continue
+            status, key, facts = look
+            if facts is None:  # nothing that the fleet goes by has changed
+                self._looks[node] = self._looks[node]._replace(status=status)
             else:
-                self._looks[node] = look
+                lasting, kept = _facts.decode(facts)
+                served = {model: Served(*one) for model, one in kept.items()}
+                self._looks[node] = Look(status, key, lasting, served)
         return dict(self._looks)
 
     def forget_look(self, node: str) -> None:

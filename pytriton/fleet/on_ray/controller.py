@@ -58,7 +58,7 @@ class Controller:
         self._lock = threading.RLock()
         self._cluster = Cluster(fleet) if cluster is None else cluster
         self._placement = Placement(self._cluster, self._state)
-        self._statuses: dict[str, messages.Status] = {}
+        self._statuses: dict[str, bytes] = {}
         self._observed: dict[str, dict[str, Served]] = {}
         self._wanted: dict[str, Wanted] = {}
         self._running: dict[tuple[str, str], tuple[Step, Any]] = {}
@@ -229,7 +229,7 @@ class Controller:
                     node,
                     address,
                     node in self._state.draining,
-                    msgspec.msgpack.encode(self._statuses[node]) if node in self._statuses else b"",
+                    self._statuses.get(node, b""),
                     "" if node in self._statuses else "its daemon does not answer (yet)",
                 )
                 for node, address in self._cluster.alive.items()
@@ -283,11 +283,8 @@ class Controller:
         found = self._cluster.looks()
         seen = self._look_at_rollouts()
         with self._lock:
-            self._statuses = {node: status for node, (status, _) in found.items()}
-            self._observed = {
-                node: {model: Served(*told) for model, told in models.items()}
-                for node, (_, models) in found.items()
-            }
+            self._statuses = {node: look.status for node, look in found.items()}
+            self._observed = {node: look.served for node, look in found.items()}
             moved = self._placement.place_anew()
             if moved is not None:
                 self._save(*moved)
@@ -296,8 +293,9 @@ class Controller:
             }
             self._advance_rollouts(seen)
             plan = reconcile(self._wanted, self._observed, self._balancers.left())
-            statuses = with_shares(self._statuses, self._state.models)
-            self._balancers.publish(self._cluster.alive, statuses, self._observed, plan.leaving)
+            lasting = {node: look.lasting for node, look in found.items()}
+            shown = with_shares(lasting, self._state.models)
+            self._balancers.publish(self._cluster.alive, shown, self._observed, plan.leaving)
             for step in plan.steps:
                 self._begin(step)
             self._release_retired()

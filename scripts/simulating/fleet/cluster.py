@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import pickle
+import random
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -162,10 +162,11 @@ class Ray:
             )
             for number in range(nodes)
         }
+        self._nodes = list(self._daemons)
         self._alive = dict.fromkeys(self._daemons, True)
         self._actors: dict[str, Actor] = {}
         self._loading: deque[tuple[Ref, Actor, tuple[Any, ...]]] = deque()
-        self._turn = itertools.cycle(list(self._daemons))
+        self._dice = random.Random(1)
         self.exceptions = SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError)
         affinity = SimpleNamespace(NodeAffinitySchedulingStrategy=lambda node, soft: node)
         self.util = SimpleNamespace(scheduling_strategies=affinity)
@@ -261,7 +262,7 @@ class Ray:
 
     def node_of(self, number: int) -> str:
         """Return the id of one node."""
-        return list(self._daemons)[number]
+        return self._nodes[number]
 
     def _made(self, kind: type, options: dict[str, Any]) -> Any:
         name = options["name"]
@@ -283,10 +284,10 @@ class Ray:
     def _place(self, selector: str) -> str:
         named = selector[selector.find("(") + 1 : -1].split(",") if selector else []
         allowed = selector.startswith("in(")
-        for node in self._turn:
+        while True:  # anywhere: as in life, hardly two models have the same nodes
+            node = self._dice.choice(self._nodes)
             if self._alive[node] and (not selector or (node in named) == allowed):
                 return node
-        raise AssertionError("there are nodes")
 
 
 def _size(value: Any) -> int:

@@ -10,9 +10,10 @@ import msgspec
 from pytriton.fleet import NodeStatus
 from pytriton.fleet.canary import Canary
 from pytriton.fleet.judging import Seen
-from pytriton.fleet.on_ray.cluster import Cluster
+from pytriton.fleet.on_ray.cluster import Cluster, Look
 from pytriton.fleet.on_ray.controller import Controller
 from pytriton.fleet.on_ray.kept_state import Store
+from pytriton.fleet.on_ray.reconciling import Served
 from pytriton.ipc import messages
 from pytriton.ipc.registration_digest import registration_digest
 from support.fakes.fake_dispatcher import status
@@ -69,9 +70,10 @@ class FakeCluster:
         self.looked = fresh
         return told
 
-    def _look(self, node: str) -> Any:
-        served = dict(self.served[node])
-        return status(*(messages.ModelInfo(name, 1, "ready", []) for name in served)), served
+    def _look(self, node: str) -> Look:
+        served = {model: Served(*one) for model, one in self.served[node].items()}
+        now = status(*(messages.ModelInfo(name, 1, "ready", []) for name in served))
+        return Look(msgspec.msgpack.encode(now), "", now, served)
 
     def forget_look(self, node: str) -> None:
         self.looked.pop(node, None)

@@ -6,8 +6,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-from support.fakes.fake_dispatcher import FakeDispatcher
+from support.fakes.fake_dispatcher import FakeDispatcher, status
 
 from pytriton.exceptions import PyTritonDaemonError
 from pytriton.fleet.on_ray.actors import NodeActor
@@ -44,7 +45,31 @@ def test_it_asks_for_registrations_only_when_they_have_changed() -> None:
 
     fake.answers[messages.GetRegistrations] = told
     actor = NodeActor(str(Path(fake.rundir.path)), [])
-    assert [actor.look()[1] for _ in range(3)] == [{"m": ("digest", 2)}] * 3
+    facts = [msgspec.msgpack.decode(actor.look()[2] or b"")[1] for _ in range(3)]
+    assert facts == [{"m": ["digest", 2]}] * 3
     asked = [one.known for one in fake.heard if isinstance(one, messages.GetRegistrations)]
     assert asked == ["", "one", "one"]
+    fake.close()
+
+
+def test_what_a_fleet_goes_by_is_told_only_when_it_has_changed() -> None:
+    """Counters of batches change all the time: the status tells of them, but no new view is made of it."""
+    fake = FakeDispatcher()
+    batches = iter(range(100))
+    models = ["m"]
+
+    def told(_: Any) -> list[messages.Status]:
+        instance = messages.InstanceInfo(0, "ready", 1, batches=next(batches))
+        return [status(*(messages.ModelInfo(name, 1, "ready", [instance]) for name in models))]
+
+    fake.answers[messages.GetStatus] = told
+    fake.answers[messages.GetRegistrations] = lambda _: [messages.Registrations([], "one")]
+    actor = NodeActor(str(Path(fake.rundir.path)), [])
+    first, key, facts = actor.look()
+    assert facts is not None
+    later, same, nothing = actor.look(key)
+    assert later != first
+    assert (same, nothing) == (key, None)
+    models.append("n")
+    assert actor.look(key)[1] != key
     fake.close()
