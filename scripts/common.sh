@@ -112,6 +112,7 @@ run_apart() {
   for how in "unshare --net" "unshare --net --map-root-user"; do
     if $how true 2>/dev/null; then
       read -ra apart <<<"$how"
+      export RUNS_APART=1
       break
     fi
   done

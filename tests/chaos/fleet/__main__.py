@@ -40,6 +40,10 @@ def main() -> int:
     unknown = set(names) - set(FAULTS)
     if unknown:
         parser.error(f"no such fault: {', '.join(sorted(unknown))}; there are: {', '.join(FAULTS)}")
+    if not os.environ.get("RUNS_APART"):
+        parser.error(
+            "it takes a network namespace of its own: run scripts/fleet-chaos as root, or allow them"
+        )
     loopback_up()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     outcome = _run(given.seed, given.seconds, names, given.clients)

@@ -22,27 +22,29 @@ class Fault:
     costs: int = 0
 
 
-def _kill(process: psutil.Process) -> None:
+def _kill(pid: int) -> None:
+    """Kill a process, unless it has ended since its daemon told of it."""
     with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
         process.kill()
         psutil.wait_procs([process], timeout=10)
 
 
 def kill_worker(ground: Ground, chance: random.Random) -> None:
     """Any worker; its daemon tries its batch again, in another one."""
-    _kill(psutil.Process(chance.choice(ground.workers())))
+    _kill(chance.choice(ground.workers()))
 
 
 def kill_server(ground: Ground, chance: random.Random) -> None:
     """tritonserver of a node: what is inside fails, and HAProxy leaves it until it is back."""
     pid = chance.choice([one.server.pid for one in ground.statuses().values() if one.server.pid])
-    _kill(psutil.Process(pid))
+    _kill(pid)
 
 
 def kill_daemon(ground: Ground, chance: random.Random) -> None:
     """The daemon of a node: its workers and tritonserver end with it, the node's actor starts another one."""
     node, status = chance.choice(sorted(ground.statuses().items()))
-    _kill(psutil.Process(status.pid))
+    _kill(status.pid)
     until(
         lambda: (now := ground.statuses().get(node)) is not None and now.pid != status.pid,
         "another daemon",
@@ -52,7 +54,7 @@ def kill_daemon(ground: Ground, chance: random.Random) -> None:
 def _kill_actor(ground: Ground, chance: random.Random, title: str) -> None:
     victim = chance.choice(ground.of_ray(title))
     before = {one.pid for one in ground.of_ray(title)}
-    _kill(victim)
+    _kill(victim.pid)
     until(
         lambda: len(now := {one.pid for one in ground.of_ray(title)}) == len(before) and now != before,
         f"another {title}",
@@ -87,7 +89,7 @@ def kill_haproxy(ground: Ground, chance: random.Random) -> None:
         if "haproxy" in one.name() and "haproxy" not in (one.parent() or one).name()
     ]
     for one in [*masters[0].children(), masters[0]]:
-        _kill(one)
+        _kill(one.pid)
 
 
 def kill_one_node(ground: Ground, chance: random.Random) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import subprocess
 import time
@@ -44,6 +45,7 @@ class Ground:
     def __init__(self, cluster: Any, folder: Path, ledger: Ledger) -> None:
         self.cluster = cluster
         self.ledger = ledger
+        self._serials = itertools.count()
         self.http, self.grpc = (f"127.0.0.1:{lasting_port()}" for _ in range(2))
         self._folder = folder
         start_fleet(_NAME, cluster.address, flags=FLAGS, runtime_dir=str(folder))
@@ -58,6 +60,8 @@ class Ground:
         self.fleet.register(
             models.callable_of(name), name, models.INPUTS, models.OUTPUTS,
             ModelConfig(max_batch_size=models.MAX_BATCH_SIZE),
+            # Another registration each time: the same one again would change nothing.
+            max_batches=1_000_000 + next(self._serials),
             instances=instances, replace=replace, progress=False,
         )  # fmt: skip
 
