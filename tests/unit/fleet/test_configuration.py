@@ -67,6 +67,46 @@ def test_many_models_share_the_backend_of_their_nodes() -> None:
     assert table(few.models)["m1"] == "model-m1"
 
 
+def test_a_model_on_trial_has_a_backend_of_its_own_with_its_share() -> None:
+    nodes = [node(name, "m", "n", shares={"m": 0.1} if name == "a" else {}) for name in "abc"]
+    files = render(nodes, Settings(own_backends=1), "/d")
+    assert table(files.models)["m"] == "model-m"
+    assert table(files.models)["n"].startswith("set-")
+    for protocol in ("http", "grpc"):
+        (text,) = re.findall(rf"backend {protocol}:model-m\n((?:    .*\n)+)", files.configuration)
+        assert "balance roundrobin" in text
+        weights = [int(one) for one in re.findall(r" weight (\d+)", text)]
+        assert weights[0] / sum(weights) == pytest.approx(0.1, abs=0.002)
+        assert weights[1] == weights[2]
+    assert files.configuration.count(" weight ") == 6
+
+
+@pytest.mark.parametrize(
+    ("tried", "others", "share"),
+    [(1, 1, 0.01), (1, 9, 0.5), (1, 1, 0.999), (3, 2, 0.3), (1, 99, 0.01)],
+)
+def test_all_nodes_that_have_it_on_trial_get_the_share_together(
+    tried: int, others: int, share: float
+) -> None:
+    nodes = [node(f"a{one}", "m", shares={"m": share}) for one in range(tried)]
+    nodes += [node(f"b{one}", "m") for one in range(others)]
+    text = render(nodes, Settings(grpc=""), "/d").configuration
+    found = re.findall(r" server ([ab])\d+ .* weight (\d+)", text)
+    new, all_ = (
+        sum(int(weight) for name, weight in found if name in names) for names in ("a", "ab")
+    )
+    assert len(found) == tried + others
+    assert new / all_ == pytest.approx(share, rel=0.1)
+    assert all(1 <= int(weight) <= 256 for _, weight in found)
+
+
+def test_where_all_nodes_have_it_on_trial_none_gets_less() -> None:
+    nodes = [node(name, "m", shares={"m": 0.1}) for name in "ab"]
+    text = render(nodes, Settings(), "/d").configuration
+    assert " weight " not in text
+    assert "roundrobin" not in text
+
+
 def test_a_node_that_leaves_is_nowhere() -> None:
     files = render([node("a", "m"), node("b", "m", leaves=True)], Settings(), "/d")
     assert {one for names in backends(files.configuration).values() for one in names} == {"a"}

@@ -69,6 +69,10 @@ def test_a_good_version_goes_to_its_share_and_then_to_all(fleet: Fleet) -> None:
     assert served(fleet) == {A: "new", B: "old", C: "old", D: "old"}
     assert "new: " in fleet.controller.rollout("m")[0]
     assert fleet.controller.progress("m")[0] is False
+    while served(fleet) == {A: "new", B: "old", C: "old", D: "old"}:
+        watch(fleet, 0.5)
+    assert "old" in served(fleet).values()
+    assert shares(fleet) == {}  # else the last old ones would get nearly all
     watch(fleet, 20)
     assert served(fleet) == dict.fromkeys((A, B, C, D), "new")
     assert shares(fleet) == {}
