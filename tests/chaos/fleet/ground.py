@@ -120,8 +120,9 @@ class Ground:
         """Return what is not as it should be; None: all is."""
         try:
             statuses = self.statuses()
-            if len(statuses) != NODES:
-                return f"{len(statuses)} daemons answer"
+            there = {one.node_id for one in self.cluster.list_all_nodes()}
+            if set(statuses) != there or {one.node for one in self.fleet.nodes()} != there:
+                return f"{len(there)} nodes live, {len(statuses)} daemons answer"
             for name, instances in INSTANCES.items():
                 done, served, _, error = self.fleet._ask("progress", name)
                 if not done or served != instances:
