@@ -6,6 +6,7 @@ another form, counts as none, and the next one takes its place.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Mapping
@@ -80,6 +81,8 @@ class KeptSizes:
             if str(error) != self._problem:
                 _log.warning("sizes of models are not kept for the next start", why=str(error))
             self._problem = str(error)
+            with contextlib.suppress(OSError):
+                unfinished.unlink()
             return
         self._problem = ""
         self._written = dict(sizes)

@@ -97,6 +97,7 @@ class Registration:
         self._endpoint = endpoint
         self._native = native
         self.refused = False  #: tritonserver could not load it when it was registered
+        self.left_to_server = False  #: its proxies end with tritonserver, which is about to
         self.scaling = ""  #: how its number of instances follows its load, for people
         self._in_doubt = False  #: its number of instances: tritonserver is about to judge it
 
@@ -191,7 +192,6 @@ class Registration:
 
     def hand_over(self, owner: int | None) -> RegistrationState:
         """Return what the next version goes on with; it is settled. `owner`: the process that it ends with."""
-        mended, loads = self.in_triton.numbers()
         entry = self.entry()
         return RegistrationState(
             self.key,
@@ -202,8 +202,7 @@ class Registration:
             self._machine.state.value,
             self.pool.hand_over(),
             owner,
-            mended,
-            loads,
+            *self.in_triton.numbers(),
         )
 
     def adopt(
@@ -315,11 +314,14 @@ class Registration:
     async def refuse_requests(self, server: TritonServer) -> None:
         """On the way out: as `unload`, but until tritonserver ends, whoever asks is told why (503).
 
-        After a mere unload a client is told that there is no such model (404), as if it had asked for a wrong one.
+        A mere unload would tell that there is no such model (404). One that sleeps stays: the daemon tells its batches.
 
         Raises:
             RemoteFailure: tritonserver refused.
         """
+        if self._native and self.pool.sleep.asleep and not self.pool.can_serve:
+            self.left_to_server = True
+            return
         async with self.alone:
             if server.ready and self._native and self.pool.proxies:
                 text = f"model {self.spec.name}: the server is being stopped"
@@ -348,7 +350,7 @@ class Registration:
         `why` is for a registrant in whose threads they ran; `reason`, one of END_REASONS, is what is counted.
         """
         deadline = asyncio.get_running_loop().time() + grace_s
-        ended = await self.in_triton.ends.until_all_ended(
+        ended = self.left_to_server or await self.in_triton.ends.until_all_ended(
             grace_s,
             decoupled=self._declared.is_decoupled,
             queue_delay_s=self._declared.queue_delay_s,

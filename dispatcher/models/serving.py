@@ -340,6 +340,8 @@ class Serving:
 
     async def _retire(self, registration: Registration, why: str, reason: str = "stop") -> None:
         await registration.stop(self._config.grace_period_s, why, reason)
+        if registration.left_to_server:  # its proxies may still ask
+            return
         del self._served.keys[registration.key]
         name = registration.spec.name
         if all(one.spec.name != name for one in self._served.keys.values()):

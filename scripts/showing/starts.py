@@ -62,12 +62,13 @@ def _start(folder: str, count: int) -> bool:
     began = time.monotonic()
     with RunningDaemon.start(state_dir=folder) as daemon:
         ready_s = time.monotonic() - began
-        there = sum(_is_ready(daemon.http, f"m{number}") for number in range(count))
-        names_s = time.monotonic() - began
         own, server = psutil.Process(daemon.process.pid), daemon.server
         cpu = [sum(one.cpu_times()[:2]) for one in (own, server)]
+        address = daemon.http
+        there = sum(_is_ready(address, f"m{number}") for number in range(count))
+        names_s = time.monotonic() - began
         memory, threads = pss(server.pid) / _MIB, server.num_threads()
-        answer, took = ask(daemon.http, f"m{count - 1}", 5)
+        answer, took = ask(address, f"m{count - 1}", 5)
     print(
         f"| {count:,} | {ready_s:.2f} | {names_s:.2f} | {took:.2f} | {cpu[0]:.2f} | {cpu[1]:.2f} "
         f"| {memory:.0f} | {threads:,} |",

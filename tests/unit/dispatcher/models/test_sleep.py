@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from support.fakes.asked_daemons import SLEEPY, Sleeper
 from support.fakes.fake_clients import model_spec
-from support.fakes.fake_server import FakeServer, Obstacle
+from support.fakes.fake_server import SERVER_PID, FakeServer, Obstacle
 
 from pytriton.dispatcher.models.admission import check
 from pytriton.ipc import messages
@@ -140,6 +140,21 @@ def test_waiting_has_a_bound_in_number(tmp_path: Path) -> None:
         assert sum(one.done() for one in batches) == 2
     finally:
         brain.close()
+
+
+def test_a_stop_of_the_daemon_leaves_what_sleeps_to_tritonservers_end(sleeper: Sleeper) -> None:
+    """With hundreds of models, loading something in each one's place takes longer than a stop may."""
+    brain = sleeper.brain
+    sleeper.register()
+    sleeper.fall_asleep()
+    key = brain.server.models["m"].registration
+    began = brain.loop.time()
+    brain.stop()
+    assert brain.loop.time() - began < 1.0
+    assert brain.server.history == ["load m"]
+    late = messages.Attach(key, "m asks late", SERVER_PID, batch=True)
+    with pytest.raises(RemoteFailure, match="model m is being stopped"):
+        brain.loop.run(brain.handle(late))
 
 
 def test_a_model_that_cannot_wake_says_why_and_is_tried_again(sleeper: Sleeper) -> None:
