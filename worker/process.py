@@ -59,7 +59,7 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
             model, took_ns = _load(load, payloads, endpoint, worker, begun)
         except BaseException as error:  # a callable may well raise SystemExit while it loads
             report_error(error, "it could not be loaded")
-            control.send(messages.WorkerFailed(worker, told(error), traceback_of(error)))
+            control.send(messages.WorkerFailed(worker, _said(error), traceback_of(error)))
             control.flush()
             return EXIT_LOAD_FAILED
         gauge.loaded(*took_ns)
@@ -78,6 +78,14 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
                     own_metrics.close()
         control.flush()
         return EXIT_UNRECOVERABLE if loop.unrecoverable else EXIT_OK
+
+
+def _said(error: BaseException) -> str:
+    """Return what the registrant is told of a load that failed; of a missing module, also where it was looked for."""
+    text = told(error)
+    if isinstance(error, ModuleNotFoundError):
+        text += f" (the worker runs {sys.executable}: install it there, or choose another environment with python=)"
+    return text
 
 
 def _load(

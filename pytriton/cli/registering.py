@@ -97,6 +97,14 @@ def load_target(text: str) -> Any:
         raise CliError(
             ExitCode.USAGE, f"{text!r} is not MODULE:ATTRIBUTE, such as mypackage.models:classify"
         )
+    if "/" in module_name or module_name.endswith(".py"):
+        folder, _, file = module_name.rpartition("/")
+        where = f"in the folder {folder}, " if folder else ""
+        raise CliError(
+            ExitCode.USAGE,
+            f"{module_name!r} is a file, and MODULE is the name of a module: {where}"
+            f"say {file.removesuffix('.py')}:{attribute}",
+        )
     cwd = os.getcwd()
     if cwd not in sys.path:
         sys.path.insert(0, cwd)

@@ -153,7 +153,11 @@ def _import_what_is_not_there() -> Any:
     [
         (_raise_while_loading, "RuntimeError: the weights are not there", "_raise_while_loading"),
         (_die_while_loading, r"was killed by signal 9 \(SIGKILL\) before", "about to go"),
-        (_import_what_is_not_there, "No module named 'surely_not_installed'", "import_module"),
+        (
+            _import_what_is_not_there,
+            r"No module named 'surely_not_installed' \(the worker runs /.*python=",
+            "import_module",
+        ),
         (lambda: 3, "gave an int, which is not callable", "LoadError"),
         (lambda: sys.exit(5), "SystemExit: 5", "sys.exit"),
     ],

@@ -208,7 +208,7 @@ def test_a_failure_is_said_and_the_table_stays() -> None:
         feed.failure = CliError(ExitCode.NO_DAEMON, "no daemon runs")
         app._ask()
         await settled(app, pilot)
-        assert said(app, "said") == "no daemon runs"
+        assert "no daemon runs" in said(app, "said")
         assert len(table(app)) == 4
 
     on_screen(feed, play)
