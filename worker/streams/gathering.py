@@ -6,31 +6,50 @@ millisecond, which is how exactly the loop keeps time.
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from pytriton.ipc.lanes.arena import ArenaError
 from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError
 from pytriton.ipc.lanes.lane_messages import BatchPart, BatchParts, FromWorker, Metrics, PartRef
 from pytriton.worker.streams.stream_answers import Outbox
 
-__all__ = ["GatheringOutbox"]
+__all__ = ["GatheringOutbox", "Use"]
 
-#: A part waits no longer than that for the others, unless its turn takes longer than the one before did.
+#: A step of a callable that takes longer is no short one; so much processor time more for each one before it.
 _SHORT_NS = 500_000
+_EACH_NS = 100_000
+#: A part waits no longer than that for others.
+_HELD_NS = 2_000_000
 #: Parts that go out together at most: then the proxy begins to pass them on.
 _MOST = 32
+
+
+class Use(NamedTuple):
+    """The processor time that this thread has used, and how often it has waited for something."""
+
+    cpu_ns: int
+    waits: int
+
+    @classmethod
+    def now(cls) -> Use:
+        """Return it, as it is now."""
+        used = resource.getrusage(resource.RUSAGE_THREAD)
+        return cls(int((used.ru_utime + used.ru_stime) * 1e9), used.ru_nvcsw)
 
 
 class GatheringOutbox(Outbox):
     """One lane of a worker whose callable is asynchronous.
 
-    Parts wait for those of other streams only in a turn behind one that was short, and had several. So a callable that
-    computes in its turn, rather than awaiting what does, has each part sent at once.
+    Parts wait for those of other streams only in a turn behind one that had several, all of them made in short steps.
+    So a callable that computes in its turn, rather than awaiting what does, has each part sent at once.
 
     Args:
         soon: calls something when all that is ready in the loop has had its turn
         on_fault: is told when the lane cannot be used any longer
+        clock_ns, use: for tests
     """
 
     def __init__(
@@ -40,14 +59,19 @@ class GatheringOutbox(Outbox):
         soon: Callable[[Callable[[], None]], object],
         on_fault: Callable[[Lane, Exception], None],
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        use: Callable[[], Use] = Use.now,
     ) -> None:
         super().__init__(lane, batches)
         self._soon = soon
         self._on_fault = on_fault
         self._clock_ns = clock_ns
+        self._use = use
         self._waiting: list[PartRef] = []
         self._count = 0  #: parts of this turn
-        self._began_ns = 0
+        self._last_ns = 0  #: when the newest of them was made
+        self._held_ns = 0  #: since when the first one that waits does
+        self._before = Use(0, 0)
+        self._is_long = False
         self._gathers = False
 
     def put(self, message: BatchPart | Metrics) -> None:
@@ -55,16 +79,22 @@ class GatheringOutbox(Outbox):
         if isinstance(message, Metrics) or (self._count == 0 and len(self.streams) < 2):
             super().put(message)
             return
+        now = self._clock_ns()
         if self._count == 0:
-            self._began_ns = self._clock_ns()
+            self._before = self._use()
             self._soon(self._turn_ends)
+        else:
+            self._look(now)
+        self._last_ns = now
         self._count += 1
         if not self._gathers:
             super().put(message)
             return
+        if not self._waiting:
+            self._held_ns = now
         self._parts += 1
         self._waiting.append(PartRef(message.id, message.responses))
-        if len(self._waiting) >= _MOST or self._clock_ns() - self._began_ns > _SHORT_NS:
+        if len(self._waiting) >= _MOST or self._is_long or now - self._held_ns > _HELD_NS:
             self._flush()
 
     def send(self, message: FromWorker) -> None:
@@ -83,9 +113,19 @@ class GatheringOutbox(Outbox):
         elif parts:
             self.lane.send(BatchParts(parts))
 
+    def _look(self, now: int) -> None:
+        """Note it if the step since the last part was a long one, unless other processes had the processor."""
+        if now - self._last_ns > _SHORT_NS:
+            use = self._use()
+            used_ns = use.cpu_ns - self._before.cpu_ns
+            waited = use.waits > self._before.waits
+            self._is_long |= waited or used_ns > _SHORT_NS + self._count * _EACH_NS
+
     def _turn_ends(self) -> None:
-        self._gathers = self._count > 1 and self._clock_ns() - self._began_ns <= _SHORT_NS
+        self._look(self._clock_ns())
+        self._gathers = self._count > 1 and not self._is_long
         self._count = 0
+        self._is_long = False
         try:
             self._flush()
         except LaneClosed:

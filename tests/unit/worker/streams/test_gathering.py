@@ -20,7 +20,7 @@ from pytriton.ipc.lanes.lane_messages import (
     ResponseRef,
     Room,
 )
-from pytriton.worker.streams.gathering import GatheringOutbox
+from pytriton.worker.streams.gathering import GatheringOutbox, Use
 
 SHORT_NS, LONG_NS = 1_000, 5_000_000
 
@@ -35,11 +35,12 @@ class Loop:
     def __init__(self, lanes: tuple[Lane, Lane]) -> None:
         self.proxy = lanes[0]
         self.now_ns = 1
+        self.used = Use(0, 0)
         self.faults: list[Exception] = []
         self._soon: list[Callable[[], None]] = []
         self.outbox = GatheringOutbox(
             lanes[1], 100, self._soon.append, lambda _, error: self.faults.append(error),
-            lambda: self.now_ns,
+            lambda: self.now_ns, lambda: self.used,
         )  # fmt: skip
         self.outbox.streams = dict.fromkeys(range(64))  # type: ignore[assignment]
         assert self.proxy.receive() == Room(100)
@@ -48,8 +49,17 @@ class Loop:
         """Have streams answer in one turn."""
         for number in numbers:
             self.outbox.put(part(number))
-            self.now_ns += each_ns
+            self.compute(each_ns)
         self.end()
+
+    def compute(self, time_ns: int) -> None:
+        self.now_ns += time_ns
+        self.used = self.used._replace(cpu_ns=self.used.cpu_ns + time_ns)
+
+    def wait(self, time_ns: int) -> None:
+        """Have a callable wait for something, and block its thread."""
+        self.now_ns += time_ns
+        self.used = self.used._replace(waits=self.used.waits + 1)
 
     def end(self) -> None:
         due, self._soon[:] = self._soon[:], []
@@ -90,11 +100,39 @@ def test_nothing_waits_behind_a_turn_that_took_long(loop: Loop) -> None:
     assert loop.said(4) == [part(1), part(2)] * 2
 
 
+def test_nothing_waits_behind_a_turn_that_waited_for_something(loop: Loop) -> None:
+    for _ in range(2):
+        loop.outbox.put(part(1))
+        loop.wait(LONG_NS)
+        loop.turn(2)
+    assert loop.said(4) == [part(1), part(2)] * 2
+
+
+def test_a_turn_is_as_short_as_its_steps_whatever_others_did_meanwhile(loop: Loop) -> None:
+    """Other processes had the processor; and there are many streams."""
+    loop.turn(1, 2)
+    loop.said(2)
+    loop.outbox.put(part(1))
+    loop.now_ns += 1_000_000
+    loop.turn(2)
+    assert loop.said(1) == [together(1, 2)]
+    loop.turn(*range(20), each_ns=90_000)
+    loop.turn(1, 2)
+    assert loop.said(2) == [together(*range(20)), together(1, 2)]
+
+
+def test_no_part_waits_longer_than_two_milliseconds_for_others(loop: Loop) -> None:
+    loop.turn(1, 2)
+    loop.said(2)
+    loop.turn(*range(30), each_ns=90_000)
+    assert loop.said(2) == [together(*range(24)), together(*range(24, 30))]
+
+
 def test_what_waits_in_a_turn_that_takes_long_goes_out_with_the_next_part(loop: Loop) -> None:
     loop.turn(1, 2)
     loop.said(2)
     loop.outbox.put(part(1))
-    loop.now_ns += LONG_NS
+    loop.compute(LONG_NS)
     loop.outbox.put(part(2))
     assert loop.said(1) == [together(1, 2)]
     loop.end()
