@@ -6,7 +6,8 @@ import functools
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NoReturn, TypeVar
 
 import typer
@@ -54,6 +55,26 @@ def command(function: _C) -> _C:
 
     show_parameters(run, resolved_parameters(function))
     return run  # type: ignore[return-value]
+
+
+@contextmanager
+def errors_of_clients() -> Iterator[None]:
+    """End the command with the code of what a client raises in the block."""
+    from pytriton.exceptions import (
+        DaemonNotRunningError,
+        PyTritonBadParameterError,
+        PyTritonError,
+        PyTritonValidationError,
+    )
+
+    try:
+        yield
+    except DaemonNotRunningError as error:
+        raise CliError(ExitCode.NO_DAEMON, str(error)) from None
+    except (PyTritonBadParameterError, PyTritonValidationError) as error:
+        raise CliError(ExitCode.USAGE, str(error)) from None
+    except PyTritonError as error:
+        raise CliError(ExitCode.REGISTRATION, str(error)) from None
 
 
 def _end(code: ExitCode, text: str) -> NoReturn:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Union
 
-from pytriton.cli.errors import CliError, say
+from pytriton.cli.errors import CliError, errors_of_clients, say
 from pytriton.ipc import messages
 from pytriton.ipc.exit_codes import ExitCode
 from pytriton.ipc.rundir import RuntimeDir
@@ -144,25 +144,12 @@ def _register(
     act: Callable[[DaemonClient, Any], Union[Model, list[Model]]], rundir: RuntimeDir
 ) -> str:
     from pytriton.daemon import connect
-    from pytriton.exceptions import (
-        DaemonNotRunningError,
-        PyTritonBadParameterError,
-        PyTritonError,
-        PyTritonValidationError,
-    )
 
     def tell(progress: messages.Progress) -> None:
         say(f"  {progress.text}")
 
-    try:
-        with connect(runtime_dir=rundir.path) as client:
-            progress = None if sys.stderr.isatty() else tell  # None: a bar
-            served = act(client, progress)
-            models = served if isinstance(served, list) else [served]
-            return "\n".join(f"{model.name} is ready: {model.url}" for model in models)
-    except DaemonNotRunningError as error:
-        raise CliError(ExitCode.NO_DAEMON, str(error)) from None
-    except (PyTritonBadParameterError, PyTritonValidationError) as error:
-        raise CliError(ExitCode.USAGE, str(error)) from None
-    except PyTritonError as error:
-        raise CliError(ExitCode.REGISTRATION, str(error)) from None
+    with errors_of_clients(), connect(runtime_dir=rundir.path) as client:
+        progress = None if sys.stderr.isatty() else tell  # None: a bar
+        served = act(client, progress)
+        models = served if isinstance(served, list) else [served]
+        return "\n".join(f"{model.name} is ready: {model.url}" for model in models)

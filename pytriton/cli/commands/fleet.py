@@ -8,16 +8,19 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional, cast
 
 import typer
 
-from pytriton.cli.errors import CliError, command, say
+from pytriton.cli.commands import fleet_on_ray
+from pytriton.cli.commands.fleet_on_ray import RayFlag
+from pytriton.cli.errors import CliError, command, errors_of_clients, say
 from pytriton.cli.flags import JsonFlag, print_json
 from pytriton.ipc.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from pytriton.fleet import FleetClient
+    from pytriton.fleet.on_ray.client import RayFleetClient
     from pytriton.ipc import messages
 
 ENV_NODES, ENV_KEY_FILE = "PYTRITON_DAEMON_NODES", "PYTRITON_DAEMON_KEY_FILE"
@@ -35,20 +38,26 @@ KeyFlag = Annotated[
     Optional[str],
     typer.Option("--key-file", metavar="FILE", help=f"Your key; default: ${ENV_KEY_FILE}."),
 ]
-RayFlag = Annotated[
-    str, typer.Option("--ray-address", metavar="ADDRESS", help="The Ray cluster's address.")
+FleetFlag = Annotated[
+    Optional[str],
+    typer.Option("--fleet", metavar="NAME", help="A fleet on Ray, instead of nodes."),
 ]
-NameFlag = Annotated[str, typer.Option("--fleet", metavar="NAME", help="The fleet's name.")]
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL")]
 
 
 @fleet.command()
 @command
-def status(nodes: NodesFlag = None, key_file: KeyFlag = None, as_json: JsonFlag = False) -> None:
+def status(
+    nodes: NodesFlag = None,
+    key_file: KeyFlag = None,
+    name_of_fleet: FleetFlag = None,
+    ray_address: RayFlag = "auto",
+    as_json: JsonFlag = False,
+) -> None:
     """Show each node, and which models it serves; a node that is down ends it with code 3."""
     from pytriton.cli.fleet_tables import print_nodes
 
-    with _fleet(nodes, key_file) as client:
+    with _fleet(nodes, key_file, name_of_fleet, ray_address) as client:
         answers = client.status()
     if as_json:
         print_json(answers)
@@ -60,11 +69,17 @@ def status(nodes: NodesFlag = None, key_file: KeyFlag = None, as_json: JsonFlag 
 
 @fleet.command()
 @command
-def models(nodes: NodesFlag = None, key_file: KeyFlag = None, as_json: JsonFlag = False) -> None:
+def models(
+    nodes: NodesFlag = None,
+    key_file: KeyFlag = None,
+    name_of_fleet: FleetFlag = None,
+    ray_address: RayFlag = "auto",
+    as_json: JsonFlag = False,
+) -> None:
     """List the models, and on how many nodes each is served."""
     from pytriton.cli.fleet_tables import print_fleet_models
 
-    with _fleet(nodes, key_file) as client:
+    with _fleet(nodes, key_file, name_of_fleet, ray_address) as client:
         found = client.models()
     if as_json:
         print_json({one.name: {"nodes": one.by_node, "missing": one.missing} for one in found})
@@ -78,7 +93,8 @@ def register(
     target: Annotated[str, typer.Argument(metavar="MODULE:ATTRIBUTE")],
     name: Annotated[Optional[str], typer.Option(help="Another name than the declared one.")] = None,
     instances: Annotated[
-        Optional[str], typer.Option(help="Workers on each node; 1:8: as many as the load takes.")
+        Optional[str],
+        typer.Option(help="Workers on each node (on Ray: in all); 1:8: as many as the load takes."),
     ] = None,
     python: Annotated[
         Optional[str], typer.Option(help="Interpreter of the workers, on the nodes.")
@@ -98,6 +114,8 @@ def register(
     ] = 60.0,
     nodes: NodesFlag = None,
     key_file: KeyFlag = None,
+    name_of_fleet: FleetFlag = None,
+    ray_address: RayFlag = "auto",
 ) -> None:
     """Register a callable that carries a declaration with every node; all or nothing."""
     from pytriton.cli.registering import load_target, wanted_instances
@@ -109,21 +127,30 @@ def register(
         "python": python,
         "replace": replace or None,
     }
-    with _fleet(nodes, key_file) as client:
+    with _fleet(nodes, key_file, name_of_fleet, ray_address) as client:
         if canary is not None:
             options["canary"] = Canary(canary, watch)
         loaded = load_target(target)
         given = {key: value for key, value in options.items() if value is not None}
-        model = client.register(loaded, progress=_progress(), **given)
-    for node, url in model.urls.items():
-        typer.echo(f"{model.name} is ready on {node}: {url}")
+        served = client.register(loaded, progress=_progress(), **given)
+    if isinstance(served, list):
+        typer.echo("it is ready; see `pytriton-daemon fleet nodes`")
+        return
+    for node, url in served.urls.items():
+        typer.echo(f"{served.name} is ready on {node}: {url}")
 
 
 @fleet.command()
 @command
-def unregister(model: ModelArgument, nodes: NodesFlag = None, key_file: KeyFlag = None) -> None:
+def unregister(
+    model: ModelArgument,
+    nodes: NodesFlag = None,
+    key_file: KeyFlag = None,
+    name_of_fleet: FleetFlag = None,
+    ray_address: RayFlag = "auto",
+) -> None:
     """Stop serving a model on every node."""
-    with _fleet(nodes, key_file) as client:
+    with _fleet(nodes, key_file, name_of_fleet, ray_address) as client:
         client.unregister(model)
     typer.echo(f"unregistered {model}")
 
@@ -133,26 +160,40 @@ def unregister(model: ModelArgument, nodes: NodesFlag = None, key_file: KeyFlag 
 def scale(
     model: ModelArgument,
     instances: Annotated[
-        str, typer.Argument(metavar="INSTANCES", help="On each node; 1:8: as the load takes.")
+        str,
+        typer.Argument(
+            metavar="INSTANCES", help="On each node (on Ray: in all); 1:8: as the load takes."
+        ),
     ],
     nodes: NodesFlag = None,
     key_file: KeyFlag = None,
+    name_of_fleet: FleetFlag = None,
+    ray_address: RayFlag = "auto",
 ) -> None:
     """Serve a model with another number of instances on each node; no request fails."""
     from pytriton.cli.registering import wanted_instances
 
     wanted = wanted_instances(instances)
-    with _fleet(nodes, key_file) as client:
-        scaled = client.scale(model, wanted, _progress())
-    typer.echo(f"{model} has {scaled.instances} instances on {len(scaled.by_node)} nodes")
+    with _fleet(nodes, key_file, name_of_fleet, ray_address) as client:
+        scaled = client.scale(model, cast(Any, wanted), progress=_progress())
+    if scaled is None:
+        typer.echo(f"{model} has {wanted} instances")
+    else:
+        typer.echo(f"{model} has {scaled.instances} instances on {len(scaled.by_node)} nodes")
 
 
 @fleet.command()
 @command
-def rollback(model: ModelArgument, nodes: NodesFlag = None, key_file: KeyFlag = None) -> None:
+def rollback(
+    model: ModelArgument,
+    nodes: NodesFlag = None,
+    key_file: KeyFlag = None,
+    name_of_fleet: FleetFlag = None,
+    ray_address: RayFlag = "auto",
+) -> None:
     """Put back, on every node, what a model was before it was last replaced."""
-    with _fleet(nodes, key_file) as client:
-        client.rollback(model, _progress())
+    with _fleet(nodes, key_file, name_of_fleet, ray_address) as client:
+        client.rollback(model, progress=_progress())
     typer.echo(f"{model} is what it was before it was replaced")
 
 
@@ -167,8 +208,8 @@ def sync(
     key_file: KeyFlag = None,
 ) -> None:
     """Bring registrations to nodes that lack them, such as nodes that have joined."""
-    with _fleet(nodes, key_file) as client:
-        steps = client.sync(source, _progress())
+    with errors_of_clients():
+        steps = _of_nodes(nodes, key_file).sync(source, _progress())
     for line in steps or ["the nodes are alike"]:
         typer.echo(line)
 
@@ -180,50 +221,48 @@ def logs(
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Last lines to show.")] = 100,
     nodes: NodesFlag = None,
     key_file: KeyFlag = None,
+    name_of_fleet: FleetFlag = None,
+    ray_address: RayFlag = "auto",
     as_json: JsonFlag = False,
 ) -> None:
     """Show the newest log lines of all nodes, or of one model on them, by time."""
     from pytriton.cli.log_lines import pretty
 
-    with _fleet(nodes, key_file) as client:
+    with _fleet(nodes, key_file, name_of_fleet, ray_address) as client:
         found = client.logs(model, lines)
     for line in found:
         typer.echo(line if as_json else pretty(line, colors=sys.stdout.isatty()))
 
 
 @contextmanager
-def _fleet(nodes: str | None, key_file: str | None) -> Iterator[FleetClient]:
-    """Yield the client of the nodes that the flags, or the variables, name; what fails ends the command."""
+def _fleet(
+    nodes: str | None, key_file: str | None, name: str | None, ray_address: str
+) -> Iterator[FleetClient | RayFleetClient]:
+    """Yield the client of a fleet on Ray, or of the nodes that the flags, or the variables, name.
+
+    What fails in the block ends the command.
+    """
+    from pytriton.daemon import connect
+
+    if name is not None and (nodes or key_file):
+        raise CliError(ExitCode.USAGE, "say either --fleet, or --nodes and --key-file")
+    with errors_of_clients():
+        if name is not None:
+            yield connect(fleet=name, ray_address=ray_address)
+        else:
+            yield _of_nodes(nodes, key_file)
+
+
+def _of_nodes(nodes: str | None, key_file: str | None) -> FleetClient:
     from pytriton.daemon import connect
 
     nodes = nodes or os.environ.get(ENV_NODES)
     if not nodes:
         raise CliError(
             ExitCode.USAGE,
-            f"which nodes? Say --nodes dns:NAME, or --nodes HOST,HOST, or set {ENV_NODES}",
+            f"which nodes? Say --nodes dns:NAME, or --nodes HOST,HOST, or set {ENV_NODES}; or --fleet NAME on Ray",
         )
-    with _errors():
-        yield connect(nodes=nodes, key_file=key_file or os.environ.get(ENV_KEY_FILE))
-
-
-@contextmanager
-def _errors() -> Iterator[None]:
-    """End the command with the code of what fails."""
-    from pytriton.exceptions import (
-        DaemonNotRunningError,
-        PyTritonBadParameterError,
-        PyTritonError,
-        PyTritonValidationError,
-    )
-
-    try:
-        yield
-    except DaemonNotRunningError as error:
-        raise CliError(ExitCode.NO_DAEMON, str(error)) from None
-    except (PyTritonBadParameterError, PyTritonValidationError) as error:
-        raise CliError(ExitCode.USAGE, str(error)) from None
-    except PyTritonError as error:
-        raise CliError(ExitCode.REGISTRATION, str(error)) from None
+    return connect(nodes=nodes, key_file=key_file or os.environ.get(ENV_KEY_FILE))
 
 
 def _progress() -> Any:
@@ -231,81 +270,6 @@ def _progress() -> Any:
         say(f"  {progress.text}")
 
     return None if sys.stderr.isatty() else tell  # None: a bar
-
-
-@fleet.command()
-@command
-def start(
-    ray_address: RayFlag = "auto",
-    name: NameFlag = "default",
-    nodes: Annotated[
-        Optional[int], typer.Option(min=1, help="How many nodes it may use. Default: all.")
-    ] = None,
-    runtime_dir: Annotated[
-        Optional[str],
-        typer.Option(metavar="PATH", help="Folder for the runtime directories of the daemons."),
-    ] = None,
-    flags: Annotated[
-        Optional[list[str]],
-        typer.Argument(metavar="[-- FLAGS]", help="Of `pytriton-daemon start`, for each daemon."),
-    ] = None,
-) -> None:
-    """Start a fleet on a Ray cluster: a controller, and a daemon on each node. Both outlive this command."""
-    from pytriton.fleet.on_ray.starting import start_fleet
-
-    with _errors():
-        start_fleet(name, ray_address, nodes=nodes, flags=flags or (), runtime_dir=runtime_dir)
-    typer.echo(f"the fleet {name!r} starts; see `pytriton-daemon fleet nodes`")
-
-
-@fleet.command()
-@command
-def stop(ray_address: RayFlag = "auto", name: NameFlag = "default") -> None:
-    """Stop a fleet on a Ray cluster: its daemons answer what they have, then everything of it ends."""
-    from pytriton.fleet.on_ray.starting import stop_fleet
-
-    with _errors():
-        stop_fleet(name, ray_address)
-    typer.echo(f"stopped the fleet {name!r}")
-
-
-@fleet.command("nodes")
-@command
-def show_nodes(
-    ray_address: RayFlag = "auto", name: NameFlag = "default", as_json: JsonFlag = False
-) -> None:
-    """Show the nodes of a fleet on a Ray cluster, and what each serves."""
-    from pytriton.cli.fleet_tables import print_nodes
-    from pytriton.daemon import connect
-
-    with _errors():
-        client = connect(fleet=name, ray_address=ray_address)
-        if as_json:
-            print_json(client.nodes())
-        else:
-            print_nodes(client.status())
-
-
-@fleet.command()
-@command
-def drain(
-    node: Annotated[
-        Optional[str],
-        typer.Argument(
-            metavar="[NODE]",
-            help="Its id, or the beginning of it. Default: the node that this is run on.",
-        ),
-    ] = None,
-    ray_address: RayFlag = "auto",
-    name: NameFlag = "default",
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds until it has to be empty.")] = 600,
-) -> None:
-    """Have a node of a fleet on Ray serve nothing: its instances serve elsewhere first; no request fails."""
-    from pytriton.daemon import connect
-
-    with _errors():
-        drained = connect(fleet=name, ray_address=ray_address).drain(node, timeout)
-    typer.echo(f"node {drained} serves nothing")
 
 
 @fleet.command()
@@ -364,9 +328,14 @@ def balance(
         from pytriton.daemon import connect
         from pytriton.fleet.on_ray.client import BalancerView
 
-        with _errors():
+        with errors_of_clients():
             view = BalancerView(connect(fleet=name, ray_address=ray_address), uuid.uuid4().hex)
             run(view.look, settings, folder, interval, view.applied)
         return
-    with _fleet(nodes, key_file) as client:
-        run(client.status, settings, folder, interval)
+    with errors_of_clients():
+        run(_of_nodes(nodes, key_file).status, settings, folder, interval)
+
+
+for _command in (fleet_on_ray.start, fleet_on_ray.stop, fleet_on_ray.drain):
+    fleet.command()(_command)
+fleet.command("nodes")(fleet_on_ray.show_nodes)
