@@ -8,8 +8,10 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
+from pytriton.ipc.errors import with_id
 from pytriton.ipc.lanes.lane import LaneError
-from pytriton.ipc.lanes.lane_messages import BatchTrace
+from pytriton.ipc.lanes.lane_messages import Batch, BatchTrace
+from pytriton.ipc.lanes.request_names import id_at
 from pytriton.ipc.messages import Verdict
 from pytriton.proxy_backend import translate
 from pytriton.proxy_backend.chains import has_closed, tell_failure
@@ -24,6 +26,8 @@ class Flight:
         #: None: its last answer has been sent.
         self.senders: list[Any] = [request.get_response_sender() for request in requests]
         self.trace: BatchTrace | None = None
+        self.sent: Batch | None = None  #: as a worker got it
+        self.names: list[str] = []  #: of its requests, where an error needs them before it is sent
         self.taken_ns = time.monotonic_ns()
         self.cancelled: set[int] = set()
         self.begun = False
@@ -55,6 +59,7 @@ class Flight:
             "losses": self.losses,
             "requests": len(self.senders),
             "in_row": self.in_row + 1 if self.losses else 0,
+            "request_id": self._name(0) if len(self.senders) == 1 else "",
         }
 
     def is_final(self, until_returned: bool) -> bool:
@@ -114,17 +119,29 @@ class Flight:
         waiting = self.waiting[index] if self.waiting else ""
         return self.senders[index].is_cancelled() or has_closed(waiting)
 
-    def end(self, make_response: Any = None) -> None:
-        """End the stream of each request, with a last response if there is one."""
+    def end(
+        self,
+        make_response: Callable[[str], Any] | None = None,
+        text: str = "",
+        *,
+        named: bool = True,
+    ) -> None:
+        """End the stream of each request, with an error if there is one; `named`: it ends with the request's id."""
         for index, sender in enumerate(self.senders):
             if sender is None:
                 continue
-            response = None if make_response is None else make_response()
+            said = with_id(text, self._name(index)) if named else text
+            response = None if make_response is None else make_response(said)
             if response is None or self._tell(index, response.error()):
                 sender.send(flags=_FINAL)
             else:
                 sender.send(response, flags=_FINAL)
             self.senders[index] = None
+
+    def _name(self, index: int) -> str:
+        if self.sent is not None:
+            return id_at(self.sent, index)
+        return self.names[index] if index < len(self.names) else ""
 
     def _tell(self, index: int, error: Any) -> bool:
         """Write an error to the handle of the model that made the request; return False if there is none."""

@@ -18,10 +18,11 @@ import triton_python_backend_utils as pb_utils
 
 from pytriton.ipc import config_datatypes, messages
 from pytriton.ipc.control import ControlClient
-from pytriton.ipc.errors import RemoteFailure
+from pytriton.ipc.errors import RemoteFailure, with_id
 from pytriton.ipc.lanes.arena import ArenaError
 from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
 from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, BatchFailed, BatchTrace, ResponseRef
+from pytriton.ipc.lanes.request_names import given_id, id_at
 from pytriton.ipc.parameters import (
     CONTROL_PARAMETER,
     PYTHON_MODEL_PARAMETER,
@@ -83,6 +84,7 @@ class TritonPythonModel:
             waits = python_model is not None
             self._streams = Streams(self._name, attachment, translator, until_returned=waits)
         self._lane: Lane | None = None
+        self._sent: Batch | None = None
         self._waited_on = False
         self._taken_since: float | None = None
         self._batch_id = 0
@@ -100,7 +102,7 @@ class TritonPythonModel:
         For a decoupled model, when a worker has begun it: answers then go another way.
         """
         if self._stand_in is not None:
-            return _failures(len(requests), self._stand_in)
+            return [translate.unavailable(self._stand_in) for _ in requests]
         if self._streams is not None:
             self._streams.begin(requests)
             return None
@@ -114,11 +116,12 @@ class TritonPythonModel:
         trial.taken_ns = time.monotonic_ns()
         responses: list[Any] = []
         while (now := trial.next()) is not None:
-            responses += self._try(requests[now], trial)
+            responses += self._try(requests, requests[now], trial)
         return responses
 
-    def _try(self, requests: Sequence[Any], trial: Trial) -> list[Any]:
-        """Have a worker serve the requests that are tried now; return None if they have to be tried again."""
+    def _try(self, batch: Sequence[Any], requests: Sequence[Any], trial: Trial) -> list[Any]:
+        """Have a worker serve the requests that are tried now; return nothing if they have to be tried again."""
+        self._sent = None
         trace = trace_of(requests) if self._attachment.tracing else None
         try:
             lane = self._lane or self._attach()
@@ -132,27 +135,50 @@ class TritonPythonModel:
                     self._drop_lane()
                     return []
                 trial.losses += 1
-                verdict = self._attachment.judge_loss(**trial.facts())
+                verdict = self._attachment.judge_loss(**self._facts(trial))
                 self._drop_lane()
-                return self._lost(trial, verdict)
+                return self._lost(batch, trial, verdict)
             except Overdue as overdue:
                 self._drop_lane()
                 trial.losses += overdue.taken
-                return self._lost(trial, overdue.verdict) if overdue.taken else []
+                return self._lost(batch, trial, overdue.verdict) if overdue.taken else []
             except Circular as circular:
                 self._drop_lane()
                 self._attachment.avoid = circular.waiting
                 return []
         except RemoteFailure as failure:
-            return _failures(trial.answered(failed=True, whole=True), failure.text)
+            return self._failures(batch, trial, failure.text, whole=True)
         except (ArenaError, LaneError, messages.MalformedMessage) as error:
             self._drop_lane()
-            return _failures(trial.answered(failed=True), f"model {self._name}: {error}")
+            return self._failures(batch, trial, f"model {self._name}: {error}")
 
-    def _lost(self, trial: Trial, verdict: messages.Verdict) -> list[Any]:
+    def _lost(self, batch: Sequence[Any], trial: Trial, verdict: messages.Verdict) -> list[Any]:
         if trial.lost(verdict):
             return []
-        return _failures(trial.answered(failed=True, whole=verdict.whole), verdict.text)
+        return self._failures(batch, trial, verdict.text, whole=verdict.whole)
+
+    def _failures(
+        self, batch: Sequence[Any], trial: Trial, text: str, *, whole: bool = False
+    ) -> list[Any]:
+        """Fail the requests that are tried now, with `whole` all that are left; each error names its own."""
+        first = trial.done
+        left = batch[first : first + trial.answered(failed=True, whole=whole)]
+        return [
+            translate.unavailable(with_id(text, self._name_of(one, at)))
+            for at, one in enumerate(left)
+        ]
+
+    def _facts(self, trial: Trial) -> dict[str, Any]:
+        sent = self._sent
+        alone = sent is not None and len(sent.requests) == 1
+        return {**trial.facts(), "request_id": id_at(sent, 0) if sent and alone else ""}
+
+    def _name_of(self, request: Any, place: int) -> str:
+        """Return the id of a request by its place among those that are tried now; "" if nobody has given it one."""
+        sent = self._sent
+        if sent is not None and place < len(sent.requests):
+            return id_at(sent, place)
+        return given_id(self._translator.without_inputs(request))
 
     def _execute_readable(self, requests: Sequence[Any], error: UnicodeDecodeError) -> list[Any]:
         """Answer a batch in which some requests have texts that are no Unicode: only those fail."""
@@ -161,7 +187,13 @@ class TritonPythonModel:
         if len(readable) == len(requests):
             raise error  # it was something else
         answers = iter(self._execute(readable) if readable else ())
-        return [next(answers) if text is None else translate.refused(text) for text in refusals]
+        return [
+            next(answers) if text is None else translate.refused(self._named(text, request))
+            for text, request in zip(refusals, requests)
+        ]
+
+    def _named(self, text: str, request: Any) -> str:
+        return with_id(text, given_id(self._translator.without_inputs(request)))
 
     def finalize(self) -> None:
         """Detach from the worker."""
@@ -186,7 +218,8 @@ class TritonPythonModel:
         refs = self._translator.requests(requests, lane)
         check_chain(refs, self._attachment.worker)
         rows = self._translator.rows(refs)
-        lane.send(Batch(self._batch_id, refs, trace, False, trial.apart, trial.taken_ns, rows))
+        self._sent = Batch(self._batch_id, refs, trace, False, trial.apart, trial.taken_ns, rows)
+        lane.send(self._sent)
         while True:
             try:
                 answer = lane.receive()
@@ -212,7 +245,7 @@ class TritonPythonModel:
         """Return the stub's form of the answers; `lasting`: another batch is sent before they are."""
         self._translator.lasting = lasting
         if isinstance(answer, BatchFailed):
-            return [translate.failure(answer.text) for _ in requests]
+            return [self._failure(answer.text, place) for place in range(len(requests))]
         if len(answer.responses) != len(requests):
             raise LaneError(
                 f"the worker gave {len(answer.responses)} responses to {len(requests)} requests"
@@ -223,6 +256,12 @@ class TritonPythonModel:
                 for request, ref in zip(requests, answer.responses)
             ]
         return self._translator.responses(answer.responses, lane)
+
+    def _failure(self, text: str, place: int) -> Any:
+        """Return what a callable failed with; of a model.py, as Triton words it."""
+        if self._details or self._sent is None:
+            return translate.failure(text)
+        return translate.failure(with_id(text, id_at(self._sent, place)))
 
     def _detailed(self, request: Any, ref: ResponseRef, lane: Lane) -> Any:
         if ref.details is not None and ref.details.reschedule:
@@ -238,7 +277,7 @@ class TritonPythonModel:
         """
         taken = lane.all_read()
         verdict = self._attachment.judge_overdue(
-            taken=taken, since=self._taken_since, **trial.facts()
+            taken=taken, since=self._taken_since, **self._facts(trial)
         )
         if taken and self._taken_since is None:
             self._taken_since = time.monotonic()
@@ -263,10 +302,6 @@ class TritonPythonModel:
         self._lane = None
         self._waited_on = False
         self._translator.forget_lane()
-
-
-def _failures(count: int, text: str) -> list[Any]:
-    return [translate.unavailable(text) for _ in range(count)]
 
 
 def _parameter(config: dict[str, Any], name: str) -> str:

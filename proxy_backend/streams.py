@@ -17,13 +17,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
 from pytriton.ipc import messages
-from pytriton.ipc.errors import RemoteFailure
+from pytriton.ipc.errors import RemoteFailure, with_id
 from pytriton.ipc.lanes.arena import ArenaError
 from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
 from pytriton.ipc.lanes.lane_messages import (
@@ -45,6 +44,7 @@ from pytriton.ipc.lanes.lane_messages import (
     PartRef,
     Room,
 )
+from pytriton.ipc.lanes.request_names import given_id
 from pytriton.proxy_backend import stream_watch, translate
 from pytriton.proxy_backend.attachment import Attachment
 from pytriton.proxy_backend.chains import Circular, check_chain, handles
@@ -128,7 +128,8 @@ class Streams:
             readable = [one for one, refusal in zip(requests, refusals) if refusal is None]
             if len(readable) == len(requests):
                 raise  # it was something else
-            flight.refuse(refusals)
+            names = self._names(requests)
+            flight.refuse([text and with_id(text, name) for text, name in zip(refusals, names)])
             if readable:
                 self._begin(flight, readable)
 
@@ -143,11 +144,15 @@ class Streams:
             for index in flight.reschedule:
                 requests[index].set_release_flags(_RESCHEDULE)
         except RemoteFailure as failure:
-            text = failure.text
-            flight.end(lambda: translate.unavailable(text))
+            flight.names = self._names(requests)
+            flight.end(translate.unavailable, failure.text)
         except (ArenaError, LaneError, Circular, messages.MalformedMessage) as error:
-            text = f"model {self._name}: {error}"
-            flight.end(lambda: translate.unavailable(text))
+            flight.names = self._names(requests)
+            flight.end(translate.unavailable, f"model {self._name}: {error}")
+
+    def _names(self, requests: Sequence[Any]) -> list[str]:
+        """Return the ids that were given to requests; "" where none was."""
+        return [given_id(self._translator.without_inputs(request)) for request in requests]
 
     def _begin_apart(self, flight: Flight, requests: Sequence[Any]) -> None:
         """Have a worker begin each request by itself, after one was lost with all of them."""
@@ -158,7 +163,7 @@ class Streams:
             in_row = in_row + 1 if one.failure is not None else 0
             flight.senders[index] = None  # it has its own now
             if one.whole:
-                flight.end(partial(translate.unavailable, one.failure or ""))
+                flight.end(translate.unavailable, one.failure or "")
                 return
 
     def end(self) -> None:
@@ -187,7 +192,8 @@ class Streams:
                 flight.waiting = handles(refs)
                 check_chain(refs, self._attachment.worker)
                 rows, alone = self._translator.rows(refs), flight.losses > 0
-                lane.send(Batch(number, refs, flight.trace, False, alone, flight.taken_ns, rows))
+                flight.sent = Batch(number, refs, flight.trace, False, alone, flight.taken_ns, rows)
+                lane.send(flight.sent)
             except LaneClosed:
                 del self._flights[number]
                 # The reader sees its end, too, and lets it go.
@@ -320,8 +326,8 @@ class Streams:
 
     def _done(self, lane: Lane, message: BatchDone | BatchFailed, flight: Flight) -> None:
         if isinstance(message, BatchFailed):
-            text = message.text
-            flight.end(lambda: translate.failure(text))
+            # What a model.py fails with stays as Triton words it.
+            flight.end(translate.failure, message.text, named=not self._until_returned)
         else:
             flight.end()
         try:
@@ -379,7 +385,7 @@ class Streams:
             self._changed.notify_all()
         for flight in failed:
             why = flight.failure or text or f"model {self._name}: it is unloaded"
-            flight.end(partial(translate.unavailable, why))
+            flight.end(translate.unavailable, why)
 
     def _judge(self, **loss: Any) -> messages.Verdict:
         """Return what becomes of the batch of a lost worker."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -94,6 +94,11 @@ class Translator:
             )
             for request in requests
         ]
+
+    def without_inputs(self, request: Any) -> RequestRef:
+        """Return what names a request, of one that has not been sent."""
+        details = RequestDetails(trace=_trace_context(request)) if self._details else None
+        return RequestRef([], _parameters(request), [], _id_for_the_log(request), details)
 
     def rows(self, refs: Sequence[RequestRef]) -> int:
         """Count the rows of a batch; a request without a batch axis is one."""
@@ -272,7 +277,19 @@ def code_name(error: Any) -> str:
 
 
 def _id_for_the_log(request: Any) -> str:
+    return _text_of(request.request_id)  # the request is none the worse for one that is no Unicode
+
+
+def _parameters(request: Any) -> str:
+    return _text_of(request.parameters)
+
+
+def _trace_context(request: Any) -> str:
+    return _text_of(lambda: request.trace().get_context())
+
+
+def _text_of(ask: Callable[[], Any]) -> str:
     try:
-        return str(request.request_id())
-    except UnicodeDecodeError:  # the request is none the worse for it
+        return str(ask() or "")
+    except UnicodeDecodeError:
         return ""

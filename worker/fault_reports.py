@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import cloudpickle
 
 from pytriton.ipc.errors import described, for_client, sendable
+from pytriton.ipc.lanes.request_names import trace_id
 from pytriton.ipc.records import encoded, record_of
-from pytriton.worker.request_ids import ids_of, trace_id
+from pytriton.worker.request_ids import ids_of
 
 if TYPE_CHECKING:
     from pytriton.ipc.lanes.lane_messages import Batch

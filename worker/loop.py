@@ -29,7 +29,6 @@ from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
 from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, BatchFailed, BatchLent, Credit
 from pytriton.worker.fault_reports import report
 from pytriton.worker.model import Model, Part, Unrecoverable
-from pytriton.worker.request_ids import with_ids
 from pytriton.worker.request_log import Answers, RequestLog
 from pytriton.worker.worker_limits import Allowance
 
@@ -229,8 +228,6 @@ class Loop:
                 lane.lent.append(lane.arena)
         if isinstance(answer, BatchFailed):
             lane.lent.clear()
-            if self._model.names_requests:
-                message = with_ids(answer, part.batch)
         elif lane.lent:
             message = BatchLent(answer.id, answer.responses)
         try:

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pytriton.ipc.errors import with_id
 from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, BatchFailed, RequestRef, ResponseRef
+from pytriton.ipc.lanes.request_names import id_at
 
 
 class RequiredInputs:
@@ -45,14 +47,21 @@ def complete(batch: Batch, faults: list[str | None]) -> Batch:
     return Batch(batch.id, right, taken_ns=batch.taken_ns)
 
 
-def with_faults(answer: BatchDone | BatchFailed, faults: list[str | None]) -> BatchDone:
+def with_faults(
+    answer: BatchDone | BatchFailed, faults: list[str | None], batch: Batch
+) -> BatchDone:
     """Return the answer to the whole batch, of that to its `complete` part."""
-    return BatchDone(answer.id, list(_responses(answer, faults)))
+    return BatchDone(answer.id, list(_responses(answer, faults, batch)))
 
 
-def _responses(answer: BatchDone | BatchFailed, faults: list[str | None]) -> Iterator[ResponseRef]:
+def _responses(
+    answer: BatchDone | BatchFailed, faults: list[str | None], batch: Batch
+) -> Iterator[ResponseRef]:
     given = iter(answer.responses if isinstance(answer, BatchDone) else ())
     failed = answer.text if isinstance(answer, BatchFailed) else None
-    for fault in faults:
+    for place, fault in enumerate(faults):
         text = fault or failed
-        yield next(given) if text is None else ResponseRef([], text)
+        if text is None:
+            yield next(given)
+        else:
+            yield ResponseRef([], with_id(text, id_at(batch, place)))

@@ -39,8 +39,6 @@ class Model:
     streams = False
     #: Whether it is the only one in this process.
     own_process = True
-    #: Whether errors that clients get name their request; those of a Triton Python model are as Triton words them.
-    names_requests = True
     #: Is told how many requests have failed, and why: one of gauge.FAILURES.
     on_failed: Callable[[str, int], None] = staticmethod(lambda kind, requests: None)
 
@@ -237,7 +235,7 @@ class Model:
         answer = (
             self.answer([Part(part.lane, rest)])[0] if rest.requests else BatchDone(rest.id, [])
         )
-        return with_faults(answer, faults)
+        return with_faults(answer, faults, part.batch)
 
     def _answers(self, parts: Sequence[Part], infer: Infer) -> list[BatchDone | BatchFailed]:
         try:

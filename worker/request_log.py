@@ -14,9 +14,9 @@ from pytriton.ipc.lanes.lane_messages import (
     RequestRef,
     ResponseRef,
 )
+from pytriton.ipc.lanes.request_names import id_at, object_of
 from pytriton.ipc.lanes.request_records import RequestRecord
 from pytriton.ipc.parameters import VERSION_PARAMETER
-from pytriton.worker.request_ids import id_at, object_of
 
 if TYPE_CHECKING:
     from pytriton.worker.model import Part

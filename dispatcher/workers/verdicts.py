@@ -17,7 +17,9 @@ from pytriton.dispatcher.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.workers.one_worker.worker import Worker
 from pytriton.dispatcher.workers.tally import Tally
 from pytriton.ipc import messages
+from pytriton.ipc.errors import with_id
 from pytriton.ipc.lanes.gauge import Reading
+from pytriton.ipc.lanes.request_names import clean
 from pytriton.ipc.messages import Verdict
 
 #: How long a broken lane may run ahead of the news that its worker ended.
@@ -80,7 +82,7 @@ class Verdicts:
             )
         worker = self._workers.get(lost.worker)
         text += worker.log_hint if worker is not None else ""
-        verdict = self._failed(lost.worker, text, lost.losses, lost.in_row, _MOST_CRASHES)
+        verdict = self._failed(lost, text, _MOST_CRASHES)
         self._count_failed("lost", lost, verdict)
         return verdict
 
@@ -126,7 +128,12 @@ class Verdicts:
     def _hangs(self, worker: Worker, overdue: messages.BatchOverdue, what: str) -> Verdict:
         name, taken = overdue.worker, overdue.taken
         limit_s = self._spec.execution_timeout_s or 0.0
-        self._tell(kinds.HANG, name, what, numbers={"pid": worker.pid, "limit_s": limit_s})
+        self._tell(
+            kinds.HANG,
+            name,
+            with_id(what, clean(overdue.request_id)),
+            numbers={"pid": worker.pid, "limit_s": limit_s},
+        )
         self._do_aside(worker.end_hung(what))
         if not taken:
             return Verdict("retry")
@@ -142,7 +149,7 @@ class Verdicts:
             f"model {self._spec.name}: {what} in worker {name} (pid {worker.pid}), which is being "
             f"replaced; what it was doing is in its log: pytriton-daemon logs {self._spec.name}"
         )
-        verdict = self._failed(name, text, overdue.losses, overdue.in_row, _MOST_HANGS)
+        verdict = self._failed(overdue, text, _MOST_HANGS)
         self._tally.poison += overdue.losses > 0
         self._count_failed("hung", overdue, verdict)
         return verdict
@@ -163,17 +170,22 @@ class Verdicts:
         merges = self._spec.lanes > 1 and self._spec.config.get("max_batch_size", 0) > 1
         return overdue.requests > 1 or merges
 
-    def _failed(self, worker: str, text: str, losses: int, in_row: int, most: int) -> Verdict:
+    def _failed(
+        self, asked: messages.LaneLost | messages.BatchOverdue, text: str, most: int
+    ) -> Verdict:
+        """Fail what was asked about. The event names the request, as the proxy's error does."""
+        in_row = asked.in_row
         whole = in_row >= most
         if whole:
             text += (
                 f"; {in_row} requests of one batch, tried each by itself, went like this one after the other, so "
                 "the model is taken to be broken and the rest of the batch is not tried"
             )
-        if losses >= _POISON:
-            self._tell(kinds.POISON, worker, text, numbers={"losses": losses})
+        reason = with_id(text, clean(asked.request_id))
+        if asked.losses >= _POISON:
+            self._tell(kinds.POISON, asked.worker, reason, numbers={"losses": asked.losses})
         else:
-            self._tell(kinds.BATCH_FAILED, worker, text, numbers={"in_row": in_row})
+            self._tell(kinds.BATCH_FAILED, asked.worker, reason, numbers={"in_row": in_row})
         return Verdict("fail", text, whole=whole)
 
     def _tell(

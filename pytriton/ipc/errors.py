@@ -78,9 +78,9 @@ def for_client(text: str) -> str:
 
 
 def with_id(text: str, request_id: str) -> str:
-    """Return an error's text that has been cut for a client, with the id by which the request is found in logs."""
+    """Return an error's text that has been cut for a client, with the id that logs have of the request, if any."""
     end = f" [request id: {request_id}]"
-    return f"{text}{end}" if _size(end.encode()) <= _ID_BYTES else text
+    return f"{text}{end}" if request_id and _size(end.encode()) <= _ID_BYTES else text
 
 
 def _size(data: bytes) -> int:

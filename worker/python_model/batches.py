@@ -55,8 +55,6 @@ _NO_DETAILS = RequestDetails()
 class PythonModel(Model):
     """An instance of a `TritonPythonModel` with what its configuration says."""
 
-    names_requests = False
-
     def __init__(self, spec: messages.ModelSpec, instance: Any, instance_name: str) -> None:
         assert spec.python_model is not None
         self.name = spec.name

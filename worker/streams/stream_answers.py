@@ -33,7 +33,7 @@ from pytriton.ipc.lanes.lane_messages import (
 )
 from pytriton.worker.fault_reports import report_error, told
 from pytriton.worker.outputs.results import ResultError, ResultWriter
-from pytriton.worker.request_ids import trace_of, with_only_id
+from pytriton.worker.request_ids import trace_of
 from pytriton.worker.request_log import nbytes_of
 from pytriton.worker.tracing.batch_spans import NO_SPANS, NoSpans, Spans
 
@@ -219,7 +219,7 @@ class Stream:
             self.failure = _failure_of(error)
             self._gauge.failed(self.failure, len(self._requests))
             report_error(error, batches=[self.batch])
-            end = BatchFailed(self.id, with_only_id(told(error), self.batch))
+            end = BatchFailed(self.id, told(error))
             self.spans.failed(end.text)
         self.spans.end()
         if self.batch.trace is not None:

@@ -175,11 +175,14 @@ void answer_text(Call *call, int status, const char *type, Slice body)
     answer_send(call, status, type, NULL, 0, 0);
 }
 
-/* The dispatcher ends the words so about a model that slept, and does not wake in time (dispatcher/workers/sleep.py). */
+/* The dispatcher ends the words so about a model that slept, and does not wake in time (dispatcher/workers/sleep.py). The
+ * proxy puts the request's id behind them. */
 static bool says_later(const char *text)
 {
-    static const char words[] = "try again later";
+    static const char words[] = "try again later", id[] = " [request id: ";
     size_t size = strlen(text), wanted = sizeof words - 1;
+    for (const char *at = strstr(text, id); at; at = strstr(at + 1, id))
+        size = (size_t)(at - text);
     return size >= wanted && memcmp(text + size - wanted, words, wanted) == 0;
 }
 

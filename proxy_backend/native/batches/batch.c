@@ -34,6 +34,8 @@ typedef struct {
     bool taken; /* the worker that hangs has read them */
     bool reported; /* tritonserver has the batch in its statistics */
     uint64_t begun_ns, sent_ns, answered_ns;
+    uint64_t number; /* of the batch in which they were sent the last time; 0: they never were */
+    uint32_t first, until; /* which they were then */
     int losses; /* workers that were lost with those that are tried now */
     int in_row; /* requests tried by themselves that lost one, since the last that was answered */
     Unfinished *unfinished; /* to the first request that has not been answered */
@@ -42,7 +44,10 @@ typedef struct {
 /* Who is to be answered next. */
 static Receiver receiver(const Execution *batch)
 {
-    return (Receiver){.request = batch->requests[batch->answered],
+    uint32_t at = batch->answered;
+    bool sent = at >= batch->first && at < batch->until;
+    return (Receiver){.request = batch->requests[at],
+        .sent = {batch->begun_ns, sent ? batch->number : 0, at - batch->first},
         .unfinished = batch->unfinished,
         .last = batch->answered + 1 == batch->end};
 }
@@ -59,14 +64,14 @@ static void release(Execution *batch, bool success, uint32_t flags)
     batch->unfinished = NULL;
 }
 
-/* Answer those up to `end` with an error. */
-static void fail_up_to(Execution *batch, uint32_t end, TRITONSERVER_Error_Code code, const char *text)
+/* Answer those up to `end` with an error; with `names`, each gets one that names it. */
+static void fail_up_to(Execution *batch, uint32_t end, TRITONSERVER_Error_Code code, const char *text, bool names)
 {
     batch->sent_ns = batch->sent_ns ? batch->sent_ns : batch->begun_ns;
     batch->answered_ns = steady_ns();
     for (; batch->answered < end; batch->answered++) {
         Receiver to = receiver(batch);
-        send_error(&to, code, text);
+        send_error(batch->proxy, &to, code, text, names);
         release(batch, false, RELEASE_ALL);
     }
 }
@@ -74,7 +79,7 @@ static void fail_up_to(Execution *batch, uint32_t end, TRITONSERVER_Error_Code c
 /* Answer what is tried now, or all that is left, as nobody can serve it; takes the text over. */
 static void give_up(Execution *batch, bool whole, char *text)
 {
-    fail_up_to(batch, whole ? batch->count : batch->end, ERROR_UNAVAILABLE, text);
+    fail_up_to(batch, whole ? batch->count : batch->end, ERROR_UNAVAILABLE, text, true);
     free(text);
 }
 
@@ -112,9 +117,10 @@ static bool pass_on(Execution *batch, Reader *answer)
         return false;
     }
     batch->answered_ns = steady_ns();
-    if (!done) {
+    if (!done) { /* Triton's own python backend counts a batch that failed, too: an execution, and failed requests */
+        report_batch(batch);
         char *text = text_without_nul(get_text(answer));
-        fail_up_to(batch, batch->end, ERROR_INTERNAL, text);
+        fail_up_to(batch, batch->end, ERROR_INTERNAL, text, !proxy->model->details);
         free(text);
         return true;
     }
@@ -152,6 +158,17 @@ static Loss loss_of(const Execution *batch)
         .in_row = batch->apart ? batch->in_row + 1 : 0};
 }
 
+/* The id of the request that is tried, if it is only one, for free(). */
+static char *only_name(const Execution *batch)
+{
+    if (batch->end - batch->answered != 1)
+        return NULL;
+    Receiver to = receiver(batch);
+    char *given = given_name(batch->proxy, to.request), *name = name_of(given, &to.sent);
+    free(given);
+    return name;
+}
+
 /* Hand the batch to the worker and wait for what it says. `given_up`: why nobody will answer it, for free(); with `whole`,
  * nor what is left of the batch. */
 static LaneState exchange(Execution *batch, Reader *answer, bool *again, char **given_up, bool *whole)
@@ -166,7 +183,9 @@ static LaneState exchange(Execution *batch, Reader *answer, bool *again, char **
             break;
         double wait_s = 0;
         batch->taken = lane_all_read(proxy->lane);
+        loss.request_id = only_name(batch);
         *given_up = judge_overdue(proxy, &loss, batch->taken, &wait_s, again);
+        free(loss.request_id);
         *whole = loss.whole;
         if (*given_up || *again)
             return LANE_SILENT;
@@ -202,7 +221,9 @@ static void unanswered(Execution *batch, LaneState state, char *text, bool whole
     if (state == LANE_CLOSED) {
         batch->losses++;
         Loss loss = loss_of(batch);
+        loss.request_id = only_name(batch);
         text = judge_loss(proxy, &loss);
+        free(loss.request_id);
         lost(batch, text, loss.whole);
     } else if (state == LANE_SILENT && batch->taken) {
         batch->losses++;
@@ -233,6 +254,9 @@ static void serve(Execution *batch)
         drop_lane(proxy);
         return;
     }
+    batch->number = proxy->batch;
+    batch->first = batch->answered;
+    batch->until = batch->end;
     LaneState state = exchange(batch, &answer, &again, &text, &whole);
     if (state == LANE_OK && pass_on(batch, &answer)) {
         batch->in_row = 0;
@@ -265,5 +289,5 @@ void batch_execute(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t coun
 void batch_refuse(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count, const char *text)
 {
     Execution batch = {.proxy = proxy, .requests = requests, .begun_ns = steady_ns(), .count = count, .end = count};
-    fail_up_to(&batch, count, ERROR_UNAVAILABLE, text);
+    fail_up_to(&batch, count, ERROR_UNAVAILABLE, text, true);
 }

@@ -128,6 +128,7 @@ static void put_loss(Buffer *question, Proxy *proxy, const char *name, uint32_t 
     put_bool_field(question, LANE_LOST_final, loss->final);
     put_int_field(question, LANE_LOST_requests, loss->requests);
     put_int_field(question, LANE_LOST_in_row, loss->in_row);
+    put_text_field(question, LANE_LOST_request_id, loss->request_id ? loss->request_id : "");
 }
 
 char *judge_loss(Proxy *proxy, Loss *loss)

@@ -21,6 +21,7 @@ typedef struct {
     bool final;        /* they cannot be tried again */
     bool whole;        /* what it says: the rest of their batch fails with them */
     uint64_t taken_ns; /* of judge_overdue: when they were first seen to have been taken; 0: they were not */
+    char *request_id;  /* of one request; NULL: they are several. Who asks frees it. */
 } Loss;
 /* The error for requests whose worker was lost; NULL: try another worker. */
 char *judge_loss(Proxy *proxy, Loss *loss);

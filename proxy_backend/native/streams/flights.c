@@ -47,6 +47,7 @@ void flight_let_go(Flight *flight)
         for (uint32_t k = 0; k < to->requested_count; k++)
             free(to->requested[k]);
         free(to->requested);
+        free(to->name);
     }
     free(flight->failure);
     free(flight);
@@ -69,13 +70,14 @@ static Flow *flow_of(TRITONBACKEND_Request *request)
 }
 
 /* Remember of a request what its answers need. */
-static bool remember(Receiver *to, TRITONBACKEND_Request *request)
+static bool remember(const Proxy *proxy, Receiver *to, TRITONBACKEND_Request *request)
 {
     uint32_t count = 0;
     if (failed(TRITONBACKEND_ResponseFactoryNew(&to->factory, request))) {
         to->factory = NULL;
         return false;
     }
+    to->name = given_name(proxy, request);
     failed(TRITONBACKEND_RequestOutputCount(request, &count));
     to->requested = calloc(count + 1, sizeof *to->requested);
     for (uint32_t i = 0; i < count && to->requested; i++) {
@@ -88,7 +90,7 @@ static bool remember(Receiver *to, TRITONBACKEND_Request *request)
     return to->requested != NULL;
 }
 
-Flight *flight_new(TRITONBACKEND_Request **requests, uint32_t count)
+Flight *flight_new(const Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count)
 {
     Flight *flight = calloc(1, sizeof *flight + count * sizeof *flight->streams);
     if (flight == NULL)
@@ -96,7 +98,7 @@ Flight *flight_new(TRITONBACKEND_Request **requests, uint32_t count)
     flight->holders = 1;
     flight->count = count;
     for (uint32_t i = 0; i < count; i++) {
-        if (!remember(&flight->streams[i].to, requests[i])) {
+        if (!remember(proxy, &flight->streams[i].to, requests[i])) {
             flight_let_go(flight);
             return NULL;
         }
@@ -105,7 +107,7 @@ Flight *flight_new(TRITONBACKEND_Request **requests, uint32_t count)
     return flight;
 }
 
-void flight_end(Flight *flight, TRITONSERVER_Error_Code code, const char *text)
+void flight_end(const Proxy *proxy, Flight *flight, TRITONSERVER_Error_Code code, const char *text, bool names)
 {
     for (uint32_t i = 0; i < flight->count; i++) {
         Stream *stream = &flight->streams[i];
@@ -114,7 +116,7 @@ void flight_end(Flight *flight, TRITONSERVER_Error_Code code, const char *text)
         if (text)
             stream_set_failed(stream);
         if (text && !is_gone(stream->to.factory)) {
-            send_error(&stream->to, code, text);
+            send_error(proxy, &stream->to, code, text, names);
             stream_close(stream);
         } else {
             stream_end(stream);

@@ -36,9 +36,9 @@ typedef struct Flight {
 } Flight;
 
 /* A new batch, with a reference for the caller. NULL: there is no memory. */
-Flight *flight_new(TRITONBACKEND_Request **requests, uint32_t count);
-/* End all streams of a batch, with an error if there is one. */
-void flight_end(Flight *flight, TRITONSERVER_Error_Code code, const char *text);
+Flight *flight_new(const Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count);
+/* End all streams of a batch, with an error if there is one; with `names`, it names the request. */
+void flight_end(const Proxy *proxy, Flight *flight, TRITONSERVER_Error_Code code, const char *text, bool names);
 void flight_let_go(Flight *flight);
 void stream_set_failed(Stream *stream);
 bool stream_has_failed(const Stream *stream);

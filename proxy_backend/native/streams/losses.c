@@ -22,13 +22,22 @@ static Loss loss_of(const Streams *streams, const Flight *flight)
         .final = is_final(streams, flight)};
 }
 
+/* The id of its request, if it has only one, for free(). */
+static char *only_name(const Flight *flight)
+{
+    const Receiver *to = &flight->streams[0].to;
+    return flight->count == 1 ? name_of(to->name, &to->sent) : NULL;
+}
+
 void flight_judge(Streams *streams, Flight *flight, uint64_t now_ns)
 {
     double wait_s = 0;
     bool retry = false;
     Loss loss = loss_of(streams, flight);
     loss.taken_ns = flight->taken_ns;
+    loss.request_id = only_name(flight);
     char *text = judge_overdue(streams->proxy, &loss, true, &wait_s, &retry);
+    free(loss.request_id);
     flight->taken_ns = loss.taken_ns;
     /* Not to be waited for: the worker is about to be ended, and the lane with it. */
     flight->overdue_ns = text || retry ? 0 : now_ns + (uint64_t)(wait_s * 1e9);
@@ -55,7 +64,9 @@ static char *judge(Streams *streams, Flight *flight, bool unread, const char *te
     bool first = flight->losses++ == 0;
     Loss loss = loss_of(streams, flight);
     loss.in_row = first ? 0 : loss.in_row;
+    loss.request_id = only_name(flight);
     char *failure = judge_loss(streams->proxy, &loss);
+    free(loss.request_id);
     flight->whole = failure && loss.whole;
     return failure;
 }
@@ -86,8 +97,11 @@ bool streams_lost(Streams *streams, LaneState state)
         text = texted("model %s: %s", proxy->model->name, streams->lane->fault);
     else if (streams->ending && !streams->alone)
         text = texted("model %s: it is unloaded", proxy->model->name);
-    else if (some_begun)
+    else if (some_begun) {
+        final.request_id = streams->flights->next ? NULL : only_name(streams->flights);
         text = judge_loss(proxy, &final);
+        free(final.request_id);
+    }
     if (text == NULL && some_begun)
         text = texted("model %s: its worker is lost", proxy->model->name);
     Flight *all = streams->flights;
@@ -113,7 +127,7 @@ bool streams_lost(Streams *streams, LaneState state)
         all = flight->next;
         sending(&streams->sender);
         if (flight->failure)
-            flight_end(flight, ERROR_UNAVAILABLE, flight->failure);
+            flight_end(proxy, flight, ERROR_UNAVAILABLE, flight->failure, true);
         flight_let_go(flight);
         sent(&streams->sender);
     }

@@ -210,7 +210,7 @@ static LaneState has_returned(Streams *streams, Flight *flight, Reader *message,
 static LaneState done(Streams *streams, Flight *flight, const char *text)
 {
     sending(&streams->sender);
-    flight_end(flight, ERROR_INTERNAL, text);
+    flight_end(streams->proxy, flight, ERROR_INTERNAL, text, !streams->proxy->model->details);
     sent(&streams->sender);
     for (uint32_t i = 0; i < flight->count; i++)
         if (flight->streams[i].held)

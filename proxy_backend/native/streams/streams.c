@@ -109,6 +109,8 @@ static LaneState send_batch(Streams *streams, Flight *flight, TRITONBACKEND_Requ
     if (*text)
         return LANE_FAULT;
     flight->id = (int64_t)proxy->batch;
+    for (uint32_t i = 0; i < flight->count; i++)
+        flight->streams[i].to.sent = (Sent){flight->handed_ns, proxy->batch, i};
     LaneState state = lane_send(proxy->lane, &proxy->message);
     flight->sent_ns = steady_ns();
     if (state == LANE_OK)
@@ -229,7 +231,7 @@ static void fail_all(Streams *streams, TRITONBACKEND_Request **requests, uint32_
 {
     uint64_t begun_ns = steady_ns();
     for (uint32_t i = 0; i < count; i++)
-        send_error(&(Receiver){.request = requests[i]}, ERROR_UNAVAILABLE, text);
+        send_error(streams->proxy, &(Receiver){.request = requests[i]}, ERROR_UNAVAILABLE, text, true);
     release(streams, NULL, requests, count, begun_ns);
 }
 
@@ -238,7 +240,7 @@ static bool begin(Streams *streams, TRITONBACKEND_Request **requests, uint32_t c
 {
     uint64_t begun_ns = steady_ns();
     char *text = NULL;
-    Flight *flight = flight_new(requests, count);
+    Flight *flight = flight_new(streams->proxy, requests, count);
     if (flight == NULL) {
         fail_all(streams, requests, count, "out of memory");
         return true;
@@ -252,7 +254,7 @@ static bool begin(Streams *streams, TRITONBACKEND_Request **requests, uint32_t c
             return false;
         }
     if (text)
-        flight_end(flight, ERROR_UNAVAILABLE, text);
+        flight_end(streams->proxy, flight, ERROR_UNAVAILABLE, text, true);
     release(streams, flight, requests, count, begun_ns);
     trials->in_row = flight->failure ? trials->in_row + 1 : 0;
     if (flight->whole && flight->failure)

@@ -144,7 +144,7 @@ uint32_t refuse_wrong(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t c
             requests[kept++] = requests[i];
             continue;
         }
-        send_error(&(Receiver){.request = requests[i]}, ERROR_INVALID_ARG, text);
+        send_error(proxy, &(Receiver){.request = requests[i]}, ERROR_INVALID_ARG, text, true);
         uint64_t now_ns = steady_ns();
         failed(TRITONBACKEND_ModelInstanceReportStatistics(
             proxy->instance, requests[i], false, begun_ns, begun_ns, now_ns, now_ns));

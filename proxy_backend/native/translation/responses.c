@@ -107,6 +107,23 @@ static TRITONSERVER_Error *new_response(const Receiver *to, TRITONBACKEND_Respon
     return error;
 }
 
+/* The text of an error that is for this receiver, for free(). */
+static char *text_for(const Proxy *proxy, const Receiver *to, const char *text)
+{
+    char *asked = to->request ? given_name(proxy, to->request) : NULL;
+    char *whole = text_with_name(text, asked ? asked : to->name, &to->sent);
+    free(asked);
+    return whole;
+}
+
+static char *fault_text(const Proxy *proxy, const Receiver *to)
+{
+    char *plain = texted("model %s: %s", proxy->model->name, proxy->lane->fault);
+    char *text = text_for(proxy, to, plain);
+    free(plain);
+    return text;
+}
+
 /* What to send with a response: NULL, or the error instead of its outputs. */
 static TRITONSERVER_Error *fill_response(Proxy *proxy, const Receiver *to, const Details *details, Reader outputs,
     TRITONBACKEND_Response *response, bool *right)
@@ -116,8 +133,7 @@ static TRITONSERVER_Error *fill_response(Proxy *proxy, const Receiver *to, const
     if (*right && !details->has_error)
         return error;
     failed(error);
-    char *text =
-        *right ? text_without_nul(details->error) : texted("model %s: %s", proxy->model->name, proxy->lane->fault);
+    char *text = *right ? text_without_nul(details->error) : fault_text(proxy, to);
     error = TRITONSERVER_ErrorNew(*right ? code_named(details->code) : ERROR_UNAVAILABLE, text ? text : "");
     free(text);
     return error;
@@ -173,7 +189,7 @@ bool pass_response(Proxy *proxy, const Receiver *to, Reader *answer, Outcome *ou
     return right;
 }
 
-void send_error(const Receiver *to, TRITONSERVER_Error_Code code, const char *text)
+void send_error(const Proxy *proxy, const Receiver *to, TRITONSERVER_Error_Code code, const char *text, bool names)
 {
     TRITONBACKEND_Response *response;
     TRITONSERVER_Error *error = new_response(to, &response);
@@ -182,7 +198,10 @@ void send_error(const Receiver *to, TRITONSERVER_Error_Code code, const char *te
         TRITONSERVER_ErrorDelete(error);
         return;
     }
-    error = TRITONSERVER_ErrorNew(code, text ? text : "out of memory");
+    const char *plain = text ? text : "out of memory";
+    char *whole = names ? text_for(proxy, to, plain) : NULL;
+    error = TRITONSERVER_ErrorNew(code, whole ? whole : plain);
+    free(whole);
     failed(TRITONBACKEND_ResponseSend(response, RESPONSE_FINAL, error));
     TRITONSERVER_ErrorDelete(error);
 }

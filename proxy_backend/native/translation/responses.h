@@ -3,6 +3,7 @@
 #define PYTRITON_RESPONSES_H
 
 #include "proxy/proxy.h"
+#include "translation/names.h"
 #include "translation/outputs.h"
 #include "wire/msgpack.h"
 
@@ -10,6 +11,8 @@
 typedef struct {
     TRITONBACKEND_Request *request; /* NULL: the others say it */
     TRITONBACKEND_ResponseFactory *factory;
+    char *name; /* with a factory: the id that was given to the request; NULL: none was */
+    Sent sent;
     char **requested; /* the outputs that the client wants; none: all */
     uint32_t requested_count;
     bool last; /* of its batch */
@@ -30,7 +33,7 @@ typedef struct {
 bool pass_response(Proxy *proxy, const Receiver *to, Reader *answer, Outcome *outcome);
 /* Returns whether the client of a request has gone. */
 bool is_gone(TRITONBACKEND_ResponseFactory *factory);
-/* Send an error as the last response. */
-void send_error(const Receiver *to, TRITONSERVER_Error_Code code, const char *text);
+/* Send an error as the last response. With `names`, its text ends with the request's id. */
+void send_error(const Proxy *proxy, const Receiver *to, TRITONSERVER_Error_Code code, const char *text, bool names);
 
 #endif

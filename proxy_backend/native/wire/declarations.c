@@ -265,8 +265,9 @@ static const Field LaneLost_fields[] = {
     {"final", false, {.kind = SHAPE_BOOL}},
     {"requests", false, {.kind = SHAPE_INT}},
     {"in_row", false, {.kind = SHAPE_INT}},
+    {"request_id", false, {.kind = SHAPE_TEXT}},
 };
-static const Declared LaneLost = {"LaneLost", true, 6, LaneLost_fields};
+static const Declared LaneLost = {"LaneLost", true, 7, LaneLost_fields};
 
 static const Field BatchOverdue_fields[] = {
     {"registration", true, {.kind = SHAPE_TEXT}},
@@ -277,8 +278,9 @@ static const Field BatchOverdue_fields[] = {
     {"requests", false, {.kind = SHAPE_INT}},
     {"in_row", false, {.kind = SHAPE_INT}},
     {"taken_ms", false, {.kind = SHAPE_INT}},
+    {"request_id", false, {.kind = SHAPE_TEXT}},
 };
-static const Declared BatchOverdue = {"BatchOverdue", true, 8, BatchOverdue_fields};
+static const Declared BatchOverdue = {"BatchOverdue", true, 9, BatchOverdue_fields};
 
 static const Shape MayCall_chain_item = {.kind = SHAPE_TEXT};
 static const Shape MayCall_workers_item = {.kind = SHAPE_TEXT};

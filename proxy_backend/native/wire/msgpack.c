@@ -339,10 +339,11 @@ void put_clean(Buffer *buffer, const char *text, size_t most)
 {
     Buffer clean = {0};
     size_t left = strlen(text);
-    while (left && clean.size + 4 <= most) {
-        size_t size = character_size(text, left);
-        buffer_put(&clean, size ? text : "?", size ? size : 1);
-        size = size ? size : 1;
+    while (left) {
+        size_t known = character_size(text, left), size = known ? known : 1;
+        if (clean.size + size > most)
+            break;
+        buffer_put(&clean, known ? text : "?", size);
         text += size;
         left -= size;
     }

@@ -9,7 +9,7 @@
 
 /* ── Numbers and names ─────────────────────────────────────────────────────────────────────────────────── */
 
-enum { PROTOCOL = 14 };
+enum { PROTOCOL = 15 };
 enum { ARENA_MEMORY = 0, OWN_MEMORY = -1 };
 enum { MOST_LANE_MEMORIES = 16, MOST_CALL_MEMORIES = 1024 };
 #define TRITONS_METRICS "nv_"
@@ -191,16 +191,17 @@ enum { ATTACHED_FIELDS = 4 };
 #define ATTACHED_tracing "tracing"
 /* The lane of a worker broke after the worker had taken a batch: what shall become of the batch? */
 #define LANE_LOST_NAME "LaneLost"
-enum { LANE_LOST_FIELDS = 6 };
+enum { LANE_LOST_FIELDS = 7 };
 #define LANE_LOST_registration "registration"
 #define LANE_LOST_worker "worker"
 #define LANE_LOST_losses "losses"
 #define LANE_LOST_final "final"
 #define LANE_LOST_requests "requests"
 #define LANE_LOST_in_row "in_row"
+#define LANE_LOST_request_id "request_id"
 /* A batch was not answered in time; `taken`: the worker has read it from the lane. */
 #define BATCH_OVERDUE_NAME "BatchOverdue"
-enum { BATCH_OVERDUE_FIELDS = 8 };
+enum { BATCH_OVERDUE_FIELDS = 9 };
 #define BATCH_OVERDUE_registration "registration"
 #define BATCH_OVERDUE_worker "worker"
 #define BATCH_OVERDUE_taken "taken"
@@ -209,6 +210,7 @@ enum { BATCH_OVERDUE_FIELDS = 8 };
 #define BATCH_OVERDUE_requests "requests"
 #define BATCH_OVERDUE_in_row "in_row"
 #define BATCH_OVERDUE_taken_ms "taken_ms"
+#define BATCH_OVERDUE_request_id "request_id"
 /* A worker calls a model that waits for this call itself. Answered with a Verdict: "retry" or "fail". */
 #define MAY_CALL_NAME "MayCall"
 enum { MAY_CALL_FIELDS = 3 };

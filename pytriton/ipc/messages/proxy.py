@@ -49,7 +49,7 @@ class LaneLost(Message, frozen=True):
     `losses` counts the workers that were lost with it, this one included; `requests` those of it that have not been
     answered. After the first loss they are tried again, each by itself, and each is asked about by itself: `in_row`
     counts those of them that have lost a worker one after the other, this one included. `final`: it cannot be tried
-    again, because a part of its answer has gone to the client.
+    again, because a part of its answer has gone to the client. `request_id`: of the request, where it is only one.
     """
 
     registration: str
@@ -58,6 +58,7 @@ class LaneLost(Message, frozen=True):
     final: bool = False
     requests: int = 1
     in_row: int = 0
+    request_id: str = ""
 
 
 class BatchOverdue(Message, frozen=True):
@@ -75,6 +76,7 @@ class BatchOverdue(Message, frozen=True):
     requests: int = 1
     in_row: int = 0
     taken_ms: int = 0
+    request_id: str = ""
 
 
 class MayCall(Message, frozen=True):

@@ -146,6 +146,7 @@ def run(
     judge: Judge | None = None,
     patience_s: float | None = None,
     attaches: bool = True,
+    named: bool = False,
     **parameters: str,
 ) -> tuple[list[str], list[Any]]:
     """Serve batches; return the lines that the program printed, and what the dispatcher was asked.
@@ -155,6 +156,7 @@ def run(
         ends: the exit code that it is to have
         judge, patience_s: of the dispatcher
         attaches: whether the proxy asks for a worker at all
+        named: whether errors are returned with the id of their request, which is "i" unless FAKE_ID says otherwise
     """
     workers = Workers(folder, works)
     with closing(Dispatcher(folder, list(workers.paths), judge, patience_s)) as dispatcher:
@@ -191,7 +193,8 @@ def run(
         ):  # what it said last may still be on its way
             eventually(dispatcher.is_left, lambda: f"the proxy detaches; heard: {dispatcher.heard}")
     assert done.returncode == ends or "refused: " in done.stdout, f"{done.stdout}\n{done.stderr}"
-    return done.stdout.splitlines(), dispatcher.heard
+    said = done.stdout if named else done.stdout.replace(" [request id: i]", "")
+    return said.splitlines(), dispatcher.heard
 
 
 def serving(answer: Callable[[Lane, Batch], Any]) -> Work:

@@ -48,7 +48,7 @@ def test_the_id_of_the_request_fits_behind_the_text(name: str, size: int) -> Non
     text = for_client("é" * size)
     told = with_id(text, name)
     assert as_grpc_sends(told) <= CLIENT_BYTES
-    fits = as_grpc_sends(f" [request id: {name}]") <= CLIENT_BYTES - TEXT_BYTES
+    fits = name and as_grpc_sends(f" [request id: {name}]") <= CLIENT_BYTES - TEXT_BYTES
     assert told == (f"{text} [request id: {name}]" if fits else text)
 
 

@@ -103,6 +103,9 @@ def test_errors_have_their_codes(program: Path, tmp_path: Path) -> None:
         "error 2 this one",
     ]
     assert "request 1 is queued again" in lines
+    assert (
+        lines.count("batch of 2 rows") == 2
+    )  # an execution each, as in Triton's own python backend
     assert lines[-1].startswith("released 4")
 
 

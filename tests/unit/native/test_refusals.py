@@ -87,7 +87,10 @@ def test_of_a_model_py_also_what_only_it_asks_for(
         pytriton_python_model="details",
     )
     refused, served = answers_of(lines)
-    assert refused == f"response to 1, flags 1: error 3 model model: {said}"
+    name = (
+        " [request id: ???]" if wrong == "id" else ""
+    )  # the others have one that `run` leaves out
+    assert refused == f"response to 1, flags 1: error 3 model model: {said}{name}"
     assert served.startswith("response to 0, flags 1: y 11 ")
 
 

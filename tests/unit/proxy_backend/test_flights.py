@@ -35,9 +35,10 @@ def test_each_request_ends_once() -> None:
 def test_what_is_not_answered_gets_the_error() -> None:
     flight, (first, second) = flight_of(2)
     flight.send(0, None, final=True)
-    flight.end(lambda: translate.unavailable("no worker"))
+    flight.names = ["a", "b"]
+    flight.end(translate.unavailable, "no worker")
     assert first.sent == [(None, FINAL)]
-    assert second.sent == [(("no worker", TritonError.UNAVAILABLE), FINAL)]
+    assert second.sent == [(("no worker [request id: b]", TritonError.UNAVAILABLE), FINAL)]
 
 
 def test_requests_that_are_refused_are_no_part_of_it_any_longer() -> None:
@@ -45,7 +46,7 @@ def test_requests_that_are_refused_are_no_part_of_it_any_longer() -> None:
     flight.refuse(["is no text", None])
     assert first.sent == [(("is no text", TritonError.INVALID_ARG), FINAL)]
     assert flight.senders == [second]
-    assert flight.facts() == {"losses": 0, "requests": 1, "in_row": 0}
+    assert flight.facts() == {"losses": 0, "requests": 1, "in_row": 0, "request_id": ""}
 
 
 def test_the_error_of_a_stream_between_models_goes_by_its_handle() -> None:
@@ -112,12 +113,12 @@ def test_a_loss_counts_and_the_verdict_decides() -> None:
     assert not flight.begun
     assert vars(flight)["overdue_at"] is None
     one = flight.alone(1, in_row=1)
-    assert one.facts() == {"losses": 1, "requests": 1, "in_row": 2}
+    assert one.facts() == {"losses": 1, "requests": 1, "in_row": 2, "request_id": ""}
     one.has_lost_worker(judge, None)
     assert (one.failure, one.whole) == ("it kills", True)
     assert asked == [
-        {"losses": 1, "requests": 2, "in_row": 0},
-        {"losses": 2, "requests": 1, "in_row": 2},
+        {"losses": 1, "requests": 2, "in_row": 0, "request_id": ""},
+        {"losses": 2, "requests": 1, "in_row": 2, "request_id": ""},
     ]
 
 

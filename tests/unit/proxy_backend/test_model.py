@@ -26,6 +26,7 @@ from pytriton.ipc.lanes.lane_messages import (
     ResponseDetails,
     ResponseRef,
 )
+from pytriton.ipc.lanes.request_names import id_at
 from pytriton.ipc.parameters import (
     CHAIN_PARAMETER,
     PYTHON_MODEL_PARAMETER,
@@ -75,9 +76,8 @@ def test_no_worker_will_come(stage: Stage) -> None:
 
 def test_a_stand_in_refuses_everything(stage: Stage) -> None:
     model = stage.load({STAND_IN_PARAMETER: "the model is not there yet"})
-    assert (
-        told(model.execute(requests("a", "b"))) == [("the model is not there yet", UNAVAILABLE)] * 2
-    )
+    answers = told(model.execute(requests("a", "b")))
+    assert answers == [("the model is not there yet", UNAVAILABLE)] * 2
     assert stage.dispatcher.heard == []
 
 
@@ -118,18 +118,23 @@ def test_requests_that_lost_a_worker_together_are_tried_each_by_itself(stage: St
     worker = stage.worker(poison)
     stage.verdicts = [messages.Verdict("retry"), messages.Verdict("fail", "worker w0 was killed")]
     answers = told(stage.load().execute(requests("a", "poison", "b")))
-    assert answers == [("a", INTERNAL), ("worker w0 was killed", UNAVAILABLE), ("b", INTERNAL)]
+    assert answers == [
+        ("a", INTERNAL),
+        ("worker w0 was killed [request id: poison]", UNAVAILABLE),
+        ("b", INTERNAL),
+    ]
     ids = [[one.request_id for one in batch.requests] for batch in worker.batches]
     assert ids == [["a", "poison", "b"], ["a"], ["poison"], ["b"]]
     lost = [(one.losses, one.requests, one.in_row) for one in stage.heard(messages.LaneLost)]
     assert lost == [(1, 3, 0), (2, 1, 1)]
+    assert [one.request_id for one in stage.heard(messages.LaneLost)] == ["", "poison"]
 
 
 def test_the_verdict_may_end_the_whole_batch(stage: Stage) -> None:
     stage.worker(hang_up)
     stage.verdicts = [messages.Verdict("retry"), messages.Verdict("fail", "enough", whole=True)]
     answers = told(stage.load().execute(requests("a", "b", "c")))
-    assert answers == [("enough", UNAVAILABLE)] * 3
+    assert answers == [(f"enough [request id: {one}]", UNAVAILABLE) for one in "abc"]
 
 
 def test_no_worker_comes_for_what_is_left(stage: Stage) -> None:
@@ -138,7 +143,8 @@ def test_no_worker_comes_for_what_is_left(stage: Stage) -> None:
     stage.verdicts = [messages.Verdict("retry")]
     failure = messages.Failure(ErrorKind.UNAVAILABLE.value, "given up")
     stage.dispatcher.answers[messages.Attach] = lambda _: [failure]
-    assert told(model.execute(requests("a", "b"))) == [("given up", UNAVAILABLE)] * 2
+    answers = told(model.execute(requests("a", "b")))
+    assert answers == [(f"given up [request id: {one}]", UNAVAILABLE) for one in "ab"]
 
 
 # ── the worker hangs ─────────────────────────────────────────────────────────────────────────────
@@ -170,7 +176,7 @@ def test_a_worker_that_hangs_is_left_and_the_request_fails(stage: Stage) -> None
 
     stage.worker(hang)
     stage.verdicts = [messages.Verdict("fail", "it hangs")]
-    assert told(stage.load().execute(requests("a"))) == [("it hangs", UNAVAILABLE)]
+    assert told(stage.load().execute(requests("a"))) == [("it hangs [request id: a]", UNAVAILABLE)]
 
 
 # ── what breaks the protocol, or cannot be served ────────────────────────────────────────────────
@@ -198,6 +204,7 @@ def test_a_worker_that_breaks_the_protocol_loses_its_lane(
     ((text, code),) = told(model.execute(requests("a")))
     assert text.startswith("model m: ")
     assert words in text
+    assert text.endswith("[request id: a]")
     assert code == UNAVAILABLE
     assert told(model.execute(requests("b"))) == [("b", INTERNAL)]  # over a lane of its own
     assert len(stage.heard(messages.Attach)) == 2
@@ -209,7 +216,33 @@ def test_a_batch_that_fails_as_a_whole(stage: Stage) -> None:
         lane.send(BatchFailed(message.id, "ValueError: no"))
 
     stage.worker(fail)
-    assert told(stage.load().execute(requests("a", "b"))) == [("ValueError: no", INTERNAL)] * 2
+    answers = told(stage.load().execute(requests("a", "b")))
+    assert answers == [(f"ValueError: no [request id: {one}]", INTERNAL) for one in "ab"]
+
+
+def test_what_a_model_py_fails_with_is_as_triton_words_it(stage: Stage) -> None:
+    def fail(lane: Lane, message: FromProxy) -> None:
+        assert isinstance(message, Batch)
+        lane.send(BatchFailed(message.id, "Failed to process"))
+
+    stage.worker(fail)
+    model = stage.load({PYTHON_MODEL_PARAMETER: "yes"})
+    assert told(model.execute(requests("a"))) == [("Failed to process", INTERNAL)]
+
+
+def test_a_request_without_an_id_has_the_one_that_its_worker_knows(stage: Stage) -> None:
+    ids: list[str] = []
+
+    def fail(lane: Lane, message: FromProxy) -> None:
+        assert isinstance(message, Batch)
+        ids.extend(id_at(message, place) for place in range(2))
+        lane.send(BatchFailed(message.id, "no"))
+
+    stage.worker(fail)
+    header = json.dumps({"X-Request-Id": "h-1"})
+    answers = told(stage.load().execute([Request(), Request(parameters=header)]))
+    assert answers == [(f"no [request id: {one}]", INTERNAL) for one in ids]
+    assert ids[1] == "h-1"
 
 
 def test_texts_that_are_no_unicode_cost_no_other_request(stage: Stage) -> None:

@@ -117,7 +117,9 @@ def test_a_batch_that_fails_ends_all_its_streams(stage: Stage) -> None:
     play(stage, fail)
     batch = requests("a", "b")
     execute(stage, batch)
-    assert ended(*batch) == [[(("ValueError: no", INTERNAL), FINAL)]] * 2
+    assert ended(*batch) == [
+        [((f"ValueError: no [request id: {one}]", INTERNAL), FINAL)] for one in "ab"
+    ]
 
 
 def test_a_stream_that_has_ended_does_not_end_once_more(

@@ -104,9 +104,11 @@ def ended(sender: Sender) -> bool:
 
 
 def error(sender: Sender) -> str | None:
-    """The error that it ended with."""
+    """The error that it ended with, but for the name of its request."""
     told = sender.sent[-1][0]
-    return told[0] if isinstance(told, tuple) else None
+    if not isinstance(told, tuple):
+        return None
+    return str(told[0]).partition(" [request id: ")[0]
 
 
 def batch_of(lane: Lane) -> Batch:
@@ -237,10 +239,13 @@ def test_what_was_read_and_had_not_begun_is_tried_again_each_by_itself(
     eventually(lambda: ended(second), "it is answered")
     assert error(first) == FAIL.text
     assert error(second) is None
-    assert proxy.attachment.asked == [
-        {"losses": 1, "requests": 2, "in_row": 0},
-        {"losses": 2, "requests": 1, "in_row": 1},
+    told = proxy.attachment.asked
+    assert [(one["losses"], one["requests"], one["in_row"]) for one in told] == [
+        (1, 2, 0),
+        (2, 1, 1),
     ]
+    assert told[0]["request_id"] == ""  # of two
+    assert told[1]["request_id"]
 
 
 def test_a_python_model_holds_the_next_batch_until_its_execute_has_returned(

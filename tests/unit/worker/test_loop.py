@@ -275,7 +275,7 @@ def test_told_to_end_it_answers_what_it_has_begun_and_leaves_the_rest_unread(
 
 def test_an_unrecoverable_error_is_told_to_all_and_ends_the_worker(running: Running) -> None:
     lane = running.proxy()
-    assert ask(lane, 1, "last") == BatchFailed(1, "the GPU is gone [request id: last]")
+    assert ask(lane, 1, "last") == BatchFailed(1, "the GPU is gone")
     assert running.dispatcher.heard.get(timeout=30) == messages.WorkerUnrecoverable(
         "m.0", "the GPU is gone"
     )

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pytriton.ipc.errors import with_id
 from pytriton.ipc.lanes.lane_messages import (
     Batch,
     BatchDone,
@@ -14,6 +15,7 @@ from pytriton.ipc.lanes.lane_messages import (
     ResponseRef,
     TensorRef,
 )
+from pytriton.ipc.lanes.request_names import id_at
 from pytriton.worker.missing_inputs import RequiredInputs, complete, with_faults
 
 _CONFIG: dict[str, Any] = {"input": [{"name": "a"}, {"name": "b", "optional": True}]}
@@ -49,13 +51,16 @@ def test_the_others_are_served_and_the_answers_are_in_order() -> None:
     batch = Batch(7, [request("b"), request("a"), request("b"), request("a", "b")])
     assert complete(batch, faults) == Batch(7, [batch.requests[1], batch.requests[3]])
     two, four = ResponseRef([]), ResponseRef([], "four's own error")
-    answer = with_faults(BatchDone(7, [two, four]), faults)
-    wrong = [ResponseRef([], "first is wrong"), ResponseRef([], "third is wrong")]
+    answer = with_faults(BatchDone(7, [two, four]), faults, batch)
+    wrong = [ResponseRef([], with_id(faults[at] or "", id_at(batch, at))) for at in (0, 2)]
+    assert wrong[0].error == "first is wrong [request id: 0-7-0]"
     assert answer == BatchDone(7, [wrong[0], two, wrong[1], four])
 
 
 def test_when_the_rest_of_the_batch_fails_each_has_its_own_reason() -> None:
-    answer = with_faults(BatchFailed(7, "the callable failed"), ["lacks a", None])
-    assert answer == BatchDone(
-        7, [ResponseRef([], "lacks a"), ResponseRef([], "the callable failed")]
-    )
+    batch = Batch(7, [RequestRef([], "", [], "one"), RequestRef([], "", [], "two")])
+    answer = with_faults(BatchFailed(7, "the callable failed"), ["lacks a", None], batch)
+    assert [one.error for one in answer.responses] == [
+        "lacks a [request id: one]",
+        "the callable failed [request id: two]",
+    ]

@@ -18,18 +18,15 @@ from pytriton.decorators.inputs import fill_optionals
 from pytriton.ipc import messages
 from pytriton.ipc.lanes.lane_messages import (
     Batch,
-    BatchDone,
-    BatchFailed,
     BatchTrace,
     RequestDetails,
     RequestRef,
-    ResponseRef,
 )
 from pytriton.proxy.types import Request
 from pytriton.request_ids import RequestIds, add_request_id, bound, request_id
 from pytriton.worker.inputs import read_requests
 from pytriton.worker.model import Model, Part
-from pytriton.worker.request_ids import ids_of, serving, with_ids
+from pytriton.worker.request_ids import ids_of, serving
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 X = {"name": "x", "data_type": "TYPE_FP64", "dims": [1], "optional": True}
@@ -71,24 +68,6 @@ def test_those_that_have_none_get_one_of_their_own() -> None:
     ids = [one for batch in batches for one in ids_of(batch)]
     assert len(set(ids)) == 6
     assert ids == [one for batch in batches for one in ids_of(batch)]
-
-
-def test_errors_name_their_requests() -> None:
-    refs = [RequestRef([], "", [], name) for name in ("one", "two")]
-    failed = BatchFailed(7, "ValueError: no")
-    assert with_ids(failed, Batch(7, refs[:1])) == BatchFailed(
-        7, "ValueError: no [request id: one]"
-    )
-    both = with_ids(failed, Batch(7, refs))
-    assert both == BatchDone(
-        7, [ResponseRef([], f"ValueError: no [request id: {name}]") for name in ("one", "two")]
-    )
-
-
-def test_long_errors_of_many_requests_are_told_once() -> None:
-    failed = BatchFailed(7, "x" * 7_000)
-    assert with_ids(failed, Batch(7, [RequestRef([], "", [], "one")] * 5)) == failed
-    assert with_ids(failed, Batch(7, [])) == failed
 
 
 @pytest.fixture

@@ -69,9 +69,10 @@ def test_only_the_request_that_lacks_it_fails(lanes: Lanes) -> None:
     right, wrong, also_right, empty = answers(lanes, model(sums), part)
     assert (right, also_right) == (1, 7)
     assert wrong == (
-        "the request lacks the input `x` of model `sum`, which is not optional; it has `o`."
+        "the request lacks the input `x` of model `sum`, which is not optional; it has `o`. "
+        "[request id: 0-5-1]"
     )
-    assert str(empty).endswith("it has none.")
+    assert "it has none. [request id: " in str(empty)
 
 
 def test_the_callable_is_not_called_for_nothing(lanes: Lanes) -> None:
@@ -87,7 +88,7 @@ def test_when_the_callable_fails_each_is_told_its_own(lanes: Lanes) -> None:
         raise LookupError("no weights")
 
     failed, wrong = answers(lanes, model(fails), batch(lanes, {"x": 1}, {"o": 2}))
-    assert failed == "LookupError: no weights"
+    assert failed == "LookupError: no weights [request id: 0-5-0]"
     assert "lacks the input `x`" in str(wrong)
 
 

@@ -118,6 +118,15 @@ TRITONSERVER_Error *TRITONBACKEND_RequestParameter(
         {"text", PARAMETER_STRING, "cut off in the middle \xc3"}, {"t\xff\xfe", PARAMETER_STRING, "b"}};
     if (getenv("FAKE_NUMBER"))
         number = atof(getenv("FAKE_NUMBER"));
+    const char *header = getenv("FAKE_HEADER"); /* NAME=VALUE */
+    static char name[64];
+    if (index == 0 && header) {
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(header, "="), header);
+        *key = name;
+        *type = PARAMETER_STRING;
+        *value = strchr(header, '=') + 1;
+        return NULL;
+    }
     if (index == 0)
         index = is_wrong(request, "parameter") ? 5 : is_wrong(request, "key") ? 6 : 0;
     *key = all[index].key;
@@ -128,7 +137,8 @@ TRITONSERVER_Error *TRITONBACKEND_RequestParameter(
 
 TRITONSERVER_Error *TRITONBACKEND_RequestId(TRITONBACKEND_Request *request, const char **id)
 {
-    *id = is_wrong(request, "id") ? "\xed\xa0\x80" : "i";
+    const char *given = getenv("FAKE_ID");
+    *id = is_wrong(request, "id") ? "\xed\xa0\x80" : given ? given : "i";
     return NULL;
 }
 
