@@ -3,26 +3,24 @@
 /page/                   the page, and its files
 /page/view.json          all models; `history.py`
 /page/model.json?name=   one model: times, errors, log, configuration, what to copy
-/page/infer?name=        POST: a request in the protocol's JSON is passed on to the server, and its answer back
+/page/infer?name=        POST: a request in JSON is passed on to the server, and its answer back; `asking.py`
 /page/openapi.json       the HTTP API with each model's inputs
 """
 
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
-import ssl
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
 
 from aiohttp import web
 
 from pytriton.dispatcher.page import openapi, view
+from pytriton.dispatcher.page.asking import passed_on
 from pytriton.dispatcher.page.history import History
 from pytriton.ipc.messages.answers import Status
 from pytriton.ipc.messages.figures import Figures
@@ -49,10 +47,8 @@ _FRESH_S = 1.5
 #: While somebody watches, and for so long after that, the plots go on.
 _WATCHED_S = 600.0
 _EVERY_S = 5.0
-#: A request and its answer are text for people.
+#: A request is text of people.
 _REQUEST_BYTES = 1 << 20
-_ANSWER_BYTES = 4 << 20
-_INFER_S = 60.0
 _dumps = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
@@ -166,47 +162,15 @@ class Page:
         name = request.query.get("name", "")
         if not status.server.http_url:
             return _problem(409, "the server serves no HTTP (http_port)")
-        path = f"/v2/models/{quote(name, safe='')}/infer"
+        config = next((one.config for one in status.models if one.name == name), {})
         headers = await asyncio.to_thread(self._sources.headers)
         try:
-            code, answer = await asyncio.to_thread(
-                _passed_on, status.server.http_url, path, bytes(body), headers
+            code, answer, kind = await asyncio.to_thread(
+                passed_on, status.server.http_url, name, bytes(body), config, headers
             )
         except OSError as error:
             return _problem(502, f"the server does not answer: {error}")
-        return web.Response(
-            body=answer, status=code, headers={**HEADERS, "content-type": "application/json"}
-        )
-
-
-def _passed_on(url: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
-    """Send a request to the server; return status and body of its answer.
-
-    Raises:
-        OSError: it could not be asked.
-    """
-    parts = urlsplit(url)
-    connection: http.client.HTTPConnection
-    if (
-        parts.scheme == "https"
-    ):  # our own server, at the address where it listens: nobody to be told apart from
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        connection = http.client.HTTPSConnection(parts.netloc, timeout=_INFER_S, context=context)
-    else:
-        connection = http.client.HTTPConnection(parts.netloc, timeout=_INFER_S)
-    try:
-        connection.request("POST", path, body, {**headers, "content-type": "application/json"})
-        answer = connection.getresponse()
-        found = answer.read(_ANSWER_BYTES + 1)
-        if len(found) > _ANSWER_BYTES:
-            text = f"the answer has more than {_ANSWER_BYTES:,} bytes: use a client for it"
-            return 413, json.dumps({"error": text}).encode()
-        return answer.status, found
-    except http.client.HTTPException as error:
-        raise OSError(f"{type(error).__name__}: {error}") from error
-    finally:
-        connection.close()
+        return web.Response(body=answer, status=code, headers={**HEADERS, "content-type": kind})
 
 
 def _answer(value: Any, code: int = 200) -> web.Response:

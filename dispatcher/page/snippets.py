@@ -11,6 +11,8 @@ from urllib.parse import quote, urlsplit
 from pytriton.dispatcher.page.tensors import (
     DeclaredTensor,
     example_request,
+    example_values,
+    has_halves,
     inputs,
     is_decoupled,
     outputs,
@@ -19,7 +21,7 @@ from pytriton.ipc.datatypes import NUMERIC
 
 
 def snippets(name: str, config: Mapping[str, Any], http_url: str) -> dict[str, str]:
-    """Return what to copy, by the name of the client; nothing where no HTTP is served.
+    """Return what to copy, by the name of the client; nothing where no HTTP is served, or where no client of these can.
 
     Args:
         name: of the model
@@ -28,7 +30,7 @@ def snippets(name: str, config: Mapping[str, Any], http_url: str) -> dict[str, s
     """
     if not http_url:
         return {}
-    found = {"curl": _curl(name, config, http_url)}
+    found = {} if has_halves(config) else {"curl": _curl(name, config, http_url)}
     if not is_decoupled(config):
         found["tritonclient"] = _tritonclient(name, config, http_url)
         found["pytriton"] = _pytriton(name, config, http_url)
@@ -38,16 +40,10 @@ def snippets(name: str, config: Mapping[str, Any], http_url: str) -> dict[str, s
 def _curl(name: str, config: Mapping[str, Any], http_url: str) -> str:
     path = f"{http_url}/v2/models/{quote(name, safe='')}"
     if is_decoupled(config):
-        values = {one.name: _single(one) for one in inputs(config) if not one.optional}
-        body = json.dumps(values)
+        body = json.dumps(example_values(config))
         return f"curl -sN {shlex.quote(path + '/generate_stream')} -d {shlex.quote(body)}"
     body = json.dumps(example_request(config))
     return f"curl -s {shlex.quote(path + '/infer')} -d {shlex.quote(body)}"
-
-
-def _single(one: DeclaredTensor) -> Any:
-    data = one.example_data() or []
-    return data[0] if len(data) == 1 else data
 
 
 def _array(one: DeclaredTensor) -> str:

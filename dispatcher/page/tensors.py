@@ -8,6 +8,8 @@ from typing import Any
 
 from pytriton.ipc.config_datatypes import of_config
 
+#: What JSON has no form for (KServe v2): curl cannot send them, nor get them.
+HALVES = ("FP16", "BF16")
 #: Of dimensions that may have any size, examples have this one.
 _ANY = 1
 #: A tensor of more elements is no example to copy; it is shown with the first of them.
@@ -46,6 +48,11 @@ class DeclaredTensor:
             value = 0.0
         return [value] * count
 
+    def example_value(self) -> Any:
+        """Return the same as `generate` takes it: of one element, that alone."""
+        data = self.example_data() or []
+        return data[0] if len(data) == 1 else data
+
 
 def inputs(config: Mapping[str, Any]) -> list[DeclaredTensor]:
     """Return the inputs of a model configuration in JSON form."""
@@ -73,6 +80,16 @@ def _tensors(config: Mapping[str, Any], kind: str) -> list[DeclaredTensor]:
         )
         for one in config.get(kind, [])
     ]
+
+
+def has_halves(config: Mapping[str, Any]) -> bool:
+    """Return whether an input or an output cannot be sent as JSON."""
+    return any(one.datatype in HALVES for one in (*inputs(config), *outputs(config)))
+
+
+def example_values(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a model with streams takes at `generate_stream`: a value for each input that it needs."""
+    return {one.name: one.example_value() for one in inputs(config) if not one.optional}
 
 
 def example_request(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,13 @@ import msgspec
 
 from pytriton.dispatcher.page.history import History
 from pytriton.dispatcher.page.snippets import snippets
-from pytriton.dispatcher.page.tensors import DeclaredTensor, example_request, inputs, is_decoupled
+from pytriton.dispatcher.page.tensors import (
+    DeclaredTensor,
+    example_request,
+    example_values,
+    inputs,
+    is_decoupled,
+)
 from pytriton.dispatcher.page.tensors import outputs as declared_outputs
 from pytriton.ipc.lanes.histograms import BOUNDS_S, SIZE_BOUNDS
 from pytriton.ipc.messages.answers import ModelInfo, Status
@@ -70,7 +76,9 @@ def model_view(
         "decoupled": is_decoupled(info.config),
         "inputs": [_tensor(one) for one in inputs(info.config)],
         "outputs": [_tensor(one) for one in declared_outputs(info.config)],
-        "request": example_request(info.config),
+        "request": example_values(info.config)
+        if is_decoupled(info.config)
+        else example_request(info.config),
         "snippets": snippets(name, info.config, status.server.http_url),
         "histograms": _histograms(name, history),
         "slowest": _entries(requests.slowest if requests else ()),

@@ -24,6 +24,7 @@ let rows = [];
 let chosen = null;
 let order = 0;
 let downwards = false;
+let asking = false;
 
 function element(tag, text, className) {
   const made = document.createElement(tag);
@@ -54,15 +55,27 @@ function stateClass(state) {
   return ["failed", "given up", "lost"].includes(state) ? "bad" : "warn";
 }
 
-async function ask(path, options) {
+function parsed(text) {
+  try { return JSON.parse(text); } catch { return { error: text.slice(0, 2000) }; }
+}
+
+// The text of an answer: numbers are shown as they were sent, which JavaScript's own could not hold.
+async function askText(path, options) {
   const token = byId("token").value;
   const headers = token ? { Authorization: `Bearer ${token}` } : {};
   const answer = await fetch(path, { cache: "no-store", headers, ...options });
   const text = await answer.text();
-  let value = null;
-  try { value = JSON.parse(text); } catch { value = { error: text.slice(0, 2000) }; }
-  if (!answer.ok) throw new Error(value.error || `status ${answer.status}`);
-  return value;
+  if (!answer.ok) throw new Error(parsed(text).error || `status ${answer.status}`);
+  return text;
+}
+
+async function ask(path) {
+  return parsed(await askText(path));
+}
+
+// What is read out when it changes; what it says again is not.
+function say(id, text) {
+  if (byId(id).textContent !== text) byId(id).textContent = text;
 }
 
 // ── plots ──────────────────────────────────────────────────────────────────────────────────────
@@ -198,7 +211,13 @@ function showColumns() {
     if (value) {
       const button = element("button", title);
       button.type = "button";
-      button.addEventListener("click", () => { downwards = order === i && !downwards; order = i; showColumns(); showRows(); });
+      button.addEventListener("click", () => {
+        downwards = order === i && !downwards;
+        order = i;
+        showColumns();
+        showRows();
+        byId("columns").children[i].firstChild.focus();
+      });
       head.append(button);
       head.setAttribute("aria-sort", order === i ? (downwards ? "ascending" : "descending") : "none");
     }
@@ -207,17 +226,25 @@ function showColumns() {
 }
 
 async function refresh() {
-  if (byId("paused").checked) return;
+  if (byId("paused").checked || asking) return;
+  asking = true;
   try {
     const found = await ask("view.json");
     rows = found.rows || [];
     byId("headline").textContent = found.headline;
     byId("total").textContent = `${number(found.requests_s || 0)} requests/s, ${number(found.failures_s || 0)} failures/s`;
-    byId("problems").replaceChildren(...found.problems.map((text) => element("li", text)));
+    const problems = found.problems.join("\n");
+    if (byId("problems").dataset.shown !== problems) {
+      byId("problems").dataset.shown = problems;
+      byId("problems").replaceChildren(...found.problems.map((text) => element("li", text)));
+    }
+    say("trouble", "");
     showRows();
     if (chosen !== null) await showModel(false);
   } catch (error) {
-    byId("headline").textContent = `No answer: ${error.message}`;
+    say("trouble", `No answer: ${error.message}. What is shown below is as it was before.`);
+  } finally {
+    asking = false;
   }
 }
 
@@ -263,19 +290,36 @@ function requestTable(requests) {
 function choose(name, focus) {
   chosen = name;
   location.hash = encodeURIComponent(name);
-  showModel(true).then(() => { if (focus) byId("model-title").focus(); });
+  showModel(true).then(() => { if (focus && chosen === name) byId("model-title").focus(); });
+}
+
+function close() {
+  const name = chosen;
+  chosen = null;
+  byId("model").hidden = true;
+  location.hash = "";
+  const button = [...byId("rows").querySelectorAll("button")].find((one) => one.textContent === name);
+  if (button) button.focus();
+}
+
+// The model that the address names; "" where it names none.
+function named() {
+  try { return decodeURIComponent(location.hash.slice(1)); } catch { return ""; }
 }
 
 async function showModel(anew) {
+  const name = chosen;
   let found;
   try {
-    found = await ask(`model.json?name=${encodeURIComponent(chosen)}`);
+    found = await ask(`model.json?name=${encodeURIComponent(name)}`);
   } catch (error) {
+    if (chosen !== name) return;
     byId("model").hidden = false;
-    byId("model-title").textContent = chosen;
+    byId("model-title").textContent = name;
     byId("model-state").textContent = error.message;
     return;
   }
+  if (chosen !== name) return; // it was closed, or another one chosen meanwhile
   byId("model").hidden = false;
   byId("model-title").textContent = found.name;
   byId("model-state").textContent = `${found.state}, version ${found.versions.join(", ")}, ${found.served_by}`;
@@ -294,6 +338,7 @@ async function showModel(anew) {
   byId("log").textContent = found.log.map((one) =>
     [one.timestamp, one.level, one.event, one.exception].filter(Boolean).join(" ")).join("\n");
   if (!anew) return;
+  byId("address").textContent = `POST /v2/models/…/${found.decoupled ? "generate_stream" : "infer"}`;
   byId("request").value = JSON.stringify(found.request, null, 1);
   byId("answer").textContent = "";
   byId("config").textContent = JSON.stringify(found.config, null, 1);
@@ -311,20 +356,24 @@ byId("ask").addEventListener("submit", async (event) => {
   const answer = byId("answer");
   answer.textContent = "…";
   try {
-    const found = await ask(`infer?name=${encodeURIComponent(chosen)}`, {
+    answer.textContent = await askText(`infer?name=${encodeURIComponent(chosen)}`, {
       method: "POST",
       body: byId("request").value,
     });
-    answer.textContent = JSON.stringify(found, null, 1);
   } catch (error) {
     answer.textContent = error.message;
   }
 });
-byId("close").addEventListener("click", () => { chosen = null; byId("model").hidden = true; location.hash = ""; });
+byId("close").addEventListener("click", close);
 byId("filter").addEventListener("input", showRows);
 byId("token").addEventListener("change", refresh);
 byId("instances").addEventListener("change", showRows);
 showColumns();
-if (location.hash.length > 1) choose(decodeURIComponent(location.hash.slice(1)), false);
+if (named()) choose(named(), false);
+addEventListener("hashchange", () => {
+  if (named() === (chosen || "")) return;
+  if (named()) choose(named(), true);
+  else close();
+});
 refresh();
 setInterval(refresh, EVERY_MS);

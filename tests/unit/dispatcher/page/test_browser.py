@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.browser import CHROMIUM, FLAGS, Browser, browser
 from support.models.figures import model, snapshot, work
+from support.running import eventually
 
 from pytriton.dispatcher.base.ports import listening
 from pytriton.dispatcher.operations.server_thread import ServerThread
@@ -18,7 +19,6 @@ from pytriton.ipc.messages.answers import InstanceInfo, ModelInfo, ServerInfo, S
 from pytriton.ipc.messages.figures import Figures
 from pytriton.ipc.messages.requests import RequestEntry, Requests
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")
 
 HOSTILE = "<script>document.title='ran'</script>"
@@ -57,14 +57,8 @@ def url() -> Iterator[str]:
 
 def _shown(url: str, folder: Path) -> tuple[str, str]:
     """Return the page as the browser has it some seconds later, and what it complains of."""
-    command = [
-        str(CHROMIUM),
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-    ]
-    command += [f"--user-data-dir={folder}", "--virtual-time-budget=5000", "--dump-dom", url]
+    command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={folder}"]
+    command += ["--virtual-time-budget=5000", "--dump-dom", url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     return done.stdout, done.stderr
 
@@ -86,6 +80,118 @@ def test_two_hundred_models_are_shown_and_names_are_no_code(url: str, tmp_path: 
     assert page.count("<script") == 1
     assert "<title>pytriton-daemon</title>" in page
     assert "Content Security Policy" not in complaints
+
+
+@pytest.fixture(scope="module")
+def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browser(tmp_path_factory.mktemp("chromium")) as found:
+        yield found
+
+
+def _focused(window: Browser) -> str:
+    """Return what has the focus: its kind, and its text."""
+    one = "document.activeElement"
+    return str(window.run(f"{one}.tagName + ' ' + {one}.textContent"))
+
+
+def _on_model(window: Browser, url: str, name: str) -> None:
+    """Open the page anew, and go to a model's button by the keyboard."""
+    window.open("about:blank")
+    window.open(url)
+    shown = "document.querySelectorAll('#rows button').length"
+    eventually(lambda: window.run(shown) == len(NAMES), "the models are shown")
+    window.run(
+        f"[...document.querySelectorAll('#rows button')].find(b => b.textContent === {name!r}).focus()"
+    )
+
+
+def _shown_model(window: Browser) -> str | None:
+    hidden = window.run("document.getElementById('model').hidden")
+    return None if hidden else str(window.run("document.getElementById('model-title').textContent"))
+
+
+def test_the_keyboard_alone_leads_to_a_model_and_back(window: Browser, url: str) -> None:
+    _on_model(window, url, "model-7")
+    window.press("Enter")
+    eventually(lambda: _focused(window) == "H2 model-7", "the focus is on the model's title")
+    assert _shown_model(window) == "model-7"
+    window.press("Tab")
+    assert _focused(window) == "BUTTON Close"
+    window.press("Enter")
+    assert _shown_model(window) is None
+    assert _focused(window) == "BUTTON model-7"
+
+
+def test_sorting_by_the_keyboard_keeps_the_focus(window: Browser, url: str) -> None:
+    _on_model(window, url, "model-0")
+    heads = "document.querySelectorAll('#columns th')[3]"
+    window.run(f"{heads}.firstChild.focus()")
+    for order in ("descending", "ascending"):
+        window.press("Enter")
+        assert _focused(window) == "BUTTON requests/s"
+        assert window.run(f"{heads}.getAttribute('aria-sort')") == order
+
+
+def test_the_address_chooses_the_model_also_backwards(window: Browser, url: str) -> None:
+    _on_model(window, url, "model-1")
+    window.press("Enter")
+    eventually(lambda: _shown_model(window) == "model-1", "it is shown")
+    window.run("location.hash = 'model-2'")
+    eventually(lambda: _shown_model(window) == "model-2", "the other one is shown")
+    window.run("history.back()")
+    eventually(lambda: _shown_model(window) == "model-1", "the first one is shown again")
+    window.run("history.back()")
+    eventually(lambda: _shown_model(window) is None, "none is shown")
+
+
+@pytest.mark.parametrize("address", ["%", "%E0%A4%A", "nobody"])
+def test_an_address_that_names_nothing_leaves_the_page(
+    window: Browser, url: str, address: str
+) -> None:
+    window.open("about:blank")
+    window.open(f"{url}#{address}")
+    shown = "document.querySelectorAll('#rows button').length"
+    eventually(lambda: window.run(shown) == len(NAMES), "the models are shown")
+
+
+def test_a_screen_reader_meets_names_and_no_chatter(window: Browser, url: str) -> None:
+    """What changes all the time, such as how long the daemon is up, is not read out."""
+    _on_model(window, url, "model-3")
+    window.press("Enter")
+    eventually(lambda: _shown_model(window) == "model-3", "it is shown")
+    roles = window.roles()
+    wanted = {"button", "textbox", "searchbox", "checkbox", "link", "region", "image", "heading"}
+    assert wanted - {role for role, _ in roles} == set()
+    assert [role for role, name in roles if role in wanted and not name] == []
+    live = "[...document.querySelectorAll('[aria-live], [role=status]')].map(one => one.id)"
+    assert window.run(live) == ["trouble", "told", "answer"]
+    assert window.run("document.getElementById('trouble').textContent") == ""
+    assert "up 10 s" in window.run("document.getElementById('headline').textContent")
+
+
+def test_numbers_that_javascript_cannot_hold_are_shown_as_they_were_sent(
+    window: Browser, url: str
+) -> None:
+    """The answer is that of the page's own server, played here: no model is asked."""
+    _on_model(window, url, "model-4")
+    window.press("Enter")
+    eventually(lambda: _shown_model(window) == "model-4", "it is shown")
+    said = '{"data":[9007199254740993,0.10]}'
+    window.run(f"fetch = async () => new Response({said!r})")
+    window.run("document.getElementById('ask').requestSubmit()")
+    text = "document.getElementById('answer').textContent"
+    eventually(lambda: window.run(text) == said, lambda: str(window.run(text)))
+
+
+def test_nothing_was_complained_of(window: Browser, url: str) -> None:
+    """Of all before: no policy was violated, no script failed."""
+    _on_model(window, url, HOSTILE)
+    window.press("Enter")
+    eventually(lambda: _shown_model(window) == HOSTILE, "it is shown")
+    assert window.run("document.title") == "pytriton-daemon"
+    # Advice to whoever writes a page, what browsers ask for by themselves, and a model that there is not.
+    harmless = ("verbose: ", "favicon", "name=nobody")
+    assert [one for one in window.complaints if not any(word in one for word in harmless)] == []
 
 
 def _escaped(text: str) -> str:

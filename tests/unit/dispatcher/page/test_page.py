@@ -242,6 +242,45 @@ def test_a_request_is_passed_on_with_the_rights_of_the_daemon(daemon: Daemon, se
     }
 
 
+def test_a_stream_is_asked_for_as_one_and_shown_as_it_comes(daemon: Daemon, server: str) -> None:
+    daemon.status = status(info("talk", STREAM), http_url=server)
+    headers = {"authorization": "Bearer right"}
+    asked = b'{"prompt": "text"}'
+    answer = daemon.ask("POST", "/page/infer?name=talk", content=asked, headers=headers)
+    assert answer.json()["path"] == "/v2/models/talk/generate_stream"
+    assert answer.json()["body"] == asked.decode()
+    assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+    found = model_view("talk", daemon.status, History(), [], None)
+    assert found is not None
+    assert (found["decoupled"], found["request"]) == (True, {"prompt": "text"})
+
+
+@pytest.mark.parametrize(
+    ("name", "most"), [("_ANSWER_BYTES", 10), ("_STREAM_S", -1.0)], ids=["too large", "too long"]
+)
+def test_of_a_long_stream_the_beginning_is_shown(
+    daemon: Daemon, server: str, monkeypatch: pytest.MonkeyPatch, name: str, most: float
+) -> None:
+    daemon.status = status(info("talk", STREAM), http_url=server)
+    monkeypatch.setattr(f"pytriton.dispatcher.page.asking.{name}", most)
+    headers = {"authorization": "Bearer right"}
+    answer = daemon.ask("POST", "/page/infer?name=talk", content=b"{}", headers=headers)
+    assert answer.text.startswith('{"path": ')
+    assert answer.text.endswith("the page shows no more of it\n")
+
+
+def test_what_cannot_be_written_as_the_model_takes_it_is_said(daemon: Daemon, server: str) -> None:
+    half = {"input": [{"name": "x", "data_type": "TYPE_FP16", "dims": [1]}], "output": []}
+    daemon.status = status(info("half", half), http_url=server)
+    given = {"name": "x", "shape": [1], "datatype": "FP16", "data": ["one"]}
+    answer = daemon.ask(
+        "POST", "/page/infer?name=half", content=json.dumps({"inputs": [given]}),
+        headers={"authorization": "Bearer right"},
+    )  # fmt: skip
+    assert answer.status_code == 400
+    assert "input x" in answer.json()["error"]
+
+
 def test_too_much_is_refused_both_ways(
     daemon: Daemon, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,6 +343,8 @@ def test_snippets_can_be_run_as_they_are() -> None:
     for text in (found["tritonclient"], found["pytriton"]):
         compile(text, "snippet", "exec")
     assert "http://127.0.0.1:8000/v2/models/it%27s/infer" in shlex.split(found["curl"])
+    half = {"input": [{"name": "x", "data_type": "TYPE_BF16", "dims": [1]}], "output": []}
+    assert set(snippets("h", half, "http://h")) == {"tritonclient", "pytriton"}  # JSON has no BF16
     assert set(snippets("s", STREAM, "http://h")) == {"curl"}
     assert "generate_stream" in snippets("s", STREAM, "http://h")["curl"]
     assert snippets("s", CONFIG, "") == {}
