@@ -36,6 +36,7 @@ class Situation:
         problems: of the daemon, in words
         now: seconds since the epoch
         waiting: requests in its queue, as tritonserver says; None: it does not
+        phase: of the daemon: "starting", "ready", "draining" or "stopping"
     """
 
     name: str
@@ -46,6 +47,7 @@ class Situation:
     daemon_events: Sequence[Event] = ()
     problems: Sequence[str] = field(default_factory=tuple)
     waiting: int | None = None
+    phase: str = "ready"
 
     def last(self, *wanted: kinds.Kind, instance: int | None = None) -> Event | None:
         """Return the newest event of these kinds (of an instance)."""
@@ -66,13 +68,14 @@ class Situation:
 
 def explain(situation: Situation) -> tuple[str, list[Finding]]:
     """Return the verdict, one sentence, and what was found, the worst first."""
-    findings = [*_of_server(situation), *_of_model(situation)]
+    findings = [*_of_phase(situation), *_of_server(situation), *_of_model(situation)]
     info = situation.info
     if info is not None:
         for instance in info.instances:
             findings += _of_instance(situation, instance)
         findings += _of_load(info, situation.waiting)
     findings += _of_the_past(situation)
+    findings += _given_up(situation)
     findings += [Finding("notice", "daemon", text, hint(text)) for text in situation.problems]
     findings.sort(
         key=lambda finding: _ORDER.index(finding.severity)
@@ -99,12 +102,53 @@ def _verdict(situation: Situation, findings: Sequence[Finding]) -> str:
 # ── what can be found ────────────────────────────────────────────────────────────────────────────
 
 
+def _of_phase(situation: Situation) -> Iterator[Finding]:
+    """Tell of a daemon that is about to leave: its models are as good as gone."""
+    if situation.phase == "stopping":
+        yield Finding("down", "daemon", "the daemon is stopping", "Ask another one, or start it.")
+    elif situation.phase == "draining":
+        began = _last_of_daemon(situation, kinds.DRAINING)
+        by = f", as {began.who} asked" if began is not None and began.who else ""
+        text = f"the daemon drains{by}: it answers requests, is not ready, and takes no changes"
+        advice = (
+            "Its machine is to go: ask another daemon. Should it stay: pytriton-daemon restart."
+        )
+        yield Finding("degraded", "drain", text, advice, began.at if began is not None else None)
+
+
+#: What was to change the daemon, and was given up; and what shows that a later try was not.
+_GIVEN_UP = (
+    (kinds.NOT_UPGRADED, (kinds.UPGRADED, kinds.STARTED), "the daemon was to be upgraded",
+     "this version goes on",
+     "Mend what it says, and try again; pytriton-daemon restart takes the new version at once, with a pause."),
+    (kinds.SERVER_NOT_REPLACED, (kinds.SERVER_REPLACED, kinds.STARTED), "tritonserver was to be replaced",
+     "the one that runs serves on", "`pytriton-daemon logs` has its last words."),
+    (kinds.NOT_RELOADED, (kinds.RELOADED, kinds.STARTED), "settings were to be read anew",
+     "the old ones hold", "Mend the settings file, and reload again."),
+)  # fmt: skip
+
+
+def _given_up(situation: Situation) -> Iterator[Finding]:
+    """Tell of what somebody wanted of the daemon in the recent past, and did not get."""
+    for failed, done, what, instead, advice in _GIVEN_UP:
+        last = _last_of_daemon(situation, failed, *done)
+        if last is None or last.kind != failed.name or last.at < situation.now - RECENT_S:
+            continue
+        by = f" by {last.who}" if last.who else ""
+        text = f"{what}{by}, which failed, and {instead}: {last.reason}"
+        yield Finding("notice", "daemon", text, _joined(hint(last.reason), advice), last.at)
+
+
+def _last_of_daemon(situation: Situation, *wanted: kinds.Kind) -> Event | None:
+    names = {kind.name for kind in wanted}
+    return next((one for one in reversed(situation.daemon_events) if one.kind in names), None)
+
+
 def _of_server(situation: Situation) -> Iterator[Finding]:
     server = situation.server
     if server.state in ("ready", "serving", "running"):
         return
-    names = (kinds.SERVER_ENDED.name, kinds.SERVER_FAILED.name, kinds.SERVER_LATER.name)
-    last = next((one for one in reversed(situation.daemon_events) if one.kind in names), None)
+    last = _last_of_daemon(situation, kinds.SERVER_ENDED, kinds.SERVER_FAILED, kinds.SERVER_LATER)
     why = f": {last.reason}" if last is not None and last.reason else ""
     advice = "It is started again by itself; `pytriton-daemon logs` has its last words."
     yield Finding("down", "tritonserver", f"tritonserver is {server.state}{why}", advice)
@@ -135,15 +179,33 @@ def _of_model(situation: Situation) -> Iterator[Finding]:
             "down", "unloaded", text, "Have that client load it again, or register it anew."
         )
     elif info.state == "asleep":
-        slept = situation.last(kinds.SLEPT)
-        text = slept.reason if slept is not None else "it has not been loaded yet"
-        yield Finding("notice", "asleep", text, "Nothing need be done: a request wakes it.")
-    elif info.state == "waking":
+        yield _asleep(situation)
+    elif info.state in ("waking", "starting", "unready"):
         yield from _waiting_for_memory(situation)
     refused = situation.last(kinds.REFUSED, kinds.READY_AGAIN, *_CHANGES)
     if refused is not None and refused.kind == kinds.REFUSED.name and info.state != "ready":
         text = f"tritonserver refused it: {refused.reason}"
         yield Finding("down", "tritonserver", text, hint(refused.reason), refused.at)
+
+
+def _asleep(situation: Situation) -> Finding:
+    slept = situation.last(kinds.SLEPT)
+    why = slept.reason if slept is not None else "it has not been loaded yet"
+    # A worker that served shows that whatever was before is over.
+    trouble = situation.last(kinds.NO_MEMORY, kinds.CRASH_LOOP, kinds.READY, kinds.WOKEN, *_CHANGES)
+    if trouble is None or trouble.kind not in (kinds.NO_MEMORY.name, kinds.CRASH_LOOP.name):
+        return Finding("notice", "asleep", why, "Nothing need be done: a request wakes it.")
+    if trouble.kind == kinds.NO_MEMORY.name:
+        advice = "`pytriton-daemon status` shows the budget; more of it, or models that may sleep, would help."
+        text = f"there was no memory when it was to wake: {trouble.reason}"
+        return Finding("degraded", "memory", text, advice, trouble.at)
+    text = f"its workers were in a crash loop before it fell asleep ({why}): {trouble.reason}"
+    advice = _joined(
+        hint(trouble.reason),
+        "The next request starts one again.",
+        f"Its words: pytriton-daemon logs {situation.name}.",
+    )
+    return Finding("degraded", "crash_loop", text, advice, trouble.at)
 
 
 def _waiting_for_memory(situation: Situation) -> Iterator[Finding]:

@@ -69,6 +69,96 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
         "",
         "",
     ),
+    "starts, and waits for memory": (
+        situation(info(state="starting"), event(kinds.WAITS_FOR_MEMORY, "it needs 600 MiB")),
+        "m is starting: it waits for memory: it needs 600 MiB",
+        "memory",
+        "models that may sleep, would help",
+    ),
+    "could not wake for want of memory": (
+        situation(
+            info(state="asleep"),
+            event(kinds.SLEPT, "idle"),
+            event(kinds.NO_MEMORY, "it needs 9 GiB"),
+        ),
+        "m is asleep: there was no memory when it was to wake: it needs 9 GiB",
+        "memory",
+        "shows the budget",
+    ),
+    "could not wake, and did later": (
+        situation(
+            info(state="asleep"),
+            event(kinds.NO_MEMORY, "it needs 9 GiB"),
+            event(kinds.WOKEN),
+            event(kinds.SLEPT, "idle for 600 s"),
+        ),
+        "m is asleep: idle for 600 s",
+        "asleep",
+        "a request wakes it",
+    ),
+    "sleeps after a crash loop": (
+        situation(
+            info(state="asleep"),
+            event(kinds.READY),
+            event(kinds.CRASH_LOOP, "No module named 'torch'"),
+            event(kinds.SLEPT, "model n needs its memory"),
+        ),
+        "m is asleep: its workers were in a crash loop before it fell asleep (model n needs its memory): No module",
+        "crash_loop",
+        "A package is missing",
+    ),
+    "cannot wake: a crash loop": (
+        situation(info(_LOOPS, state="waking"), event(kinds.CRASH_LOOP, "no weights")),
+        "m is waking: instance 0 is in a crash loop: 4 in a row ended",
+        "crash_loop",
+        "pytriton-daemon logs m",
+    ),
+    "drains": (
+        situation(
+            info(instance()),
+            phase="draining",
+            daemon_events=[event(kinds.DRAINING, who="user 7, process 8")],
+        ),
+        "m is ready, but the daemon drains, as user 7, process 8 asked: it answers requests, is not ready",
+        "drain",
+        "ask another daemon",
+    ),
+    "stops": (
+        situation(info(instance()), phase="stopping"),
+        "m is ready, but the daemon is stopping",
+        "daemon",
+        "",
+    ),
+    "an upgrade was given up": (
+        situation(
+            info(instance()),
+            daemon_events=[
+                event(kinds.STARTED, ago_s=60),
+                event(kinds.NOT_UPGRADED, "it serves models of model repositories", who="user 7"),
+            ],
+        ),
+        "m is ready; the daemon was to be upgraded by user 7, which failed, and this version goes on: it serves",
+        "daemon",
+        "pytriton-daemon restart",
+    ),
+    "an upgrade was given up, a later one not": (
+        situation(
+            info(instance()),
+            daemon_events=[event(kinds.NOT_UPGRADED, "no"), event(kinds.UPGRADED)],
+        ),
+        "m is ready: nothing is wrong",
+        "",
+        "",
+    ),
+    "settings that are wrong": (
+        situation(
+            info(instance()),
+            daemon_events=[event(kinds.NOT_RELOADED, "no setting 'http_prot'")],
+        ),
+        "m is ready; settings were to be read anew, which failed, and the old ones hold: no setting",
+        "daemon",
+        "Mend the settings file",
+    ),
     "not loaded yet": (
         situation(info(state="asleep")),
         "m is asleep: it has not been loaded yet",
