@@ -63,6 +63,8 @@ class EventLog:
         self._recent: OrderedDict[str, deque[Event]] = OrderedDict()
         self._waiting: deque[Event] = deque()
         self._lost = 0
+        #: Events that are missing in the files, all of them.
+        self.lost = 0
         self._problem: str | None = None
         self._changed = threading.Condition()
         self._closing = self._writing = False
@@ -120,6 +122,7 @@ class EventLog:
                 self._waiting.append(event)
             else:
                 self._lost += 1
+                self.lost += 1
             if self._thread is None:
                 self._thread = threading.Thread(target=self._write, name="event log", daemon=True)
                 self._thread.start()
@@ -166,9 +169,10 @@ class EventLog:
                     journal.append(b"".join(_encode(event) + b"\n" for event in some))
             except OSError as error:
                 problem = error.strerror or str(error)
-                missing = len(some) - (0 if asked or not lost else 1) + (0 if asked else lost)
+                missing = len(some) - (0 if asked or not lost else 1)
                 with self._changed:
-                    self._lost += missing
+                    self._lost += missing + (0 if asked else lost)
+                    self.lost += missing
         self._problem = problem
 
     # ── the files ────────────────────────────────────────────────────────────────────────────────

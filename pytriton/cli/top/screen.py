@@ -89,6 +89,8 @@ class TopApp(App[None]):
         #: What the pane below shows of the chosen model.
         self._pane: Callable[[str], list[Text]] = self._log_lines
         self._figures: messages.Figures | None = None
+        #: Since when the daemon has not answered, and why; "" while it does.
+        self._silent = ""
         self._rows: list[Row] = []
         self._shown: list[Row] = []
 
@@ -123,12 +125,19 @@ class TopApp(App[None]):
         try:
             figures, rows = self._feed.take()
         except CliError as error:
-            self.call_from_thread(self._say, str(error))
+            self.call_from_thread(self._lost, str(error))
             return
         self.call_from_thread(self._taken, figures, rows)
 
+    def _lost(self, why: str) -> None:
+        """Show that what is on the screen is old: the daemon may come back."""
+        since = self._silent.partition(":  ")[0] or time.strftime("no answer since %H:%M:%S")
+        self._silent = f"{since}:  {why}"
+        self._show()
+
     def _taken(self, figures: messages.Figures, rows: list[Row]) -> None:
         self._figures, self._rows = figures, rows
+        self._silent = ""
         self._show()
         chosen = self._chosen()
         if chosen is not None and self.query_one("#log").has_class("shown"):
@@ -145,6 +154,8 @@ class TopApp(App[None]):
         facts += [f"only *{self._containing}*"] if self._containing else []
         facts += ["PAUSED"] if self._paused else []
         head = Text(f"{headline(figures.daemon, figures.at)}\n{', '.join(facts)}")
+        if self._silent:
+            head = Text(f"{self._silent}\nas it was then: ", style="red").append(head)
         for problem in figures.daemon.problems:
             head.append(f"\n{problem}", style="red")
         self.query_one("#head", Static).update(head)
@@ -261,8 +272,11 @@ class TopApp(App[None]):
             return
         model = chosen.model
         wanted = self._desired(model)
-        if wanted is None or wanted + more < 1:
-            self._say(f"{model} cannot have {(wanted or 0) + more} instances")
+        if wanted is None:
+            self._say(f"{model} has no workers that could be scaled")
+            return
+        if wanted + more < 1:
+            self._say(f"{model} cannot have {wanted + more} instances")
             return
         self._confirm(
             f"Scale {model} from {wanted} to {wanted + more} instances?",
@@ -272,7 +286,7 @@ class TopApp(App[None]):
     def _desired(self, model: str) -> int | None:
         for one in self._rows:
             if one.model == model and not one.instance:
-                return one.instances[1] or None
+                return one.instances[1] if one.instances[1] or one.state == "asleep" else None
         return None
 
     def action_rollback(self) -> None:

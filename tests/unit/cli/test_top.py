@@ -201,17 +201,50 @@ def test_the_last_instance_stays() -> None:
     on_screen(feed, play)
 
 
-def test_a_failure_is_said_and_the_table_stays() -> None:
+def test_a_daemon_that_is_silent_is_said_to_be_until_it_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     feed = FakeFeed(TWO)
 
     async def play(app: TopApp, pilot: Pilot[None]) -> None:
         feed.failure = CliError(ExitCode.NO_DAEMON, "no daemon runs")
         app._ask()
         await settled(app, pilot)
-        assert "no daemon runs" in said(app, "said")
+        assert re.match(
+            r"no answer since [0-9:]{8}:  no daemon runs\nas it was then: ready", said(app, "head")
+        )
+        since = said(app, "head")
+        monkeypatch.setattr("pytriton.cli.top.screen.time.strftime", lambda _: "later")
+        app._ask()
+        await settled(app, pilot)
+        assert said(app, "head") == since
         assert len(table(app)) == 4
+        feed.failure = None
+        app._ask()
+        await settled(app, pilot)
+        assert said(app, "head").startswith("ready, pid 1")
 
     on_screen(feed, play)
+
+
+@pytest.mark.parametrize(
+    ("state", "key", "asks"),
+    [("asleep", "plus", "from 0 to 1 instances"), ("ready", "plus", ""), ("asleep", "minus", "")],
+)
+def test_a_model_without_instances(state: str, key: str, asks: str) -> None:
+    """One that sleeps can be scaled; one that tritonserver runs itself has no workers."""
+    bare = msgspec.structs.replace(model("m", work(1)), state=state, desired=0, instances=[])
+
+    async def play(app: TopApp, pilot: Pilot[None]) -> None:
+        await pilot.press(key)
+        assert isinstance(app.screen, Question) == bool(asks)
+        if asks:
+            assert asks in str(app.screen.query_one(Static).render())
+        else:
+            wrong = "cannot have -1 instances" if state == "asleep" else "no workers that could"
+            assert wrong in said(app, "said")
+
+    on_screen(FakeFeed(snapshot(1010, bare)), play)
 
 
 def test_two_hundred_models_are_shown_and_the_cursor_stays_on_its_own() -> None:
