@@ -7,6 +7,7 @@ registration that fails. Then everything that it shows and writes is searched.
 from __future__ import annotations
 
 import json
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from uuid import uuid4
 import msgspec
 import numpy as np
 import pytest
+import trustme
 from support.forking import command
 from support.metric_receiver import MetricReceiver, metric_receiver
 from support.models.inference import Inference
@@ -36,9 +38,12 @@ SECRETS = {
     for name in (
         "token", "key", "wrong-token", "closure", "variable", "default",
         "input", "output", "parameter", "header", "prompt", "completion",
-        "otlp-header",
+        "otlp-header", "webhook-secret", "webhook-path",
     )
 }  # fmt: skip
+_CERTIFICATE = trustme.CA().issue_cert("127.0.0.1")
+#: A line from the middle of the key's file.
+SECRETS["tls-key"] = _CERTIFICATE.private_key_pem.bytes().decode().splitlines()[2]
 #: A model's own words are its own: clients, its log and its page get them, but not what counts and decides.
 RAISED, PRINTED = (f"{name}-{uuid4().hex}" for name in ("raised", "printed"))
 
@@ -122,12 +127,17 @@ def daemon(
     patch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", f"{receiver.url}/v1/metrics")
     patch.setenv("OTEL_EXPORTER_OTLP_METRICS_HEADERS", f"api-key={SECRETS['otlp-header']}")
     patch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "500")
+    _CERTIFICATE.private_key_pem.write_to_path(folder / "tls.key")
+    _CERTIFICATE.cert_chain_pems[0].write_to_path(folder / "tls.pem")
     try:
         with RunningDaemon.start(
             access_token=SECRETS["token"],
             openai_keys_file=str(keys),
             operations="127.0.0.1:0",
             operations_token=True,
+            operations_certificate=str(folder / "tls.pem"),
+            operations_key=str(folder / "tls.key"),
+            webhooks=str(_webhooks(folder)),
             log_level="debug",
         ) as running:
             _serve(running)
@@ -136,6 +146,17 @@ def daemon(
             yield running
     finally:
         patch.undo()
+
+
+def _webhooks(folder: Path) -> Path:
+    """Write the file of a webhook whose address nobody answers at: each failed post is told."""
+    secret = folder / "hook.secret"
+    secret.write_text(SECRETS["webhook-secret"])
+    secret.chmod(0o600)
+    file = folder / "hooks.toml"
+    url = f"http://127.0.0.1:1/{SECRETS['webhook-path']}"
+    file.write_text(f'[[webhook]]\nname = "obey"\nurl = "{url}"\nsecret_file = "{secret.name}"\n')
+    return file
 
 
 def _serve(daemon: RunningDaemon) -> None:
@@ -211,8 +232,9 @@ def _page(
     url = daemon.client.status().operations[0]
     headers = {"authorization": f"Bearer {token}", "accept": accept or "*/*"}
     request = urllib.request.Request(f"{url}{path}", body, headers)
+    trusting = ssl._create_unverified_context()
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=60, context=trusting) as answer:
             return answer.status, answer.read().decode("utf-8", "replace")
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -221,6 +243,29 @@ def _page(
 def _command(daemon: RunningDaemon, *arguments: str) -> str:
     done = command(*arguments, "--runtime-dir", daemon.config.runtime_dir)
     done.check_returncode()
+    return done.stdout + done.stderr
+
+
+def _checked(daemon: RunningDaemon, *arguments: str) -> str:
+    """Return what a command says of a settings file that has the secrets."""
+    config, folder = daemon.config, Path(daemon.config.webhooks or "").parent
+    file = folder / "settings.toml"
+    told = {
+        name: getattr(config, name) for name in ("operations_key", "webhooks", "openai_keys_file")
+    }
+    file.write_text(
+        f'access_token = "{SECRETS["token"]}"\n'
+        + f'operations_certificate = "{config.operations_certificate}"\n'
+        + "".join(f'{name} = "{value}"\n' for name, value in told.items())
+    )
+    file.chmod(0o600)
+    done = command(*arguments, "--config", str(file))
+    return done.stdout + done.stderr
+
+
+def _profile(daemon: RunningDaemon) -> str:
+    """Return what py-spy sees of a worker; without it, why it cannot be had."""
+    done = command("profile", "obey", "--seconds", "1", "--runtime-dir", daemon.config.runtime_dir)
     return done.stdout + done.stderr
 
 
@@ -247,6 +292,9 @@ def shown(daemon: RunningDaemon, receiver: MetricReceiver) -> Shown:
         "top --once": _command(daemon, "top", "--once"),
         "explain, the command": _command(daemon, "explain", "obey"),
         "status, the command": _command(daemon, "status"),
+        "doctor": _checked(daemon, "doctor"),
+        "print-config": _checked(daemon, "start", "--print-config"),
+        "profile": _profile(daemon),
         "event files": _files(daemon.config.state_path, "**/*.jsonl"),
         "command lines": "\n".join(" ".join(child.cmdline()) for child in daemon.children()),
     }
@@ -288,7 +336,13 @@ def test_no_secret_is_shown(shown: Shown, secret: str) -> None:
 
 def test_all_of_it_says_something(shown: Shown) -> None:
     """What is empty would pass, too."""
-    words = {"other log": "RuntimeError", "page of the other": "talk", "command lines": "worker"}
+    words = {
+        "other log": "RuntimeError",
+        "page of the other": "talk",
+        "command lines": "worker",
+        "doctor": "tritonserver",
+        "print-config": "operations_key",
+    }
     for where, text in shown.all.items():
         assert words.get(where, "obey") in text, where
 
