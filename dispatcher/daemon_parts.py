@@ -227,6 +227,7 @@ class DaemonParts(ABC):
         )
         self.figures.webhooks = self._webhooks.figures
         self.figures.openai = self.openai.metrics
+        self.figures.events_lost = lambda: self.event_log.lost
         self.figures.shared_weights = lambda: shared_entries.size_of_all(self.rundir.shared)
         #: Single requests: access logs, the slowest, the failed.
         self.requests = RequestCollector(self.registry, self.rundir.access_log_file, logs.open_file)

@@ -196,7 +196,7 @@ OTLP_EXPORTS = Family(
 FAMILIES: tuple[Family, ...] = (
     # ── the daemon ───────────────────────────────────────────────────────────────────────────────
     Family(
-        "info", "gauge", "1, with the daemon's version and its state: starting, ready or stopping.",
+        "info", "gauge", "1, with the daemon's version and its state: starting, ready, draining or stopping.",
         ("version", "state"), _build,
     ),
     _daemon("start_time_seconds", "gauge", "When the daemon was started, since the epoch.",
@@ -209,6 +209,9 @@ FAMILIES: tuple[Family, ...] = (
     _daemon("dropped_log_lines", "counter",
             "Lines of workers and tritonserver that were left out, since more was printed than the log takes.",
             lambda daemon: daemon.lines_dropped),
+    _daemon("lost_events", "counter",
+            "Events that are missing in the files of the event log: its disk was full, or too slow.",
+            lambda daemon: daemon.events_lost),
     _daemon("state_directory_free_bytes", "gauge",
             "Free bytes of the file system of the state directory.",
             lambda daemon: daemon.disk_free),
@@ -269,6 +272,10 @@ FAMILIES: tuple[Family, ...] = (
     _model("ready_instances", "gauge", "Instances that can serve; spares are not counted.", _ready),
     _model("spare_workers", "gauge", "Workers that a model should have beyond its instances.",
            lambda model: model.spares),
+    _model("ready_spare_workers", "gauge", "Spares that are loaded, and ready to take over.",
+           lambda model: sum(one.state == "ready" and one.spare for one in model.instances)),
+    _model("wakes", "counter", "How often the model slept and got a worker again.",
+           lambda model: model.wakes),
     _model("retried_requests", "counter", "Requests that were tried again after their worker was lost.",
            lambda model: model.retries),
     _model("poison_verdicts", "counter", "Requests that were taken to be what ends workers.",

@@ -83,6 +83,7 @@ class Snapshots:
         exports: tells what has become of what was sent by OTLP.
         shared_weights: tells how many bytes workers share.
         openai: tells what the OpenAI front has counted.
+        events_lost: tells how many events the files of the event log lack.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Snapshots:
         self.exports: Callable[[], Mapping[str, int]] = dict
         self.shared_weights: Callable[[], int] = lambda: 0
         self.openai: Callable[[], Awaitable[Sequence[Told]]] | None = None
+        self.events_lost: Callable[[], int] = lambda: 0
         self._status = status
         self._metrics_url = metrics_url
         self._state_dir = state_dir
@@ -203,6 +205,7 @@ class Snapshots:
             memory_waits=accounts.waits,
             memory_refusals=accounts.refusals,
             shared_weights=self.shared_weights(),
+            events_lost=self.events_lost(),
         )
 
     def _of_model(self, info: messages.ModelInfo, queue: Sequence[QueueFigures]) -> ModelFigures:
@@ -220,6 +223,7 @@ class Snapshots:
             spares=spec.spares if spec is not None else 0,
             retries=tally.retries,
             poison=tally.poison,
+            wakes=tally.wakes,
             logged=tally.records_logged,
             not_logged=tally.records_left_out,
             error=info.error,

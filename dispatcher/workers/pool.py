@@ -64,7 +64,7 @@ class Pool:
         self._workers: dict[str, Worker] = {}
         self._changed = asyncio.Condition()
         #: Whether it sleeps, and how long batches wait for the worker that wakes it.
-        self.sleep = Sleep(spec.name, policy.wake_bounds, self._events, asleep=asleep)
+        self.sleep = Sleep(spec.name, policy.wake_bounds, self._events, tally, asleep=asleep)
         self._instances = Instances(spec, self.sleep)
         #: The proxies that are attached, each with its worker.
         self.proxies = ServedProxies(

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.events.events import Events
+from pytriton.dispatcher.workers.tally import Tally
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 
@@ -34,6 +35,7 @@ class Sleep:
         model: its name
         bounds: of waiting
         events: takes what is decided
+        tally: counts
         asleep: whether it begins so: registered, and not loaded
 
     Attributes:
@@ -46,7 +48,13 @@ class Sleep:
     """
 
     def __init__(
-        self, model: str, bounds: WakeBounds, events: Events, *, asleep: bool = False
+        self,
+        model: str,
+        bounds: WakeBounds,
+        events: Events,
+        tally: Tally | None = None,
+        *,
+        asleep: bool = False,
     ) -> None:
         self.asleep = asleep
         self.waking = False
@@ -56,6 +64,7 @@ class Sleep:
         self._model = model
         self._bounds = bounds
         self._events = events
+        self._tally = tally or Tally()
         self._since = asyncio.get_running_loop().time()
         self._woken_at = 0.0
         self._why = ""
@@ -113,6 +122,7 @@ class Sleep:
         slept_s, took_s = self._woken_at - self._since, now - self._woken_at
         self.asleep = self.waking = False
         self.queued = 0
+        self._tally.wakes += 1
         self._events.tell(
             kinds.WOKEN,
             reason=f"{self._why}, after {slept_s:.0f} s asleep",

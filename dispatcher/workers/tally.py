@@ -63,6 +63,7 @@ class Tally:
         instances: by version and number; those from the declared number on are spares.
         retries: requests that were tried again after their worker was lost.
         poison: requests that were taken to be what ends workers.
+        wakes: how often the model slept and got a worker again.
         failed: requests that failed because their worker was "lost", or "hung".
         records_logged, records_left_out: requests that the access log has, and that there was no room or time for.
     """
@@ -71,6 +72,7 @@ class Tally:
         self.instances: dict[tuple[int, int], InstanceTally] = {}
         self.retries = 0
         self.poison = 0
+        self.wakes = 0
         self.failed: Counter[str] = Counter()
         self.records_logged = 0
         self.records_left_out = 0
@@ -97,6 +99,7 @@ class Tally:
             dict(self.failed),
             self.records_logged,
             self.records_left_out,
+            self.wakes,
         )
 
     def adopt(self, state: TallyState) -> None:
@@ -108,7 +111,7 @@ class Tally:
             )
             instance.ends, instance.starts = Counter(one.ends), one.starts
             instance.user_series = one.user_series
-        self.retries, self.poison = state.retries, state.poison
+        self.retries, self.poison, self.wakes = state.retries, state.poison, state.wakes
         self.failed = Counter(state.failed)
         self.records_logged, self.records_left_out = state.records_logged, state.records_left_out
 

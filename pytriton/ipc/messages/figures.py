@@ -125,6 +125,7 @@ class ModelFigures(msgspec.Struct, frozen=True):
         spares: workers beyond these.
         retries: requests tried again after their worker was lost.
         poison: requests that were taken to be what ends workers.
+        wakes: how often it slept and got a worker again.
         logged, not_logged: requests that its access log has, and that there was no room or time for.
         work: of all its instances together, and failures that only the daemon sees.
         queue: by version; empty when tritonserver was not asked, or did not answer in time.
@@ -140,6 +141,7 @@ class ModelFigures(msgspec.Struct, frozen=True):
     spares: int = 0
     retries: int = 0
     poison: int = 0
+    wakes: int = 0
     logged: int = 0
     not_logged: int = 0
     error: Optional[str] = None
@@ -183,6 +185,7 @@ class DaemonFigures(msgspec.Struct, frozen=True):
         memory_slept, memory_waits, memory_refusals: models that slept for others, loads that had to wait for memory,
             and that came to nothing.
         shared_weights: bytes that workers share.
+        events_lost: events that are missing in the files of the event log.
     """
 
     version: str
@@ -209,6 +212,7 @@ class DaemonFigures(msgspec.Struct, frozen=True):
     memory_waits: int = 0
     memory_refusals: int = 0
     shared_weights: int = 0
+    events_lost: int = 0
 
 
 class Figures(Message, frozen=True):

@@ -151,12 +151,15 @@ def test_a_full_disk_costs_events_of_the_files_and_tells_how_many(
         assert "No space left" in (log.problem or "")
         assert [event.reason for event in log.about("m")] == ["first"]
         assert _kinds(log) == ["crashed"]  # memory has it
+        assert log.lost == 1
+        log._write_all(log.about("m"))
+        assert log.lost == 2
         full.clear()
         log._write_all(log.about("m"))
         assert log.problem is None
     with opened(tmp_path) as log:
         lost = [event.numbers for event in log.all() if event.kind == "events_lost"]
-        assert lost == [{"events": 1}]
+        assert lost == [{"events": 2}]
 
 
 def test_a_disk_that_is_too_slow_does_not_hold_up_who_tells(

@@ -57,6 +57,7 @@ def test_an_idle_model_sleeps_and_a_request_wakes_it(sleeper: Sleeper) -> None:
     assert len(brain.alive("m")) == 1
     assert sleeper.state() == "ready"
     assert sleeper.event("woken").numbers["asleep_s"] > 1000.0
+    assert dict(brain.daemon.registry.ledger.items())["m"].wakes == 1  # the three woke it together
     brain.advance(50.0)
     assert sleeper.state() == "ready"  # what was before it slept does not count
     sleeper.fall_asleep()

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from pytriton.dispatcher.events.events import Events
 from pytriton.dispatcher.workers.verdicts import Verdicts
 from pytriton.ipc import messages
 from pytriton.ipc.lanes.gauge import Reading
@@ -77,6 +78,26 @@ def test_many_in_a_row_are_the_models_fault() -> None:
     verdict = loss(losses=2, in_row=8)
     assert verdict.whole
     assert "8 requests of one batch" in verdict.text
+
+
+def test_events_name_the_request_and_the_proxy_names_it_in_the_error() -> None:
+    told: list[messages.Event] = []
+    worker: Any = Busy(3.0)
+
+    async def judge() -> list[messages.Verdict]:
+        verdicts = Verdicts(LIMITED, {"w": worker}, events=Events([told.append]))
+        lost = messages.LaneLost("r", "gone", 2, in_row=1, request_id="order\n17")
+        overdue = messages.BatchOverdue("r", "w", taken=True, request_id="order-18")
+        found = [await verdicts.on_loss(lost), verdicts.on_overdue(overdue)]
+        await asyncio.gather(*verdicts._aside)
+        return found
+
+    poison, hang = asyncio.run(judge())
+    assert [one.kind for one in told] == ["poison", "hang", "batch_failed"]
+    assert told[0].reason == f"{poison.text} [request id: order?17]"
+    assert told[1].reason.endswith("(execution_timeout_s) [request id: order-18]")
+    assert told[2].reason == f"{hang.text} [request id: order-18]"
+    assert "request id" not in poison.text + hang.text
 
 
 def test_while_the_workers_are_stopped_nothing_is_tried_again() -> None:
