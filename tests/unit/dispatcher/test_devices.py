@@ -36,6 +36,6 @@ def test_each_instance_has_its_own_and_spares_go_round() -> None:
     world = msgspec.structs.replace(SPEC.world, env={"CUDA_VISIBLE_DEVICES": "7"})
     devices = ["0", "1,2", "", None]
     spec = msgspec.structs.replace(SPEC, world=world, instances=4, spares=1, devices=devices)
-    environments = [worker_process._environment(spec, instance, None) for instance in range(5)]
+    environments = [{**world.env, **worker_process._device(spec, at)} for at in range(5)]
     seen = [env["CUDA_VISIBLE_DEVICES"] for env in environments]
     assert seen == ["0", "1,2", "", "7", "0"]
