@@ -46,11 +46,22 @@ def ray_cluster(nodes: int) -> Iterator[Any]:
     )
     try:
         for _ in range(nodes - 1):
-            cluster.add_node(**OF_EACH_NODE)
+            add_node(cluster)
         yield cluster
     finally:
         ray.shutdown()
         cluster.shutdown()
+
+
+def add_node(cluster: Any) -> None:
+    """Have another node join; Ray gives each 30 s to start, which a busy machine may need more than once."""
+    for left in (2, 1, 0):
+        try:
+            cluster.add_node(**OF_EACH_NODE)
+            return
+        except Exception as error:  # noqa: PERF203
+            if "timed out during startup" not in str(error) or not left:
+                raise
 
 
 def start_balancer(

@@ -15,7 +15,7 @@ import psutil
 from support.ports import lasting_port
 from support.ray_nodes import (
     FLAGS,
-    OF_EACH_NODE,
+    add_node,
     end_balancer,
     processes_here,
     ray_cluster,
@@ -37,6 +37,8 @@ NODES = 3
 INSTANCES = {"single": 1, "double": 2, "batched": 6}
 _NAME = "chaos"
 _MENDED_S = 180.0
+#: After that the controller has looked at all nodes anew.
+_KNOWN_S = 2.0
 
 
 class Ground:
@@ -90,7 +92,7 @@ class Ground:
 
     def add_node(self) -> None:
         """Have another node join."""
-        self.cluster.add_node(**OF_EACH_NODE)
+        add_node(self.cluster)
 
     def end_balancer(self) -> None:
         """Kill `fleet balance`, and start it again, as a service manager would."""
@@ -99,12 +101,19 @@ class Ground:
         self.balancer = self._start_balancer()
 
     def mended(self) -> None:
-        """Wait until every node has a daemon and every model all its instances, as far as the controller knows."""
+        """Wait until every node has a daemon and every model all its instances, as far as the controller knows.
+
+        What it knows may be of before the fault, so it has to be so for a while.
+        """
         deadline = time.monotonic() + _MENDED_S
-        while (story := self._story()) is not None:
-            if time.monotonic() > deadline:
+        since = time.monotonic()
+        while time.monotonic() - since < _KNOWN_S:
+            story = self._story()
+            if story is not None:
+                since = time.monotonic()
+            if since > deadline:
                 raise TimeoutError(f"not mended after {_MENDED_S:g} s: {story}")
-            time.sleep(0.5)
+            time.sleep(0.2)
 
     def close(self) -> None:
         """End it."""
