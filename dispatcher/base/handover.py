@@ -122,6 +122,7 @@ class TallyState(msgspec.Struct, frozen=True):
     failed: dict[str, int] = {}
     records_logged: int = 0
     records_left_out: int = 0
+    wakes: int = 0
 
 
 class ListenerState(msgspec.Struct, frozen=True):

@@ -171,11 +171,11 @@ def test_counters_go_on() -> None:
     instance.ended = NOTHING._replace(calls=5, failed=(1, 0, 0, 0, 0))
     instance.starts = 3
     instance.ends["hang"] += 1
-    tally.retries, tally.failed["lost"] = 7, 2
+    tally.retries, tally.wakes, tally.failed["lost"] = 7, 3, 2
     document = msgspec.msgpack.encode(tally.hand_over("m"))
     other = Tally()
     other.adopt(msgspec.msgpack.decode(document, type=TallyState))
     assert other.of(2, 1).ended.plus(NOTHING) == instance.ended
     assert other.of(2, 1).counts().plus(instance.ended).calls == 10
     assert (other.of(2, 1).ends, other.of(2, 1).starts) == ({"hang": 1}, 3)
-    assert (other.retries, other.failed) == (7, {"lost": 2})
+    assert (other.retries, other.wakes, other.failed) == (7, 3, {"lost": 2})
