@@ -18,8 +18,9 @@ class Canary:
         share: of the nodes that get it first, at least one; and of the requests that balancers send there
         watch_s: seconds for which it is watched before the other nodes get it
         failures: how much more of its requests may fail than of the old version's, 0 to 1
-        slower: how many times as long as the old version's its calls may take: their mean, and their 95th percentile
-        calls: how many of both there have to be before they are compared
+        slower: how many times as long as the old version's its calls may take, in the second half of the watch: their
+            mean, and their 95th percentile
+        calls: how many of both there have to be then
 
     Raises:
         PyTritonBadParameterError: a value is unusable
@@ -33,7 +34,7 @@ class Canary:
     watch_s: float = 60.0
     failures: float = 0.01
     slower: float = 1.5
-    calls: int = 20
+    calls: int = 50
 
     def __post_init__(self) -> None:
         self._check("share", 0 < _number(self.share) < 1, "above 0 and below 1, such as 0.1")

@@ -8,6 +8,7 @@ It is on trial on each node until all have it (see `trial`), so there is nothing
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Optional
@@ -19,11 +20,13 @@ from pytriton.daemon import DaemonClient
 from pytriton.exceptions import CanaryError, FleetError
 from pytriton.fleet.canary import Canary, waves_of
 from pytriton.fleet.fan_out import Answers, Change, ask_each
-from pytriton.fleet.judging import Seen, fault, in_words, seen_of, since, together
+from pytriton.fleet.judging import Seen, Watch, seen_of
 from pytriton.fleet.trial import LEASE_S, FleetTrial
 from pytriton.ipc import messages
 
 _LOOK_S = 0.5
+#: How often the progress of a watch is told.
+_TELL_S = 2.0
 
 
 class Rollout:
@@ -128,24 +131,17 @@ class Rollout:
     def _watch(self) -> None:
         canary = self._canary
         assert canary is not None
-        before = self._look().done
-        begun = self._clock()
+        watch = Watch(canary, self._clock(), self._look().done)
+        told_at = -math.inf
         while True:
             self._pause(_LOOK_S)
-            passed = self._clock() - begun
-            now = self._look()
-            new, old = (
-                together(
-                    since(now.done[node], before.get(node, Seen()))
-                    for node in now.done
-                    if (node in self._found) is is_new
-                )
-                for is_new in (True, False)
-            )
-            self._check(now.failed, fault(new, old, canary))
-            what = f"{in_words(new, old)} ({int(passed)} of {canary.watch_s:g} s)"
-            self._tell("canary", what)
-            if passed >= canary.watch_s:
+            seen, now = self._look(), self._clock()
+            fault, told, over = watch.judge(now, seen.done, self._found)
+            self._check(seen.failed, fault)
+            if over or now - told_at >= _TELL_S:
+                told_at = now
+                self._tell("canary", told)
+            if over:
                 return
 
     def _check(self, failed: Mapping[str, Exception], why: str) -> None:

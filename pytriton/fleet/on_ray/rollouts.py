@@ -11,17 +11,10 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from pytriton.fleet.judging import Seen, fault, in_words, since, together
+from pytriton.fleet.judging import Seen, Watch
 from pytriton.fleet.on_ray.kept_state import Model, Rolling
 from pytriton.fleet.on_ray.reconciling import Observed, Wanted
 from pytriton.ipc import messages
-
-
-class _Watch(msgspec.Struct):
-    """A watch: when it began, and what each node had counted by then."""
-
-    begun: float
-    before: dict[str, Seen]
 
 
 class Rollouts:
@@ -36,7 +29,7 @@ class Rollouts:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._watches: dict[str, _Watch] = {}
+        self._watches: dict[str, Watch] = {}
         self.told: dict[str, str] = {}
 
     def advance(
@@ -118,24 +111,15 @@ class Rollouts:
         if not all(node in now for node in there):
             self.told[name] = "waits for the figures of a node"
             return False
-        watch = self._watches.setdefault(name, _Watch(self._clock(), dict(now)))
-        canary = rolling.canary
-        new, old = (
-            together(
-                since(one, watch.before.get(node, one))
-                for node, one in now.items()
-                if (node in rolling.nodes) is is_new
-            )
-            for is_new in (True, False)
-        )
-        why = fault(new, old, canary)
-        if why:
-            self.take_back(name, model, why)
+        if name not in self._watches:
+            self._watches[name] = Watch(rolling.canary, self._clock(), now)
+        fault, told, over = self._watches[name].judge(self._clock(), now, rolling.nodes)
+        if fault:
+            self.take_back(name, model, fault)
             return True
-        passed = self._clock() - watch.begun
-        self.told[name] = f"{in_words(new, old)} ({int(passed)} of {canary.watch_s:g} s)"
-        rolling.watched = passed >= canary.watch_s
-        return rolling.watched
+        self.told[name] = told
+        rolling.watched = over
+        return over
 
     def _go_on(
         self, name: str, model: Model, rolling: Rolling, places: list[str], there: list[str]

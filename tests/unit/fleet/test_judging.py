@@ -8,7 +8,7 @@ import pytest
 
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.fleet.canary import Canary, canary_of, waves_of
-from pytriton.fleet.judging import Seen, fault, seen_of, since, together
+from pytriton.fleet.judging import Seen, Watch, failing, seen_of, since, slower, together
 from pytriton.ipc import messages
 from pytriton.ipc.lanes.histograms import BOUNDS_S
 
@@ -39,6 +39,7 @@ def seen(requests: int, failed: int = 0, call_s: float = 0.001, slow: int = 0) -
         (seen(10, 9), seen(1000, 100), "9 of its 10"),
         (seen(100, 0, 0.002), seen(100, 0, 0.001), "its calls take 2 ms"),
         (seen(100, 0, 0.0012), seen(100, 0, 0.001), ""),
+        (seen(100, 0, 0.0005), seen(100, 0, 0.0001), ""),  # that is the machine's
         (seen(19, 0, 0.1), seen(100, 0, 0.001), ""),  # too few
         (seen(100, 0, 0.1), seen(19, 0, 0.001), ""),
         (seen(100, slow=1), seen(100), ""),  # a first call that loads something
@@ -47,15 +48,38 @@ def seen(requests: int, failed: int = 0, call_s: float = 0.001, slow: int = 0) -
     ],
 )
 def test_what_is_worse(new: Seen, old: Seen, why: str) -> None:
-    found = fault(new, old, Canary())
+    found = failing(new, old, Canary()) or slower(new, old, Canary(calls=20))
     assert why in found
     assert bool(found) == bool(why)
 
 
 def test_the_bounds_are_the_users() -> None:
-    assert fault(seen(1000, 40), seen(1000), Canary(failures=0.05)) == ""
-    assert fault(seen(100, 0, 0.002), seen(100), Canary(slower=3)) == ""
-    assert fault(seen(10, 0, 0.002), seen(10), Canary(calls=10)) != ""
+    assert failing(seen(1000, 40), seen(1000), Canary(failures=0.05)) == ""
+    assert slower(seen(100, 0, 0.002), seen(100), Canary(slower=3)) == ""
+    assert slower(seen(10, 0, 0.002), seen(10), Canary(calls=10)) != ""
+
+
+def test_a_worker_that_has_just_begun_may_be_slow_at_first() -> None:
+    canary = Canary(watch_s=60)
+    for slow_first, fault in ((True, ""), (False, "its calls take 5 ms")):
+        times = (0.005, 0.001) if slow_first else (0.001, 0.005)
+        watch = Watch(canary, 1000.0, {"a": Seen(), "b": Seen()})
+        half = {"a": seen(100, 0, times[0]), "b": seen(100)}
+        assert watch.judge(1030.0, half, ["a"])[::2] == ("", False)
+        end = {"a": together([half["a"], seen(100, 0, times[1])]), "b": seen(200)}
+        found = watch.judge(1060.0, end, ["a"])
+        assert found.over
+        assert found.fault.startswith(fault)
+        assert bool(found.fault) == bool(fault)
+
+
+def test_failures_count_at_once_and_silent_nodes_do_not() -> None:
+    watch = Watch(Canary(), 0.0, {"a": seen(50, 50), "b": seen(50)})
+    assert watch.judge(1.0, {"a": seen(52, 52), "b": seen(60)}, ["a"]).fault == ""
+    assert "3 of its 3" in watch.judge(2.0, {"a": seen(53, 53), "b": seen(60)}, ["a"]).fault
+    # What was silent when the watch began tells of years.
+    found = watch.judge(3.0, {"a": seen(52, 52), "b": seen(60), "c": seen(9000)}, ["a"])
+    assert "old: 10 requests" in found.told
 
 
 def test_counters_that_begin_anew_are_those_of_another_life() -> None:

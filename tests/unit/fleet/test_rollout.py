@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,6 +20,7 @@ from pytriton.exceptions import (
 from pytriton.fleet.canary import Canary
 from pytriton.fleet.rollout import Rollout
 from pytriton.ipc import messages
+from pytriton.ipc.lanes.histograms import BOUNDS_S
 
 MESSAGE = messages.Register(messages.ModelSpec("m", 1, {}, messages.World("py")), replace=True)
 DAEMON = messages.DaemonFigures("0", "ready", 1, 0.0, "ready")
@@ -60,10 +62,14 @@ class Node:
         model = messages.ModelFigures("m", 1, "ready", work=self.work)
         return messages.Figures(0.0, DAEMON, [model])
 
-    def serve(self, requests: int, failed: int) -> None:
+    def serve(self, requests: int, failed: int, call_s: float) -> None:
         now = self.work
+        buckets = [*now.call_s.buckets] or [0] * (len(BOUNDS_S) + 1)
+        buckets[bisect.bisect_left(BOUNDS_S, call_s)] += requests
         self.work = messages.Work(
-            requests=now.requests + requests, failed={"callable": now.failed["callable"] + failed}
+            requests=now.requests + requests,
+            failed={"callable": now.failed["callable"] + failed},
+            call_s=messages.Histogram(now.call_s.sum + requests * call_s, buckets),
         )
 
 
@@ -76,12 +82,13 @@ class Fleet:
         self.nodes = {str(number): Node(str(number), self.log) for number in range(10)}
         self.told: list[messages.Progress] = []
         self.failing = {"old": False, "new": False}
+        self.call_s = {"old": 0.001, "new": 0.001}
         self.at: dict[float, Callable[[], None]] = {}
 
     def pause(self, seconds: float) -> None:
         self.now += seconds
         for node in self.nodes.values():
-            node.serve(1, int(self.failing[node.version]))
+            node.serve(1, int(self.failing[node.version]), self.call_s[node.version])
         self.at.pop(self.now, lambda: None)()
 
     def roll_out(self, **canary: Any) -> dict[str, messages.ModelInfo]:
@@ -129,6 +136,14 @@ def test_a_bad_version_is_rolled_back_after_its_first_failures(fleet: Fleet) -> 
     assert fleet.now == 101.5
     assert fleet.versions() == ["old"] * 10
     assert fleet.log == [("register", "0"), ("take back", "0")]
+
+
+def test_a_slow_version_is_taken_back_at_the_end_of_the_watch(fleet: Fleet) -> None:
+    fleet.call_s["new"] = 0.002
+    with pytest.raises(CanaryError, match="for its calls take 2 ms"):
+        fleet.roll_out(watch_s=60.0)
+    assert fleet.now == 160.0
+    assert fleet.versions() == ["old"] * 10
 
 
 def test_what_fails_with_both_versions_is_no_fault_of_the_new_one(fleet: Fleet) -> None:
