@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -20,13 +20,14 @@ from pytriton.dispatcher.base import last_exit, logs
 from pytriton.dispatcher.base.owner import Owner
 from pytriton.dispatcher.base.systemd import Notifier
 from pytriton.dispatcher.daemon import Daemon, OnReady
-from pytriton.dispatcher.events.webhook_settings import WebhookError
+from pytriton.dispatcher.events.webhook_settings import WebhookError, read_hooks
 from pytriton.dispatcher.install.server_choice import choice_of
 from pytriton.dispatcher.install.server_runtime import (
     ServerRuntime,
     ServerRuntimeError,
     find_or_install_server,
 )
+from pytriton.dispatcher.models import state_dir
 from pytriton.dispatcher.models.state_dir import Store, StoreError
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.taking_over import BY_ITSELF, Origin
@@ -39,6 +40,25 @@ _log = structlog.get_logger(__name__)
 
 #: How often the runtime directory's lock is tried for, and the pause between.
 _LOCK_ATTEMPTS, _LOCK_PAUSE_S = 5, 0.02
+
+
+#: What keeps a daemon from starting, of its files and folders.
+FileErrors = (RuntimeDirError, StoreError, WebhookError)
+
+
+def check_files(config: DaemonConfig, kept: Sequence[str]) -> None:
+    """See that the files and folders can be used which a start with these settings needs; nothing is changed.
+
+    Args:
+        config: the settings
+        kept: models that the state directory has to have
+
+    Raises:
+        RuntimeDirError, StoreError, WebhookError: one of them cannot.
+    """
+    RuntimeDir(Path(config.runtime_dir)).check()
+    read_hooks(config.webhooks)
+    state_dir.check(config.state_path, kept)
 
 
 def run(
@@ -74,7 +94,7 @@ def run(
             with _store(config, locks) as store:
                 place = Place(config, rundir, runtime, store, notifier, lock)
                 return asyncio.run(_main(place, on_ready, owner, origin))
-    except (RuntimeDirError, StoreError, WebhookError) as error:
+    except FileErrors as error:
         print(f"pytriton-daemon: {error}", file=sys.stderr)
         return ExitCode.USAGE
     except AlreadyRunning as error:

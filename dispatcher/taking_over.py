@@ -82,8 +82,8 @@ def judge(document: bytes) -> Verdict:
     try:
         state = handover.decode(document)
         config = DaemonConfig.from_json(state.config)
-        # As it will be: all that the daemon imports, and the programs that it starts.
-        from pytriton.dispatcher import run  # noqa: F401
+        # As it will be: all that the daemon imports, the programs that it starts, the files that it reads and writes.
+        from pytriton.dispatcher import run
         from pytriton.dispatcher.install.server_choice import choice_of
         from pytriton.dispatcher.install.server_runtime import (
             ServerRuntimeError,
@@ -97,7 +97,11 @@ def judge(document: bytes) -> Verdict:
         if runtime.front is None or runtime.native is None:
             return Verdict(False, own, "its native front or its compiled proxy cannot be used here")
         try:
+            kept = [one.spec.name for one in state.registrations if one.kept]
+            run.check_files(config, kept)
             _try_to_lay_out(runtime, Path(config.runtime_dir))
+        except run.FileErrors as error:
+            return Verdict(False, own, str(error))
         except (OSError, ServerRuntimeError) as error:
             return Verdict(False, own, f"it needs room in the runtime directory: {error}")
     except (UnusableHandOver, ConfigError) as error:

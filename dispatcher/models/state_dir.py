@@ -111,8 +111,7 @@ class Store:
         self._set_aside = folder / "set-aside"
         self._serial = 0
         try:
-            _make_private(folder)
-            for path in (self._models, self._set_aside):
+            for path in (folder, self._models, self._set_aside):
                 _make_private(path)
             if lock is None:
                 lock = open_private(str(folder / "lock"), os.O_CREAT | os.O_RDWR)
@@ -234,6 +233,25 @@ class Store:
                 f"the kept registration {path.name} cannot be used: {error}; see {aside}"
             )
             return None
+
+
+def check(folder: Path, names: Sequence[str]) -> None:
+    """See that a store in use has these models; nothing is changed.
+
+    Raises:
+        StoreError: one is missing or damaged, or the folder may be written by others.
+    """
+    models = folder / "models"
+    try:
+        for path in (folder, models):
+            _make_private(path)
+        for name in names:
+            decode((models / f"{name}{_PRESENT}").read_bytes())
+    except (OSError, DamagedEntry) as error:
+        raise StoreError(
+            f"the state directory {folder} does not have all that is served: {error}. Register the model anew, with "
+            "replace=True (--replace)"
+        ) from error
 
 
 class Unfinished:

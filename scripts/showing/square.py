@@ -111,7 +111,7 @@ def _run(given: argparse.Namespace, instances: Any) -> Run:
     run = Run()
     with RunningDaemon.start() as daemon:
         daemon.client.register(
-            infer, _MODEL, _ONE, _OTHER, ModelConfig(batching=False),
+            infer, _MODEL, _ONE, _OTHER, ModelConfig(max_batch_size=1),
             instances=instances, progress=False,
         )  # fmt: skip
         watching = threading.Thread(target=run.watch, args=(daemon,))

@@ -6,17 +6,22 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
 from typing import NoReturn
 
 import msgspec
 import psutil
 import pytest
 
-from pytriton.dispatcher import process, taking_over
+from pytriton.dispatcher import process, run, taking_over
 from pytriton.dispatcher.base import handover
 from pytriton.dispatcher.base.handover import Remains
+from pytriton.dispatcher.install import server_runtime
+from pytriton.dispatcher.models.state_dir import Store
 from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.ipc import messages
 
 
 class Afresh(Exception):
@@ -80,3 +85,78 @@ def test_the_helper_may_finish_and_all_others_end(monkeypatch: pytest.MonkeyPatc
     ((_, arguments, environ),) = executed
     assert arguments[-2:] == ["--because", "a fault"]
     assert environ == {"A": "b"}
+
+
+def test_a_version_that_could_not_write_where_it_has_to_says_so_before(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Once it is executed, nothing would be left that serves; and it leaves nothing behind now."""
+    found = SimpleNamespace(front=object(), native=object())
+    tried: list[Path] = []
+    full = [False]
+
+    def lay_out(runtime: object, folder: Path) -> None:
+        (folder / "backends").mkdir(parents=True)
+        tried.append(folder)
+        if full[0]:
+            raise server_runtime.ServerRuntimeError("no room left on the disk")
+
+    monkeypatch.setattr(server_runtime, "find_or_install_server", lambda *_: found)
+    monkeypatch.setattr(server_runtime, "lay_out_backends", lay_out)
+    run_in, keep_in = tmp_path / "run", tmp_path / "state"
+    run_in.mkdir(0o700)
+    config = DaemonConfig(runtime_dir=str(run_in), state_dir=str(keep_in)).to_json()
+    state = SimpleNamespace(config=config, registrations=[])
+    monkeypatch.setattr(handover, "decode", lambda document: state)
+    assert taking_over.judge(b"").can
+    full[0] = True
+    verdict = taking_over.judge(b"")
+    assert not verdict.can
+    assert "room in the runtime directory: no room left on the disk" in verdict.why
+    assert tried == [run_in / "trial"] * 2
+    assert list(run_in.iterdir()) == []
+
+
+def _no_registration(folder: Path) -> None:
+    (folder / "state" / "models" / "m.registration").unlink()
+
+
+def _damaged_registration(folder: Path) -> None:
+    path = folder / "state" / "models" / "m.registration"
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda folder: None, ""),
+        (_no_registration, r"does not have all that is served: .*m\.registration.*--replace"),
+        (_damaged_registration, "does not have all that is served: its checksum is wrong"),
+        (lambda folder: (folder / "state").chmod(0o777), "others than its owner may write to"),
+        (lambda folder: (folder / "hooks.toml").write_text("[["), r"webhooks = .*hooks\.toml"),
+        (lambda folder: (folder / "hooks.toml").unlink(), r"hooks\.toml: No such file"),
+    ],
+)
+def test_files_that_a_start_cannot_use_are_refused(
+    tmp_path: Path, spoil: Callable[[Path], object], why: str
+) -> None:
+    """They were right when the daemon started, and it does not need them before it is another one."""
+    (tmp_path / "run").mkdir(0o700)
+    (tmp_path / "hooks.toml").touch()
+    config = DaemonConfig(
+        runtime_dir=str(tmp_path / "run"),
+        state_dir=str(tmp_path / "state"),
+        webhooks=str(tmp_path / "hooks.toml"),
+    )
+    store = Store(config.state_path)
+    spec = messages.ModelSpec("m", 1, {}, messages.World("python"))
+    store.write(spec, [b"callable"], 1.5).finish(keep_previous=False)
+    spoil(tmp_path)
+    try:
+        if why:
+            with pytest.raises(run.FileErrors, match=why):
+                run.check_files(config, ["m"])
+        else:
+            run.check_files(config, ["m"])
+    finally:
+        store.close()
