@@ -13,10 +13,10 @@ of date.
 
 With the setting `operations` (such as `127.0.0.1:9090`; port 0 takes a free one), or `operations_unix`, the daemon
 serves `/metrics`. It has its own metrics and, behind them, those of tritonserver (`nv_…`), which also stay where they
-are. Without these settings it serves none. What the [OpenAI front](../how-to/openai.md) has counted is there, too
-(`gen_ai_…`, `pytriton_openai_…`): it starts anew with the front's process, and is missing where that does not tell
-it within a second. The answer is Prometheus' text format, OpenMetrics where the scraper asks for it, or protobuf, in
-which Prometheus takes native histograms (see below).
+are. Without these settings it serves none. The metrics of the [OpenAI front](../how-to/openai.md) are there, too
+(`gen_ai_…`, `pytriton_openai_…`). They start anew with the front's process. A scrape lacks them where the front does
+not answer within a second. The answer is Prometheus' text format, OpenMetrics where the scraper asks for it, or
+protobuf, in which Prometheus takes native histograms (see below).
 
 ```yaml
 scrape_configs:
