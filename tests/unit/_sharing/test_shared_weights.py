@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.weights import same, write_safetensors
 
 import pytriton
@@ -303,7 +304,7 @@ _TREES = st.recursive(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(_TREES)
 def test_a_value_comes_back_as_it_was(tree: Any) -> None:
     value = {"one": np.arange(3), "tree": tree}

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.fakes.fake_tritonserver import Work, echo, output, run, serving
 
 from pytriton.ipc import linux, messages
@@ -315,7 +316,7 @@ def empty(tmp_path: Path) -> Callable[[], Path]:
     return make
 
 
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
 @given(packets=st.lists(_message, min_size=1, max_size=4))
 def test_whatever_a_worker_sends_is_survived(
     program: Path, empty: Callable[[], Path], packets: list[bytes]

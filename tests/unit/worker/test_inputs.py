@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 from pytriton.ipc import datatypes
 from pytriton.ipc.lanes import tensors
@@ -270,7 +271,7 @@ INPUT = st.none() | st.tuples(st.integers(0, 4), st.sampled_from([[2], [3], [2, 
     st.lists(st.tuples(INPUT, INPUT), max_size=6), st.sampled_from(DTYPES), st.sampled_from(DTYPES)
 )
 @settings(
-    max_examples=100,
+    max_examples=examples(100),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 from pytriton.dispatcher.models.state_dir import (
     DamagedEntry,
@@ -109,7 +110,7 @@ def test_any_damage_is_noticed(data: st.DataObject) -> None:
 
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    max_examples=20,
+    max_examples=examples(20),
 )
 @given(damage=st.sampled_from([b"", DATA[:40], DATA[:-1], DATA.replace(b" 1 ", b" x ", 1), DATA]))
 def test_a_damaged_file_is_set_aside(

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.models.descriptors import leaves_open
 
 from pytriton.ipc import linux
@@ -58,7 +59,7 @@ def largest_file(nbytes: int) -> Iterator[None]:
 
 
 @given(st.lists(st.binary(max_size=300) | st.integers(0, LARGE).map(bytes), max_size=20))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_all_that_was_written_is_read_by_the_other_end(blocks: list[bytes]) -> None:
     with closing(Arena("test")) as arena:
         offsets = [put(arena, block) for block in blocks]
@@ -215,7 +216,7 @@ def test_closed_arena_leaves_nothing() -> None:
     st.lists(st.tuples(st.integers(1, 40_000), st.booleans()), min_size=1, max_size=12),
     st.lists(st.integers(0, 40_000), max_size=12),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_what_is_kept_over_a_reset_is_not_handed_out_again(
     first: list[tuple[int, bool]], then: list[int]
 ) -> None:

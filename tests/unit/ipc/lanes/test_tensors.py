@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
+from support.examples import examples
 from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
 from pytriton.ipc import datatypes
@@ -116,7 +117,7 @@ def test_every_layout_arrives_in_c_order(lanes: tuple[Lane, Lane], layout: str) 
 
 
 @given(data=st.data(), shape=SHAPES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_any_array_there_and_back(data: st.DataObject, shape: tuple[int, ...]) -> None:
     with open_lanes() as lanes:
         for _ in range(2):  # the second lies behind the first
