@@ -8,6 +8,7 @@ from unittest.mock import Mock
 import pytest
 from support.fakes.fake_ray import Fleet
 
+from pytriton.fleet.on_ray.client import RayFleetClient, RayNode
 from pytriton.fleet.on_ray.cluster import Cluster, nodes_expression
 
 A, B, C = "aaaa", "bbbb", "cccc"
@@ -281,3 +282,24 @@ def test_the_users_labels_stay_when_a_node_has_been_drained() -> None:
     cluster.hold("m/1", mine, [A])
     assert held["label_selector"] == {"disk": "ssd", "ray.io/node-id": f"!in({A})"}
     assert mine["label_selector"] == {"disk": "ssd"}
+
+
+def test_a_drain_without_a_node_drains_the_one_it_is_called_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So a hook of a pod, or of a machine that is taken away, need not know its node's id."""
+    asked: list[tuple[str, ...]] = []
+
+    def ask(method: str, *given: str) -> Any:
+        asked.append((method, *given))
+        return method == "drained"
+
+    client = RayFleetClient.__new__(RayFleetClient)
+    client._ray = Mock()
+    client._ray.get_runtime_context().get_node_id.return_value = B
+    monkeypatch.setattr(client, "_ask", ask)
+    nodes = [RayNode(A, "10.0.0.1", False), RayNode(B, "10.0.0.2", False)]
+    monkeypatch.setattr(client, "nodes", lambda: nodes)
+    assert client.drain() == B
+    assert asked == [("drain", B), ("drained", B)]
+    assert client.drain("aa") == A
