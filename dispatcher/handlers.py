@@ -227,9 +227,8 @@ async def profile_worker(
             ErrorKind.INVALID, f"{text}: py-spy record --pid {registration.registrant.pid}"
         )
     tally = daemon.registry.ledger.of(message.model)
-    worker = profiling.chosen(
-        message, [one for of in tally.instances.values() for one in of.workers]
-    )
+    workers = [one for of in tally.instances.values() for one in of.workers]
+    worker = profiling.chosen(message, workers, asleep=registration.pool.sleep.asleep)
     return await daemon.profiler.profile(worker, message)
 
 

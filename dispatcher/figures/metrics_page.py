@@ -68,9 +68,9 @@ opentelemetry-exporter-otlp-proto-http` (the extra `otlp`).
 - `OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION=base2_exponential_bucket_histogram` has durations sent with
   the fine buckets that workers count (scale 2: a quantile is off by a tenth at most). Prometheus makes native
   histograms of them (`--web.enable-otlp-receiver`).
-- A thread of its own sends; nobody waits for it. An export that a collector does not take within its time-out is
-  dropped, and counted in `pytriton_otlp_exports_total{outcome="dropped"}`. Counters are sums, so the next one makes up
-  for it. The log says why, once until it works again.
+- A thread of its own sends; nobody waits for it. An export that a collector does not take within its time-out, or
+  within a minute in all, is dropped, and counted in `pytriton_otlp_exports_total{outcome="dropped"}`. Counters are
+  sums, so the next one makes up for it. The log says why, once until it works again.
 
 ## Metrics of your own
 

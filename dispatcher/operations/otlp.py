@@ -30,6 +30,8 @@ _INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
 _EVERY_MS, _LEAST_MS = 60_000, 100
 #: What the dispatcher's loop gets to make a snapshot in, and what a stop waits for the thread.
 _SNAPSHOT_S, _STOP_S = 5.0, 1.0
+#: What a collector gets for one export in all: the exporter's own time-out begins again with each byte of an answer.
+_WHOLE_S = 60.0
 _LONGEST_REASON = 300
 
 
@@ -56,6 +58,8 @@ class OtlpExport:
         self._thread: threading.Thread | None = None
         self._exporter: Any = None
         self._failing = False
+        #: An export that takes longer than it may: there is no other one beside it.
+        self._late: threading.Thread | None = None
 
     def open(self) -> None:
         """Send from now on, if there is a collector. To be called in the dispatcher's loop."""
@@ -107,10 +111,27 @@ class OtlpExport:
             return f"there is no snapshot: {_text(error)}"
         try:
             data = self._points.metrics_data(scraped, self._resource, exponential=self._exponential)
-            taken = self._exporter.export(data).name == "SUCCESS"
-        except Exception as error:  # of a value, or of a library: neither may end the thread
+        except Exception as error:  # of a value
             return f"the snapshot cannot be sent: {_text(error)}"
-        return "" if taken else self._reasons.last or "the collector did not take them"
+        return self._export(data)
+
+    def _export(self, data: Any) -> str:
+        """Return why the collector has not taken it in time; "" if it has."""
+        if self._late is not None and self._late.is_alive():
+            return "the collector has not answered to an earlier snapshot yet"
+        said = [f"the collector did not answer within {_WHOLE_S:g} s"]
+
+        def export() -> None:
+            try:
+                taken = self._exporter.export(data).name == "SUCCESS"
+                said[0] = "" if taken else self._reasons.last or "the collector did not take them"
+            except Exception as error:  # of a library: it may not end the thread
+                said[0] = f"the snapshot cannot be sent: {_text(error)}"
+
+        self._late = threading.Thread(target=export, name="otlp export", daemon=True)
+        self._late.start()
+        self._late.join(_WHOLE_S)
+        return said[0]
 
     def _note(self, reason: str) -> None:
         self.outcomes["dropped" if reason else "sent"] += 1

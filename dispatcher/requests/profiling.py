@@ -32,8 +32,10 @@ _MOST_SAID = 500
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 
-def chosen(asked: messages.ProfileWorker, workers: Sequence[Worker]) -> Worker:
-    """Return the worker that is meant.
+def chosen(
+    asked: messages.ProfileWorker, workers: Sequence[Worker], *, asleep: bool = False
+) -> Worker:
+    """Return the worker that is meant; `asleep`: the model has none, and a request wakes it.
 
     Raises:
         RemoteFailure: there is none.
@@ -43,6 +45,9 @@ def chosen(asked: messages.ProfileWorker, workers: Sequence[Worker]) -> Worker:
         serving = [one for one in serving if one.instance == asked.instance]
     if serving:
         return serving[0]
+    if asleep:
+        text = f"model {asked.model} is asleep: a request wakes it; profile it then"
+        raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
     which = "no worker" if asked.instance is None else f"no worker of instance {asked.instance}"
     raise RemoteFailure(
         ErrorKind.UNAVAILABLE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -168,6 +169,25 @@ def test_a_collector_that_hangs_holds_up_neither_the_loop_nor_the_end(
 
     exporting = export(play, scrape)
     assert (turns, exporting.outcomes["sent"], receiver.received) == (100, 0, 0)
+
+
+def test_a_collector_that_never_comes_to_an_end_is_counted_and_costs_one_thread(
+    receiver: MetricReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It drips its answer, say: no time-out of the exporter's ends that."""
+    monkeypatch.setattr("pytriton.dispatcher.operations.otlp._WHOLE_S", 0.01)
+    receiver.may_answer.clear()
+
+    async def play(exporting: OtlpExport) -> None:
+        await until(lambda: exporting.outcomes["dropped"] > 2)
+        late = [one for one in threading.enumerate() if one.name == "otlp export"]
+        assert len(late) == 1
+        receiver.may_answer.set()
+        await until(lambda: exporting.outcomes["sent"] > 0 or not late[0].is_alive())
+
+    with structlog.testing.capture_logs() as logs:
+        export(play)
+    assert logs[0]["reason"] == "the collector did not answer within 0.01 s"
 
 
 def test_a_dispatcher_that_is_busy_drops_a_snapshot(

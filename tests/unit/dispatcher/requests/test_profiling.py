@@ -160,5 +160,7 @@ def test_the_worker_that_is_meant() -> None:
     for asked in (messages.ProfileWorker("m", 1, 0), messages.ProfileWorker("m", 1, 7)):
         with pytest.raises(RemoteFailure, match="no worker of instance"):
             chosen(asked, workers)
+    with pytest.raises(RemoteFailure, match="model m is asleep: a request wakes it"):
+        chosen(ASKED, [], asleep=True)
     with pytest.raises(RemoteFailure, match="model m has no worker at the moment"):
         chosen(ASKED, [])
