@@ -74,6 +74,7 @@ def explain(situation: Situation) -> tuple[str, list[Finding]]:
         for instance in info.instances:
             findings += _of_instance(situation, instance)
         findings += _of_load(info, situation.waiting)
+        findings += _on_trial(info)
     findings += _of_the_past(situation)
     findings += _given_up(situation)
     findings += [Finding("notice", "daemon", text, hint(text)) for text in situation.problems]
@@ -186,6 +187,12 @@ def _of_model(situation: Situation) -> Iterator[Finding]:
     if refused is not None and refused.kind == kinds.REFUSED.name and info.state != "ready":
         text = f"tritonserver refused it: {refused.reason}"
         yield Finding("down", "tritonserver", text, hint(refused.reason), refused.at)
+
+
+def _on_trial(info: messages.ModelInfo) -> Iterator[Finding]:
+    if info.trial is not None:
+        text = "it is on trial: somebody is changing several nodes, and it is taken back if they do not go on"
+        yield Finding("notice", "trial", text, "`pytriton-daemon fleet models` shows all nodes.")
 
 
 def _asleep(situation: Situation) -> Finding:

@@ -42,6 +42,8 @@ def print_fleet_models(models: Sequence[FleetModel]) -> None:
     table = make_table("model", "nodes", "instances", "missing on")
     for one in models:
         count = f"{len(one.by_node)}/{len(one.by_node) + len(one.missing)}"
+        tried = sum(info.trial is not None for info in one.by_node.values())
+        count += f", {tried} on trial" if tried else ""
         missing = Text(", ".join(one.missing) or "-", overflow="fold")
         table.add_row(Text(one.name), count, f"{one.ready}/{one.instances} ready", missing)
     make_console().print(table)

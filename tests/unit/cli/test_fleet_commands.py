@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 from pytriton.cli.app import app
 from pytriton.exceptions import CanaryError
 from pytriton.fleet.canary import Canary
+from pytriton.fleet.served import FleetModel
+from pytriton.ipc import messages
 
 
 class Asked:
@@ -102,3 +104,13 @@ def test_a_share_that_is_none_is_a_wrong_use(asked: Asked) -> None:
     code, output = run("register", "a:b", "--nodes", "n", "--replace", "--canary", "2")
     assert (code, "share=2.0" in output) == (2, True)
     assert asked.client.register.mock_calls == []
+
+
+def test_models_shows_what_is_on_trial(asked: Asked) -> None:
+    def info(trial: messages.Trial | None) -> messages.ModelInfo:
+        return messages.ModelInfo("m", 1, "ready", [], trial=trial)
+
+    told = {"n1": info(messages.Trial("t")), "n2": info(None)}
+    asked.client.models.return_value = [FleetModel(asked.client, "m", told, ["n3"])]
+    code, output = run("models", "--nodes", "n")
+    assert (code, "2/3, 1 on trial" in output) == (0, True)

@@ -81,6 +81,18 @@ def test_time_begins_anew_when_it_is_renewed(brain: Brain) -> None:
     assert "not on this trial" in renewed.failure
 
 
+def test_explain_says_so_until_it_is_there_to_stay(brain: Brain) -> None:
+    def verdict() -> str:
+        answer = brain.answered(brain.client.ask(messages.Explain("m")))
+        assert isinstance(answer, messages.Explanation)
+        return answer.verdict
+
+    begin(brain, replaces=True)
+    assert verdict().startswith("m is ready; it is on trial: somebody is changing several nodes")
+    end(brain, keep=True)
+    assert verdict() == "m is ready: nothing is wrong"
+
+
 def test_its_share_can_be_changed(brain: Brain) -> None:
     begin(brain, replaces=True)
     brain.answered(brain.client.ask(messages.RenewTrial("m", "one", 0.0)))
