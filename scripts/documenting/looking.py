@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -33,6 +33,8 @@ _SEARCHED = "memory budget"
 _RESULT = ".md-search-result__item"
 #: axe-core's words for what keeps some readers from reading; the others are advice.
 _SERIOUS = ("serious", "critical")
+#: How long a page may take on a busy machine.
+_PATIENCE_MS = 120_000
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _WIDER = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
@@ -43,7 +45,7 @@ class View(NamedTuple):
     name: str
     width: int
     height: int
-    colours: str
+    colours: Literal["light", "dark"]
 
 
 VIEWS = (View("desk", 1280, 900, "light"), View("phone", 390, 844, "dark"))
@@ -75,6 +77,7 @@ def look(browser: Browser, address: str, pages: list[str], view: View, out: Path
     )
     page = context.new_page()
     page.on("pageerror", lambda error: print(f"{page.url}: {error}", file=sys.stderr))
+    page.set_default_timeout(_PATIENCE_MS)
     for name in pages:
         page.goto(f"{address}/{name}")
         yield from (f"{view.name}: {name}: {one}" for one in _faults(page))
@@ -111,6 +114,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/docs --look", description=__doc__)
     parser.add_argument("--site", type=Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("out", type=Path, nargs="?", help="folder of the pictures")
+    parser.add_argument("--all", action="store_true", help="look at every page; takes minutes")
     arguments = parser.parse_args()
     site: Path = arguments.site
     out: Path = arguments.out or site.parent / "looks"
@@ -119,7 +123,9 @@ def main() -> int:
         print(f"no browser: one of {', '.join(_BROWSERS)} has to be on PATH", file=sys.stderr)
         return 1
     out.mkdir(parents=True, exist_ok=True)
-    pages = sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html"))
+    pages = list(PICTURES.values())
+    if arguments.all:
+        pages = sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html"))
     found: list[str] = []
     with served(site) as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
