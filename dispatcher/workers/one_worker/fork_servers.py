@@ -28,6 +28,8 @@ _log = structlog.get_logger(__name__)
 
 #: What a fork may take.
 _FORK_S = 20.0
+#: Orders that one is given at once: the kernel keeps some hundred for it, and refuses more.
+_ORDERS = 16
 #: How long one is kept that nobody needs.
 _IDLE_S = 600.0
 #: How long an environment is started without one, after one of it has failed.
@@ -63,6 +65,7 @@ class ForkServer:
         self.child = child
         self._channel = channel
         self._timer: asyncio.TimerHandle | None = None
+        self._turns = asyncio.Semaphore(_ORDERS)
 
     @classmethod
     async def start(
@@ -121,6 +124,10 @@ class ForkServer:
             Unfit: the system does not let it fork.
             OSError: the worker cannot go to its folder.
         """
+        async with self._turns:
+            return await self._fork(order, output, gauge)
+
+    async def _fork(self, order: Order, output: int, gauge: int) -> tuple[int, socket.socket]:
         if self.child.exited.done():
             raise Stale(f"it {describe_exit(self.child.exited.result())}")
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -177,10 +178,15 @@ def test_a_hundred_leave_nothing(tmp_path: Path) -> None:
         await said(await stage.forked())
         (pid,) = stage.servers
         held = len(os.listdir(f"/proc/{pid}/fd"))
-        for _ in range(10):
-            await asyncio.gather(
-                *[said(child) for child in [await stage.forked() for _ in range(10)]]
-            )
+        # More orders at once than the kernel keeps for a process that reads none.
+        server = stage.forks._servers[stage.around()].result()
+        server._channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16384)
+        os.kill(pid, signal.SIGSTOP)
+        making = [asyncio.ensure_future(stage.forked()) for _ in range(100)]
+        while not server._turns.locked():
+            await asyncio.sleep(0)
+        os.kill(pid, signal.SIGCONT)
+        await asyncio.gather(*[said(await one) for one in making])
         assert stage.servers == [pid]
         assert len(os.listdir(f"/proc/{pid}/fd")) == held
         assert psutil.Process(pid).children() == []
