@@ -86,6 +86,7 @@ class RegistrationState(msgspec.Struct, frozen=True):
         owner: the process that it ends with, if it does
         state: "ready", "unready" or "unloaded"
         mended: of the configuration that tritonserver has
+        identity: tells it from others of its name, where the sizes of models are kept
     """
 
     key: str
@@ -98,6 +99,7 @@ class RegistrationState(msgspec.Struct, frozen=True):
     owner: Optional[int] = None
     mended: int = 0
     loads: int = 0
+    identity: str = ""
 
 
 class InstanceTallyState(msgspec.Struct, frozen=True):
@@ -155,7 +157,12 @@ class OpenAIState(msgspec.Struct, frozen=True):
 
 
 class RepositoryModelState(msgspec.Struct, frozen=True):
-    """What is known of a model of a repository; `given`: where the files lie that came with its load."""
+    """What is known of a model of a repository.
+
+    Attributes:
+        given: where the files lie that came with its load
+        key: of its registration, if workers serve it
+    """
 
     name: str
     state: str
@@ -166,6 +173,7 @@ class RepositoryModelState(msgspec.Struct, frozen=True):
     loaded_at: float
     config: Optional[dict[str, Any]] = None
     given: Optional[str] = None
+    key: Optional[str] = None
 
 
 class RepositoriesState(msgspec.Struct, frozen=True):
@@ -173,12 +181,12 @@ class RepositoriesState(msgspec.Struct, frozen=True):
 
     Attributes:
         python: tritonserver's own python backend has been given a Python
-        seen: with "poll", name -> the repository, its files, and the folders that could not be read
+        seen: with "poll", name -> the repository, its files, and the folders that could not be read; paths are bytes
     """
 
     models: list[RepositoryModelState]
     python: bool = False
-    seen: dict[str, tuple[str, dict[str, tuple[int, int]], dict[str, str]]] = {}
+    seen: dict[str, tuple[str, dict[bytes, tuple[int, int]], dict[bytes, str]]] = {}
 
 
 class HandOver(msgspec.Struct, frozen=True):

@@ -203,6 +203,7 @@ class Registration:
             self.pool.hand_over(),
             owner,
             *self.in_triton.numbers(),
+            self.pool.account.registration,
         )
 
     def adopt(

@@ -259,7 +259,13 @@ class Serving:
         """Go on with a model that a former version of this process served."""
         keeping = Keeping.THERE if state.kept else Keeping.NOT
         registration = self._new(
-            entry, keeping, None, None, key=state.key, asleep=state.pool.asleep
+            entry,
+            keeping,
+            None,
+            None,
+            key=state.key,
+            asleep=state.pool.asleep,
+            identity=state.identity,
         )
         registration.adopt(
             state,
@@ -283,6 +289,7 @@ class Serving:
         *,
         key: str = "",
         asleep: bool | None = None,
+        identity: str = "",
     ) -> Registration:
         if not key:
             self.serial += 1
@@ -307,7 +314,8 @@ class Serving:
                 entry.spec,
                 payload=max(map(len, entry.payloads), default=0),
                 hosted=registrant is not None,
-                registration=_identity(entry, keeping),
+                registration=identity or _identity(entry, keeping),
+                patient=keeping in (Keeping.THERE, Keeping.ELSEWHERE),
                 events=self._events.about(entry.spec.name, entry.spec.version),
             ),
         )

@@ -59,31 +59,35 @@ class ModelRecords(dict[str, ModelRecord]):
 
     def hand_over(self) -> list[RepositoryModelState]:
         """Return all of them, for the next version of the daemon."""
-        return [
-            RepositoryModelState(
-                name,
-                one.state,
-                one.served_by,
-                one.reason,
-                one.versions,
-                one.steps,
-                one.loaded_at,
-                one.config,
-                None if one.given is None else str(one.given),
-            )
-            for name, one in self.items()
-        ]
+        return [self._state_of(name, one) for name, one in self.items()]
+
+    def _state_of(self, name: str, one: ModelRecord) -> RepositoryModelState:
+        # Somebody may have registered another model in place of the repository's.
+        is_another = one.served_by == WORKERS and not self.serves(name)
+        current = None if is_another else one.registration
+        return RepositoryModelState(
+            name,
+            "unloaded" if is_another else one.state,
+            "" if is_another else one.served_by,
+            one.reason,
+            one.versions,
+            one.steps,
+            one.loaded_at,
+            one.config,
+            None if one.given is None else str(one.given),
+            None if current is None else current.key,
+        )
 
     def adopt(self, states: Sequence[RepositoryModelState]) -> None:
         """Go on with what a former version has handed over; the registrations are there already."""
-        registered = {one.spec.name: one for one in self._registry}
+        registered = {one.key: one for one in self._registry}
         for one in states:
             self[one.name] = ModelRecord(
                 state=one.state,
                 served_by=one.served_by,
                 reason=one.reason,
                 versions=one.versions,
-                registration=registered.get(one.name) if one.served_by == WORKERS else None,
+                registration=registered.get(one.key or ""),
                 config=one.config,
                 steps=one.steps,
                 loaded_at=one.loaded_at,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -174,7 +175,11 @@ class RepositoryModels:
     def hand_over(self) -> RepositoriesState:
         """Return what the next version needs; all is settled."""
         seen = {
-            name: (one.place, one.files.files, one.files.unreadable)
+            name: (
+                one.place,
+                {os.fsencode(path): stamp for path, stamp in one.files.files.items()},
+                {os.fsencode(path): why for path, why in one.files.unreadable.items()},
+            )
             for name, one in (self._seen or {}).items()
         }
         return RepositoriesState(self.known.hand_over(), self._python.is_there, seen)
@@ -183,7 +188,13 @@ class RepositoryModels:
         """Go on with the models that a former version has loaded; those of workers are registered already."""
         self.known.adopt(state.models)
         self._seen = {
-            name: Placed(place, Snapshot(files, unreadable))
+            name: Placed(
+                place,
+                Snapshot(
+                    {os.fsdecode(path): stamp for path, stamp in files.items()},
+                    {os.fsdecode(path): why for path, why in unreadable.items()},
+                ),
+            )
             for name, (place, files, unreadable) in state.seen.items()
         }
         self._needs_python = state.python

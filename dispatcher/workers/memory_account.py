@@ -95,11 +95,13 @@ class Account:
         *,
         bounded: bool = False,
         registration: str = "",
+        patient: bool = False,
         events: Events = LOG_ONLY,
     ) -> None:
         self.spec = spec
         self.bounded = bounded
         self.registration = registration
+        self._patient = patient
         self.granted = self.beside = self.alone = 0
         self._leaving: list[Amounts] = []
         self._accounts = accounts
@@ -266,8 +268,12 @@ class Account:
         needs = added(self._of_slots(0, count, self._sure), {MEMORY: shared})
         return {kind: n for kind, n in needs.items() if kind in limits and n > limits[kind]}
 
-    async def take(self, spec: messages.ModelSpec, timeout_s: float) -> None:
+    async def take(
+        self, spec: messages.ModelSpec, timeout_s: float, *, is_wake: bool = False
+    ) -> None:
         """Return when there is room for all workers of a declaration; those that it has room for count.
+
+        `is_wake`: requests wait.
 
         Raises:
             RemoteFailure: there was none in time, or never will be.
@@ -279,9 +285,10 @@ class Account:
             return
         if not self.granted:
             self._modest = False
+        patient = self._patient and not self._serves and not is_wake
         before, waiting = self.granted, Waiting(self, count)
         try:
-            await self._wait(waiting, timeout_s)
+            await self._wait(waiting, timeout_s, patient=patient)
         except asyncio.CancelledError:
             if waiting.done.done():
                 self.granted = min(self.granted, before)
@@ -321,12 +328,17 @@ class Account:
         """Whether there is no memory for what is only convenient."""
         return self.bounded and self._accounts.crowded
 
-    async def _wait(self, waiting: Waiting, timeout_s: float) -> None:
-        accounts = self._accounts
+    async def _wait(self, waiting: Waiting, timeout_s: float, *, patient: bool = False) -> None:
+        """Wait for the grant; `patient`: so long after the last one of somebody else, and not from now on."""
+        accounts, clock = self._accounts, asyncio.get_running_loop().time
         accounts.waiting.append(waiting)
         accounts.news.tell()
         try:
-            await asyncio.wait([waiting.done], timeout=timeout_s)
+            left_s = timeout_s
+            while not waiting.done.done() and left_s > 0:
+                await asyncio.wait([waiting.done], timeout=left_s)
+                since = max(waiting.since, accounts.last_grant) if patient else waiting.since
+                left_s = since + timeout_s - clock()
         finally:
             if waiting in accounts.waiting:
                 accounts.waiting.remove(waiting)

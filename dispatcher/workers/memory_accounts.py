@@ -35,6 +35,7 @@ class MemoryAccounts:
         news: something was claimed, or given back.
         waits, refusals: claims that had to wait, and that came to nothing.
         slept: models that slept for others.
+        last_grant: when somebody was granted room.
         sizes: what is known of models, by name, for the next start of the daemon.
     """
 
@@ -47,6 +48,7 @@ class MemoryAccounts:
         self.waiting: list[Waiting] = []
         self.news = News()
         self.waits = self.refusals = self.slept = 0
+        self.last_grant = 0.0
         self.open_accounts: list[Account] = []
         self.sizes: dict[str, KnownSize] = {}
 
@@ -57,6 +59,7 @@ class MemoryAccounts:
         payload: int = 0,
         hosted: bool = False,
         registration: str = "",
+        patient: bool = False,
         events: Events = LOG_ONLY,
     ) -> Account:
         """Return the account of a new pool.
@@ -65,6 +68,7 @@ class MemoryAccounts:
             spec: its model
             registration: tells it from others of the model's name, also after a restart of the daemon
             payload: bytes of a worker's callable
+            patient: nobody waits for its first load, so that goes on waiting as long as others get room
             hosted: its workers run in threads of a process that is not the daemon's: their memory is not either
             events: takes what is decided about the model
         """
@@ -74,6 +78,7 @@ class MemoryAccounts:
             payload,
             bounded=bool(self.limits) and not hosted,
             registration=registration,
+            patient=patient,
             events=events,
         )
         if account.bounded:
@@ -127,6 +132,7 @@ class MemoryAccounts:
         for one in self.waiting:
             if str(id(one)) == key:
                 one.grant()
+                self.last_grant = asyncio.get_running_loop().time()
                 self.waiting.remove(one)
                 return
 

@@ -205,7 +205,7 @@ class Pool:
         """Start the workers when there is memory for them; if it never comes, tell those that wait."""
         while True:
             try:
-                await self.account.take(spec, self._policy.wake_bounds.seconds)
+                await self.account.take(spec, self._policy.wake_bounds.seconds, is_wake=True)
             except RemoteFailure as failure:
                 if self._spare_serves and failure.kind is ErrorKind.UNAVAILABLE:
                     spec = self._instances.spec

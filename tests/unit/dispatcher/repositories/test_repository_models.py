@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -249,6 +250,7 @@ def test_what_changes_during_an_upgrade_is_loaded_afterwards(
     models.hold()
     handed = msgspec.msgpack.encode(models.hand_over())
     (repository / "py" / "1" / "model.py").write_text("# another one")
+    (repository / "py" / os.fsdecode(b"no text: \xff")).touch()
     brain.advance(20.0)
     assert old.alive
     models.known.clear()
@@ -261,6 +263,20 @@ def test_what_changes_during_an_upgrade_is_loaded_afterwards(
     assert not old.alive
     assert brain.is_served("py")
     assert states(brain) == ALL
+
+
+def test_whose_a_name_is_stays_over_an_upgrade(start: Start) -> None:
+    """A client's model that has taken a repository model's place is not the repository's afterwards."""
+    brain = start()
+    brain.served(brain.client.register("py", replace=True))
+    models = brain.daemon.repository_models
+    handed = models.hand_over()
+    assert not models.known.serves("py")
+    models.known.clear()
+    models.adopt(handed)
+    assert not models.known.serves("py")
+    assert unload(brain, "py") != ""
+    assert brain.is_served("py")
 
 
 def test_nothing_is_handed_over_while_models_are_loaded(start: Start) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.fakes.fake_clients import model_spec
+from support.fakes.virtual_time import VirtualLoop
 
 from pytriton.dispatcher.elastic.memory import MEMORY, Size
 from pytriton.dispatcher.workers.memory_account import Account
@@ -141,6 +142,28 @@ def test_what_is_known_fades() -> None:
         assert account.known == Size(90 * MIB)
 
     run(history)
+
+
+@pytest.mark.parametrize("patient", [True, False])
+def test_who_is_restored_waits_as_long_as_others_get_room(patient: bool) -> None:
+    loop = VirtualLoop()
+    accounts = MemoryAccounts(LIMITS)
+
+    async def take(account: Account) -> None:
+        await account.take(account.spec, 60.0)
+
+    spec = model_spec("m", memory=100 * MIB)
+    waiting = loop.create_task(take(accounts.open(spec, patient=patient)))
+    for name in "abc":
+        loop.create_task(take(opened(accounts, name, memory=100 * MIB)))
+        loop.settle()
+        loop.ask(lambda: accounts.grant(accounts.claims()[-1].key))
+        loop.advance(50.0)
+    assert waiting.done() is not patient
+    loop.advance(11.0)
+    with pytest.raises(RemoteFailure, match="were free for 60 s"):
+        waiting.result()
+    loop.close()
 
 
 def test_who_gives_up_waiting_keeps_nothing() -> None:
