@@ -132,7 +132,7 @@ def test_every_truncation_is_malformed(kind: type[Any], data: st.DataObject) -> 
         (b"\x82\xa4type\xa8LogLines\xa5lines\xdd\xff\xff\xff\xff", "truncated"),
         (
             b"\x82\xa4type\xa8Register\xa4spec\x81\xa6config\x81\xa1a" + b"\x91" * 100_000,
-            "recursion",
+            "recursion|Stack overflow",
         ),
     ],
     ids=lambda value: re.sub(r"\W+", " ", repr(value))[:50],
