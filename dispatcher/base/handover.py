@@ -157,7 +157,7 @@ class OpenAIState(msgspec.Struct, frozen=True):
 
 
 class RepositoryModelState(msgspec.Struct, frozen=True):
-    """What is known of a model of a repository.
+    """The record of a model of a repository.
 
     Attributes:
         given: where the files lie that came with its load

@@ -6,7 +6,7 @@ import msgspec
 
 
 class KnownSize(msgspec.Struct, frozen=True):
-    """What is known of one registration.
+    """The size of one registration's workers, as far as it is known.
 
     Attributes:
         registration: says which one of its model's name it is

@@ -1,4 +1,4 @@
-"""What JSON cannot carry, for people all the same: half-precision numbers and bytes, by the protocol's binary data.
+"""Half-precision numbers and bytes for people, which JSON cannot carry: by the protocol's binary data.
 
 A person writes numbers; those of FP16 and BF16 inputs go to the server as bytes. Outputs of these types, and strings,
 which need not be text, come as bytes, and are shown as numbers and text.
@@ -21,7 +21,7 @@ LENGTH = "inference-header-content-length"
 
 
 class UnusableRequestError(ValueError):
-    """What somebody wrote cannot be sent; says where, and why."""
+    """A text of somebody's that cannot be sent; says where, and why."""
 
 
 def packed(body: bytes, config: Mapping[str, Any]) -> tuple[bytes, dict[str, str]]:

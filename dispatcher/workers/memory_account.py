@@ -225,7 +225,7 @@ class Account:
 
     @property
     def size(self) -> KnownSize | None:
-        """What is known of it, to be kept."""
+        """The known size of its workers, to be kept."""
         if self.known is None:
             return None
         return KnownSize(self.registration, *self.known, dict(self.shared), self._lived)

@@ -26,7 +26,7 @@ _LEAST_S = 0.0005
 
 
 class Seen(NamedTuple):
-    """What was seen of a model: counters, or what they have grown by.
+    """The counters of a model, or what they have grown by.
 
     Attributes:
         requests: that were begun

@@ -1,4 +1,4 @@
-"""What the documents mention of the code, between backticks and in commands: files, names, commands, flags.
+"""Mentions of the code in the documents, between backticks and in commands: files, names, commands, flags.
 
 A page that tells of a file that has moved, a setting that was renamed or a flag that has gone contradicts the code. The
 check finds these. Whether a sentence about them is true, it cannot tell.
@@ -54,7 +54,7 @@ _OF_OTHERS = frozenset(
 
 
 class Tree(NamedTuple):
-    """What a checkout has."""
+    """The content of a checkout."""
 
     paths: frozenset[
         str

@@ -29,7 +29,7 @@ class Link(NamedTuple):
 
     @property
     def fault(self) -> str:
-        """What is wrong with its form; empty if nothing is."""
+        """The faults of its form."""
         parts = urlsplit(self.url)
         if parts.scheme != "https":
             return "say https"

@@ -33,7 +33,7 @@ class ChangedWire(Exception):
 
 
 class Wire(msgspec.Struct, frozen=True):
-    """What the file holds.
+    """The content of the file.
 
     Attributes:
         protocol: the number that the shapes belong to

@@ -35,7 +35,7 @@ _facts = msgspec.msgpack.Decoder(tuple[messages.Status, dict[str, tuple[str, int
 
 
 class Look(NamedTuple):
-    """What a node's daemon says.
+    """The answer of a node's daemon.
 
     Attributes:
         status: as it is, encoded

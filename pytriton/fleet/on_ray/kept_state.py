@@ -14,7 +14,7 @@ _NAMESPACE = NAMESPACE.encode()
 
 
 class Version(msgspec.Struct):
-    """What was registered once under a model's name."""
+    """A registration of a model's name."""
 
     spec: messages.ModelSpec
     payloads: list[bytes]

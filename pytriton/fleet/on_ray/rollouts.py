@@ -18,7 +18,7 @@ from pytriton.ipc import messages
 
 
 class Rollouts:
-    """What is under way with which model.
+    """The rollouts that are under way, by model.
 
     Args:
         clock: the time in seconds
@@ -77,7 +77,7 @@ class Rollouts:
         self.forget(name)
 
     def forget(self, name: str) -> None:
-        """Nothing is under way with a model any more."""
+        """End a model's rollout."""
         self._watches.pop(name, None)
         self.told.pop(name, None)
 

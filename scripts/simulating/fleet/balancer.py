@@ -33,7 +33,7 @@ frontend nodes
 
 
 class Balanced(NamedTuple):
-    """What a configuration costs HAProxy."""
+    """The cost of a configuration for HAProxy."""
 
     nodes: int
     models: int

@@ -22,11 +22,11 @@ _NODE_LABEL = "ray.io/node-id"
 
 
 class RayError(Exception):
-    """What Ray raises when an actor has gone."""
+    """Ray's error for an actor that has gone."""
 
 
 class RayTaskError(RayError):
-    """What Ray raises when an actor's method has failed."""
+    """Ray's error for an actor's method that has failed."""
 
     @property
     def cause(self) -> BaseException | None:

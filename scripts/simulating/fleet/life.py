@@ -43,7 +43,7 @@ class Setting(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What something took: virtual seconds, steps of the loop, the seconds that these computed, and what was sent."""
+    """The cost of something: virtual seconds, steps of the loop, the seconds that these computed, and what was sent."""
 
     what: str
     took_s: float

@@ -31,7 +31,7 @@ _REPLICA = "ray::ServeReplica"
 
 
 class Pace(NamedTuple):
-    """What a number of clients got: requests/s, milliseconds, CPU milliseconds of a request."""
+    """The answers to a number of clients: requests/s, milliseconds, CPU milliseconds of a request."""
 
     clients: int
     rate: float
@@ -42,7 +42,7 @@ class Pace(NamedTuple):
 
 
 class Replaced(NamedTuple):
-    """What the end of one replica cost, while clients asked."""
+    """The cost of one replica's end, while clients asked."""
 
     took_s: float
     asked: int

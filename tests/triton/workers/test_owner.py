@@ -51,9 +51,13 @@ def test_that_hangs(daemon):
 
 @pytest.fixture
 def runtime_dir() -> Iterator[Path]:
+    """A folder with a short path: sockets lie in it."""
     path = Path(tempfile.mkdtemp(prefix="pto-"))
     yield path
     shutil.rmtree(path, ignore_errors=True)
+
+
+temporary_dir = runtime_dir
 
 
 def _family(owner: int) -> list[psutil.Process]:
@@ -73,7 +77,9 @@ def _end(family: list[psutil.Process]) -> None:
 
 
 @pytest.mark.parametrize("signals", [[signal.SIGKILL], [signal.SIGINT, signal.SIGTERM]])
-def test_a_test_run_that_is_killed(signals: list[int], runtime_dir: Path, tmp_path: Path) -> None:
+def test_a_test_run_that_is_killed(
+    signals: list[int], runtime_dir: Path, temporary_dir: Path, tmp_path: Path
+) -> None:
     (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
     (tmp_path / "test_it.py").write_text(_TEST)
     (tmp_path / "script.py").write_text(_SCRIPT)
@@ -84,6 +90,7 @@ def test_a_test_run_that_is_killed(signals: list[int], runtime_dir: Path, tmp_pa
             **local_environment(tmp_path / "home"),
             "PYTHONPATH": str(ROOT / "tests"),
             ENV_RUNTIME_DIR: str(runtime_dir),
+            "TMPDIR": str(temporary_dir),  # what a killed run leaves there goes with it
         },
         cwd=tmp_path,
         stdout=subprocess.PIPE,
