@@ -1,4 +1,4 @@
-"""Ten set-ups that are broken, on one daemon: `explain`, `top` and the page each say why, without a look at the log."""
+"""Set-ups that are broken, on one daemon: `explain`, `top` and the page each say why, without a look at the log."""
 
 from __future__ import annotations
 
@@ -255,6 +255,23 @@ def test_bad_replace(case: Case) -> None:
         case.register(replace=True)
     case.says("bad_replace is ready, but it was to be replaced by user", "it is as it was",
               "No such file or directory", "A file is not where")  # fmt: skip
+
+
+def test_failed_wake(case: Case) -> None:
+    case.register(lazy=True)
+    (case.folder / "weights").unlink()
+    with pytest.raises(InferenceServerException, match="No such file or directory"):
+        case.infer()
+    case.says("failed_wake is ", "crash loop", "A file is not where")
+
+
+def test_failed_upgrade(case: Case) -> None:
+    case.register()
+    with pytest.raises(PyTritonDaemonError, match="cannot be run"):
+        case.daemon.client.upgrade(str(case.folder / "python"))
+    case.says(
+        "failed_upgrade is ready; the daemon was to be upgraded by user", "this version goes on"
+    )
 
 
 def test_top_has_what_the_page_has(daemon: RunningDaemon) -> None:
