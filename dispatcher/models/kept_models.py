@@ -37,10 +37,21 @@ class KeptModels:
                 self._store.write, entry.spec, entry.payloads, entry.registered_at
             )
 
+    async def amend(self, entry: Entry, **changes: object) -> None:
+        """Have other fields of a kept model's specification count; `entry`: the model, as it is in memory."""
+        with _as_failure():
+            unfinished = await asyncio.to_thread(self._store.amend, entry, changes)
+        finish(unfinished)
+
     async def previous(self, name: str) -> Entry | None:
         """Return what a model was before it was replaced, if it was."""
         with _as_failure():
             return await asyncio.to_thread(self._store.previous, name)
+
+    async def is_first(self, name: str) -> bool:
+        """Whether a model has replaced nothing."""
+        with _as_failure():
+            return await asyncio.to_thread(self._store.is_first, name)
 
     async def remove(self, name: str) -> None:
         """Forget a model."""
@@ -48,14 +59,14 @@ class KeptModels:
             await asyncio.to_thread(self._store.remove, name)
 
 
-def finish(unfinished: Unfinished, *, keep_previous: bool) -> None:
+def finish(unfinished: Unfinished) -> None:
     """Make a written registration count. It runs in the event loop, so nothing happens in between.
 
     Raises:
         RemoteFailure: it cannot be.
     """
     with _as_failure():
-        unfinished.finish(keep_previous=keep_previous)
+        unfinished.finish()
 
 
 @contextmanager

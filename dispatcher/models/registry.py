@@ -19,7 +19,7 @@ from pytriton.dispatcher.models.adaptations import Adaptations
 from pytriton.dispatcher.models.admission import check, check_devices, check_free, check_trial
 from pytriton.dispatcher.models.adoption import Adoption
 from pytriton.dispatcher.models.hosted_models import HostedModels
-from pytriton.dispatcher.models.kept_models import Keeping, KeptModels, finish
+from pytriton.dispatcher.models.kept_models import Keeping, KeptModels
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.restoring import Restoring
 from pytriton.dispatcher.models.served_models import ServedModels
@@ -215,7 +215,7 @@ class Registry(ServedModels):
             RemoteFailure: another one has its name by now, or what it has replaced cannot be served.
         """
         name = registration.spec.name
-        if await self._kept.previous(name) is None:
+        if await self._kept.is_first(name):
             await self.unregister(name, registration)
         else:
             await self.rollback(name, _report_to_nobody, registration)
@@ -303,8 +303,10 @@ class Registry(ServedModels):
                 instances, self._server, report, self._config.grace_period_s, autoscale
             )
             if registration.kept:
-                unfinished = await self._kept.write(registration.entry())
-                finish(unfinished, keep_previous=False)
+                spec = registration.spec
+                await self._kept.amend(
+                    registration.entry(), instances=spec.instances, autoscale=spec.autoscale
+                )
             registration.events.tell(
                 kinds.SCALED, numbers={"instances": instances, "before": before}
             )
@@ -329,8 +331,7 @@ class Registry(ServedModels):
             registration.spec = msgspec.structs.replace(former, **changes)
             try:
                 if registration.kept:
-                    unfinished = await self._kept.write(registration.entry())
-                    finish(unfinished, keep_previous=False)
+                    await self._kept.amend(registration.entry(), **changes)
             except BaseException:
                 registration.spec = former
                 raise

@@ -239,7 +239,7 @@ class Serving:
         """Give the model its name once tritonserver has it, even if its client has vanished."""
         name = registration.spec.name
         if written is not None:
-            finish(written, keep_previous=True)
+            finish(written)
         elif keeping is Keeping.NOT:
             await self._kept.remove(name)
         self._served.names[name] = registration

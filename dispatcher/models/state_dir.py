@@ -7,7 +7,7 @@ Layout::
       models/NAME.registration   one file per model
       models/NAME.previous       what NAME.registration held before it was replaced, for rollback
       sizes.json                 what workers of models took at their last load, see kept_sizes.py
-      set-aside/                 files that were damaged, kept to be looked at; those of newer versions stay
+      set-aside/                 files that were damaged, kept to be looked at; others that cannot be used stay
 
 A file is one line of text, ``pytriton-registration 1 <sha256 of the rest>``, and then MessagePack
 (`_Content`). It is written beside its place, brought to the disk and renamed, so that a crash at any
@@ -24,9 +24,9 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import msgspec
 
@@ -52,12 +52,19 @@ class ForeignEntry(DamagedEntry):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A registration as it is kept. `serial` orders them; `registered_at` is seconds since the epoch."""
+    """A registration as it is kept.
+
+    Attributes:
+        serial: orders them
+        registered_at: seconds since the epoch
+        replaces: whether another one of its name was kept before; None: written by a version that did not say so
+    """
 
     serial: int
     registered_at: float
     spec: messages.ModelSpec
     payloads: list[bytes]
+    replaces: Optional[bool] = None
 
 
 class Content(NamedTuple):
@@ -152,45 +159,94 @@ class Store:
         return Content(entries, problems)
 
     def previous(self, name: str) -> Entry | None:
-        """Return what a model was before it was replaced; None when that is not known.
+        """Return what a kept model was before it was replaced; None when it has replaced nothing.
 
         Raises:
-            StoreError: its file is damaged.
+            StoreError: it has, and that cannot be read, or is there no more.
         """
         path = self._path(name, _PREVIOUS)
         problems: list[str] = []
         entry = self._read(path, problems) if path.exists() else None
         if problems:
             raise StoreError(problems[0])
+        if entry is None and not self.is_first(name):
+            raise StoreError(
+                f"what model {name} has replaced cannot be served again: {path} is there no more. Where it was "
+                f"damaged, it lies in {self._set_aside}; register it anew, with replace=True (--replace)"
+            )
         return entry
+
+    def is_first(self, name: str) -> bool:
+        """Whether a kept model has replaced nothing.
+
+        Raises:
+            StoreError: its file cannot be read.
+        """
+        path = self._path(name, _PRESENT)
+        try:
+            replaces = _load(path).replaces
+        except (OSError, DamagedEntry) as error:
+            raise StoreError(
+                f"whether model {name} has replaced another one is not known: {path} cannot be read: {error}"
+            ) from error
+        if replaces is None:
+            return not self._path(name, _PREVIOUS).exists()
+        return not replaces
 
     def write(
         self, spec: messages.ModelSpec, payloads: Sequence[bytes], registered_at: float
     ) -> Unfinished:
         """Write a registration beside its place; nothing has changed until it is finished.
 
+        What is kept of its name by now becomes the previous one then.
+
         Raises:
             StoreError: it cannot be written.
         """
         present = self._path(spec.name, _PRESENT)
+        former = self._former(spec.name)
         # A model that is replaced keeps its place in the order.
-        former = self._read(present, []) if present.exists() else None
-        serial = self._serial + 1 if former is None else former.serial
-        self._serial = max(self._serial, serial)
+        serial = self._next_serial() if former is None else former.serial
+        entry = Entry(serial, registered_at, spec, list(payloads), replaces=present.exists())
+        return Unfinished(self._write(entry), present, self._path(spec.name, _PREVIOUS))
+
+    def amend(self, entry: Entry, changes: Mapping[str, Any]) -> Unfinished:
+        """Write a kept registration with other fields of its specification, beside its place, and else as it is kept.
+
+        What it has replaced stays the previous one. `entry` is what is written where the kept one cannot be read.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        name = entry.spec.name
+        kept = self._former(name) or msgspec.structs.replace(entry, serial=self._next_serial())
+        spec = msgspec.structs.replace(kept.spec, **changes)
+        amended = msgspec.structs.replace(kept, spec=spec)
+        return Unfinished(self._write(amended), self._path(name, _PRESENT))
+
+    def _former(self, name: str) -> Entry | None:
+        present = self._path(name, _PRESENT)
+        return self._read(present, []) if present.exists() else None
+
+    def _next_serial(self) -> int:
+        self._serial += 1
+        return self._serial
+
+    def _write(self, entry: Entry) -> Path:
         unfinished = self._models / f"{secrets.token_hex(8)}{_UNFINISHED}"
         try:
             with open(unfinished, "xb", opener=open_private) as file:
-                file.write(encode(Entry(serial, registered_at, spec, list(payloads))))
+                file.write(encode(entry))
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
             with contextlib.suppress(OSError):
                 unfinished.unlink()
             raise StoreError(
-                f"the registration of model {spec.name} cannot be kept: {unfinished}: {error.strerror}. Make "
+                f"the registration of model {entry.spec.name} cannot be kept: {unfinished}: {error.strerror}. Make "
                 "room or mend the state directory, or start the daemon with --ephemeral to keep nothing."
             ) from error
-        return Unfinished(unfinished, present, self._path(spec.name, _PREVIOUS))
+        return unfinished
 
     def remove(self, name: str) -> None:
         """Forget a model.
@@ -213,17 +269,21 @@ class Store:
 
     def _read(self, path: Path, problems: list[str]) -> Entry | None:
         try:
-            entry = decode(path.read_bytes())
-            if entry.spec.name != path.name[: -len(path.suffix)]:
-                raise DamagedEntry(f"it holds the model {entry.spec.name!r}")
-            return entry
+            return _load(path)
         except ForeignEntry as error:
             problems.append(
                 f"the kept registration {path.name} was written by a newer version of pytriton-daemon: {error}. It "
                 f"stays where it is ({path}), its model is not served: start that version, or register the model anew"
             )
             return None
-        except (OSError, DamagedEntry) as error:
+        except (
+            OSError
+        ) as error:  # the disk's fault, or too many open files: the next time it may be sound
+            problems.append(
+                f"the kept registration {path.name} cannot be read: {error.strerror}. It stays where it is ({path})"
+            )
+            return None
+        except DamagedEntry as error:
             aside = self._set_aside / f"{path.name}.{secrets.token_hex(4)}"
             try:
                 path.rename(aside)
@@ -233,6 +293,14 @@ class Store:
                 f"the kept registration {path.name} cannot be used: {error}; see {aside}"
             )
             return None
+
+
+def _load(path: Path) -> Entry:
+    """Return the entry that a file is to hold; raises OSError, DamagedEntry."""
+    entry = decode(path.read_bytes())
+    if entry.spec.name != path.name[: -len(path.suffix)]:
+        raise DamagedEntry(f"it holds the model {entry.spec.name!r}")
+    return entry
 
 
 def check(folder: Path, names: Sequence[str]) -> None:
@@ -255,21 +323,27 @@ def check(folder: Path, names: Sequence[str]) -> None:
 
 
 class Unfinished:
-    """A registration that has been written, but does not count yet."""
+    """A registration that has been written, but does not count yet.
 
-    def __init__(self, path: Path, present: Path, previous: Path) -> None:
+    Args:
+        path: where it lies
+        present: where it is to lie
+        previous: where what lies there now is to lie then; None: nowhere
+    """
+
+    def __init__(self, path: Path, present: Path, previous: Path | None = None) -> None:
         self._path = path
         self._present = present
         self._previous = previous
 
-    def finish(self, *, keep_previous: bool) -> None:
-        """Let it count from now on; with `keep_previous`, what was there becomes the previous one.
+    def finish(self) -> None:
+        """Let it count from now on.
 
         Raises:
             StoreError: the disk refuses.
         """
         try:
-            if keep_previous and self._present.exists():
+            if self._previous is not None and self._present.exists():
                 # The old one has both names for a moment: a crash loses neither.
                 linked = self._path.with_name(f"{self._path.stem}-previous{_UNFINISHED}")
                 os.link(self._present, linked)

@@ -150,7 +150,7 @@ def test_files_that_a_start_cannot_use_are_refused(
     )
     store = Store(config.state_path)
     spec = messages.ModelSpec("m", 1, {}, messages.World("python"))
-    store.write(spec, [b"callable"], 1.5).finish(keep_previous=False)
+    store.write(spec, [b"callable"], 1.5).finish()
     spoil(tmp_path)
     try:
         if why:

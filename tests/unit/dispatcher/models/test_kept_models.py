@@ -47,4 +47,4 @@ def test_what_the_store_refuses_is_told_to_who_asked(what: str) -> None:
 
 def test_what_cannot_be_made_to_count_is_told_too() -> None:
     with pytest.raises(RemoteFailure, match="finish: no space left"):
-        finish(cast(Unfinished, FullDisk()), keep_previous=True)
+        finish(cast(Unfinished, FullDisk()))

@@ -31,7 +31,7 @@ def spec(name: str, version: int = 1) -> messages.ModelSpec:
 
 
 def keep(store: Store, name: str, payload: bytes = b"payload", version: int = 1) -> None:
-    store.write(spec(name, version), [payload], 1.5).finish(keep_previous=True)
+    store.write(spec(name, version), [payload], 1.5).finish()
 
 
 def reopened(store: Store, folder: Path) -> Store:
@@ -133,6 +133,87 @@ def test_a_damaged_file_is_set_aside(
     store.close()
 
 
+def test_a_file_that_the_disk_does_not_give_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next read may find it sound: a moment without a free descriptor costs no model."""
+    store = Store(tmp_path)
+    keep(store, "m", b"old")
+    keep(store, "m", b"new")
+
+    def fail(path: Path) -> bytes:
+        raise OSError(24, "Too many open files", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", fail)
+        entries, problems = store.read()
+        assert entries == []
+        (problem,) = problems
+        assert "m.registration cannot be read: Too many open files. It stays" in problem
+        with pytest.raises(StoreError, match=r"m.previous cannot be read: Too many open files"):
+            store.previous("m")
+        with pytest.raises(StoreError, match="whether model m has replaced another one is not"):
+            store.is_first("m")
+    assert [entry.payloads for entry in store.read().entries] == [[b"new"]]
+    previous = store.previous("m")
+    assert previous is not None
+    assert previous.payloads == [b"old"]
+    store.close()
+
+
+def test_a_file_says_whether_it_replaced_another_one(tmp_path: Path) -> None:
+    """Also after changes of it, without what it has replaced, and with what an older one of its name has left."""
+    store = Store(tmp_path)
+    keep(store, "m", b"old")
+    assert store.is_first("m")
+    keep(store, "m", b"new")
+    (entry,) = store.read().entries
+    store.amend(entry, {"instances": 3}).finish()
+    (tmp_path / "models" / "m.previous").unlink()
+    assert not store.is_first("m")
+    with pytest.raises(StoreError, match=r"m.previous is there no more.*--replace"):
+        store.previous("m")
+    (tmp_path / "models" / "m.registration").rename(tmp_path / "models" / "m.previous")
+    keep(store, "m", b"another")
+    assert store.is_first("m")
+    store.close()
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_what_earlier_versions_kept_has_replaced_what_lies_beside_it(
+    tmp_path: Path, first: bool
+) -> None:
+    store = Store(tmp_path)
+    for suffix in [".registration"] if first else [".registration", ".previous"]:
+        (tmp_path / "models" / f"linear{suffix}").write_bytes(FIRST.read_bytes())
+    assert store.is_first("linear") is first
+    assert (store.previous("linear") is None) is first
+    store.close()
+
+
+def test_a_change_is_of_what_is_kept(tmp_path: Path) -> None:
+    """What is in memory counts only where that is gone."""
+    store = Store(tmp_path)
+    keep(store, "m", b"older")
+    keep(store, "m", b"old")
+    (entry,) = store.read().entries
+    memory = msgspec.structs.replace(
+        entry, serial=0, spec=msgspec.structs.replace(entry.spec, instances=7)
+    )
+    store.amend(memory, {"access_log": True}).finish()
+    (amended,) = store.read().entries
+    spec = msgspec.structs.replace(entry.spec, access_log=True)
+    assert amended == msgspec.structs.replace(entry, spec=spec)
+    previous = store.previous("m")
+    assert previous is not None
+    assert previous.payloads == [b"older"]
+    (tmp_path / "models" / "m.registration").write_bytes(b"damaged")
+    store.amend(memory, {"access_log": True}).finish()
+    (amended,) = store.read().entries
+    assert (amended.spec.instances, amended.payloads) == (7, [b"old"])
+    store.close()
+
+
 #: Kept by the first version with form 1, which is that of today.
 FIRST = Path(__file__).with_name("linear-1.registration")
 
@@ -193,7 +274,7 @@ def test_a_crash_within_the_exchange_leaves_the_old_one(
     with monkeypatch.context() as patched:
         patched.setattr(os, step, crash)
         with pytest.raises(KeyboardInterrupt):
-            unfinished.finish(keep_previous=True)
+            unfinished.finish()
     store = reopened(store, tmp_path)
     assert [entry.payloads for entry in store.read().entries] == [[b"old"]]
     previous = store.previous("m")
