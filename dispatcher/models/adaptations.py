@@ -9,7 +9,7 @@ from pytriton.dispatcher.models.name_reservations import Reservations
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.served_models import ServedModels
 from pytriton.dispatcher.triton.tritonserver import TritonServer
-from pytriton.ipc import messages
+from pytriton.dispatcher.workers.several_loads import report_to_nobody
 
 
 class Adaptations:
@@ -55,7 +55,7 @@ class Adaptations:
         async def change() -> None:
             count = max(1, instances)
             if instances > registration.instances or count != registration.spec.instances:
-                await registration.scale(count, self._server, _report_to_nobody, grace_s, rules)
+                await registration.scale(count, self._server, report_to_nobody, grace_s, rules)
             if not instances and registration.ready and not registration.pool.busy:
                 await registration.fall_asleep(idle_s, grace_s)
 
@@ -135,7 +135,3 @@ class Adaptations:
         for registration in list(self._served.keys.values()):
             registration.pool.sleep.held = False
             await registration.pool.wake()
-
-
-async def _report_to_nobody(_: messages.Progress) -> None:
-    """Take the progress of a change that no client waits for."""

@@ -20,6 +20,10 @@ class Reservations:
         """Whether nobody changes a name."""
         return name not in self._busy
 
+    def holder(self, name: str) -> asyncio.Task[object] | None:
+        """Return the task that changes a name, if one does."""
+        return self._busy.get(name)
+
     def check(self, name: str) -> None:
         """See that a name is free.
 

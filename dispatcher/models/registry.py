@@ -24,7 +24,7 @@ from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.restoring import Restoring
 from pytriton.dispatcher.models.served_models import ServedModels
 from pytriton.dispatcher.models.server_starts import ServerStarts
-from pytriton.dispatcher.models.serving import OnServed, Serving
+from pytriton.dispatcher.models.serving import OnServed, Serving, StillWanted
 from pytriton.dispatcher.models.state_dir import Entry, Store
 from pytriton.dispatcher.models.told_failures import failure_told, registration_told
 from pytriton.dispatcher.settings.declarations import DaemonConfig
@@ -33,7 +33,7 @@ from pytriton.dispatcher.triton.tritonserver import TritonServer
 from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
 from pytriton.dispatcher.workers.one_worker.registrant import Registrant
 from pytriton.dispatcher.workers.one_worker.worker_factory import StartWorker
-from pytriton.dispatcher.workers.several_loads import ReportProgress
+from pytriton.dispatcher.workers.several_loads import ReportProgress, report_to_nobody
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.rundir import RuntimeDir
@@ -47,6 +47,7 @@ class Registry(ServedModels):
     Attributes:
         restoring: the kept models that are not served (yet).
         news: a model is served, or not any more.
+        is_placing: whether one of this name is being registered or put back.
         server_starts: what tritonserver loads when it starts.
         adoption: hands all of it to the next version of the daemon.
         accounts: of the memory that models take.
@@ -84,6 +85,7 @@ class Registry(ServedModels):
             events=events,
         )
         self.news, self.parking = self._serving.news, self._serving.parking
+        self.is_placing = self._serving.is_placing
         self.stopping = False  #: for good: all models end, and none is gone
         self.refusal = ""  #: why no model may be changed any more, though all serve on
         self.adaptations = Adaptations(
@@ -156,7 +158,7 @@ class Registry(ServedModels):
         former = self.names.get(spec.name)
         undoable = keeping is Keeping.WRITTEN and (former is None or former.kept)
         check_trial(spec, can_be_undone=undoable)
-        before = 0 if former is None else former.spec.instances
+        before = {} if former is None else {"before": former.spec.instances}
         registration = await self._serving.place(
             Entry(0, time.time(), spec, list(payloads)),
             former,
@@ -165,37 +167,41 @@ class Registry(ServedModels):
             registrant=registrant,
             on_served=on_served,
         )
-        if former is None:
-            registration.events.tell(kinds.REGISTERED, numbers={"instances": spec.instances})
-        else:
-            registration.events.tell(
-                kinds.REPLACED, numbers={"instances": spec.instances, "before": before}
-            )
+        kind = kinds.REGISTERED if former is None else kinds.REPLACED
+        registration.events.tell(kind, numbers={"instances": spec.instances, **before})
         return registration
 
     async def rollback(
-        self, name: str, report: ReportProgress, only: Registration | None = None
+        self, name: str, report: ReportProgress, still: StillWanted = lambda: None
     ) -> Registration:
-        """Put back what a model was before it was replaced; no request fails.
+        """Put back what a model was before it was replaced, served or not to be restored; no request fails.
 
         Raises:
-            RemoteFailure: no such model, it is not `only`, nothing to go back to, or it failed: it is as it was then.
+            RemoteFailure: no such model, nothing to go back to, or it failed or is not wanted: it is as it was then.
         """
         await self._until_served(name, "rolled back", report)
-        former = self._named(name, only)
+        still()
+        former = self._former(name)
         before = former.spec.instances
         with failure_told(self._events, kinds.NOT_ROLLED_BACK, name):
-            registration = await self._roll_back(former, report)
+            registration = await self._roll_back(former, report, still)
         now = registration.spec.instances
         registration.events.tell(kinds.ROLLED_BACK, numbers={"instances": now, "before": before})
         return registration
 
-    async def _roll_back(self, former: Registration, report: ReportProgress) -> Registration:
+    async def _roll_back(
+        self, former: Registration | Entry, report: ReportProgress, still: StillWanted
+    ) -> Registration:
         name = former.spec.name
-        former.check_kept()
+        served = former if isinstance(former, Registration) else None
+        if served is not None:
+            served.check_kept()
         previous = await self._kept.previous(name)
         self.check_open(name, "rolled back")
-        self._named(name, former)
+        still()
+        if self._former(name) is not former:
+            text = f"model {name} was replaced by somebody else meanwhile; look, and try again"
+            raise RemoteFailure(ErrorKind.EXISTS, text)
         if previous is None:
             raise RemoteFailure(
                 ErrorKind.INVALID,
@@ -205,20 +211,23 @@ class Registry(ServedModels):
         # What was on trial, and was taken back, is put back by a wish of its own.
         spec = msgspec.structs.replace(previous.spec, trial=None)
         return await self._serving.place(
-            msgspec.structs.replace(previous, spec=spec), former, report
+            msgspec.structs.replace(previous, spec=spec), served, report
         )
 
-    async def take_back(self, registration: Registration) -> None:
-        """Serve what a registration has replaced, or nothing of its name when it was the first.
+    def _former(self, name: str) -> Registration | Entry:
+        """Return what serves a name, or would if it could be restored; raises RemoteFailure if there is nothing."""
+        return self.names.get(name) or self.restoring.failures().get(name) or self.by_name(name)
+
+    async def take_back(self, name: str, still: StillWanted) -> None:
+        """Serve what a kept model has replaced, or nothing of its name when it was the first.
 
         Raises:
-            RemoteFailure: another one has its name by now, or what it has replaced cannot be served.
+            RemoteFailure: it is not wanted any more, or what it has replaced cannot be served.
         """
-        name = registration.spec.name
         if await self._kept.is_first(name):
-            await self.unregister(name, registration)
+            await self.unregister(name, still)
         else:
-            await self.rollback(name, _report_to_nobody, registration)
+            await self.rollback(name, report_to_nobody, still)
 
     async def restore(self, all_begun: Callable[[], object]) -> None:
         """Register again what is kept, in order; `all_begun` is called when what is left waits for memory."""
@@ -228,20 +237,21 @@ class Registry(ServedModels):
             if entry.spec.name in self:
                 text = f"another model of the name {entry.spec.name!r} is served"
                 raise RemoteFailure(ErrorKind.EXISTS, text)
-            await self._serving.place(entry, None, _report_to_nobody, keeping=Keeping.THERE)
+            await self._serving.place(entry, None, report_to_nobody, keeping=Keeping.THERE)
 
         await self.restoring.run(register, self.accounts.until_put_off, all_begun)
 
-    async def unregister(self, name: str, only: Registration | None = None) -> None:
+    async def unregister(self, name: str, still: StillWanted = lambda: None) -> None:
         """Stop serving a model, and forget it: requests under way are answered, then its workers end.
 
         Raises:
-            RemoteFailure: no such model, it is not `only`, or it is being registered or unregistered now.
+            RemoteFailure: no such model, it is being registered or unregistered now, or that is not wanted any more.
         """
+        still()
         forgotten = await self.restoring.give_up(name)
         await self.adaptations.give_way(name)
-        if only is not None:
-            self._named(name, only)
+        if not forgotten:
+            still()
         self._serving.reservations.check(name)
         if name in self.names:
             try:
@@ -317,15 +327,16 @@ class Registry(ServedModels):
                 raise RemoteFailure(failure.kind, text, failure.traceback) from failure
 
     async def amend(
-        self, name: str, only: Registration | None = None, **changes: object
+        self, name: str, still: StillWanted = lambda: None, **changes: object
     ) -> Registration:
         """Change fields of what a model declares, here and for the next start; no worker notices.
 
         Raises:
-            RemoteFailure: no such model, or it is not `only`; another change is under way, or it cannot be kept.
+            RemoteFailure: no such model, another change is under way, it cannot be kept, or is not wanted any more.
         """
         await self.adaptations.give_way(name)
-        registration = self._named(name, only)
+        still()
+        registration = self.by_name(name)
         with self._serving.reservations.reserve(name):
             former = registration.spec
             registration.spec = msgspec.structs.replace(former, **changes)
@@ -354,14 +365,6 @@ class Registry(ServedModels):
         if self.names.get(name) is registration:
             await self.unregister(name)
 
-    def _named(self, name: str, only: Registration | None) -> Registration:
-        """Return what serves a name; raises RemoteFailure when there is nothing, or it is not `only`."""
-        found = self.by_name(name)
-        if only is not None and found is not only:
-            text = f"model {name} was replaced by somebody else meanwhile; look, and try again"
-            raise RemoteFailure(ErrorKind.EXISTS, text)
-        return found
-
     def _refuse_taken(self, request: messages.Register) -> None:
         name = request.spec.name
         there = self.names.get(name)
@@ -378,7 +381,7 @@ class Registry(ServedModels):
     async def _until_served(self, name: str, done: str, report: ReportProgress) -> None:
         """Wait until tritonserver is up, and the model restored."""
         if not self.restoring.waits(name):
-            self.by_name(name)  # what there is not need not be waited for
+            self._former(name)  # what there is not need not be waited for
         patience = self._serving.patience(name, done, report)
         await patience.until_up()
         await patience.until_restored(name)
@@ -394,7 +397,3 @@ class Registry(ServedModels):
         why = "the daemon is stopping" if self.stopping else self.refusal
         if why:
             raise RemoteFailure(ErrorKind.UNAVAILABLE, f"model {name} was not {done}: {why}")
-
-
-async def _report_to_nobody(_: messages.Progress) -> None:
-    """Take the progress of a registration that no client waits for."""

@@ -87,6 +87,15 @@ class Restoring:
         """Return those that have not been tried."""
         return [kept.entry for kept in self._kept.values() if kept.error is None]
 
+    def entry(self, name: str) -> Entry | None:
+        """Return a kept model that is not served (yet)."""
+        kept = self._kept.get(name)
+        return None if kept is None else kept.entry
+
+    def failures(self) -> dict[str, Entry]:
+        """Return those that could not be restored, by name, but for those that are tried again just now."""
+        return {name: kept.entry for name, kept in self._kept.items() if not self.waits(name)}
+
     def restored(self, name: str) -> None:
         """A kept model is served."""
         kept = self._kept.get(name)

@@ -79,7 +79,7 @@ class ServedModels:
             if why is not None:
                 text = (
                     f"model {name!r} is not served: it could not be restored ({why}). It is tried again at the next "
-                    "start; register it anew, or unregister it."
+                    "start; register it anew, roll it back, or unregister it."
                 )
             elif self._restoring.waits(name):
                 text = f"model {name!r} is not served yet: it is being restored"

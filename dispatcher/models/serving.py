@@ -47,6 +47,8 @@ _log = structlog.get_logger(__name__)
 
 #: Is called at the moment from which on a registration serves.
 OnServed = Callable[[Registration], None]
+#: Is called in the last moment before a change begins; raises RemoteFailure where it is not wanted any more.
+StillWanted = Callable[[], object]
 
 
 class Serving:
@@ -111,6 +113,10 @@ class Serving:
         """Return what a request waits with; `done` is what is to be done with the model then."""
         what = f"model {name} was not {done}"
         return Patience(what, self._server, self._restoring, report, self._config.busy_timeout_s)
+
+    def is_placing(self, name: str) -> bool:
+        """Whether a model of a name is being placed, up to the end of the former one."""
+        return self.reservations.holder(name) in self._registering
 
     async def give_up_all(self) -> None:
         """End the registrations under way; return when nothing is being changed any more."""

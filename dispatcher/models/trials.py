@@ -4,7 +4,9 @@
                   └─ EndTrial, or no word for lease_s: what it has replaced serves again, or nothing of its name does
 
 So a client that changes many daemons at once may die at any moment: none of them is left with half of the change. The
-time begins anew with each start of the daemon; only the registration itself is kept, not its time.
+time begins when the client is told that it is served, which is when the former one has ended. It begins anew with each
+start of the daemon; only the registration itself is kept, not its time. One that a start cannot restore is taken back
+at once.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from pytriton.dispatcher.events.actor import acting_for
 from pytriton.dispatcher.models.admission import check_trial
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.models.state_dir import Entry
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
@@ -35,9 +38,10 @@ class Trials:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        #: Registration's key -> when it is taken back.
+        #: `_key` -> when it is taken back.
         self._until: dict[str, float] = {}
-        self._ending: dict[str, asyncio.Task[None]] = {}
+        #: Model and trial -> takes it back just now, and returns why that was not possible.
+        self._ending: dict[tuple[str, str], asyncio.Task[RemoteFailure | None]] = {}
 
     async def run(self) -> None:
         """Take back what nobody has asked for in time; runs until it is cancelled."""
@@ -53,67 +57,109 @@ class Trials:
         """Begin the time of a trial anew; `share`: what balancers send there from now on.
 
         Raises:
-            RemoteFailure: there is no such trial (any more), or the share is none.
+            RemoteFailure: there is no such trial (any more), it is not served yet, or the share is none.
         """
-        registration, found = self._of(name, trial)
+        registration, found = self._served(name, trial)
         if share is not None and share != found.share:
             spec = msgspec.structs.replace(
                 registration.spec, trial=msgspec.structs.replace(found, share=share)
             )
             check_trial(spec, can_be_undone=True)
             registration.spec = spec
-        self._until[registration.key] = asyncio.get_running_loop().time() + found.lease_s
+        self._until[_key(registration)] = asyncio.get_running_loop().time() + found.lease_s
 
     async def keep(self, name: str, trial: str) -> None:
         """Have a registration stay.
 
         Raises:
-            RemoteFailure: there is no such trial (any more), or the disk refuses; it is on trial then as before.
+            RemoteFailure: there is no such trial (any more), it is not served yet, or the disk refuses; it is on trial
+                then as before.
         """
-        registration, _ = self._of(name, trial)
-        await self._registry.amend(name, registration, trial=None)
+        registration, _ = self._served(name, trial)
+        await self._registry.amend(name, lambda: self._served(name, trial), trial=None)
         registration.events.tell(kinds.TRIAL_KEPT)
 
     async def take_back(self, name: str, trial: str) -> None:
         """Serve what was served before a registration on trial, or nothing of its name.
 
+        Where that has begun already, for want of a word, its end is awaited.
+
         Raises:
             RemoteFailure: there is no such trial (any more), or what it has replaced cannot be served.
         """
-        registration, _ = self._of(name, trial)
-        await self._registry.take_back(registration)
+        self._of(name, trial)
+        task = self._begin_end(name, trial)
+        await asyncio.wait([task])
+        if task.cancelled():
+            text = f"model {name} was not taken back: the daemon is stopping"
+            raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
+        failure = task.result()
+        if failure is not None:
+            raise failure
 
-    def _of(self, name: str, trial: str) -> tuple[Registration, messages.Trial]:
-        registration = self._registry.get(name)
-        found = None if registration is None else registration.spec.trial
-        if registration is None or found is None or found.id != trial:
-            raise RemoteFailure(
-                ErrorKind.NOT_FOUND,
-                f"model {name[:200]!r} is not on this trial (any more): it was taken back, or somebody else has "
-                "changed it",
-            )
-        return registration, found
+    def _of(self, name: str, trial: str) -> Registration | Entry:
+        """Return what is on a trial, served or not (yet)."""
+        found = self._registry.get(name) or self._registry.restoring.entry(name)
+        if found is None or found.spec.trial is None or found.spec.trial.id != trial:
+            raise _is_gone(name)
+        return found
+
+    def _served(self, name: str, trial: str) -> tuple[Registration, messages.Trial]:
+        """Return what is on a trial and serves, and is not being taken back."""
+        found = self._of(name, trial)
+        if isinstance(found, Entry) and self._registry.restoring.waits(name):
+            text = f"model {name!r} is not served yet: it is being restored, and is on trial then"
+            raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
+        if isinstance(found, Entry) or (name, trial) in self._ending:
+            raise _is_gone(name)
+        assert found.spec.trial is not None
+        return found, found.spec.trial
 
     def _look(self) -> None:
         now = asyncio.get_running_loop().time()
-        there = {one.key: one for one in self._registry if one.spec.trial is not None}
+        ones = [*self._registry, *self._registry.restoring.failures().values()]
+        there = {_key(one): (one, one.spec.trial) for one in ones if one.spec.trial is not None}
         self._until = {key: at for key, at in self._until.items() if key in there}
-        for key, registration in there.items():
-            trial = registration.spec.trial
-            assert trial is not None
-            if now >= self._until.setdefault(key, now + trial.lease_s):
+        for key, (one, trial) in there.items():
+            name, later = one.spec.name, now + trial.lease_s
+            if isinstance(one, Entry):
+                self._until.setdefault(key, now)  # no client waits for what is not served
+            elif self._registry.is_placing(name):
+                self._until[key] = later  # its client has not been told yet
+            if now >= self._until.setdefault(key, later):
                 # Should it fail, it is tried again after the same time.
-                self._until[key] = now + trial.lease_s
-                if key not in self._ending:
-                    self._ending[key] = asyncio.create_task(self._end(registration, trial))
+                self._until[key] = later
+                why = f"a trial of {trial.lease_s:g} s that nobody has confirmed or prolonged"
+                if isinstance(one, Entry):
+                    why = "a trial that could not be restored"
+                with acting_for(why):
+                    self._begin_end(name, trial.id)
 
-    async def _end(self, registration: Registration, trial: messages.Trial) -> None:
-        name = registration.spec.name
-        why = f"a trial of {trial.lease_s:g} s that nobody has confirmed or prolonged"
+    def _begin_end(self, name: str, trial: str) -> asyncio.Task[RemoteFailure | None]:
+        which = (name, trial)
+        if which not in self._ending:
+            self._ending[which] = asyncio.create_task(self._end(name, trial))
+        return self._ending[which]
+
+    async def _end(self, name: str, trial: str) -> RemoteFailure | None:
         try:
-            with acting_for(why):
-                await self.take_back(name, trial.id)
+            # Somebody may have kept it, or changed it, while this waits for something.
+            await self._registry.take_back(name, lambda: self._of(name, trial))
         except RemoteFailure as failure:
             _log.warning("a model on trial was not taken back", model=name, reason=failure.text)
+            return failure
         finally:
-            del self._ending[registration.key]
+            del self._ending[name, trial]
+        return None
+
+
+def _key(one: Registration | Entry) -> str:
+    """Return what tells one on trial from others, also of its name: what serves has another key each time."""
+    return one.key if isinstance(one, Registration) else one.spec.name
+
+
+def _is_gone(name: str) -> RemoteFailure:
+    return RemoteFailure(
+        ErrorKind.NOT_FOUND,
+        f"model {name[:200]!r} is not on this trial (any more): it was taken back, or somebody else has changed it",
+    )

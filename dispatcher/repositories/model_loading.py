@@ -23,6 +23,7 @@ from pytriton.dispatcher.repositories.repository_places import CLOUD, Places
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import own_repository
 from pytriton.dispatcher.triton.tritonserver import TritonServer
+from pytriton.dispatcher.workers.several_loads import report_to_nobody
 from pytriton.formats import table
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
@@ -118,7 +119,7 @@ class ModelLoading:
         known.registration = await self._registry.register(
             messages.Register(spec, replace=known.served_by == WORKERS),
             [payload],
-            _report_to_nobody,
+            report_to_nobody,
             keep=False,
         )
         known.served_by, known.versions = WORKERS, spec.versions or [spec.version]
@@ -167,7 +168,3 @@ class ModelLoading:
             )
         # Scaled or rolled back, it is the repository's still.
         known.registration = present
-
-
-async def _report_to_nobody(_: messages.Progress) -> None:
-    """Take the progress of a registration that no client waits for."""

@@ -12,6 +12,10 @@ from pytriton.ipc.errors import RemoteFailure
 ReportProgress = Callable[[messages.Progress], Awaitable[None]]
 
 
+async def report_to_nobody(_: messages.Progress) -> None:
+    """Take the progress of a change that no client waits for."""
+
+
 def workers(count: int) -> str:
     """Return a number of workers in words."""
     return "1 worker" if count == 1 else f"{count} workers"

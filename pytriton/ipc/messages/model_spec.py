@@ -117,8 +117,8 @@ class Trial(msgspec.Struct, frozen=True):
     """A registration that is taken back by the daemon itself unless its client says in time that it is to stay.
 
     Nothing is left of it then: what it has replaced serves again, or nothing of its name does. `id` is the client's
-    own. Time begins anew with each RenewTrial, and with each start of the daemon. `share` of the requests is what
-    balancers are to send where it serves; 0: as many as anywhere else.
+    own. Time begins with the answer to Register, and anew with each RenewTrial and each start of the daemon. `share` of
+    the requests is what balancers are to send where it serves; 0: as many as anywhere else.
     """
 
     id: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ from support.fakes.brain import Brain
 from support.fakes.fake_clients import Request
 
 from pytriton.ipc import messages
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
+Restart = Callable[[list[str], bool], Brain]
 TRIAL = messages.Trial("one", 10.0, 0.1)
 
 
@@ -23,6 +26,12 @@ def begin(brain: Brain, *, replaces: bool) -> None:
 
 def end(brain: Brain, *, keep: bool, trial: str = "one") -> Request:
     request = brain.client.ask(messages.EndTrial("m", trial, keep))
+    brain.answered(request)
+    return request
+
+
+def renew(brain: Brain) -> Request:
+    request = brain.client.ask(messages.RenewTrial("m", "one"))
     brain.answered(request)
     return request
 
@@ -72,13 +81,89 @@ def test_time_begins_anew_when_it_is_renewed(brain: Brain) -> None:
     begin(brain, replaces=True)
     for _ in range(10):
         brain.advance(6.0)
-        assert brain.answered(brain.client.ask(messages.RenewTrial("m", "one"))) == messages.Done()
+        assert renew(brain).answer == messages.Done()
     assert payload(brain) == b"new"
     brain.advance(13.0)
     assert payload(brain) == b"old"
-    renewed = brain.client.ask(messages.RenewTrial("m", "one"))
-    brain.answered(renewed)
-    assert "not on this trial" in renewed.failure
+    assert "not on this trial" in renew(brain).failure
+
+
+def test_time_begins_when_the_client_knows(brain: Brain) -> None:
+    """It has been served for long by then: a request of the former one has lasted."""
+    brain.served(brain.client.register("m", b"old"))
+    brain.server.hold_proxies = True
+    request = brain.client.register("m", b"new", replace=True, trial=TRIAL)
+    brain.advance(25.0)
+    assert request.answer is None
+    assert payload(brain) == b"new"
+    brain.served(request)
+    brain.advance(7.0)
+    assert renew(brain).answer == messages.Done()
+    assert payload(brain) == b"new"
+    brain.let_batches_end()
+    brain.advance(13.0)
+    assert payload(brain) == b"old"
+
+
+def test_what_is_being_taken_back_is_neither_kept_nor_prolonged(brain: Brain) -> None:
+    """It waits until tritonserver is up again."""
+    begin(brain, replaces=True)
+    brain.server.starts_fail = 100
+    brain.server.end()
+    brain.advance(12.0)
+    assert not brain.server.ready
+    assert "not on this trial" in end(brain, keep=True).failure
+    assert "not on this trial" in renew(brain).failure
+    asked = brain.client.ask(messages.EndTrial("m", "one", False))
+    brain.settle()
+    assert asked.answer is None
+    brain.server.starts_fail = 0
+    assert brain.answered(asked) == messages.Done()
+    assert payload(brain) == b"old"
+    told = brain.answered(brain.client.ask(messages.GetEvents("m", ["rolled_back"])))
+    assert isinstance(told, messages.EventList)
+    assert len(told.events) == 1
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_what_is_not_wanted_any_more_in_the_last_moment_is_not_done(
+    brain: Brain, replaces: bool
+) -> None:
+    begin(brain, replaces=replaces)
+    asked: list[int] = []
+
+    def still() -> None:
+        asked.append(len(asked))
+        if len(asked) > 1:
+            raise RemoteFailure(ErrorKind.NOT_FOUND, "somebody has kept it")
+
+    with pytest.raises(RemoteFailure, match="has kept it"):
+        brain.loop.run(brain.daemon.registry.take_back("m", still))
+    assert payload(brain) == b"new"
+
+
+def test_what_is_kept_is_what_was_asked_for(brain: Brain) -> None:
+    """Not what the load of the moment takes."""
+    rules = messages.Autoscale(1, 4)
+    brain.served(brain.client.register("m", b"new", trial=TRIAL, autoscale=rules))
+    registration = brain.daemon.registry.by_name("m")
+    brain.loop.run(brain.daemon.registry.adaptations.follow_load(registration, 3))
+    assert end(brain, keep=True).answer == messages.Done()
+    assert registration.spec.instances == 3
+    kept = brain.kept()["m"].spec
+    assert (kept.instances, kept.trial) == (1, None)
+    assert kept.autoscale == rules
+
+
+def test_what_it_has_replaced_is_damaged(brain: Brain) -> None:
+    """The model serves on, however often it is to be taken back."""
+    begin(brain, replaces=True)
+    (brain.state / "models" / "m.previous").write_bytes(b"damaged")
+    assert "m.previous cannot be used" in end(brain, keep=False).failure
+    assert "is there no more" in end(brain, keep=False).failure
+    brain.advance(100.0)
+    assert payload(brain) == b"new"
+    assert end(brain, keep=True).answer == messages.Done()
 
 
 def test_explain_says_so_until_it_is_there_to_stay(brain: Brain) -> None:
@@ -129,6 +214,66 @@ def test_a_start_of_the_daemon_does_not_make_it_stay(tmp_path: Path) -> None:
         assert payload(again) == b"old"
     finally:
         again.close()
+
+
+@pytest.fixture
+def restarted(tmp_path: Path) -> Iterator[Restart]:
+    """Starts a daemon again that has had a model on trial; the next workers meet these fates."""
+    running: list[Brain] = []
+
+    def restart(plans: list[str], replaces: bool) -> Brain:
+        first = Brain(tmp_path)
+        first.advance(2.0)
+        begin(first, replaces=replaces)
+        first.close()
+        running.append(Brain(tmp_path))
+        running[0].plans = plans
+        running[0].advance(2.0)
+        return running[0]
+
+    yield restart
+    for brain in running:
+        brain.close()
+
+
+def test_one_that_a_start_cannot_restore_is_taken_back(restarted: Restart) -> None:
+    brain = restarted(["fails"], True)
+    brain.advance(3.0)
+    assert payload(brain) == b"old"
+    assert brain.kept()["m"].spec.trial is None
+    events = brain.answered(brain.client.ask(messages.GetEvents("m", ["rolled_back"])))
+    assert isinstance(events, messages.EventList)
+    assert [one.who for one in events.events] == ["a trial that could not be restored"]
+
+
+def test_what_cannot_be_put_back_after_a_start_is_tried_again(restarted: Restart) -> None:
+    brain = restarted(["fails", "fails"], True)
+    brain.advance(3.0)
+    assert brain.state_of("m") == "failed"
+    assert brain.kept()["m"].payloads == [b"new"]
+    brain.advance(10.0)
+    assert payload(brain) == b"old"
+
+
+def test_a_first_one_that_a_start_cannot_restore_leaves_nothing(restarted: Restart) -> None:
+    brain = restarted(["fails"], False)
+    brain.advance(3.0)
+    assert brain.is_clean("m")
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_one_that_is_being_restored_can_be_taken_back(restarted: Restart, replaces: bool) -> None:
+    brain = restarted(["hangs"], replaces)
+    assert brain.state_of("m") == "restoring"
+    assert "is being restored" in renew(brain).failure
+    assert "is being restored" in end(brain, keep=True).failure
+    asked = brain.client.ask(messages.EndTrial("m", "one", False))
+    brain.advance(1.0)
+    if replaces:  # it waits for what comes of the load
+        assert asked.answer is None
+        brain.workers[0].loaded()
+    assert brain.answered(asked) == messages.Done()
+    assert payload(brain) == b"old" if replaces else brain.is_clean("m")
 
 
 def test_it_is_taken_back_later_when_that_fails_at_first(brain: Brain) -> None:
