@@ -273,3 +273,23 @@ def test_the_daemon_stops_while_models_are_restored(start: Start) -> None:
     assert brain.daemon.ending.code == 0
     brain = start()
     assert [brain.state_of(name) for name in ("a", "b")] == ["ready", "ready"]
+
+
+def test_what_cannot_be_restored_can_be_rolled_back(start: Start) -> None:
+    """Where there is something to go back to; once more brings it back again."""
+    brain = start()
+    brain.served(brain.client.register("m", b"old"))
+    brain.served(brain.client.register("m", b"new", replace=True))
+    brain.served(brain.client.register("first"))
+    brain = start(usual_plan="fails")
+    assert [brain.state_of(name) for name in ("m", "first")] == ["failed", "failed"]
+    refused = [brain.client.ask(messages.Rollback(name)) for name in ("m", "first")]
+    brain.advance(1.0)
+    assert "model m could not be loaded" in refused[0].failure
+    assert "has not been replaced" in refused[1].failure
+    assert brain.kept()["m"].payloads == [b"new"]
+    brain.usual_plan = "serves"
+    for payload in (b"old", b"new"):
+        brain.served(brain.client.ask(messages.Rollback("m")))
+        assert brain.kept()["m"].payloads == [payload]
+    assert brain.is_served("m")
