@@ -65,9 +65,11 @@ def since(now: Seen, before: Seen) -> Seen:
     if now.requests < before.requests or sum(now.calls) < sum(before.calls):
         return now
     calls = (max(0, a - b) for a, b in zip_longest(now.calls, before.calls, fillvalue=0))
+    failed = max(0, now.failed - before.failed)
     return Seen(
-        now.requests - before.requests,
-        max(0, now.failed - before.failed),
+        # What was begun before may have failed since.
+        max(now.requests - before.requests, failed),
+        failed,
         max(0.0, now.busy_s - before.busy_s),
         tuple(calls),
     )
@@ -157,12 +159,16 @@ class Watch:
         """
         canary, passed = self._canary, now - self._begun
         if self._halfway is None and passed >= canary.watch_s / 2:
-            self._halfway = dict(seen)
+            self._halfway = {}
+        for node, one in seen.items():  # one that was silent at first counts from its first figures
+            self._before.setdefault(node, one)
+            if self._halfway is not None:
+                self._halfway.setdefault(node, one)
         new, old = _grown(seen, self._before, fresh)
         over = passed >= canary.watch_s
         fault = failing(new, old, canary)
-        if over and not fault:
-            fault = slower(*_grown(seen, self._halfway or {}, fresh), canary)
+        if over and not fault and self._halfway is not None:
+            fault = slower(*_grown(seen, self._halfway, fresh), canary)
         told = f"{in_words(new, old)} ({int(passed)} of {canary.watch_s:g} s)"
         return Judgement(fault, told, over)
 
@@ -170,10 +176,10 @@ class Watch:
 def _grown(
     now: Mapping[str, Seen], before: Mapping[str, Seen], fresh: Container[str]
 ) -> tuple[Seen, Seen]:
-    """Return what was seen since of the new version, and of the old one; nothing of nodes that were silent then."""
+    """Return what was seen since of the new version, and of the old one."""
     new, old = (
         together(
-            since(one, before.get(node, one))
+            since(one, before[node])
             for node, one in now.items()
             if (node in fresh) is is_new
         )

@@ -82,6 +82,28 @@ def test_failures_count_at_once_and_silent_nodes_do_not() -> None:
     assert "old: 10 requests" in found.told
 
 
+def test_a_node_that_was_silent_at_first_is_judged_by_what_it_counts_from_then_on() -> None:
+    watch = Watch(Canary(watch_s=60), 0.0, {"b": seen(50)})  # "a" has no figures yet
+    assert watch.judge(1.0, {"a": seen(9000, 9000), "b": seen(60)}, ["a"]).fault == ""
+    assert "3 of its 3" in watch.judge(2.0, {"a": seen(9003, 9003), "b": seen(60)}, ["a"]).fault
+
+    slow = Watch(Canary(watch_s=60), 0.0, {"a": Seen(), "b": Seen()})
+    slow.judge(30.0, {"b": seen(50)}, ["a"])  # silent halfway
+    slow.judge(35.0, {"a": seen(50), "b": seen(60)}, ["a"])
+    later = together([seen(50), seen(100, 0, 0.005)])
+    assert "its calls take 5 ms" in slow.judge(60.0, {"a": later, "b": seen(150)}, ["a"]).fault
+
+
+@pytest.mark.parametrize("requests", [0, 4])
+def test_more_may_fail_than_was_begun(requests: int) -> None:
+    """A batch, or streams, of before the watch may fail in it."""
+    watch = Watch(Canary(), 0.0, {"a": seen(40), "b": seen(40)})
+    found = watch.judge(1.0, {"a": seen(40 + requests, 5), "b": seen(60)}, ["a"])
+    assert "5 of its 5 requests failed" in found.fault
+    found = watch.judge(1.0, {"a": seen(60), "b": seen(40 + requests, 5)}, ["a"])
+    assert found.fault == ""
+
+
 def test_counters_that_begin_anew_are_those_of_another_life() -> None:
     grown = since(seen(10, 2), seen(4, 1))
     assert (grown.requests, grown.failed, grown.calls) == (6, 1, seen(6).calls)
