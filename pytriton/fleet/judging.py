@@ -178,11 +178,7 @@ def _grown(
 ) -> tuple[Seen, Seen]:
     """Return what was seen since of the new version, and of the old one."""
     new, old = (
-        together(
-            since(one, before[node])
-            for node, one in now.items()
-            if (node in fresh) is is_new
-        )
+        together(since(one, before[node]) for node, one in now.items() if (node in fresh) is is_new)
         for is_new in (True, False)
     )
     return new, old

@@ -49,8 +49,8 @@ class NodeActor:
         self._runtime_dir = runtime_dir
         self._flags = list(flags)
         self._stopped = False
-        self._known = ""
-        self._kept: dict[str, tuple[str, int]] = {}
+        #: The key of registrations, and model -> (digest, instances). One value: looks may run at the same time.
+        self._kept: tuple[str, dict[str, tuple[str, int]]] = "", {}
         self._client = self._connected()
 
     def _connected(self) -> DaemonClient:
@@ -90,13 +90,14 @@ class NodeActor:
         except DaemonNotRunningError:
             self._client = self._connected()
             status = self._client.status()
-        changed = self._client.changed_registrations(self._known)
+        state, kept = self._kept
+        changed = self._client.changed_registrations(state)
         if changed is not None:
-            self._known = changed.state
-            self._kept = {
+            kept = {
                 one.spec.name: (one.digest, one.spec.instances) for one in changed.registrations
             }
-        facts = msgspec.msgpack.encode((_lasting(status), self._kept))
+            self._kept = changed.state, kept
+        facts = msgspec.msgpack.encode((_lasting(status), kept))
         key = hashlib.sha256(facts).hexdigest()[:16]
         return msgspec.msgpack.encode(status), key, None if key == known else facts
 

@@ -73,3 +73,36 @@ def test_what_a_fleet_goes_by_is_told_only_when_it_has_changed() -> None:
     models.append("n")
     assert actor.look(key)[1] != key
     fake.close()
+
+
+def test_looks_at_the_same_time_leave_what_belongs_together() -> None:
+    """Else the newest key would stand for older registrations, which the daemon would never tell anew."""
+    fake = FakeDispatcher()
+    fake.answers[messages.GetStatus] = lambda _: [status()]
+    fake.answers[messages.GetRegistrations] = lambda _: [messages.Registrations([], "none")]
+    actor = NodeActor(str(Path(fake.rundir.path)), [])
+    spec = messages.ModelSpec("m", 1, {}, messages.World("py"), instances=2)
+    kept = {"old": "first digest", "new": "second digest"}
+    newest = ["old"]
+
+    class Answers:
+        """Those of the daemon; while the first is read, another look gets one that is newer."""
+
+        def __init__(self, state: str) -> None:
+            self.state = state
+
+        @property
+        def registrations(self) -> list[messages.KeptRegistration]:
+            if newest == ["old"]:
+                newest[0] = "new"
+                actor.look()
+            return [messages.KeptRegistration(spec, kept[self.state])]
+
+    client = actor._client
+    client.changed_registrations = lambda known: (  # type: ignore[method-assign,assignment]
+        None if known == newest[0] else Answers(newest[0])
+    )
+    actor.look()
+    facts = msgspec.msgpack.decode(actor.look()[2] or b"")[1]
+    fake.close()
+    assert facts == {"m": ["second digest", 2]}
