@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Optional
@@ -115,27 +116,22 @@ class RayFleetClient:
         self._check(planned.message)
         how, held = canary_of(canary, replace=replace), _checked(resources)
         payloads = planned.payloads()
-        before = self._ask("former", spec.name)
-        encoded = msgspec.msgpack.encode(spec)
-        refused = self._ask("register", encoded, payloads, held, replace, how)
+        request, encoded = secrets.token_hex(8), msgspec.msgpack.encode(spec)
+        try:
+            refused = self._ask("register", encoded, payloads, held, replace, how, request)
+            if not refused:
+                with reporter(progress, spec.name) as report:
+                    if how is None:
+                        self._until_served(spec.name, wait_s, report)
+                    else:
+                        self._until_rolled_out(spec.name, how.watch_s + wait_s, report)
+        except CanaryError:
+            raise
+        except BaseException:
+            self._ask("withdraw", spec.name, request)
+            raise
         if refused:
             raise (FleetError if replace else ModelExistsError)(refused, model_name=spec.name)
-        with reporter(progress, spec.name) as report:
-            try:
-                if how is None:
-                    self._until_served(spec.name, wait_s, report)
-                else:
-                    self._until_rolled_out(spec.name, how.watch_s + wait_s, report)
-            except CanaryError:
-                raise
-            except BaseException:
-                if how is not None:
-                    self._ask("rollback", spec.name)
-                elif before is None:
-                    self._ask("unregister", spec.name)
-                else:
-                    self._ask("register", *before, True)
-                raise
         return self.nodes()
 
     def scale(
@@ -167,9 +163,9 @@ class RayFleetClient:
             ModelNotFoundError: there is no such model.
             FleetError: it was not replaced, or not all instances serve in time.
         """
-        if self._ask("former", name) is None:
+        refused = self._ask("rollback", name, secrets.token_hex(8))
+        if refused is None:
             raise self._unknown(name)
-        refused = self._ask("rollback", name)
         if refused:
             raise FleetError(refused, model_name=name)
         with reporter(progress, name) as report:

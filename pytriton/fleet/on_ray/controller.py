@@ -6,37 +6,36 @@ actors do it. What it is told is in Ray's key-value store before it acts, so Ray
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Optional
 
 import msgspec
 
 from pytriton.fleet.canary import Canary
 from pytriton.fleet.judging import Seen
+from pytriton.fleet.on_ray import versions
 from pytriton.fleet.on_ray.balancers import Balancers
 from pytriton.fleet.on_ray.cluster import Cluster
-from pytriton.fleet.on_ray.kept_state import Model, Rolling, State, Store
+from pytriton.fleet.on_ray.kept_state import Model, State, Store
 from pytriton.fleet.on_ray.placement import Placement
 from pytriton.fleet.on_ray.reconciling import (
-    Register,
-    Scale,
     Served,
-    Step,
     Wanted,
     is_served,
     reconcile,
 )
 from pytriton.fleet.on_ray.rollouts import Rollouts, with_shares
+from pytriton.fleet.on_ray.steps import Steps
 from pytriton.ipc import messages
 from pytriton.ipc.registration_digest import registration_digest
 
 _logger = logging.getLogger("pytriton.fleet.on_ray")
 _LOOK_S = 0.5
-#: Until what a daemon refused is tried again.
-_RETRY_S = 30.0
 #: Until the loop, which is to end, has ended.
 _LOOP_ENDS_S = 60.0
 
@@ -61,9 +60,9 @@ class Controller:
         self._statuses: dict[str, bytes] = {}
         self._observed: dict[str, dict[str, Served]] = {}
         self._wanted: dict[str, Wanted] = {}
-        self._running: dict[tuple[str, str], tuple[Step, Any]] = {}
-        #: Model -> what went wrong, and when: it is tried again later.
-        self._errors: dict[str, tuple[str, float]] = {}
+        self._steps = Steps(self._cluster, clock)
+        #: Models that could not be kept as they are.
+        self._unsaved: set[str] = set()
         self._stopping = threading.Event()
         self._balancers = Balancers(clock)
         self._rollouts = Rollouts(clock)
@@ -89,64 +88,76 @@ class Controller:
         resources: dict[str, Any],
         replace: bool,
         canary: Optional[Canary] = None,
+        request: str = "",
     ) -> str:
-        """Want a model from now on; returns why not, or nothing. `progress` tells what becomes of it."""
+        """Want a model from now on; returns why not, or nothing. `progress` tells what becomes of it.
+
+        Args:
+            spec: the model
+            payloads: its callables
+            resources: what Ray is to hold for each instance
+            replace: there may be one of this name
+            canary: step by step
+            request: its id, by which it can be withdrawn; said twice it is done once, for Ray asks again when this dies
+        """
         new = msgspec.msgpack.decode(spec, type=messages.ModelSpec)
         with self._lock:
             former = self._state.models.get(new.name)
+            if former is not None and request and former.request == request:
+                return ""
             if former is not None and not replace:
                 return f"model {new.name!r} is registered already; pass replace=True"
-            why = "" if canary is None else _no_canary(former, resources)
+            why = "" if canary is None else versions.no_canary(former, resources)
             if why:
                 return f"model {new.name!r} cannot be rolled out step by step: {why}"
             model = Model(new, list(payloads), resources, [], registration_digest(new, payloads))
+            model.request = request
+            with self._change(new.name):
+                if former is not None:
+                    versions.replace(former, model, canary)
+                self._state.models[new.name] = model
+                self._placement.make_holders(model)
             self._rollouts.forget(new.name)
-            if former is not None:
-                if canary is not None and model.digest != former.digest:
-                    model.rolling = Rolling(former.version(), canary)
-                    model.previous = former.previous
-                else:
-                    rolling = former.rolling
-                    model.previous = former.version() if rolling is None else rolling.former
-                model.serial, model.retired = former.serial, [*former.holders, *former.retired]
-                if former.resources == resources:
-                    model.holders, model.retired = former.holders, former.retired
-            self._errors.pop(new.name, None)
-            self._state.models[new.name] = model
-            self._placement.make_holders(model)
-            self._save(new.name)
         return ""
 
-    def former(self, name: str) -> Optional[tuple[bytes, list[bytes], dict[str, Any]]]:
-        """Return what `register` was given for a model, so that a replacement can be put back."""
+    def withdraw(self, name: str, request: str) -> None:
+        """Want again what there was before `register` with this request, if that is still what is wanted."""
         with self._lock:
-            one = self._state.models.get(name)
-            return (
-                None
-                if one is None
-                else (msgspec.msgpack.encode(one.spec), one.payloads, one.resources)
-            )
+            model = self._state.models.get(name)
+            if model is None or model.request != request or model.taken_back:
+                return
+            why = "who registered it has given up"
+            with self._change(name):
+                if model.rolling is not None:
+                    self._rollouts.take_back(name, model, why)
+                elif model.previous is not None:
+                    versions.withdraw(model, why)
+                    self._placement.make_holders(model)
+                else:
+                    del self._state.models[name]
+            if name not in self._state.models:
+                self._placement.release(model)
 
-    def rollback(self, name: str) -> str:
-        """Want what a model was before it was last replaced, or is being replaced; returns why not, or nothing."""
+    def rollback(self, name: str, request: str = "") -> Optional[str]:
+        """Want what a model was before it was last replaced, or is being replaced.
+
+        Returns why not, or nothing; None where there is no such model. As for `register`, `request` is done once.
+        """
         with self._lock:
             model = self._state.models.get(name)
             if model is None:
-                return f"there is no model {name!r}"
-            if model.rolling is not None:
-                self._rollouts.take_back(name, model, "somebody rolled it back")
-            elif model.previous is None:
-                return f"model {name!r} has not been replaced since it was first registered"
-            else:
-                before = model.previous
-                resources, model.resources = model.resources, before.resources
-                model.previous = msgspec.structs.replace(model.version(), resources=resources)
-                model.use(before)
-                if resources != before.resources:
-                    model.holders, model.retired = [], [*model.holders, *model.retired]
+                return None
+            if request and model.request == request:
+                return ""
+            if model.rolling is None and model.previous is None:
+                return versions.roll_back(model)
+            with self._change(name):
+                if model.rolling is not None:
+                    self._rollouts.take_back(name, model, "somebody rolled it back")
+                else:
+                    versions.roll_back(model)
                     self._placement.make_holders(model)
-            self._errors.pop(name, None)
-            self._save(name)
+                model.request = request
         return ""
 
     def rollout(self, name: str) -> tuple[str, str]:
@@ -161,22 +172,21 @@ class Controller:
             model = self._state.models.get(name)
             if model is None:
                 return False
-            model.spec = msgspec.structs.replace(model.spec, instances=instances)
-            self._errors.pop(name, None)
-            self._placement.make_holders(model)
-            self._save(name)
+            with self._change(name):
+                model.spec = msgspec.structs.replace(model.spec, instances=instances)
+                self._placement.make_holders(model)
         return True
 
     def unregister(self, name: str) -> bool:
         """Want a model no more; whether there was one."""
         with self._lock:
-            model = self._state.models.pop(name, None)
-            self._errors.pop(name, None)
+            model = self._state.models.get(name)
+            if model is None:
+                return False
+            with self._change(name):
+                del self._state.models[name]
             self._rollouts.forget(name)
-            self._save(name)
-        if model is None:
-            return False
-        self._placement.release(model)
+            self._placement.release(model)
         return True
 
     def drain(self, node: str) -> None:
@@ -212,7 +222,7 @@ class Controller:
             )
             done = bool(fresh and wanted is not None and is_served(name, wanted, self._observed))
             done = done and model.rolling is None
-            return done, served, model.spec.instances, self._errors.get(name, ("", 0.0))[0]
+            return done, served, model.spec.instances, self._steps.error(name)
 
     def drained(self, node: str) -> bool:
         """Whether nothing is served on a node that drains, and nothing holds a place there."""
@@ -275,11 +285,13 @@ class Controller:
     def step(self) -> None:
         """Look once, and begin what has to be done; the loop does so all the time."""
         with self._lock:
+            if self._unsaved:
+                self._save()
             settings = {**self._state.settings, "among": self._state.among}
             holders = self._placement.all()
         self._cluster.look(settings, holders)
         with self._lock:
-            self._finish_steps()
+            self._steps.finish(self._state.models)
         found = self._cluster.looks()
         seen = self._look_at_rollouts()
         with self._lock:
@@ -297,34 +309,8 @@ class Controller:
             shown = with_shares(lasting, self._state.models)
             self._balancers.publish(self._cluster.alive, shown, self._observed, plan.leaving)
             for step in plan.steps:
-                self._begin(step)
-            self._release_retired()
-
-    def _begin(self, step: Step) -> None:
-        key = step.node, step.model
-        failed_at = self._errors.get(step.model, ("", -_RETRY_S))[1]
-        if key in self._running or self._clock() - failed_at < _RETRY_S:
-            return
-        if isinstance(step, Register):
-            model = self._state.models[step.model]
-            one = model.rolling.former if step.former and model.rolling else model.version()
-            devices = self._cluster.devices(model.holders, step.node)
-            arguments: tuple[Any, ...] = (
-                msgspec.msgpack.encode(one.spec),
-                self._cluster.shared(one.digest, one.payloads),
-                step.instances,
-                devices,
-                step.replace,
-                one.digest,
-            )
-            self._running[key] = step, self._cluster.ask(step.node, "register", *arguments)
-        elif isinstance(step, Scale):
-            self._running[key] = (
-                step,
-                self._cluster.ask(step.node, "scale", step.model, step.instances),
-            )
-        else:
-            self._running[key] = step, self._cluster.ask(step.node, "unregister", step.model)
+                self._steps.begin(step, self._state.models)
+            self._settle()
 
     def _look_at_rollouts(self) -> dict[str, dict[str, Seen]]:
         """Return what nodes have counted of each model of which a new version is watched."""
@@ -340,52 +326,53 @@ class Controller:
         for name, model in self._state.models.items():
             if model.rolling is None:
                 continue
-            refused = self._errors.pop(name, ("", 0.0))[0]
+            refused = self._steps.error(name)
+            self._steps.forget_error(name)
             if refused:
                 self._rollouts.take_back(name, model, refused)
-            elif not self._rollouts.advance(
-                name, model, self._wanted[name], self._observed, seen.get(name, {})
-            ):
+            elif not self._advance(name, model, seen.get(name, {})):
                 continue
             self._wanted[name] = self._placement.wanted(model)
             self._save(name)
 
-    def _finish_steps(self) -> None:
-        ended = self._cluster.ended({key: one for key, (_, one) in self._running.items()})
-        for key, (step, _) in list(self._running.items()):
-            if key not in ended and step.node in self._cluster.alive:
-                continue
-            del self._running[key]
-            error = ended.get(key, "")
-            self._cluster.forget_look(step.node)  # it may be of before
-            # A node that died is no fault of the model: Ray places it anew.
-            if error and step.node in self._cluster.alive and isinstance(step, (Register, Scale)):
-                self._errors[step.model] = f"{step.node[:8]}: {error}", self._clock()
-            elif error:
-                _logger.warning("step %s failed: %s", step, error)
-            elif isinstance(step, (Register, Scale)):
-                self._errors.pop(step.model, None)
+    def _advance(self, name: str, model: Model, seen: Mapping[str, Seen]) -> bool:
+        """Take a rollout's next step; one that cannot be judged goes back, and costs the others nothing."""
+        try:
+            return self._rollouts.advance(name, model, self._wanted[name], self._observed, seen)
+        except Exception as error:
+            _logger.exception("the new version of model %s cannot be judged", name)
+            self._rollouts.take_back(name, model, f"it could not be judged: {error!r}")
+            return True
 
-        if not self._running:
-            self._cluster.share_nothing()
-
-    def _release_retired(self) -> None:
-        """Give resources back once what they held is served elsewhere, and is served there no more."""
+    def _settle(self) -> None:
+        """See to what is served as wanted: resources of what it was before go back, and what it was is forgotten."""
         for name, model in self._state.models.items():
-            if model.retired and is_served(name, self._wanted[name], self._observed):
+            if not (model.retired or model.older or self._steps.error(name)):
+                continue  # nearly all, at each look
+            if not is_served(name, self._wanted[name], self._observed):
+                continue
+            self._steps.forget_error(name)  # of a node that is not to serve it any more
+            settled = versions.settle(model)
+            if model.retired or settled:
                 self._placement.release_retired(model)
                 self._save(name)
 
+    @contextmanager
+    def _change(self, name: str) -> Iterator[None]:
+        """Keep a change of a model that is made inside; where it cannot be kept, it has not been made."""
+        before = copy.deepcopy(self._state.models.get(name))
+        try:
+            yield
+            self._save(name)
+        except BaseException:
+            now = self._state.models.pop(name, None)
+            if before is not None:
+                self._state.models[name] = before
+            self._placement.release_made(now, before)
+            raise
+        self._steps.forget_error(name)
+
     def _save(self, *models: str) -> None:
-        self._store.write(self._state, *models)
-
-
-def _no_canary(former: Optional[Model], resources: dict[str, Any]) -> str:
-    """Return why a new version cannot be compared with what there is; nothing where it can."""
-    if former is None:
-        return "there is none yet to compare it with"
-    if former.rolling is not None:
-        return "another new version of it is on its way; wait, or roll it back"
-    if former.resources != resources:
-        return "it holds other resources than the version that it is to replace"
-    return ""
+        self._unsaved.update(models)
+        self._store.write(self._state, *sorted(self._unsaved))
+        self._unsaved.clear()

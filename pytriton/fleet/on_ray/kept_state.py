@@ -53,12 +53,21 @@ class Model(msgspec.Struct):
     rolling: Optional[Rolling] = None
     #: What it was before it was last replaced.
     previous: Optional[Version] = None
+    #: What `previous` was before that, until this is served: a registration that fails leaves no trace.
+    older: Optional[Version] = None
     #: Why the last new version was taken back; "": it was not.
     taken_back: str = ""
+    #: The id of the request that made it this version.
+    request: str = ""
 
     def version(self) -> Version:
         """Return what is registered now."""
         return Version(self.spec, self.payloads, self.resources, self.digest)
+
+    def on(self, node: str) -> Version:
+        """Return what a node is to serve."""
+        rolling = self.rolling
+        return self.version() if rolling is None or node in rolling.nodes else rolling.former
 
     def use(self, version: Version) -> None:
         """Be another version, with as many instances as now."""
@@ -121,18 +130,24 @@ class Store:
     def write(self, state: State, *models: str) -> None:
         """Keep a state as far as it has changed since it was kept: these models, and all that is of no model."""
         for name in models:
-            model, former = state.models.get(name), self._kept.pop(name, set())
+            # At each moment what is there by now: whatever fails is written when this is said again.
+            model, kept = state.models.get(name), self._kept.setdefault(name, set())
+            needed: set[str] = set()
             if model is None:
                 self._delete(f"{self._models}{name}")
             else:
-                self._kept[name] = {one.digest for one in _versions(model)}
                 for one in _versions(model):
-                    if one.digest not in former:
+                    needed.add(one.digest)
+                    if one.digest not in kept:
                         payloads = msgspec.msgpack.encode(one.payloads)
                         self._put(f"{self._payloads}{one.digest}", payloads)
+                        kept.add(one.digest)
                 self._put(f"{self._models}{name}", msgspec.msgpack.encode(_light(model)))
-            for digest in former - self._kept.get(name, set()):
+            for digest in kept - needed:
                 self._delete(f"{self._payloads}{digest}")
+                kept.remove(digest)
+            if model is None:
+                del self._kept[name]
         head = msgspec.structs.replace(state, models={})
         self._put(self._head, msgspec.msgpack.encode(head))
 
@@ -159,17 +174,21 @@ class Store:
 
 def _versions(model: Model) -> list[Union[Model, Version]]:
     """Return all that a model may have to be: what it is, is coming from, and was."""
-    found: list[Union[Model, Version]] = [model]
-    found += [] if model.rolling is None else [model.rolling.former]
-    return found if model.previous is None else [*found, model.previous]
+    former = None if model.rolling is None else model.rolling.former
+    others = (former, model.previous, model.older)
+    return [model, *(one for one in others if one is not None)]
 
 
 def _light(model: Model) -> Model:
     """Return a model without payloads."""
-    rolling, previous = model.rolling, model.previous
+    rolling = model.rolling
     if rolling is not None:
-        former = msgspec.structs.replace(rolling.former, payloads=[])
-        rolling = msgspec.structs.replace(rolling, former=former)
-    if previous is not None:
-        previous = msgspec.structs.replace(previous, payloads=[])
-    return msgspec.structs.replace(model, payloads=[], rolling=rolling, previous=previous)
+        rolling = msgspec.structs.replace(rolling, former=_bare(rolling.former))
+    previous, older = (None if one is None else _bare(one) for one in (model.previous, model.older))
+    return msgspec.structs.replace(
+        model, payloads=[], rolling=rolling, previous=previous, older=older
+    )
+
+
+def _bare(version: Version) -> Version:
+    return msgspec.structs.replace(version, payloads=[])

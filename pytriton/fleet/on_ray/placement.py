@@ -93,6 +93,13 @@ class Placement:
         for holder in _all_of(model):
             self._cluster.release(holder)
 
+    def release_made(self, model: Optional[Model], before: Optional[Model]) -> None:
+        """Give back what a model holds and did not hold before."""
+        held = [] if before is None else _all_of(before)
+        for holder in [] if model is None else _all_of(model):
+            if holder not in held:
+                self._cluster.release(holder)
+
     def release_retired(self, model: Model) -> None:
         """Give back what a model holds where it is served no more."""
         for holder in model.retired:

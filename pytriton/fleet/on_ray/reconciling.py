@@ -42,13 +42,12 @@ class Served(NamedTuple):
 
 
 class Register(NamedTuple):
-    """Have a node serve a model, in its new or its `former` version; with `replace`, in the place of another one."""
+    """Have a node serve a model; with `replace`, in the place of another version."""
 
     node: str
     model: str
     instances: int
     replace: bool = False
-    former: bool = False
 
 
 class Scale(NamedTuple):
@@ -130,8 +129,7 @@ def _coming(model: str, wanted: Wanted, observed: Observed) -> list[Step]:
         served = observed[node].get(model)
         digest = wanted.digest_on(node)
         if served is None or served.digest != digest:
-            former = digest != wanted.digest
-            steps.append(Register(node, model, count, served is not None, former))
+            steps.append(Register(node, model, count, served is not None))
         elif served.instances < count:
             steps.append(Scale(node, model, count))
     return steps

@@ -25,11 +25,15 @@ class FakeKeys:
     def __init__(self) -> None:
         self.kept: dict[bytes, bytes] = {}
         self.written: list[bytes] = []
+        #: What cannot be written: keys that have this in them.
+        self.refuses: bytes | None = None
 
     def _internal_kv_get(self, key: bytes, namespace: bytes) -> bytes | None:
         return self.kept.get(key)
 
     def _internal_kv_put(self, key: bytes, value: bytes, namespace: bytes) -> None:
+        if self.refuses is not None and self.refuses in key:
+            raise OSError("no room for keys")
         self.kept[key] = value
         self.written.append(key)
 
@@ -49,10 +53,13 @@ class FakeCluster:
         self.places: dict[str, tuple[str, list[str]]] = {}
         self.but: dict[str, list[str]] = {}
         self.only: dict[str, Sequence[str] | None] = {}
+        self.released: set[str] = set()
         self.others: list[str] = []
         self.dead: set[str] = set()
         self.silent: set[str] = set()
         self.refuses: set[str] = set()
+        #: Nodes of which no answer comes yet.
+        self.slow: set[str] = set()
         self.room = 99
         self.asked: list[tuple[Any, ...]] = []
         self.looked: dict[str, Any] = {}
@@ -112,7 +119,7 @@ class FakeCluster:
         pass
 
     def ended(self, references: dict[Any, str]) -> dict[Any, str]:
-        return dict(references)
+        return {key: answer for key, answer in references.items() if key[0] not in self.slow}
 
     def hold(
         self,
@@ -125,6 +132,7 @@ class FakeCluster:
 
     def release(self, name: str) -> None:
         self.places.pop(name, None)
+        self.released.add(name)
 
     def stop(self) -> None:
         self.served.clear()
@@ -169,10 +177,11 @@ class Fleet:
         replace: bool = False,
         name: str = "m",
         canary: Canary | None = None,
+        request: str = "",
     ) -> str:
         spec = messages.ModelSpec(name, 1, {}, messages.World("py"), instances=instances)
         encoded = msgspec.msgpack.encode(spec)
-        return self.controller.register(encoded, [payload], {}, replace, canary)
+        return self.controller.register(encoded, [payload], {}, replace, canary, request)
 
     def steps(self, count: int = 6, seconds: float = 0.5) -> None:
         for _ in range(count):

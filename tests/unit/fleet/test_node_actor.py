@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -99,8 +99,8 @@ def test_looks_at_the_same_time_leave_what_belongs_together() -> None:
             return [messages.KeptRegistration(spec, kept[self.state])]
 
     client = actor._client
-    client.changed_registrations = lambda known: (  # type: ignore[method-assign,assignment]
-        None if known == newest[0] else Answers(newest[0])
+    client.changed_registrations = lambda known: (  # type: ignore[method-assign]
+        None if known == newest[0] else cast(messages.Registrations, Answers(newest[0]))
     )
     actor.look()
     facts = msgspec.msgpack.decode(actor.look()[2] or b"")[1]

@@ -1,0 +1,107 @@
+"""The steps that node actors carry out for the controller: those under way, and what went wrong with which model."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from pytriton.fleet.on_ray.cluster import Cluster
+from pytriton.fleet.on_ray.kept_state import Model
+from pytriton.fleet.on_ray.reconciling import Register, Remove, Step
+
+_logger = logging.getLogger("pytriton.fleet.on_ray")
+#: Until what a daemon refused is tried again.
+_RETRY_S = 30.0
+
+
+class _Running(NamedTuple):
+    """A step under way: `digest` is of the version that was wanted there when it was begun."""
+
+    step: Step
+    digest: str
+    reference: Any
+
+
+class _Failed(NamedTuple):
+    """What went wrong last with a model, on which node, and when."""
+
+    node: str
+    text: str
+    at: float
+
+
+class Steps:
+    """See above. A node takes one step at a time for each model.
+
+    Args:
+        cluster: has the node actors
+        clock: the time in seconds
+    """
+
+    def __init__(self, cluster: Cluster, clock: Callable[[], float]) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._running: dict[tuple[str, str], _Running] = {}
+        self._failed: dict[str, _Failed] = {}
+
+    def begin(self, step: Step, models: Mapping[str, Model]) -> None:
+        """Have a node take a step, unless it is at one, or the last one has failed just now."""
+        key = step.node, step.model
+        failed = self._failed.get(step.model)
+        if key in self._running or (failed is not None and self._clock() - failed.at < _RETRY_S):
+            return
+        digest = ""
+        question: tuple[Any, ...] = "unregister", step.model
+        if not isinstance(step, Remove):
+            model = models[step.model]
+            one = model.on(step.node)
+            digest = one.digest
+            question = "scale", step.model, step.instances
+            if isinstance(step, Register):
+                spec = msgspec.msgpack.encode(one.spec)
+                payloads = self._cluster.shared(digest, one.payloads)
+                devices = self._cluster.devices(model.holders, step.node)
+                question = "register", spec, payloads, step.instances, devices, step.replace, digest
+        self._running[key] = _Running(step, digest, self._cluster.ask(step.node, *question))
+
+    def finish(self, models: Mapping[str, Model]) -> None:
+        """Take note of what has ended."""
+        ended = self._cluster.ended({key: one.reference for key, one in self._running.items()})
+        for key, (step, digest, _) in list(self._running.items()):
+            if key not in ended and step.node in self._cluster.alive:
+                continue
+            del self._running[key]
+            error = ended.get(key, "")
+            self._cluster.forget_look(step.node)  # it may be of before
+            failed = self._failed.get(step.model)
+            if error and self._is_wanted(step, digest, models):
+                text = f"{step.node[:8]}: {error}"
+                self._failed[step.model] = _Failed(step.node, text, self._clock())
+            elif error:
+                _logger.warning("step %s failed: %s", step, error)
+            elif failed is not None and failed.node == step.node:
+                del self._failed[step.model]
+        for model, told in list(self._failed.items()):
+            if told.node not in self._cluster.alive:
+                del self._failed[model]
+        if not self._running:
+            self._cluster.share_nothing()
+
+    def error(self, model: str) -> str:
+        """Return what went wrong with a model; nothing where it did not."""
+        failed = self._failed.get(model)
+        return "" if failed is None else failed.text
+
+    def forget_error(self, model: str) -> None:
+        """Something else is wanted of a model now, or it is served as wanted."""
+        self._failed.pop(model, None)
+
+    def _is_wanted(self, step: Step, digest: str, models: Mapping[str, Model]) -> bool:
+        """Whether a failure tells of what is wanted now: not of a former version, nor of a node that has died."""
+        model = models.get(step.model)
+        if model is None or isinstance(step, Remove) or step.node not in self._cluster.alive:
+            return False
+        return model.on(step.node).digest == digest

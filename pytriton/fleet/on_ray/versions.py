@@ -1,0 +1,71 @@
+"""Which version a model is: after a registration, after a rollback, and after a registration is withdrawn.
+
+Pure: each function changes a `Model`. The controller keeps what has come of it, and sees to its holders. A request's id
+says what is to be withdrawn, and makes it harmless that Ray asks a controller again that died before it answered.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from pytriton.fleet.canary import Canary
+from pytriton.fleet.on_ray.kept_state import Model, Rolling
+
+
+def no_canary(former: Optional[Model], resources: dict[str, Any]) -> str:
+    """Return why a new version cannot be compared with what there is; nothing where it can."""
+    if former is None:
+        return "there is none yet to compare it with"
+    if former.rolling is not None:
+        return "another new version of it is on its way; wait, or roll it back"
+    if former.resources != resources:
+        return "it holds other resources than the version that it is to replace"
+    return ""
+
+
+def replace(former: Model, model: Model, canary: Optional[Canary]) -> None:
+    """Have a newly registered model take the place of a former one; with a canary, step by step."""
+    model.older = former.previous
+    if canary is not None and model.digest != former.digest:
+        model.rolling = Rolling(former.version(), canary)
+        model.previous = former.previous
+    else:  # also a rollout that is under way ends by this: what was being rolled out was never there to stay
+        rolling = former.rolling
+        model.previous = former.version() if rolling is None else rolling.former
+    model.serial, model.retired = former.serial, [*former.holders, *former.retired]
+    if former.resources == model.resources:
+        model.holders, model.retired = list(former.holders), list(former.retired)
+
+
+def roll_back(model: Model) -> str:
+    """Have a model be what it was before it was replaced, with as many instances; returns why not, or nothing."""
+    before = model.previous
+    if before is None:
+        return f"model {model.spec.name!r} has not been replaced since it was first registered"
+    model.previous, model.older = model.version(), None
+    model.use(before)
+    _hold(model, before.resources)
+    return ""
+
+
+def withdraw(model: Model, why: str) -> None:
+    """Have a model be again what it was before it was registered last, which was a replacement; and its history too."""
+    before = model.previous
+    assert before is not None
+    model.spec, model.payloads, model.digest = before.spec, before.payloads, before.digest
+    model.previous, model.older, model.taken_back = model.older, None, why
+    _hold(model, before.resources)
+
+
+def settle(model: Model) -> bool:
+    """Forget what only a withdrawal needs, for the model is served; whether there was anything."""
+    if model.rolling is not None or model.older is None:
+        return False
+    model.older = None
+    return True
+
+
+def _hold(model: Model, resources: dict[str, Any]) -> None:
+    if resources != model.resources:
+        model.holders, model.retired = [], [*model.holders, *model.retired]
+        model.resources = resources
