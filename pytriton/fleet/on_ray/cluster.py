@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Optional, TypeVar
 
 import msgspec
 
+from pytriton.fleet.judging import Seen
 from pytriton.fleet.on_ray import NAMESPACE, import_ray
 from pytriton.fleet.on_ray.actors import Holder, NodeActor
 from pytriton.fleet.on_ray.reconciling import Served
@@ -65,6 +66,7 @@ class Cluster:
         self._actors: dict[str, Any] = {}
         self._asked: dict[str, Any] = {}
         self._looks: dict[str, Look] = {}
+        self._counted: dict[tuple[str, str], Any] = {}
         self._holders: dict[str, Any] = {}
         self._where: dict[str, Any] = {}
         self._round: list[str] = []
@@ -116,6 +118,23 @@ class Cluster:
                 self._looks[node] = Look(status, key, lasting, served)
         return dict(self._looks)
 
+    def seen(self, models: Sequence[str]) -> dict[str, dict[str, Seen]]:
+        """Return what each node has counted of each of these models, as far as it answers soon.
+
+        What a node says too late is of the next look, unless that is of other models.
+        """
+        former, self._counted = self._counted, {}
+        for node in self._actors:
+            for model in models:
+                key = node, model
+                late = key in former
+                self._counted[key] = former[key] if late else self.ask(node, "seen", model)
+        found: dict[str, dict[str, Seen]] = {model: {} for model in models}
+        for (node, model), (seen, error) in self._answered(self._counted, _ANSWER_S).items():
+            if not error:
+                found[model][node] = seen
+        return found
+
     def forget_look(self, node: str) -> None:
         """Look at a node anew: what it serves has changed."""
         self._asked.pop(node, None)
@@ -137,7 +156,9 @@ class Cluster:
 
     def ask_all(self, method: str, *arguments: Any) -> dict[str, Any]:
         """Return the answers of all nodes that give one soon."""
-        asked = {node: self.ask(node, method, *arguments) for node in list(self._actors)}
+        # A copy: nodes may go meanwhile, for clients ask in threads of their own.
+        actors = dict(self._actors)
+        asked = {node: getattr(one, method).remote(*arguments) for node, one in actors.items()}
         answers = self._answered(asked, _ALL_S)
         return {node: answer for node, (answer, error) in answers.items() if not error}
 
@@ -219,16 +240,16 @@ class Cluster:
     def _answered(self, asked: dict[_Key, Any], wait_s: float) -> dict[_Key, tuple[Any, str]]:
         """Take what has ended out of `asked`, waiting at most so long for all; return key -> (answer, error).
 
-        One question to Ray for all of them: there may be thousands.
+        One question to Ray for all of them: there may be thousands. What another thread has taken out meanwhile, such
+        as a holder that was released, has no answer.
         """
-        if not asked:
+        waiting = dict(asked)
+        if not waiting:
             return {}
-        done, _ = self._ray.wait(list(asked.values()), num_returns=len(asked), timeout=wait_s)
+        done, _ = self._ray.wait(list(waiting.values()), num_returns=len(waiting), timeout=wait_s)
         ended = set(done)
-        found = {key: self._result(one) for key, one in asked.items() if one in ended}
-        for key in found:
-            del asked[key]
-        return found
+        results = {key: self._result(one) for key, one in waiting.items() if one in ended}
+        return {key: one for key, one in results.items() if asked.pop(key, None) is not None}
 
     def _result(self, reference: Any) -> tuple[Any, str]:
         try:
@@ -239,12 +260,14 @@ class Cluster:
             return None, str(error)
 
     def _holder(self, name: str) -> Optional[Any]:
-        if name not in self._holders:
+        actor = self._holders.get(name)
+        if actor is None:
             try:
-                self._holders[name] = self._ray.get_actor(f"fleet-{self._fleet}/{name}", NAMESPACE)
+                actor = self._ray.get_actor(f"fleet-{self._fleet}/{name}", NAMESPACE)
             except ValueError:  # it was released
                 return None
-        return self._holders[name]
+            self._holders[name] = actor
+        return actor
 
     def _node_actor(self, node: str, settings: dict[str, Any]) -> Any:
         strategy = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy

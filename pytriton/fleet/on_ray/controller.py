@@ -320,7 +320,7 @@ class Controller:
                 for name, one in self._state.models.items()
                 if one.rolling is not None and one.rolling.nodes and not one.rolling.watched
             ]
-        return {name: self._cluster.ask_all("seen", name) for name in watched}
+        return self._cluster.seen(watched)
 
     def _advance_rollouts(self, seen: Mapping[str, Mapping[str, Seen]]) -> None:
         for name, model in self._state.models.items():

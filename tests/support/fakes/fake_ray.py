@@ -101,9 +101,9 @@ class FakeCluster:
             del self.served[node][arguments[0]]
         return ""
 
-    def ask_all(self, method: str, *arguments: Any) -> dict[str, Any]:
-        assert method == "seen"
-        return {node: self.counted[node] for node in self.alive if node not in self.silent}
+    def seen(self, models: Sequence[str]) -> dict[str, dict[str, Seen]]:
+        answers = {node: self.counted[node] for node in self.alive if node not in self.silent}
+        return dict.fromkeys(models, answers)
 
     def serve(self, requests: int, failing: str = "") -> None:
         """Have each node count so many requests; those with the version of this digest fail."""

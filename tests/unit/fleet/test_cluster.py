@@ -1,0 +1,155 @@
+"""What the controller asks Ray: of nodes that hang or go, and of holders that others release meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, Optional
+from unittest.mock import Mock
+
+import pytest
+
+from pytriton.fleet.judging import Seen
+from pytriton.fleet.on_ray.cluster import Cluster
+
+A, B = "aaaa", "bbbb"
+
+
+class Reference:
+    """An answer that comes, sooner or later."""
+
+    def __init__(self, node: str, value: Any) -> None:
+        self.node = node
+        self.value = value
+
+
+class FakeActor:
+    """An actor that answers what it is told to, whatever it is asked."""
+
+    def __init__(self, node: str, answer: Callable[..., Any]) -> None:
+        self._node = node
+        self._answer = answer
+
+    def __getattr__(self, method: str) -> Any:
+        return SimpleNamespace(
+            remote=lambda *given: Reference(self._node, self._answer(method, *given))
+        )
+
+
+class FakeRay:
+    """Two nodes, of which some hang."""
+
+    exceptions = SimpleNamespace(RayTaskError=KeyError, RayError=RuntimeError)
+    util = Mock()
+
+    def __init__(self) -> None:
+        self.nodes_alive = [A, B]
+        self.hung: set[str] = set()
+        self.waits: list[float] = []
+        self.while_answering: Optional[Callable[[], object]] = None
+        self.asked: list[tuple[str, ...]] = []
+        self.counts = 0
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [
+            {"NodeID": node, "Alive": node in self.nodes_alive, "NodeManagerAddress": "10.0.0.1"}
+            for node in (A, B)
+        ]
+
+    def remote(self, _: type) -> Any:
+        def options(name: str, **_: Any) -> Any:
+            node = name.rpartition("-")[2]
+            return SimpleNamespace(remote=lambda *_: FakeActor(node, self._answer(node)))
+
+        return SimpleNamespace(options=options)
+
+    def _answer(self, node: str) -> Callable[..., Any]:
+        def answer(method: str, *given: Any) -> Any:
+            self.asked.append((node, method, *map(str, given)))
+            self.counts += 1
+            return (A, []) if method == "where" else Seen(self.counts)
+
+        return answer
+
+    def wait(
+        self, references: Sequence[Reference], num_returns: int, timeout: float
+    ) -> tuple[list[Reference], list[Reference]]:
+        self.waits.append(timeout)
+        done = [one for one in references if one.node not in self.hung]
+        return done, [one for one in references if one not in done]
+
+    def get(self, reference: Reference) -> Any:
+        if self.while_answering is not None:
+            self.while_answering()
+        return reference.value
+
+    def get_actor(self, name: str, _: str) -> Any:
+        raise ValueError(name)
+
+    def kill(self, _: Any, no_restart: bool) -> None:
+        assert no_restart
+
+
+@pytest.fixture
+def ray() -> FakeRay:
+    return FakeRay()
+
+
+@pytest.fixture
+def cluster(ray: FakeRay) -> Cluster:
+    cluster = Cluster("f", ray)
+    cluster.look({}, [])
+    return cluster
+
+
+def test_a_node_that_hangs_is_waited_for_once_whatever_is_watched(
+    ray: FakeRay, cluster: Cluster
+) -> None:
+    ray.hung = {B}
+    found = cluster.seen(["m", "n", "o"])
+    assert {model: list(told) for model, told in found.items()} == {"m": [A], "n": [A], "o": [A]}
+    assert len(ray.waits) == 1
+    assert ray.waits[0] < 5
+    cluster.seen(["m", "n"])
+    assert ray.asked.count((B, "seen", "m")) == 1  # it has not answered the first yet
+    assert ray.asked.count((A, "seen", "m")) == 2
+    cluster.seen(["m"])
+    ray.hung = set()
+    before = ray.counts
+    found = cluster.seen(["m", "n"])
+    assert found["m"][B].requests < before  # that is the late one
+    assert (
+        found["n"][B].requests > before
+    )  # what it says of a watch that is over is not of this one
+    assert cluster.seen(["m"])["m"][B].requests > before
+
+
+def test_a_node_that_has_gone_is_asked_nothing(ray: FakeRay, cluster: Cluster) -> None:
+    ray.hung = {B}
+    cluster.seen(["m"])
+    ray.nodes_alive, ray.hung = [A], set()
+    cluster.look({}, [])
+    assert list(cluster.seen(["m"])["m"]) == [A]
+
+
+def test_a_node_may_go_while_a_client_asks_all(ray: FakeRay, cluster: Cluster) -> None:
+    asked: list[str] = []
+
+    class Going(FakeActor):
+        def __getattr__(self, method: str) -> Any:
+            asked.append(self._node)
+            cluster._actors.pop(B, None)
+            return super().__getattr__(method)
+
+    for node in (A, B):
+        cluster._actors[node] = Going(node, lambda *_: [])
+    assert cluster.ask_all("logs", None, 1) == {A: [], B: []}
+    assert asked == [A, B]
+
+
+def test_a_holder_may_be_released_while_it_is_asked(ray: FakeRay, cluster: Cluster) -> None:
+    for name in ("m/1", "m/2"):
+        cluster.hold(name, {}, [])
+    ray.while_answering = lambda: cluster.release("m/1")
+    cluster.look({}, ["m/1", "m/2"])
+    assert cluster.places == {"m/2": (A, [])}
