@@ -132,9 +132,10 @@ class Controller:
                     self._rollouts.take_back(name, model, why)
                 elif model.previous is not None:
                     versions.withdraw(model, why)
-                    self._placement.make_holders(model)
                 else:
                     del self._state.models[name]
+                if name in self._state.models:
+                    self._placement.make_holders(model)
             if name not in self._state.models:
                 self._placement.release(model)
 
@@ -156,7 +157,7 @@ class Controller:
                     self._rollouts.take_back(name, model, "somebody rolled it back")
                 else:
                     versions.roll_back(model)
-                    self._placement.make_holders(model)
+                self._placement.make_holders(model)
                 model.request = request
         return ""
 
@@ -173,7 +174,7 @@ class Controller:
             if model is None:
                 return False
             with self._change(name):
-                model.spec = msgspec.structs.replace(model.spec, instances=instances)
+                versions.scale(model, instances)
                 self._placement.make_holders(model)
         return True
 
@@ -332,6 +333,7 @@ class Controller:
                 self._rollouts.take_back(name, model, refused)
             elif not self._advance(name, model, seen.get(name, {})):
                 continue
+            self._placement.make_holders(model)
             self._wanted[name] = self._placement.wanted(model)
             self._save(name)
 

@@ -70,9 +70,10 @@ class Rollouts:
         return self._go_on(name, model, rolling, list(places), there)
 
     def take_back(self, name: str, model: Model, why: str) -> None:
-        """Want the former version again, and remember why."""
+        """Want the former version again, with as many instances as it had, and remember why."""
         assert model.rolling is not None
-        model.use(model.rolling.former)
+        former = model.rolling.former
+        model.spec, model.payloads, model.digest = former.spec, former.payloads, former.digest
         model.rolling, model.taken_back = None, why
         self.forget(name)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
+import msgspec
+
 from pytriton.fleet.canary import Canary
 from pytriton.fleet.on_ray.kept_state import Model, Rolling
 
@@ -46,6 +48,14 @@ def roll_back(model: Model) -> str:
     model.use(before)
     _hold(model, before.resources)
     return ""
+
+
+def scale(model: Model, instances: int) -> None:
+    """Have a model have another number of instances, whether or not a rollout goes well."""
+    model.spec = msgspec.structs.replace(model.spec, instances=instances)
+    if model.rolling is not None:
+        former = model.rolling.former
+        former.spec = msgspec.structs.replace(former.spec, instances=instances)
 
 
 def withdraw(model: Model, why: str) -> None:

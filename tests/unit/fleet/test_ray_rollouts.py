@@ -92,6 +92,29 @@ def test_a_bad_version_is_taken_back(fleet: Fleet) -> None:
     assert fleet.controller.rollout("m")[1] == ""
 
 
+@pytest.mark.parametrize("how", ["fails", "is rolled back", "is withdrawn"])
+@pytest.mark.parametrize("scaled", [None, 12])
+def test_what_is_taken_back_has_as_many_instances_as_before(
+    fleet: Fleet, how: str, scaled: int | None
+) -> None:
+    assert fleet.register(b"new", 4, replace=True, canary=CANARY, request="new") == ""
+    fleet.steps(4)
+    if scaled is not None:
+        fleet.controller.scale("m", scaled)
+        fleet.steps(4)
+    if how == "fails":
+        watch(fleet, 6, fails=True)
+    elif how == "is rolled back":
+        assert fleet.controller.rollback("m") == ""
+    else:
+        fleet.controller.withdraw("m", "new")
+    fleet.steps(30)
+    wanted = scaled or 8
+    assert fleet.controller.progress("m") == (True, wanted, wanted, "")
+    assert set(served(fleet).values()) == {"old"}
+    assert len(fleet.cluster.places) == wanted
+
+
 def test_a_controller_that_ray_starts_again_goes_on(fleet: Fleet) -> None:
     begin(fleet)
     watch(fleet, 20)
