@@ -122,9 +122,10 @@ class RayFleetClient:
             if not refused:
                 with reporter(progress, spec.name) as report:
                     if how is None:
-                        self._until_served(spec.name, wait_s, report)
+                        self._until_served(spec.name, wait_s, report, request)
                     else:
-                        self._until_rolled_out(spec.name, how.watch_s + wait_s, report)
+                        wait_s += how.watch_s
+                        self._until_rolled_out(spec.name, wait_s, report, request)
         except CanaryError:
             raise
         except BaseException:
@@ -163,13 +164,14 @@ class RayFleetClient:
             ModelNotFoundError: there is no such model.
             FleetError: it was not replaced, or not all instances serve in time.
         """
-        refused = self._ask("rollback", name, secrets.token_hex(8))
+        request = secrets.token_hex(8)
+        refused = self._ask("rollback", name, request)
         if refused is None:
             raise self._unknown(name)
         if refused:
             raise FleetError(refused, model_name=name)
         with reporter(progress, name) as report:
-            self._until_served(name, wait_s, report)
+            self._until_served(name, wait_s, report, request)
 
     def unregister(self, name: str) -> None:
         """Stop serving a model; returns when no node serves it any more.
@@ -252,11 +254,13 @@ class RayFleetClient:
                 "served on; Ray starts it again."
             ) from error
 
-    def _until_served(self, name: str, wait_s: float, report: Report | None) -> None:
+    def _until_served(
+        self, name: str, wait_s: float, report: Report | None, request: str = ""
+    ) -> None:
         deadline = time.monotonic() + wait_s
         told = -1
         while True:
-            done, served, wanted, error = self._ask("progress", name)
+            done, served, wanted, error = self._ask("progress", name, request)
             if error:
                 raise FleetError(f"Model {name!r}: {error}", model_name=name)
             if done:
@@ -276,17 +280,21 @@ class RayFleetClient:
                 told = served
             time.sleep(_LOOK_S)
 
-    def _until_rolled_out(self, name: str, wait_s: float, report: Report | None) -> None:
+    def _until_rolled_out(
+        self, name: str, wait_s: float, report: Report | None, request: str
+    ) -> None:
         deadline = time.monotonic() + wait_s
         told = ""
         while True:
-            done, served, wanted, error = self._ask("progress", name)
+            done, served, wanted, error = self._ask("progress", name, request)
             how_far, taken_back = self._ask("rollout", name)
-            if done and taken_back:
+            if taken_back and (done or error):
                 raise CanaryError(
                     f"Model {name!r}: the new version was taken back, for {taken_back}.",
                     model_name=name,
                 )
+            if error and not wanted:  # what a node refuses is taken back by the controller
+                raise FleetError(f"Model {name!r}: {error}", model_name=name)
             if done:
                 return
             if time.monotonic() > deadline:

@@ -202,10 +202,16 @@ class Controller:
             ]
             self._save(*moved)
 
-    def progress(self, name: str) -> tuple[bool, int, int, str]:
-        """Return whether a model is served as wanted, how many instances are, of how many, and what went wrong."""
+    def progress(self, name: str, request: str = "") -> tuple[bool, int, int, str]:
+        """Return whether a model is served as wanted, how many instances are, of how many, and what went wrong.
+
+        To whoever waits for what came of a `request`, it is wrong that somebody else wants something else by now.
+        """
         with self._lock:
             model = self._state.models.get(name)
+            if request and (model is None or model.request != request):
+                what = "unregistered it" if model is None else "registered it or rolled it back"
+                return False, 0, 0, f"somebody else has {what} meanwhile"
             gone = model is None and not any(name in one for one in self._observed.values())
             if model is None:
                 return gone, 0, 0, ""

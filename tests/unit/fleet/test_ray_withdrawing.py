@@ -9,6 +9,7 @@ from unittest.mock import Mock
 import pytest
 from support.fakes.fake_ray import Fleet
 
+from pytriton.exceptions import FleetError
 from pytriton.fleet.canary import Canary
 from pytriton.fleet.on_ray.client import RayFleetClient
 
@@ -228,3 +229,38 @@ def test_a_client_that_gives_up_withdraws_what_it_has_registered(
         client.register(len, "m", [], [], replace=True, canary=how, resources={}, instances=4)
     assert asked[-1] == "withdraw"
     assert versions(fleet) == [b"v1", b"v0"]
+
+
+@pytest.mark.parametrize("how", [None, CANARY])
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        ("register", r"somebody else has registered it"),
+        ("unregister", "unregistered it meanwhile"),
+        ("rollback", r"somebody else has .* rolled it back|somebody rolled it back"),
+    ],
+)
+def test_who_waits_is_told_that_somebody_else_wants_something_else(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, how: Canary | None, other: str, told: str
+) -> None:
+    """Else the success of the other one would be taken for one's own."""
+    others: dict[str, Callable[[], Any]] = {
+        "register": lambda: replace(fleet, b"v3", "three"),
+        "unregister": lambda: fleet.controller.unregister("m"),
+        "rollback": lambda: fleet.controller.rollback("m", "back"),
+    }
+
+    def ask(method: str, *given: Any) -> Any:
+        answer = getattr(fleet.controller, method)(*given)
+        if method == "register":
+            others[other]()
+            fleet.steps(40)
+        return answer
+
+    client = RayFleetClient.__new__(RayFleetClient)
+    monkeypatch.setattr(client, "_ask", ask)
+    with pytest.raises(FleetError, match=told):
+        client.register(len, "m", [], [], replace=True, canary=how, resources={}, instances=4)
+    expected = {"register": [b"v3"], "rollback": [b"v1"], "unregister": []}[other]
+    wanted = fleet.controller._state.models.values()
+    assert [one.payloads[0] for one in wanted] == expected
