@@ -60,7 +60,11 @@ async def _serve(listener: socket.socket, states: socket.socket) -> None:
     front = Front(decode(await reader.readline()), _say, most=all_descriptors())
     logging.basicConfig(handlers=[front.complaints])
     runner = web.AppRunner(
-        front.application(), access_log=None, handler_cancellation=True, shutdown_timeout=_GRACE_S
+        front.application(),
+        access_log=None,
+        auto_decompress=False,  # `Bodies` inflates, once it is known who asks
+        handler_cancellation=True,
+        shutdown_timeout=_GRACE_S,
     )
     await runner.setup()
     assert runner.server is not None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import zlib
 from collections.abc import Awaitable
 from typing import TypeVar
 
 from aiohttp import web
 
+from pytriton.dispatcher.openai_front.inflating import EncodingError, Inflating
 from pytriton.dispatcher.openai_front.state import Answering
 from pytriton.openai.errors import APIError
 
@@ -39,7 +41,9 @@ class Bodies:
             return await within(self._read(request, limits), limits.body_s)
         except asyncio.TimeoutError:
             raise APIError("The body did not come in time.", 408, code="timeout") from None
-        except web.RequestPayloadError:
+        except EncodingError as error:
+            raise APIError(str(error), 415, code="unsupported_encoding") from None
+        except (web.RequestPayloadError, zlib.error):
             raise APIError(
                 "The body cannot be read: its framing or compression is broken.",
                 code="invalid_body",
@@ -47,18 +51,30 @@ class Bodies:
 
     async def _read(self, request: web.BaseRequest, limits: Answering) -> bytes:
         data = bytearray()
+        inflating = Inflating(request.headers.get("Content-Encoding", ""))
         while chunk := await request.content.readany():
-            data += chunk
-            if len(data) > limits.max_body_size:
-                raise _too_large(limits)
-            if self._all + len(chunk) > _AT_ONCE * limits.max_body_size:
-                raise APIError(
-                    "The bodies of other requests take all the room there is.", 429, type="overloaded",
-                    code="overloaded", retry_after_s=1.0,
-                )  # fmt: skip
-            self._all += len(chunk)
-            self._held[id(request)] = len(data)
+            for piece in inflating.pieces(chunk):
+                self._hold(request, data, piece, limits)
+                if not inflating.is_plain:
+                    await asyncio.sleep(
+                        0
+                    )  # a small chunk may have many pieces: others have their turn
+        inflating.end()
         return bytes(data)
+
+    def _hold(
+        self, request: web.BaseRequest, data: bytearray, piece: bytes, limits: Answering
+    ) -> None:
+        data += piece
+        if len(data) > limits.max_body_size:
+            raise _too_large(limits)
+        if self._all + len(piece) > _AT_ONCE * limits.max_body_size:
+            raise APIError(
+                "The bodies of other requests take all the room there is.", 429, type="overloaded",
+                code="overloaded", retry_after_s=1.0,
+            )  # fmt: skip
+        self._all += len(piece)
+        self._held[id(request)] = len(data)
 
     def release(self, request: web.BaseRequest) -> None:
         """Forget the body of a request that has been answered."""

@@ -76,6 +76,7 @@ class ServerThread:
         runner = web.AppRunner(
             app,
             access_log=None,
+            auto_decompress=False,  # who reads a body inflates it, once it is known who asks
             logger=_quiet_logger(),
             keepalive_timeout=_IDLE_S,
             shutdown_timeout=_GRACE_S,

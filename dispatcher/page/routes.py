@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+import zlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 
 from aiohttp import web
 
+from pytriton.dispatcher.openai_front.inflating import EncodingError, Inflating
 from pytriton.dispatcher.page import openapi, view
 from pytriton.dispatcher.page.asking import passed_on
 from pytriton.dispatcher.page.history import History
@@ -153,11 +155,14 @@ class Page:
         authorization = request.headers.get("authorization", "")
         if not await asyncio.to_thread(self._sources.is_owner, authorization):
             return _problem(401, "this needs the access token: `pytriton-daemon token` prints it")
-        body = bytearray()
-        async for piece in request.content.iter_any():
-            body += piece
-            if len(body) > _REQUEST_BYTES:
-                return _problem(413, f"a request of the page has {_REQUEST_BYTES:,} bytes at most")
+        try:
+            body = await _read(request)
+        except EncodingError as error:
+            return _problem(415, str(error))
+        except (web.RequestPayloadError, zlib.error):
+            return _problem(400, "the body cannot be read: its framing or compression is broken")
+        if len(body) > _REQUEST_BYTES:
+            return _problem(413, f"a request of the page has {_REQUEST_BYTES:,} bytes at most")
         status = await self._sources.status()
         name = request.query.get("name", "")
         if not status.server.http_url:
@@ -171,6 +176,19 @@ class Page:
         except OSError as error:
             return _problem(502, f"the server does not answer: {error}")
         return web.Response(body=answer, status=code, headers={**HEADERS, "content-type": kind})
+
+
+async def _read(request: web.Request) -> bytearray:
+    """Return the body, or what is too much of it; raises EncodingError, RequestPayloadError and zlib.error."""
+    body = bytearray()
+    inflating = Inflating(request.headers.get("content-encoding", ""))
+    async for chunk in request.content.iter_any():
+        for piece in inflating.pieces(chunk):
+            body += piece
+            if len(body) > _REQUEST_BYTES:
+                return body
+    inflating.end()
+    return body
 
 
 def _answer(value: Any, code: int = 200) -> web.Response:

@@ -13,7 +13,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +205,26 @@ def test_what_is_large_leaves_nothing(front: FrontProcess) -> None:
     for _ in range(4):
         all_of_them()
     assert front.resident < settled + SLACK
+
+
+@pytest.mark.parametrize(
+    ("encoding", "packed", "expected"),
+    [
+        ("gzip", gzip.compress, 200),
+        ("Deflate", zlib.compress, 200),
+        ("identity", bytes, 200),
+        ("br", bytes, 415),
+        ("zstd", bytes, 415),
+    ],
+)
+def test_compressed_bodies(
+    front: FrontProcess, encoding: str, packed: Callable[[bytes], bytes], expected: int
+) -> None:
+    head = f"Content-Encoding: {encoding}\r\n"
+    status, text = front.ask(packed(chat("x" * (1 << 20))), head=head)
+    assert status == expected
+    assert expected == 200 or code(text) == "unsupported_encoding"
+    assert front.ask(b"anything", key=WRONG, head=head)[0] == 401  # nobody has inflated it
 
 
 def test_floods_with_wrong_keys(front: FrontProcess) -> None:

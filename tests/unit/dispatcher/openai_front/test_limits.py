@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import logging
 import socket
+import zlib
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from aiohttp.test_utils import make_mocked_request
 
 from pytriton.dispatcher.openai_front.complaints import Complaints
 from pytriton.dispatcher.openai_front.connections import Connections
+from pytriton.dispatcher.openai_front.inflating import Inflating
 from pytriton.dispatcher.openai_front.reading import Bodies
 from pytriton.dispatcher.openai_front.state import Answering
 from pytriton.openai import APIError
@@ -161,6 +164,39 @@ def test_bodies_have_room_together() -> None:
             await bodies.read(request_with(bytes(101)), limits)
 
     asyncio.run(test())
+
+
+def inflated(encoding: str, *chunks: bytes) -> bytes:
+    inflating = Inflating(encoding)
+    pieces = [piece for chunk in chunks for piece in inflating.pieces(chunk)]
+    inflating.end()
+    assert max(map(len, pieces), default=0) <= 1 << 18
+    return b"".join(pieces)
+
+
+def test_bodies_are_inflated_piece_by_piece() -> None:
+    data = bytes(3 << 20) + b"end"
+    bare = zlib.compressobj(wbits=-15)
+    raw = bare.compress(b"text") + bare.flush()
+    packed = gzip.compress(data)
+    assert inflated("gzip", packed) == data
+    assert inflated("GZIP", *(bytes([byte]) for byte in packed)) == data
+    assert inflated("gzip", packed + gzip.compress(b"more")[:5], gzip.compress(b"more")[5:]) == (
+        data + b"more"
+    )
+    assert inflated("deflate", zlib.compress(data)) == data
+    assert inflated("deflate", raw) == b"text"
+    assert inflated("identity", raw) == raw
+    assert inflated("gzip") == b""
+
+
+@pytest.mark.parametrize(
+    "body", [b"no gzip", gzip.compress(b"x" * 99)[:-9], gzip.compress(b"") * 1_001],
+    ids=["nonsense", "cut off", "many streams"],
+)  # fmt: skip
+def test_what_cannot_be_inflated_is_refused(body: bytes) -> None:
+    with pytest.raises(zlib.error):
+        inflated("gzip", body)
 
 
 def test_the_log_counts_and_quotes_nothing() -> None:

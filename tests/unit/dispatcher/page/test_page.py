@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import shlex
 import threading
@@ -95,7 +96,9 @@ class Daemon:
     async def client(self) -> AsyncIterator[httpx.AsyncClient]:
         app = web.Application()
         app.add_routes(self.page.routes())
-        async with TestServer(app) as server:
+        server = TestServer(app)
+        await server.start_server(auto_decompress=False)  # as the operations server has it
+        async with server:
             url = str(server.make_url("/"))
             async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
                 yield client
@@ -291,6 +294,25 @@ def test_too_much_is_refused_both_ways(
     monkeypatch.setattr(_Server, "size", 5 << 20)
     answer = daemon.ask("POST", "/page/infer", content=b"{}", headers=headers)
     assert (answer.status_code, "use a client" in answer.text) == (413, True)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "code"),
+    [
+        ("gzip", gzip.compress(b"{}"), 200),
+        ("gzip", gzip.compress(bytes(2 << 20)), 413),
+        ("gzip", b"{}", 400),
+        ("br", b"{}", 415),
+    ],
+)
+def test_compressed_requests(
+    daemon: Daemon, server: str, encoding: str, body: bytes, code: int
+) -> None:
+    daemon.status = status(info("digits"), http_url=server)
+    headers = {"authorization": "Bearer right", "content-encoding": encoding}
+    answer = daemon.ask("POST", "/page/infer?name=digits", content=body, headers=headers)
+    assert answer.status_code == code
+    assert code != 200 or answer.json()["body"] == "{}"
 
 
 @pytest.mark.parametrize(
