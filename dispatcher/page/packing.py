@@ -1,7 +1,8 @@
 """Half-precision numbers and bytes for people, which JSON cannot carry: by the protocol's binary data.
 
 A person writes numbers; those of FP16 and BF16 inputs go to the server as bytes. Outputs of these types, and strings,
-which need not be text, come as bytes, and are shown as numbers and text.
+which need not be text, come as bytes, and so does every output that the person asks for as binary data. All of them are
+shown as numbers and text.
 """
 
 from __future__ import annotations
@@ -18,6 +19,13 @@ from pytriton.dispatcher.page.tensors import HALVES, outputs
 _BYTES = "BYTES"
 #: Where the JSON of a request or an answer ends, and its binary data begins.
 LENGTH = "inference-header-content-length"
+#: How struct reads an element of each type of a fixed size, but BF16.
+_FORMATS = {
+    "BOOL": "?",
+    **{"INT8": "b", "INT16": "h", "INT32": "i", "INT64": "q"},
+    **{"UINT8": "B", "UINT16": "H", "UINT32": "I", "UINT64": "Q"},
+    **{"FP16": "e", "FP32": "f", "FP64": "d"},
+}
 
 
 class UnusableRequestError(ValueError):
@@ -115,12 +123,13 @@ def _bf16(value: Any) -> bytes:
 
 
 def _values(datatype: str, data: bytes) -> Iterable[Any]:
-    if datatype == "FP16":
-        return (value for (value,) in struct.iter_unpack("<e", data))
+    """Return the elements of an output; those of a type that is not known here are one, in base64."""
+    if datatype in _FORMATS:
+        return (value for (value,) in struct.iter_unpack(f"<{_FORMATS[datatype]}", data))
     if datatype == "BF16":
         words = (word for (word,) in struct.iter_unpack("<H", data))
         return (struct.unpack("<f", struct.pack("<I", word << 16))[0] for word in words)
-    return _strings(data)
+    return _strings(data) if datatype == _BYTES else [_in_base64(data)]
 
 
 def _strings(data: bytes) -> Iterator[Any]:
@@ -133,4 +142,8 @@ def _strings(data: bytes) -> Iterator[Any]:
         try:
             yield one.decode()
         except UnicodeDecodeError:
-            yield {"base64": base64.b64encode(one).decode()}
+            yield _in_base64(one)
+
+
+def _in_base64(data: bytes) -> dict[str, str]:
+    return {"base64": base64.b64encode(data).decode()}

@@ -102,6 +102,18 @@ def answer(datatype: str, blob: bytes) -> tuple[bytes, str]:
         ("BF16", b"\x80\x3f\x00\xc0", [1.0, -2.0]),
         ("BYTES", b"\3\0\0\0a<b\2\0\0\0\xff\xfe", ["a<b", {"base64": "//4="}]),
         ("BYTES", b"", []),
+        ("BOOL", b"\1\0", [True, False]),
+        ("INT8", b"\xff\x7f", [-1, 127]),
+        ("UINT8", b"\xff\x7f", [255, 127]),
+        ("INT16", np.array([-2, 3], np.int16).tobytes(), [-2, 3]),
+        ("UINT16", np.array([65535, 3], np.uint16).tobytes(), [65535, 3]),
+        ("INT32", np.array([-2, 3], np.int32).tobytes(), [-2, 3]),
+        ("UINT32", np.array([1 << 31, 3], np.uint32).tobytes(), [1 << 31, 3]),
+        ("INT64", np.array([-2, 3], np.int64).tobytes(), [-2, 3]),
+        ("UINT64", np.array([1 << 63, 3], np.uint64).tobytes(), [1 << 63, 3]),
+        ("FP32", np.array([0.5, -2], np.float32).tobytes(), [0.5, -2.0]),
+        ("FP64", np.array([0.1, -2], np.float64).tobytes(), [0.1, -2.0]),
+        ("NEW", b"\1\2", [{"base64": "AQI="}]),
     ],
 )
 def test_binary_outputs_are_shown_as_numbers_and_text(
