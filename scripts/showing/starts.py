@@ -54,7 +54,7 @@ def _keep(folder: Path, count: int) -> None:
     (entry,) = store.read().entries
     for number in range(1, count):
         spec = msgspec.structs.replace(entry.spec, name=f"m{number}")
-        store.write(spec, entry.payloads, entry.registered_at).finish(keep_previous=False)
+        store.write(spec, entry.payloads, entry.registered_at).finish()
     store.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -24,6 +25,8 @@ def _as_in_a_new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return loops[-1]
 
     monkeypatch.setattr(asyncio, "new_event_loop", make_and_note)
+    if sys.version_info < (3, 10):  # there, locks and events want a loop as soon as they are made
+        asyncio.set_event_loop(make_and_note())
     yield
     for loop in loops:
         loop.close()

@@ -26,7 +26,7 @@ class _Running(NamedTuple):
 
 
 class _Failed(NamedTuple):
-    """What went wrong last with a model, on which node, and when."""
+    """A model's last fault: on which node, and when."""
 
     node: str
     text: str

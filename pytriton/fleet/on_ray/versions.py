@@ -1,4 +1,4 @@
-"""Which version a model is: after a registration, after a rollback, and after a registration is withdrawn.
+"""The version of a model: after a registration, after a rollback, and after a registration is withdrawn.
 
 Pure: each function changes a `Model`. The controller keeps what has come of it, and sees to its holders. A request's id
 says what is to be withdrawn, and makes it harmless that Ray asks a controller again that died before it answered.
