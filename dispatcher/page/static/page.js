@@ -22,6 +22,7 @@ const COLUMNS = [
 ];
 let rows = [];
 let chosen = null;
+let form = null; // whom the form asks: {name}, another one for each request; null while it shows none
 let order = 0;
 let downwards = false;
 let asking = false;
@@ -240,7 +241,7 @@ async function refresh() {
     }
     say("trouble", "");
     showRows();
-    if (chosen !== null) await showModel(false);
+    if (chosen !== null) await showModel();
   } catch (error) {
     say("trouble", `No answer: ${error.message}. What is shown below is as it was before.`);
   } finally {
@@ -287,10 +288,21 @@ function requestTable(requests) {
 
 // ── one model ──────────────────────────────────────────────────────────────────────────────────
 
+// Nothing of one model stays below the name of another, and no answer comes there later.
+function clear(title) {
+  form = null;
+  byId("model-title").textContent = title;
+  byId("request").value = "";
+  for (const one of byId("ask").elements) one.disabled = true;
+  const filled = ["model-state", "model-error", "histograms", "errors", "slowest", "failed", "answer", "snippets", "config", "log"];
+  for (const id of filled) byId(id).replaceChildren();
+}
+
 function choose(name, focus) {
   chosen = name;
   location.hash = encodeURIComponent(name);
-  showModel(true).then(() => { if (focus && chosen === name) byId("model-title").focus(); });
+  clear(name);
+  showModel().then(() => { if (focus && chosen === name) byId("model-title").focus(); });
 }
 
 function close() {
@@ -307,7 +319,7 @@ function named() {
   try { return decodeURIComponent(location.hash.slice(1)); } catch { return ""; }
 }
 
-async function showModel(anew) {
+async function showModel() {
   const name = chosen;
   let found;
   try {
@@ -315,7 +327,6 @@ async function showModel(anew) {
   } catch (error) {
     if (chosen !== name) return;
     byId("model").hidden = false;
-    byId("model-title").textContent = name;
     byId("model-state").textContent = error.message;
     return;
   }
@@ -337,10 +348,11 @@ async function showModel(anew) {
   byId("failed").replaceChildren(requestTable(found.failed));
   byId("log").textContent = found.log.map((one) =>
     [one.timestamp, one.level, one.event, one.exception].filter(Boolean).join(" ")).join("\n");
-  if (!anew) return;
+  if (form !== null) return; // what somebody has written there stays
+  form = { name };
+  for (const one of byId("ask").elements) one.disabled = false;
   byId("address").textContent = `POST /v2/models/…/${found.decoupled ? "generate_stream" : "infer"}`;
   byId("request").value = JSON.stringify(found.request, null, 1);
-  byId("answer").textContent = "";
   byId("config").textContent = JSON.stringify(found.config, null, 1);
   byId("snippets").replaceChildren(...Object.entries(found.snippets).flatMap(([name, text]) => {
     const code = element("pre", text);
@@ -353,16 +365,12 @@ async function showModel(anew) {
 
 byId("ask").addEventListener("submit", async (event) => {
   event.preventDefault();
-  const answer = byId("answer");
-  answer.textContent = "…";
-  try {
-    answer.textContent = await askText(`infer?name=${encodeURIComponent(chosen)}`, {
-      method: "POST",
-      body: byId("request").value,
-    });
-  } catch (error) {
-    answer.textContent = error.message;
-  }
+  if (form === null) return;
+  const asked = form = { ...form };
+  byId("answer").textContent = "…";
+  const path = `infer?name=${encodeURIComponent(asked.name)}`;
+  const text = await askText(path, { method: "POST", body: byId("request").value }).catch((error) => error.message);
+  if (form === asked) byId("answer").textContent = text;
 });
 byId("close").addEventListener("click", close);
 byId("filter").addEventListener("input", showRows);

@@ -183,6 +183,111 @@ def test_numbers_that_javascript_cannot_hold_are_shown_as_they_were_sent(
     eventually(lambda: window.run(text) == said, lambda: str(window.run(text)))
 
 
+#: Answers of these addresses wait: `held` has pairs of an address and what gives its answer. That is done
+#: when the page has read the answer, and has done all that follows from it.
+_HOLD = """
+window.held = [];
+window.holding = WHICH;
+window.real = fetch;
+window.answering = (give) => (status, text) => new Promise((done) => {
+  const answer = new Response(text, {status});
+  const reading = answer.text();
+  answer.text = () => { reading.then(() => setTimeout(done)); return reading; };
+  give(answer);
+});
+fetch = (path, options) => holding.test(path)
+  ? new Promise((give) => held.push([path, answering(give)])) : real(path, options);
+"""
+
+
+def _hold(window: Browser, which: str) -> None:
+    window.run(_HOLD.replace("WHICH", f"/{which}/"))
+
+
+def _held(window: Browser) -> list[str]:
+    found: list[str] = window.run("held.map((one) => one[0])")
+    return found
+
+
+def _give(window: Browser, number: int, status: int, text: str) -> None:
+    """Give an answer, and return when the page has done what it does with it."""
+    window.run(f"held[{number}][1]({status}, {text!r})")
+
+
+def _form(window: Browser) -> tuple[str, str, list[bool]]:
+    """Return the form's request and answer, and whether its parts are disabled."""
+    request = window.run("document.getElementById('request').value")
+    answer = window.run("document.getElementById('answer').textContent")
+    disabled = window.run("[...document.getElementById('ask').elements].map(one => one.disabled)")
+    return request, answer, disabled
+
+
+def _filled(window: Browser) -> bool:
+    request, _, disabled = _form(window)
+    return "inputs" in request and disabled == [False, False]
+
+
+def test_an_answer_that_comes_late_is_not_shown_below_another_model(
+    window: Browser, url: str
+) -> None:
+    _on_model(window, url, "model-1")
+    window.press("Enter")
+    eventually(lambda: _filled(window), "the form is there")
+    _hold(window, "infer")
+    window.run("document.getElementById('ask').requestSubmit()")
+    assert _form(window)[1] == "…"
+    window.run("location.hash = 'model-2'")
+    eventually(lambda: _shown_model(window) == "model-2" and _filled(window), "the other one")
+    _give(window, 0, 200, "of model-1")
+    assert _form(window)[1] == ""
+    window.run("document.getElementById('ask').requestSubmit()")
+    window.run("document.getElementById('ask').requestSubmit()")
+    assert _held(window) == [f"infer?name=model-{number}" for number in (1, 2, 2)]
+    _give(window, 2, 500, '{"error": "the second"}')
+    _give(window, 1, 200, "the first")
+    assert _form(window)[1] == "the second"
+
+
+def test_what_was_written_for_a_model_is_not_sent_to_another(window: Browser, url: str) -> None:
+    """While the other one's view is under way, and when it cannot be had, there is nothing to send."""
+    _on_model(window, url, "model-1")
+    window.press("Enter")
+    eventually(lambda: _filled(window), "the form is there")
+    window.run("document.getElementById('request').value = 'for model-1'")
+    _hold(window, "model-2|infer")
+    window.run("location.hash = 'model-2'")
+    eventually(lambda: _held(window), "it is asked for")
+    for said in ("", "not now"):
+        if said:
+            _give(window, 0, 500, '{"error": "not now"}')
+        assert _form(window) == ("", "", [True, True])
+        window.run("document.getElementById('ask').requestSubmit()")
+        assert set(_held(window)) == {"model.json?name=model-2"}
+        assert _shown_model(window) == "model-2"
+        assert window.run("document.getElementById('histograms').children.length") == 0
+        assert window.run("document.getElementById('model-state').textContent") == said
+
+
+def test_a_form_that_failed_at_first_is_there_later_and_stays_as_it_is_written(
+    window: Browser, url: str
+) -> None:
+    _on_model(window, url, "model-1")
+    _hold(window, "model.json")
+    window.press("Enter")
+    eventually(lambda: _held(window), "it is asked for")
+    _give(window, 0, 500, '{"error": "not now"}')
+    assert _form(window) == ("", "", [True, True])
+    window.run("holding = /infer/; held.slice(1).forEach((one) => one[1](500, '{}'))")
+    refresh = "document.getElementById('token').dispatchEvent(new Event('change'))"
+    eventually(lambda: (window.run(refresh), _filled(window))[1], "the form is there")
+    window.run("document.getElementById('request').value = 'mine'")
+    before = window.run("performance.getEntriesByType('resource').length")
+    later = f"performance.getEntriesByType('resource').slice({before})"
+    asked = f"{later}.filter((one) => one.name.includes('model.json')).length"
+    eventually(lambda: (window.run(refresh), window.run(asked) > 1)[1], "it was shown again")
+    assert _form(window) == ("mine", "", [False, False])
+
+
 def test_nothing_was_complained_of(window: Browser, url: str) -> None:
     """Of all before: no policy was violated, no script failed."""
     _on_model(window, url, HOSTILE)
