@@ -6,7 +6,9 @@
 | `building` | builds the sdist and the wheels; the same commit gives the same bytes |
 | `artifacts` | checks the files: what is in them, the platform tag |
 | `trying`, `serving` | installs the wheel for each Python here and serves a model with it |
-| `inventory`, `provenance`, `notes` | what goes out beside the files: SBOM, origin, changes |
-| `rehearsal` | installs, upgrades and downgrades from a local index |
+| `papers` | what goes out beside the files: SBOM (`inventory`), origin (`provenance`), changes (`notes`), sums |
+| `signing` | signs the sums, and checks what was downloaded |
+| `rehearsal` | installs, upgrades and downgrades from a local index; signs with a key that nobody keeps |
+| `images` | plays the steps of a Dockerfile where no engine is |
 | `dependencies` | measures what each dependency costs (docs/reference/dependencies.md) |
 """

@@ -12,15 +12,17 @@ from releasing import (
     artifacts,
     building,
     images,
-    inventory,
     notes,
-    provenance,
+    papers,
     rehearsal,
     signing,
     state,
     trying,
 )
 from releasing.running import ReleaseError
+
+#: The files of a release fit each other, but nobody has looked at who made them. 2 is a wrong command line.
+_NOT_WHO = 3
 
 
 def main() -> int:
@@ -34,20 +36,18 @@ def main() -> int:
         version = state.checked(arguments.version or state.version_of(root), "the version")
         if not _may_be_made(root, version, arguments.dry_run or arguments.rehearse):
             return 1
-        if arguments.sign and not (root / signing.SIGNERS).is_file():
-            raise ReleaseError(
-                f"--sign: there is no file {signing.SIGNERS} that names who may sign"
-            )
         commit = building.commit_of(root, "HEAD", version)
         with tempfile.TemporaryDirectory(prefix="pytriton-release-") as folder:
             if arguments.rehearse:
                 return _rehearse(commit, Path(folder), arguments.former)
+            if arguments.sign:  # before minutes of work
+                signing.check_key(arguments.sign, root / signing.SIGNERS, Path(folder))
             out = arguments.out or root / "dist" / version
             built = _build(commit, out, Path(folder), arguments.once)
-            _write_papers(commit, built, out, Path(folder))
-            if arguments.sign:
-                _sign(out, arguments.sign, root / signing.SIGNERS)
+            papers.write(commit, built, out, Path(folder) / "first" / "source", Path(folder))
             _try(built, Path(folder))
+            if arguments.sign:  # what was tried, and nothing else
+                _sign(out, arguments.sign, root / signing.SIGNERS)
             _tell(out, version)
         return 0
     except (ReleaseError, ValueError) as error:
@@ -86,38 +86,24 @@ def _build(commit: building.Commit, out: Path, scratch: Path, once: bool) -> bui
     return built
 
 
-def _write_papers(commit: building.Commit, built: building.Built, out: Path, scratch: Path) -> None:
-    """Write the SBOM, the provenance, the notes and the sums beside the files."""
-    source = scratch / "first" / "source"
-    environment = trying.make_environment(
-        Path(sys.executable), scratch / "inventory", scratch / "no-cache"
-    )
-    trying.install(environment, str(built.wheel_for(trying.machine())))
-    packages = inventory.installed(environment.python)
-    sbom = inventory.sbom(built, commit.version, packages, source, commit.epoch)
-    inventory.check_sbom(sbom)
-    changes = state.changes_of(commit.root, commit.version)
-    papers = {
-        "sbom.cdx.json": sbom,
-        "provenance.json": provenance.statement(built, commit),
-        "RELEASE_NOTES.md": notes.release_notes(commit.version, changes, built, source),
-    }
-    for name, text in papers.items():
-        (out / name).write_text(text, "utf-8")
-    artifacts.write_sums([*built.files, *(out / name for name in papers)], out / "SHA256SUMS")
-
-
 def _sign(out: Path, key: Path, signers: Path) -> None:
-    """Sign the sums, and look at the signature as those who download the files will."""
+    """Sign the sums, and look at all of it as those who download the files will."""
+    signing.check(out, None)  # a signature vouches for files: they are still those that were summed
     signing.sign(out / signing.SUMS, key)
-    print(signing.check_signature(out / signing.SUMS, signers), flush=True)
+    for line in signing.check(out, signers):
+        print(line, flush=True)
 
 
 def _verify(folder: Path, signers: Path | None) -> int:
     for line in signing.check(folder, signers):
         print(line)
     if signers is None:
-        print("the signature was not looked at: --signers FILE names who may sign")
+        print(
+            "NOT CHECKED: who made these files. Nobody looked at the signature: whoever exchanges the files exchanges "
+            f"their sums, too. --signers {signing.SIGNERS} names who may sign; take it from the repository",
+            file=sys.stderr,
+        )
+        return _NOT_WHO
     return 0
 
 
@@ -195,7 +181,15 @@ def _arguments() -> argparse.Namespace:
         "--signers", type=Path, metavar="FILE", help="with --verify: whose signature counts"
     )
     parser.add_argument("--out", type=Path, help="folder of the files; it is made anew")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    for name in ("dry_run", "once", "rehearse", "verify", "play_image"):
+        if arguments.sign and getattr(arguments, name):
+            parser.error(
+                f"--sign goes without --{name.replace('_', '-')}: only a release that was wholly checked is signed"
+            )
+    if arguments.signers and not arguments.verify:
+        parser.error("--signers goes with --verify")
+    return arguments
 
 
 if __name__ == "__main__":

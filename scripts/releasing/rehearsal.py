@@ -5,6 +5,7 @@ index (a folder)      environment            state directory
   former  ──install──▶  daemon serves    ──▶  a model is registered
   coming  ──upgrade──▶  daemon serves    ◀──  the model comes back
   former  ─downgrade─▶  daemon serves    ◀──  the model comes back
+  coming  ──sign, by a key that nobody keeps──▶ check, as those do who download it
 ```
 
 The index is a folder that pip takes with --no-index: it holds both releases and everything that they need, so what is
@@ -13,17 +14,18 @@ installed is what is in it.
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from releasing import building, trying
+from releasing import building, papers, signing, trying
 from releasing.inventory import NAME
 from releasing.running import ReleaseError, run
 
 
 def rehearse(former: building.Commit, coming: building.Commit, scratch: Path) -> Iterator[str]:
-    """Build both releases, fill an index with them, install, upgrade and downgrade; yield what was seen.
+    """Build both releases; install, upgrade and downgrade from an index; sign one; yield what was seen.
 
     Raises:
         ReleaseError: a step failed.
@@ -31,12 +33,25 @@ def rehearse(former: building.Commit, coming: building.Commit, scratch: Path) ->
     index = scratch / "index"
     index.mkdir()
     target = trying.own_target()
-    wheels = [
-        building.build_commit(commit, index, scratch / name, target).wheels[0]
+    built = [
+        building.build_commit(commit, index, scratch / name, target)
         for name, commit in (("former", former), ("coming", coming))
     ]
-    _mirror(index, wheels)
+    _mirror(index, [one.wheels[0] for one in built])
     yield from _steps(scratch, index, former.version, coming.version)
+    yield from _signed(scratch, built[1], coming)
+
+
+def _signed(scratch: Path, built: building.Built, commit: building.Commit) -> Iterator[str]:
+    """Sign a release of this machine's wheel alone with a key of its own, and check it."""
+    out = scratch / "release"
+    out.mkdir()
+    sdist, *wheels = (Path(shutil.copy2(one, out)) for one in built.files)
+    files = building.Built(sdist, tuple(wheels))
+    papers.write(commit, files, out, scratch / "coming" / "source", scratch)
+    key, signers = signing.make_key(scratch)
+    signing.sign(out / signing.SUMS, key)
+    yield from signing.check(out, signers)
 
 
 def _mirror(index: Path, wheels: list[Path]) -> None:

@@ -42,6 +42,29 @@ def sign(sums: Path, key: Path) -> Path:
     return signature
 
 
+def check_key(key: Path, signers: Path, folder: Path) -> None:
+    """Find out whether a key may sign, by a signature that it makes in a folder for what is needed meanwhile.
+
+    Raises:
+        ReleaseError: as check_signature().
+    """
+    probe = folder / "probe"
+    probe.write_text("who releases tries a key\n")
+    if not signers.is_file():
+        raise ReleaseError(f"there is no file {signers} that names who may sign")
+    sign(probe, key)
+    check_signature(probe, signers)
+
+
+def make_key(folder: Path) -> tuple[Path, Path]:
+    """Make a key without a passphrase, and a file that names it alone as a signer; return both."""
+    key, signers = folder / "key", folder / SIGNERS
+    run("ssh-keygen", ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)])
+    public = key.with_suffix(".pub").read_text("utf-8")
+    signers.write_text(f'{SIGNER} namespaces="{NAMESPACE}" {public}', "utf-8")
+    return key, signers
+
+
 def check_signature(sums: Path, signers: Path) -> str:
     """Check the signature beside a file of sums, and return what ssh-keygen says of it.
 
