@@ -236,7 +236,7 @@ class Upgrade:
         if why := self._server_unsettled():
             return why
         if not parts.openai.settled:
-            return "the OpenAI front is being started"
+            return "the OpenAI front is being started, or told something"
         if not parts.repository_models.settled:
             return "a model of a repository is being loaded or unloaded"
         if parts.temporary.ending:

@@ -73,12 +73,16 @@ async def _serve(listener: socket.socket, states: socket.socket) -> None:
     writer.write(READY)
 
     async def follow() -> None:
-        while line := await reader.readline():
-            if line == METRICS:
-                writer.write(msgspec.json.encode(front.meters.told()) + b"\n")
-            else:
-                await front.use(decode(line))
-        stop.set()  # the daemon has ended
+        try:
+            while line := await reader.readline():
+                if line == METRICS:
+                    writer.write(msgspec.json.encode(front.meters.told()) + b"\n")
+                else:
+                    await front.use(decode(line))
+        except Exception as error:  # another process begins with all of it
+            _say(f"cannot follow the daemon, and ends: {type(error).__name__}: {error}")
+        finally:
+            stop.set()  # or the daemon has ended
 
     following = asyncio.ensure_future(follow())
     await stop.wait()

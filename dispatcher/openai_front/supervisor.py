@@ -65,7 +65,7 @@ class OpenAIFront:
         self._keeping: asyncio.Task[None] | None = None
         self._child: Child | None = None
         self._channel = -1  #: the descriptor on which it is told
-        self._writer: asyncio.StreamWriter | None = None
+        self._writer: asyncio.StreamWriter | None = None  #: of a process that has said READY
         self._asked: asyncio.Future[list[Told]] | None = None  #: its metrics
         self._problem = ""
 
@@ -128,8 +128,12 @@ class OpenAIFront:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is under way: it is not open, or its process serves."""
-        return self._listener is None or (self.pid is not None and self._channel >= 0)
+        """Whether nothing is under way: it is not open, or its process serves and has been told all."""
+        if self._listener is None:
+            return True
+        # A line of which half is written would be gone with this version of the process.
+        written = self._writer is not None and self._writer.transport.get_write_buffer_size() == 0
+        return self.pid is not None and self._channel >= 0 and written
 
     def hand_over(self) -> OpenAIState | None:
         """Return what the next version of this process goes on with; it is settled."""
@@ -162,9 +166,10 @@ class OpenAIFront:
         while True:
             began = loop.time()
             try:
+                ready = child is not None and channel is not None  # it was adopted, and serves
                 if child is None or channel is None:
                     child, channel = await self._start()
-                how = await self._live(child, channel)
+                how = await self._live(child, channel, ready=ready)
             except OSError as error:
                 how = f"could not be started: {error}"
             child = channel = None
@@ -175,14 +180,15 @@ class OpenAIFront:
             await asyncio.sleep(pause_s)
             pause_s = min(_LONGEST_PAUSE_S, pause_s * 2 or _FIRST_PAUSE_S)
 
-    async def _live(self, child: Child, channel: socket.socket) -> str:
-        """Tell a process what changes; return how it ended."""
+    async def _live(self, child: Child, channel: socket.socket, *, ready: bool = False) -> str:
+        """Tell a process what changes; return how it ended. `ready`: it has said so before."""
         self._child = child
         reader, writer = await asyncio.open_connection(sock=channel, limit=_METRICS_MOST)
-        self._writer = writer
+        if ready:
+            self._writer = writer
         self._channel = channel.fileno()
         telling = asyncio.ensure_future(self._tell(writer))
-        hearing = asyncio.ensure_future(self._hear(reader))
+        hearing = asyncio.ensure_future(self._hear(reader, writer))
         try:
             return describe_exit(await asyncio.shield(child.exited))
         finally:
@@ -234,10 +240,11 @@ class OpenAIFront:
         except ConnectionError:
             return  # it has ended, which is seen elsewhere
 
-    async def _hear(self, reader: asyncio.StreamReader) -> None:
+    async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():
             if line == READY:
                 self._problem = ""
+                self._writer = writer  # the first line that it reads has to be its state
                 continue
             try:
                 self._tell_metrics(_read_metrics(line))

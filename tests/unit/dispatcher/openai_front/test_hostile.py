@@ -279,7 +279,7 @@ def test_headers_and_bodies_that_do_not_come(front: FrontProcess) -> None:
                     slow.sendall(b"X: y\r\n")
                 except ConnectionError:
                     return
-                time.sleep(0.01)
+                time.sleep(0.05)  # far fewer than aiohttp takes, which are 128
 
         trickling = threading.Thread(target=trickle)
         trickling.start()
@@ -329,6 +329,16 @@ def test_clients_that_do_not_read_are_not_read_for(front: FrontProcess) -> None:
     first = stall()
     assert first < before + clients * (8 << 20)
     assert max(stall() for _ in range(2)) < first + SLACK
+
+
+def test_a_front_that_cannot_follow_the_daemon_ends(tmp_path: Path) -> None:
+    process = FrontProcess(State(Answering(), Upstream("http://127.0.0.1:1")), tmp_path / "log")
+    try:
+        process._states.sendall(b"no state\n")
+        assert process.process.wait(30) == 0
+        assert "cannot follow the daemon" in process.log.read_text()
+    finally:
+        process.close()
 
 
 def test_connections_that_idle_are_closed(front: FrontProcess) -> None:

@@ -49,6 +49,8 @@ class Process:
         self.reader, self.writer = await asyncio.open_connection(sock=theirs)
         assert b"upstream" in await self.reader.readline()
         self.writer.write(READY)
+        while self.front._writer is None:
+            await asyncio.sleep(0)
 
     def tell(self, *metrics: Told) -> None:
         self.writer.write(msgspec.json.encode(metrics) + b"\n")
@@ -85,6 +87,26 @@ def test_who_asks_at_the_same_time_shares_an_answer() -> None:
     run(test)
 
 
+def test_the_first_line_of_a_process_is_its_state() -> None:
+    """However soon somebody scrapes: anything else would end it."""
+
+    async def around() -> None:
+        process = Process()
+
+        async def scrape() -> None:
+            while True:
+                await process.front.metrics()
+                await asyncio.sleep(0)
+
+        scraping = asyncio.ensure_future(scrape())
+        await process.begin()  # which looks at the first line
+        assert await process.reader.readline() == METRICS
+        scraping.cancel()
+        await process.end()
+
+    asyncio.run(around())
+
+
 def test_a_front_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "_METRICS_S", 0.01)
 
@@ -111,6 +133,23 @@ def test_a_front_that_answers_nonsense_or_ends_has_no_metrics(end: str) -> None:
         else:
             process.child.exited.set_result(1)
         assert await asked == []
+
+    run(test)
+
+
+def test_a_line_of_which_half_is_written_is_not_handed_over() -> None:
+    """The next version of the dispatcher would go on in the middle of it."""
+    line = bytes(4 << 20)  # more than a socket takes
+
+    async def test(process: Process) -> None:
+        front: Any = process.front
+        with socket.socket() as front._listener:
+            assert front.settled
+            front._writer.write(line)
+            assert not front.settled
+            await process.reader.readexactly(len(line))
+            while not front.settled:
+                await asyncio.sleep(0)
 
     run(test)
 
