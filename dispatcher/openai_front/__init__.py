@@ -4,7 +4,7 @@
     state.py        what the daemon tells it: settings once, the models whenever they change
     __main__.py     the process ▶ server.py (routes) ▶ texts.py, vectors.py (one request) ▶ upstream.py (tritonserver)
     keys.py         who may ask, and how much
-    connections.py, reading.py, complaints.py   what hostile clients cannot use up: connections, memory, the log
+    reading.py      what hostile clients cannot use up: memory; connections and the log: http_server
     meters.py       what is measured, by the names of OpenTelemetry
 
 It talks to tritonserver as any client does, over HTTP; a fault of it touches neither the dispatcher nor the models.

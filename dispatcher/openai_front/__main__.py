@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from pytriton.dispatcher.openai_front.connections import all_descriptors
+from pytriton.dispatcher.http_server.connections import all_descriptors
 from pytriton.dispatcher.openai_front.keys import KeysError
 from pytriton.dispatcher.openai_front.server import Front
 from pytriton.dispatcher.openai_front.state import METRICS, READY, State

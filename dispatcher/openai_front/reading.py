@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from pytriton.dispatcher.openai_front.inflating import EncodingError, Inflating
+from pytriton.dispatcher.http_server.inflating import EncodingError, Inflating
 from pytriton.dispatcher.openai_front.state import Answering
 from pytriton.openai.errors import APIError
 

@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from pytriton.dispatcher.openai_front.complaints import Complaints, place_of
-from pytriton.dispatcher.openai_front.connections import Connections
+from pytriton.dispatcher.http_server.complaints import Complaints, place_of
+from pytriton.dispatcher.http_server.connections import Connections
 from pytriton.dispatcher.openai_front.keys import Caller, KeyFile
 from pytriton.dispatcher.openai_front.meters import Meters
 from pytriton.dispatcher.openai_front.reading import Bodies
@@ -33,6 +33,9 @@ Say = Callable[[str], None]
 #: Of the request that a task answers.
 _request_id: ContextVar[str] = ContextVar("request_id")
 _REQUEST_ID = re.compile(r"[\w.-]{1,128}")
+_TOO_SLOW = msgspec.json.encode(
+    APIError("The headers of a request did not come in time.", 408, code="timeout").body()
+)
 _ALLOWED = (
     "authorization, content-type, x-request-id, openai-organization, openai-project, openai-beta"
 )
@@ -79,7 +82,7 @@ class Front:
         self.keys = KeyFile(None if path is None else Path(path), say, clock)
         self.triton = Triton(state.upstream)
         self.complaints = Complaints(say, clock)
-        self.connections = Connections(lambda: self.state.answering, most, clock)
+        self.connections = Connections(lambda: self.state.answering, most, _TOO_SLOW, clock)
         self._bodies = Bodies()
         self._models = {one.name: one for one in state.models}
 

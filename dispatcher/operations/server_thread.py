@@ -14,7 +14,7 @@ from functools import partial
 import structlog
 from aiohttp import web
 
-from pytriton.dispatcher.openai_front.complaints import Complaints
+from pytriton.dispatcher.http_server.complaints import Complaints
 
 __all__ = ["BACKLOG", "ServerThread"]
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from aiohttp import web
 
-from pytriton.dispatcher.openai_front.inflating import EncodingError, Inflating
+from pytriton.dispatcher.http_server.inflating import EncodingError, Inflating
 from pytriton.dispatcher.page import openapi, view
 from pytriton.dispatcher.page.asking import passed_on
 from pytriton.dispatcher.page.history import History

@@ -1,4 +1,4 @@
-"""The log of the front's process: what clients can cause is counted there, and what they sent is never shown."""
+"""The log of a server: what clients can cause is counted there, and what they sent is never shown."""
 
 from __future__ import annotations
 

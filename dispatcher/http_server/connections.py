@@ -6,44 +6,49 @@ import asyncio
 import resource
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from aiohttp import web
 
-from pytriton.dispatcher.openai_front.state import Answering
-
-__all__ = ["Connections", "all_descriptors"]
+__all__ = ["Connections", "Limits", "all_descriptors"]
 
 #: Seconds from one look at all connections to the next; a quarter of a shorter limit.
 _LOOK_S = 1.0
 #: Descriptors of the process that are no connections.
 _OTHERS = 64
-_TOO_SLOW_BODY = (
-    b'{"error":{"message":"The headers of a request did not come in time.",'
-    b'"type":"invalid_request_error","param":null,"code":"timeout"}}'
-)
-_TOO_SLOW = (
-    b"HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nConnection: close\r\n"
-    b"Content-Length: %d\r\n\r\n%s" % (len(_TOO_SLOW_BODY), _TOO_SLOW_BODY)
-)
+
+
+class Limits(Protocol):
+    """Seconds that a new connection has for its first headers, and one that was answered to take that and ask again."""
+
+    @property
+    def headers_s(self) -> float: ...
+    @property
+    def idle_s(self) -> float: ...
 
 
 class Connections:
     """The connections of one server. One is idle from its beginning, or from an answer, until it has sent headers.
 
     Args:
-        answering: the limits; they are asked for anew each time
+        limits: they are asked for anew each time
         most: how many there may be; beyond, those that are idle the longest are closed
+        too_slow: JSON, the answer to headers that did not come in time
     """
 
     def __init__(
         self,
-        answering: Callable[[], Answering],
+        limits: Callable[[], Limits],
         most: int,
+        too_slow: bytes,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._answering = answering
+        self._limits = limits
         self._most = most
+        self._too_slow = (
+            b"HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\n"
+            b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(too_slow), too_slow)
+        )
         self._clock = clock
         self._busy: set[Any] = set()
         self._since: dict[Any, float] = {}
@@ -63,14 +68,14 @@ class Connections:
     async def watch(self, server: web.Server) -> None:
         """Look again and again."""
         while True:
-            limits = self._answering()
+            limits = self._limits()
             await asyncio.sleep(min(_LOOK_S, limits.headers_s / 4, limits.idle_s / 4))
             self.look(server.connections)
 
     def look(self, connections: list[Any]) -> None:
         """Close what has to be closed of the connections that there are."""
         now = self._clock()
-        limits = self._answering()
+        limits = self._limits()
         self._asked.intersection_update(connections)
         self._abort(connections, now, limits)
         self._since = {
@@ -83,13 +88,13 @@ class Connections:
             if not late and len(connections) - closed <= self._most:
                 continue
             if late and not asked and one.transport is not None:
-                one.transport.write(_TOO_SLOW)
+                one.transport.write(self._too_slow)
             if one.transport is not None:
                 self._closing[one] = (one.transport, now)
             one.force_close()
             closed += 1
 
-    def _abort(self, connections: list[Any], now: float, limits: Answering) -> None:
+    def _abort(self, connections: list[Any], now: float, limits: Limits) -> None:
         """End what was closed before and is still there: a peer that does not read keeps what was written to it.
 
         It has as long as for its headers to read that, and until now where there are too many connections.

@@ -1,0 +1,10 @@
+"""What our HTTP servers have in common: the limits that hostile clients meet.
+
+    connections.py   how many connections there are, and how long one may idle
+    inflating.py     compressed bodies, piece by piece
+    complaints.py    what the log says of clients: counted, never quoted
+
+The OpenAI front and the operations server use it. It knows of aiohttp, and of neither of them. May import: base.
+"""
+
+from __future__ import annotations

@@ -1,0 +1,138 @@
+"""Which connections are closed, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from pytriton.dispatcher.http_server.connections import Connections
+
+
+class Limits(NamedTuple):
+    headers_s: float = 15.0
+    idle_s: float = 75.0
+
+
+def connections_of(most: int, clock: Callable[[], float], *limits: float) -> Any:
+    return Connections(lambda: Limits(*limits), most, b'{"error":"too slow"}', clock)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Connection:
+    """What aiohttp has of one, and the request that came by it."""
+
+    def __init__(self) -> None:
+        self.transport: Any = self
+        self.protocol = self
+        self.written = b""
+        self.closed = self.aborted = False
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def force_close(self) -> None:
+        self.closed = True
+        self.transport = None
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+def test_which_connections_are_closed() -> None:
+    clock = Clock()
+    connections = connections_of(9, clock, 10, 50)
+    new, asked, busy = all_ = [Connection() for _ in range(3)]
+    connections.look(all_)
+    connections.begins(asked)
+    connections.ends(asked)
+    connections.begins(busy)
+    clock.now += 10
+    connections.look(all_)
+    assert [one.closed for one in all_] == [True, False, False]
+    assert new.written.startswith(b"HTTP/1.1 408 ")
+    assert new.written.endswith(b'\r\nContent-Length: 20\r\n\r\n{"error":"too slow"}')
+    clock.now += 1_000
+    connections.look([asked, busy])
+    assert (asked.closed, asked.written, busy.closed) == (True, b"", False)
+    connections.ends(busy)
+    connections.look([busy])
+    assert not busy.closed
+
+
+def test_too_many_connections_cost_those_that_idle_the_longest() -> None:
+    clock = Clock()
+    connections = connections_of(2, clock)
+    all_ = [Connection() for _ in range(5)]
+    for count in range(1, 6):
+        connections.begins(all_[count - 1])
+        clock.now += 1
+        if count != 2:
+            connections.ends(all_[count - 1])
+    connections.look(all_)
+    # The second is under way, the last was answered last.
+    assert [one.closed for one in all_] == [True, False, True, True, False]
+
+
+def test_connections_whose_peer_does_not_read_are_aborted() -> None:
+    clock = Clock()
+    connections = connections_of(2, clock, 10, 50)
+    all_ = stuck, busy, late = [Connection() for _ in range(3)]
+    for one in all_:
+        connections.begins(one)
+    connections.ends(stuck)
+    connections.look([stuck, busy])
+    clock.now += 50
+    connections.look([stuck, busy])
+    assert (stuck.closed, stuck.aborted) == (True, False)
+    clock.now += 9
+    connections.look([stuck, busy])
+    assert not stuck.aborted
+    clock.now += 1
+    connections.look([stuck, busy])
+    assert [one.aborted for one in all_] == [True, False, False]
+    # Where there are too many, the next look is soon enough.
+    connections.ends(busy)
+    connections.look([busy, late, Connection()])
+    assert (busy.closed, busy.aborted) == (True, False)
+    connections.look([busy, late, Connection()])
+    assert [one.aborted for one in all_] == [True, True, False]
+
+
+def test_a_peer_that_never_reads_loses_its_connection() -> None:
+    async def test() -> None:
+        clock, ended = Clock(), asyncio.Event()
+        connections = connections_of(9, clock)
+
+        class Never(asyncio.Protocol):
+            transport: Any = None
+
+            def connection_made(self, transport: Any) -> None:
+                self.transport = transport
+                transport.write(bytes(64 << 20))  # more than sockets hold
+
+            def connection_lost(self, exc: Any) -> None:
+                ended.set()
+
+            def force_close(self) -> None:  # as aiohttp's does
+                if self.transport is not None:
+                    self.transport.close()
+                    self.transport = None
+
+        ours, theirs = socket.socketpair()
+        with theirs:
+            _, never = await asyncio.get_running_loop().create_connection(Never, sock=ours)
+            for _ in range(3):
+                connections.look([never])
+                clock.now += 15
+            await asyncio.wait_for(ended.wait(), 30)
+
+    asyncio.run(test())
