@@ -27,6 +27,8 @@ OWN = (
     "metrics_address",
     "metrics_port",
     "model_repository",
+    "openai_address",
+    "openai_port",
     "operations",
     "runtime_dir",
     "state_dir",
@@ -105,7 +107,9 @@ def _serving() -> _Schema:
         "environment": _MAPS,
         "environmentFrom": _MAPS,
         "models": _map(models),
-        "ports": _map({name: _PORT for name in ("http", "grpc", "metrics", "operations")}),
+        "ports": _map(
+            {name: _PORT for name in ("http", "grpc", "metrics", "operations", "openai")}
+        ),
         "listenAddress": {"type": "string", "pattern": "^[0-9a-fA-F.:]+$"},
         "service": _map(
             {

@@ -138,6 +138,15 @@ def test_an_image_of_the_daemon_is_built_in_two_stages(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", IMAGES, ids=lambda path: path.name)
+def test_the_environment_of_an_image_has_pip(path: Path) -> None:
+    """For images FROM it, which add packages with `python -m pip` (docs/operations/kubernetes.md)."""
+    (made,) = [one for one in values(path, "RUN") if " -m venv " in one]
+    (installed,) = [one for one in made.split("&&") if ".whl" in one and " install " in one]
+    assert "--without-pip" not in made or "pip" in installed.partition(" install ")[2].split()
+    assert any("PATH=/opt/pytriton/bin:" in one for one in values(path, "ENV"))
+
+
+@pytest.mark.parametrize("path", IMAGES, ids=lambda path: path.name)
 def test_an_image_of_the_daemon_gets_what_the_wheel_is_made_of(path: Path) -> None:
     """Nothing else of a checkout goes into the build: no environment, no history."""
     lines = Path(f"{path}.dockerignore").read_text().splitlines()

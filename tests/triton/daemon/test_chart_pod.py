@@ -18,6 +18,7 @@ from support.running import eventually
 from pytriton.daemon import connect
 from pytriton.dispatcher.control.client_keys import KeyStore
 
+PORTS = ("http", "grpc", "metrics", "operations", "openai")
 #: A Triton Python model, as a value of the chart.
 FILES = {
     "twice/1/model.py": """
@@ -58,7 +59,14 @@ def infer_fn(x):
         while not (folder / "go").exists():
             time.sleep(0.01)
     return {"y": -x}
-"""
+""",
+    "talk.py": """
+from pytriton import declare
+
+@declare(openai="chat")
+async def talk(request):
+    yield request.messages[-1].text.upper()
+""",
 }
 
 
@@ -90,9 +98,9 @@ def pod(hold: Path, secret: Path) -> Iterator[Pod]:
     """A pod whose init containers have run, and whose daemon is ready."""
     values = {
         "listenAddress": "127.0.0.1",
-        "ports": {name: lasting_port() for name in ("http", "grpc", "metrics", "operations")},
+        "ports": {name: lasting_port() for name in PORTS},
         "control": {"enabled": True, "port": lasting_port(), "keysSecret": "keys"},
-        "models": {"files": FILES, "modules": MODULES, "register": ["held:infer_fn"]},
+        "models": {"files": FILES, "modules": MODULES, "register": ["held:infer_fn", "talk:talk"]},
         "environment": [{"name": "HOLD", "value": str(hold)}],
         "preStopSeconds": 1,
     }
@@ -138,6 +146,15 @@ def test_the_monitors_read_the_metrics_of_the_daemon_and_of_tritonserver(pod: Po
         text = answer.read().decode()
     assert "pytriton_" in text
     assert "nv_inference_queue_duration_us" in text  # what the autoscaler asks for
+
+
+def test_the_openai_api_answers_at_its_port(pod: Pod) -> None:
+    """That of a model which the init container registered."""
+    question = {"model": "talk", "messages": [{"role": "user", "content": "hello"}]}
+    url = f"http://127.0.0.1:{pod.port('openai')}/v1/chat/completions"
+    body = json.dumps(question).encode()
+    with urllib.request.urlopen(urllib.request.Request(url, body), timeout=60) as answer:
+        assert json.load(answer)["choices"][0]["message"]["content"] == "HELLO"
 
 
 def test_keys_of_a_secret_let_a_client_in(pod: Pod, key_file: Path) -> None:

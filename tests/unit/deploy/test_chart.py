@@ -14,6 +14,7 @@ import pytest
 import yaml
 from support.charts.chart import CHART, HOW, Object, load_chart, only, pod_of, render, require_helm
 
+from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.settings.sources import load_config
 
 helm = require_helm()
@@ -41,6 +42,12 @@ CASES: dict[str, Object] = {
         "imagePullSecrets": [{"name": "r"}],
     },
     "control": {"control": CONTROL, "networkPolicy": {"controllers": [{"podSelector": {}}]}},
+    "openai": {
+        "ports": {"openai": 80},
+        "settings": {"openai_keys_file": "/openai/keys.toml"},
+        "extraVolumes": [{"name": "openai", "secret": {"secretName": "openai-keys"}}],
+        "extraVolumeMounts": [{"name": "openai", "mountPath": "/openai", "readOnly": True}],
+    },
     "hpa": {"autoscaling": {"hpa": {"enabled": True}, "target": 0.5}},
     "keda": {"workload": "StatefulSet", "autoscaling": KEDA},
     "monitored": {"metrics": {**MONITORED, "labels": {"release": "prometheus"}}},
@@ -121,6 +128,8 @@ def test_the_schemas_would_refuse_something() -> None:
         ({"replica": 3}, "replica"),
         ({"settings": {"ready_wen": "up"}}, "ready_wen"),
         ({"settings": {"http_port": 80}}, "http_port"),
+        ({"settings": {"openai_port": 80}}, "openai_port"),
+        ({"ports": {"openai": 0}}, "openai"),
         ({"workload": "DaemonSet"}, "workload"),
         ({"image": {"digest": "sha256:short"}}, "digest"),
         ({"models": {"register": ["no_colon"]}}, "register"),
@@ -173,6 +182,13 @@ def environment(container: Object) -> dict[str, str]:
     return {one["name"]: one["value"] for one in container["env"]}
 
 
+def config_of(container: Object) -> DaemonConfig:
+    """Return the settings that the daemon of a container takes from its command line and its environment."""
+    words = (word[2:].partition("=") for word in container["command"][2:])
+    flags = {name.replace("-", "_"): value for name, _, value in words}
+    return load_config(flags, environment(container))
+
+
 def test_the_daemon_takes_the_settings_as_they_were_meant() -> None:
     """Numbers, switches, lists, names of several, and options with quotes in them."""
     settings = {
@@ -186,11 +202,7 @@ def test_the_daemon_takes_the_settings_as_they_were_meant() -> None:
         "ready_when": "tried",
     }
     container = pod_of(render({"settings": settings, "models": MODELS}))["containers"][0]
-    flags = {
-        name.replace("-", "_"): value
-        for name, _, value in (word[2:].partition("=") for word in container["command"][2:])
-    }
-    config = load_config(flags, environment(container))
+    config = config_of(container)
     assert config.log_file_size == 10_000_000
     assert config.worker_backoff_s == 0.25
     assert config.install_packages
@@ -307,6 +319,35 @@ def test_a_closed_network_lets_nobody_in() -> None:
     assert policy["policyTypes"] == ["Ingress", "Egress"]
     assert [sorted(rule) for rule in policy["egress"]] == [["ports"]]  # DNS alone
     assert only(render({}), "NetworkPolicy")["spec"]["policyTypes"] == ["Ingress"]
+
+
+@pytest.mark.parametrize(("values", "port"), [({}, 8003), (CASES["openai"], 80)])
+def test_the_openai_api_is_reached_where_models_are_asked(values: Object, port: int) -> None:
+    """By those who may use HTTP; Prometheus has its own port."""
+    objects = render({**values, "networkPolicy": {"clients": [{"podSelector": {}}]}})
+    config = config_of(pod_of(objects)["containers"][0])
+    assert (config.openai_address, config.openai_port) == ("0.0.0.0", port)
+    (offered,) = [
+        one for one in only(objects, "Service")["spec"]["ports"] if one["name"] == "openai"
+    ]
+    assert (offered["port"], offered["targetPort"]) == (port, "openai")
+    rules = only(objects, "NetworkPolicy")["spec"]["ingress"]
+    assert [{one["port"] for one in rule["ports"]} for rule in rules] == [
+        {"http", "grpc", "openai"},
+        {"metrics", "operations"},
+    ]
+
+
+def test_each_port_of_the_services_is_one_of_the_pod() -> None:
+    for case, values in CASES.items():
+        objects = render(values)
+        ports = pod_of(objects)["containers"][0]["ports"]
+        names = {one["name"]: one["containerPort"] for one in ports}
+        config = config_of(pod_of(objects)["containers"][0])
+        assert names["openai"] == config.openai_port, case
+        for service in (one for one in objects if one["kind"] == "Service"):
+            for one in service["spec"]["ports"]:
+                assert names[one["targetPort"]] == one["port"], (case, one)
 
 
 def test_monitors_find_the_service_and_its_port() -> None:

@@ -14,6 +14,8 @@
   value: {{ int .Values.ports.grpc | quote }}
 - name: PYTRITON_DAEMON_METRICS_PORT
   value: {{ int .Values.ports.metrics | quote }}
+- name: PYTRITON_DAEMON_OPENAI_PORT
+  value: {{ int .Values.ports.openai | quote }}
 - name: PYTRITON_DAEMON_GRACE_PERIOD_S
   value: {{ int .Values.gracePeriodSeconds | quote }}
 {{- if $repositories }}
@@ -203,6 +205,7 @@ spec:
         - "--http-address={{ .Values.listenAddress }}"
         - "--grpc-address={{ .Values.listenAddress }}"
         - "--metrics-address={{ .Values.listenAddress }}"
+        - "--openai-address={{ .Values.listenAddress }}"
         - {{ printf "--operations=%s:%d" (ternary (printf "[%s]" .Values.listenAddress) .Values.listenAddress (contains ":" .Values.listenAddress)) (int .Values.ports.operations) | quote }}
         {{- if .Values.control.enabled }}
         - {{ printf "--control-tcp=%s:%d" (ternary (printf "[%s]" .Values.listenAddress) .Values.listenAddress (contains ":" .Values.listenAddress)) (int .Values.control.port) | quote }}
