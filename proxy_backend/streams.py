@@ -50,10 +50,9 @@ from pytriton.proxy_backend.attachment import Attachment
 from pytriton.proxy_backend.chains import Circular, check_chain, handles
 from pytriton.proxy_backend.flights import Flight
 from pytriton.proxy_backend.metrics import CustomMetrics
+from pytriton.proxy_backend.stream_credits import Credits
 from pytriton.proxy_backend.tracing import trace_of
 
-#: Parts that are given back to the worker at once.
-_CREDIT = 8
 _RESCHEDULE = getattr(pb_utils, "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE", 2)
 
 
@@ -82,7 +81,7 @@ class Streams:
         self._lane: Lane | None = None
         self._flights: dict[int, Flight] = {}
         self._room = 0
-        self._uncredited = 0
+        self._credits = Credits()
         self._batch_id = 0
         self._reader: threading.Thread | None = None
         self._ending = False
@@ -112,7 +111,8 @@ class Streams:
 
     def _use(self, lane: Lane) -> None:
         self._lane = lane
-        self._room = self._uncredited = 0
+        self._room = 0
+        self._credits = Credits()
         self._reader = threading.Thread(target=self._read, args=[self._lane], daemon=True)
         self._reader.start()
 
@@ -255,6 +255,7 @@ class Streams:
                     # Also while it never is silent, whatever it says.
                     look = bool(self._flights) and self._watch.is_due
                 except LaneSilent:
+                    self._give_credit(lane)  # the worker may wait for it
                     look = True
                 if look:
                     self._watch.look(lane, self._flights)
@@ -323,6 +324,7 @@ class Streams:
                 empty = details is not None and details.empty
                 made = None if empty else self._translator.response(response, lane)
                 flight.send(index, made, final=details is not None and details.final)
+                self._credits.read(response)
 
     def _done(self, lane: Lane, message: BatchDone | BatchFailed, flight: Flight) -> None:
         if isinstance(message, BatchFailed):
@@ -331,8 +333,7 @@ class Streams:
         else:
             flight.end()
         try:
-            if self._uncredited:
-                self._give_credit(lane)
+            self._give_credit(lane)
         finally:  # where the worker is gone by now, this batch has been answered none the less
             with self._changed:
                 flight.begun = True
@@ -342,14 +343,15 @@ class Streams:
                 self._changed.notify_all()
 
     def _take_credit(self, lane: Lane, parts: int) -> None:
-        self._uncredited += parts
-        if self._uncredited >= _CREDIT:
+        self._credits.parts += parts
+        if self._credits.due:
             self._give_credit(lane)
 
     def _give_credit(self, lane: Lane) -> None:
-        with self._changed:
-            lane.send(Credit(self._uncredited))
-        self._uncredited = 0
+        if self._credits.parts:
+            with self._changed:
+                lane.send(Credit(self._credits.parts))
+            self._credits.given()
 
     def _lost(self, *, unread: bool = False, text: str | None = None) -> None:
         """Handle a lane that has ended: fail the batches that had begun, and have the others sent again if they may.

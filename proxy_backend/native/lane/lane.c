@@ -295,6 +295,10 @@ const uint8_t *lane_memory(Lane *lane, int64_t number, int64_t offset, int64_t s
             memory ? "the worker points at bytes %ld to %ld+%ld of a memory that is smaller"
                    : "the worker refers to memory %ld, which it never announced (%ld, %ld)",
             memory ? (long)offset : (long)number, (long)offset, (long)size);
+    else if (number == ARENA_MEMORY) {
+        lane->reached = offset + size;
+        lane->unreturned += size;
+    }
     return bytes;
 }
 

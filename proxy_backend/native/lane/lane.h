@@ -17,6 +17,8 @@ typedef struct {
     Memory *memories;
     size_t memory_count;
     Peer peer;
+    int64_t reached; /* where what was read last of the worker's arena ends: so full it is, as it is filled in a row */
+    int64_t unreturned; /* bytes of it that were read, and not given back with a credit */
     bool owes; /* the worker waits until what it lent has been read */
     bool lost; /* it ended while its memory was read */
     uint64_t unlooked; /* bytes of outputs since it was looked how much memory is left */

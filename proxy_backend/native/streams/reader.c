@@ -215,7 +215,7 @@ static LaneState done(Streams *streams, Flight *flight, const char *text)
     for (uint32_t i = 0; i < flight->count; i++)
         if (flight->streams[i].held)
             stream_let_go(streams, flight, &flight->streams[i]);
-    LaneState state = streams->uncredited ? give_credit(streams) : LANE_OK;
+    LaneState state = give_credit(streams);
     pthread_mutex_lock(&streams->lock);
     flight->begun = true;
     take_off(streams, flight);
@@ -297,9 +297,10 @@ void *read_lane(void *argument)
             unread = true;
             continue;
         }
-        if (state == LANE_SILENT)
-            state = look_around(streams);
-        else if (state == LANE_OK)
+        if (state == LANE_SILENT) {
+            state = give_credit(streams); /* the worker may wait for it */
+            state = state == LANE_OK ? look_around(streams) : state;
+        } else if (state == LANE_OK)
             state = heard(streams, &message);
         /* Also while it never is silent, whatever it says. */
         if (state == LANE_OK && streams->ticking && steady_ns() - streams->looked_ns > tick_ns)

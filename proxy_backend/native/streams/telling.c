@@ -3,8 +3,9 @@
 
 #include "wire/protocol.h"
 
-/* Parts that are given back to the worker at once. */
-enum { CREDIT = 8 };
+/* Parts, and bytes of them, that are given back to the worker at once; and how full its arena is where it waits: it sends
+ * nothing more, and empties the arena, only when all has been given back. */
+enum { CREDIT = 8, CREDIT_BYTES = 1 << 19, FULL = (8 << 20) - (1 << 16) };
 
 /* A worker that does not hear it any more may have answered before it went: that is what counts. */
 static LaneState tell(Streams *streams, const Buffer *message)
@@ -18,17 +19,22 @@ static LaneState tell(Streams *streams, const Buffer *message)
 LaneState give_credit(Streams *streams)
 {
     Buffer message = {0};
+    if (streams->uncredited == 0)
+        return LANE_OK;
     put_credit(&message, streams->uncredited);
     LaneState state = tell(streams, &message);
     buffer_free(&message);
     streams->uncredited = 0;
+    streams->lane->unreturned = 0;
     return state;
 }
 
 LaneState take_credit(Streams *streams, uint32_t parts)
 {
     streams->uncredited += parts;
-    return streams->uncredited < CREDIT ? LANE_OK : give_credit(streams);
+    const Lane *lane = streams->lane;
+    bool due = streams->uncredited >= CREDIT || lane->unreturned >= CREDIT_BYTES || lane->reached >= FULL;
+    return due ? give_credit(streams) : LANE_OK;
 }
 
 _Static_assert((int)HOLD_SIZE == (int)CANCEL_SIZE && (int)GO_SIZE == (int)CANCEL_SIZE, "tell_of says all of them");

@@ -8,7 +8,7 @@
 LaneState tell_of(Streams *streams, const char *what, const Flight *flight, uint32_t index);
 /* Count so many parts as read. The worker gets the credit of several at once. */
 LaneState take_credit(Streams *streams, uint32_t parts);
-/* Send the credit for all parts that have been read. */
+/* Send the credit for all parts that have been read, if there are any. */
 LaneState give_credit(Streams *streams);
 
 #endif

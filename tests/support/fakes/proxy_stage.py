@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import tempfile
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from pytriton.ipc import messages
 from pytriton.ipc.lanes.lane import Lane
-from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, FromProxy, ResponseRef
+from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, FromProxy, ResponseRef, Room
+from pytriton.ipc.messages import Verdict
 from pytriton.ipc.parameters import CONTROL_PARAMETER, REGISTRATION_PARAMETER
+from pytriton.proxy_backend.streams import Streams
+from pytriton.proxy_backend.translate import Translator
+from support.fakes.fake_attachment import FakeAttachment
 from support.fakes.fake_dispatcher import FakeDispatcher
-from support.fakes.fake_stub import Request, TritonPythonModel
+from support.fakes.fake_stub import Request, Sender, TritonPythonModel
 from support.fakes.lane_worker import Hangup, LaneWorker
+from support.running import eventually
 
 
 def echo(lane: Lane, message: FromProxy) -> None:
@@ -120,3 +126,54 @@ def once(first: Callable[[Lane, FromProxy], None]) -> Callable[[Lane, FromProxy]
 
 def hang_up(lane: Lane, message: FromProxy) -> None:
     raise Hangup
+
+
+class Proxy:
+    """A proxy of a decoupled model, and its worker, which the test plays."""
+
+    def __init__(self, *verdicts: Verdict, until_returned: bool = False) -> None:
+        attachment: Any = FakeAttachment(*verdicts)
+        self.attachment = attachment
+        self.streams = Streams("m", attachment, Translator("m", {}), until_returned=until_returned)
+        self._threads: list[threading.Thread] = []
+        self._lost: list[Lane] = []
+
+    def begin(self, count: int = 1) -> list[Sender]:
+        """Execute a batch in a thread; return the senders of its requests."""
+        requests = [Request() for _ in range(count)]
+        senders = [one.sender for one in requests]
+        self._threads.append(threading.Thread(target=self.streams.begin, args=(requests,)))
+        self._threads[-1].start()
+        return senders
+
+    def executed(self) -> None:
+        """Wait until all calls of execute have returned."""
+        for thread in self._threads:
+            thread.join(60)
+            assert not thread.is_alive()
+
+    def worker(self, number: int = 0, *, batches: int = 4) -> Lane:
+        """Return the worker's end of a lane, once there is one; it says that it has room."""
+        eventually(lambda: len(self.attachment.workers) > number, "the proxy has a lane")
+        lane: Lane = self.attachment.workers[number]
+        lane.send(Room(batches))
+        return lane
+
+    def lose(self, worker: Lane) -> None:
+        """The worker ends."""
+        self._lost.append(worker)
+        worker.close()
+
+    def close(self) -> None:
+        self.attachment.no_worker = "the test is over"
+        for worker in self.attachment.workers:
+            if worker not in self._lost:
+                worker.close()
+        self.streams.end()
+        self.executed()
+
+
+def batch_of(lane: Lane) -> Batch:
+    message = lane.receive()
+    assert isinstance(message, Batch)
+    return message

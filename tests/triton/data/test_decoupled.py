@@ -105,6 +105,31 @@ def test_generate_stream(daemon: RunningDaemon, counting: Callable[[int], Model]
     assert [json.loads(event[len("data: ") :])["y"] for event in events] == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_parts_that_fill_the_memory_between_proxy_and_worker(
+    daemon: RunningDaemon, asynchronous: bool
+) -> None:
+    """At three of 3 MiB the worker waits until all that it has sent is given back."""
+
+    def made(requests: Any) -> Iterator[list[Any]]:
+        for i in range(int(requests[0]["n"].item())):
+            yield [{"y": np.full(3 << 18, i, np.int32)}]
+
+    async def made_later(requests: Any) -> AsyncIterator[list[Any]]:
+        for results in made(requests):
+            yield results
+
+    wide = [Tensor(name="y", dtype=np.int32, shape=(-1,))]
+    config = ModelConfig(decoupled=True, batching=False)
+    infer, name = (made_later, "wide_later") if asynchronous else (made, "wide")
+    model = daemon.client.register(infer, name, N, wide, config, progress=False)
+    with Streaming(daemon.grpc, model.name, {"n": _number(10, batching=False)}) as stream:
+        answers = [answer["y"] for answer in stream]
+    assert [(int(y.min()), int(y.max()), y.nbytes) for y in answers] == [
+        (i, i, 3 << 20) for i in range(10)
+    ]
+
+
 def test_batch_decorator_on_a_generator(daemon: RunningDaemon, serve: Serve) -> None:
     @batch
     def infer(n: Array) -> Iterator[dict[str, Array]]:

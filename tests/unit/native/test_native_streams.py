@@ -89,6 +89,42 @@ def test_parts_of_several_batches_come_in_one_message(program: Path, tmp_path: P
     assert found == sorted([*[_STREAMED[0]] * 8, *[_STREAMED[1]] * 2])
 
 
+@pytest.mark.parametrize(
+    ("before", "nbytes", "expected"),
+    [(0, 1 << 19, [1, 1, 1]), (8 << 20, 8, [1, 1, 1]), (0, 8, None)],
+    ids=["large", "full", "small"],
+)
+def test_a_worker_that_waits_is_given_back_all_its_parts(
+    program: Path, tmp_path: Path, before: int, nbytes: int, expected: list[int] | None
+) -> None:
+    """Large ones at once, and all where its memory is full; fewer than eight small ones when it says nothing more."""
+    credits: list[int] = []
+
+    def work(lane: Lane) -> None:
+        lane.send(Room(1))
+        batch = lane.receive()
+        assert isinstance(batch, Batch)
+        lane.send(BatchBegun(batch.id))
+        lane.arena.allocate(before)
+        lane.set_patience(20)
+        ref = output(lane, "y", np.ones((1, nbytes // 4), np.float32))
+        for _ in range(3):
+            lane.send(BatchPart(batch.id, [ResponseRef([ref])]))
+        while sum(credits) < 3:
+            message = lane.receive()
+            assert isinstance(message, Credit)
+            credits.append(message.parts)
+        lane.send(BatchDone(batch.id, []))
+        with suppress(LaneClosed):
+            while True:
+                lane.receive()
+
+    lines, _ = run(program, tmp_path, [work], decoupled=True)
+    # Of parts that are given back in silence, a machine that is busy may make more than one.
+    assert credits == expected if expected else sum(credits) == 3
+    assert sum(line.startswith("response") for line in lines) == 3
+
+
 def test_a_stream_that_had_not_begun_goes_to_the_next_worker(program: Path, tmp_path: Path) -> None:
     """While one that had is answered with an error, which takes its time."""
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from support.fakes import fake_stub
-from support.fakes.proxy_stage import Stage
+from support.fakes.proxy_stage import Proxy, Stage
+
+from pytriton.ipc.messages import Verdict
 
 
 @pytest.fixture(autouse=True)
@@ -21,3 +24,17 @@ def stage() -> Iterator[Stage]:
     made = Stage()
     yield made
     made.close()
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., Proxy]]:
+    """Makes proxies of decoupled models."""
+    made: list[Proxy] = []
+
+    def proxy(*verdicts: Verdict, **more: Any) -> Proxy:
+        made.append(Proxy(*verdicts, **more))
+        return made[-1]
+
+    yield proxy
+    for one in made:
+        one.close()

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.fakes.fake_attachment import FakeAttachment
 from support.fakes.fake_stub import FINAL, Request, Sender
+from support.fakes.proxy_stage import Proxy, batch_of
 from support.running import eventually
 
 from pytriton.ipc.lanes.lane import Lane
 from pytriton.ipc.lanes.lane_messages import (
-    Batch,
     BatchBegun,
     BatchDone,
     BatchFailed,
@@ -31,71 +30,11 @@ from pytriton.ipc.lanes.lane_messages import (
 )
 from pytriton.ipc.messages import Verdict
 from pytriton.proxy_backend import stream_watch
-from pytriton.proxy_backend.streams import Streams
-from pytriton.proxy_backend.translate import Translator
 
 ANSWER = ResponseRef([])
 LAST = ResponseRef([], None, ResponseDetails(final=True))
 NO_MORE = ResponseRef([], None, ResponseDetails(final=True, empty=True))
 RETRY, FAIL = Verdict("retry"), Verdict("fail", "worker w1 was killed")
-
-
-class Proxy:
-    """A proxy of a decoupled model, and its worker, which the test plays."""
-
-    def __init__(self, *verdicts: Verdict, until_returned: bool = False) -> None:
-        attachment: Any = FakeAttachment(*verdicts)
-        self.attachment = attachment
-        self.streams = Streams("m", attachment, Translator("m", {}), until_returned=until_returned)
-        self._threads: list[threading.Thread] = []
-        self._lost: list[Lane] = []
-
-    def begin(self, count: int = 1) -> list[Sender]:
-        """Execute a batch in a thread; return the senders of its requests."""
-        requests = [Request() for _ in range(count)]
-        senders = [one.sender for one in requests]
-        self._threads.append(threading.Thread(target=self.streams.begin, args=(requests,)))
-        self._threads[-1].start()
-        return senders
-
-    def executed(self) -> None:
-        """Wait until all calls of execute have returned."""
-        for thread in self._threads:
-            thread.join(60)
-            assert not thread.is_alive()
-
-    def worker(self, number: int = 0, *, batches: int = 4) -> Lane:
-        """Return the worker's end of a lane, once there is one; it says that it has room."""
-        eventually(lambda: len(self.attachment.workers) > number, "the proxy has a lane")
-        lane: Lane = self.attachment.workers[number]
-        lane.send(Room(batches))
-        return lane
-
-    def lose(self, worker: Lane) -> None:
-        """The worker ends."""
-        self._lost.append(worker)
-        worker.close()
-
-    def close(self) -> None:
-        self.attachment.no_worker = "the test is over"
-        for worker in self.attachment.workers:
-            if worker not in self._lost:
-                worker.close()
-        self.streams.end()
-        self.executed()
-
-
-@pytest.fixture
-def make() -> Iterator[Callable[..., Proxy]]:
-    made: list[Proxy] = []
-
-    def proxy(*verdicts: Verdict, **more: Any) -> Proxy:
-        made.append(Proxy(*verdicts, **more))
-        return made[-1]
-
-    yield proxy
-    for one in made:
-        one.close()
 
 
 def ended(sender: Sender) -> bool:
@@ -109,12 +48,6 @@ def error(sender: Sender) -> str | None:
     if not isinstance(told, tuple):
         return None
     return str(told[0]).partition(" [request id: ")[0]
-
-
-def batch_of(lane: Lane) -> Batch:
-    message = lane.receive()
-    assert isinstance(message, Batch)
-    return message
 
 
 def test_execute_returns_when_the_worker_has_begun_and_answers_follow(
@@ -133,19 +66,6 @@ def test_execute_returns_when_the_worker_has_begun_and_answers_follow(
     assert worker.receive() == Credit(2)
     assert first.sent == [({}, 0), ({}, FINAL)]
     assert second.sent == [(None, FINAL)]
-
-
-def test_what_has_been_passed_on_is_credited_in_one_message(make: Callable[..., Proxy]) -> None:
-    proxy = make()
-    proxy.begin()
-    worker = proxy.worker()
-    batch = batch_of(worker)
-    worker.send(BatchBegun(batch.id))
-    for _ in range(17):
-        worker.send(BatchPart(batch.id, [ANSWER]))
-    assert [worker.receive(), worker.receive()] == [Credit(8), Credit(8)]
-    worker.send(BatchDone(batch.id, []))
-    assert worker.receive() == Credit(1)
 
 
 def test_parts_of_several_batches_come_in_one_message(make: Callable[..., Proxy]) -> None:

@@ -1,0 +1,106 @@
+"""What the proxy of a decoupled model gives back to its worker, and when. The worker is the test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from support.fakes.proxy_stage import Proxy, batch_of
+
+from pytriton.ipc.lanes import tensors
+from pytriton.ipc.lanes.lane import Lane
+from pytriton.ipc.lanes.lane_messages import (
+    BatchBegun,
+    BatchDone,
+    BatchPart,
+    Credit,
+    ResponseDetails,
+    ResponseRef,
+)
+from pytriton.proxy_backend import stream_watch
+
+ANSWER = ResponseRef([])
+NO_MORE = ResponseRef([], None, ResponseDetails(final=True, empty=True))
+
+
+def response(worker: Lane, nbytes: int) -> ResponseRef:
+    """A response whose output takes so much of the worker's memory."""
+    array = np.zeros(nbytes, np.uint8)
+    return ResponseRef([tensors.write(worker, "y", "UINT8", array, array.dtype)])
+
+
+def test_what_has_been_passed_on_is_credited_in_one_message(
+    make: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_watch, "TICK_S", 60.0)
+    proxy = make()
+    proxy.begin()
+    worker = proxy.worker()
+    batch = batch_of(worker)
+    worker.send(BatchBegun(batch.id))
+    for _ in range(17):
+        worker.send(BatchPart(batch.id, [ANSWER]))
+    assert [worker.receive(), worker.receive()] == [Credit(8), Credit(8)]
+    worker.send(BatchDone(batch.id, []))
+    assert worker.receive() == Credit(1)
+
+
+def test_large_parts_are_credited_before_there_are_eight(
+    make: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_watch, "TICK_S", 60.0)
+    proxy = make()
+    proxy.begin()
+    worker = proxy.worker()
+    worker.set_patience(20)
+    batch = batch_of(worker)
+    worker.send(BatchBegun(batch.id))
+    for nbytes, parts in ((3 << 20, 1), (1 << 19, 1), (1 << 18, 2)):
+        for _ in range(parts):
+            worker.send(BatchPart(batch.id, [response(worker, nbytes)]))
+        assert worker.receive() == Credit(parts)
+        worker.arena.reset()
+    worker.send(BatchDone(batch.id, []))
+
+
+def test_a_worker_whose_memory_is_full_is_given_back_each_part(
+    make: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits until all are; as long as it is not full, small ones are given back as ever."""
+    monkeypatch.setattr(stream_watch, "TICK_S", 60.0)
+    proxy = make()
+    proxy.begin()
+    worker = proxy.worker()
+    worker.set_patience(20)
+    batch = batch_of(worker)
+    worker.send(BatchBegun(batch.id))
+    worker.arena.allocate(7 << 20)
+    for _ in range(11):
+        worker.send(BatchPart(batch.id, [response(worker, 64)]))
+    assert worker.receive() == Credit(8)
+    worker.arena.allocate((1 << 20) - worker.arena.used % (1 << 20))
+    worker.send(BatchPart(batch.id, [response(worker, 64)]))
+    assert worker.receive() == Credit(4)
+    worker.send(BatchPart(batch.id, [None]))  # without memory of its own
+    assert worker.receive() == Credit(1)
+    worker.arena.reset()
+    worker.send(BatchPart(batch.id, [response(worker, 64)]))
+    worker.send(BatchPart(batch.id, [NO_MORE]))
+    worker.send(BatchDone(batch.id, []))
+    assert worker.receive() == Credit(2)
+
+
+def test_a_worker_that_says_nothing_more_is_given_back_all_its_parts(
+    make: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_watch, "TICK_S", 0.01)
+    proxy = make()
+    proxy.begin()
+    worker = proxy.worker()
+    worker.set_patience(20)
+    batch = batch_of(worker)
+    worker.send(BatchBegun(batch.id))
+    worker.send(BatchPart(batch.id, [ANSWER]))
+    assert worker.receive() == Credit(1)
+    worker.send(BatchDone(batch.id, []))
