@@ -193,7 +193,7 @@ def _finds(python: Path, module: str) -> bool:
 
 
 def _said(python: Path, *arguments: str) -> str:
-    command = [str(python), *arguments]
+    command = [str(python), "-I", *arguments]  # of that environment alone
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 

@@ -56,7 +56,8 @@ def normal(name: str) -> str:
 
 def installed(python: Path) -> list[Package]:
     """Return what is installed in an environment, by name; pip itself and its like are left out."""
-    found = json.loads(run("reading the installation", [str(python), "-c", _METADATA]))
+    # -I: of that environment alone. The folder of a checkout has metadata of its own, and scripts set PYTHONPATH.
+    found = json.loads(run("reading the installation", [str(python), "-I", "-c", _METADATA]))
     packages = [
         Package(
             normal(one["name"]),

@@ -153,7 +153,9 @@ def try_client(wheel: Path, folder: Path) -> str:
     pip = [str(environment.python), "-m", "pip", "--disable-pip-version-check", "install", "-q"]
     run("pip install", [*pip, "--no-deps", str(wheel)])
     run("pip install", [*pip, *CLIENT])
-    return run("a client", [str(environment.python), "-c", _CLIENT], environment.variables).strip()
+    # -I: what was installed, and not the checkout that this may run in.
+    command = [str(environment.python), "-I", "-c", _CLIENT]
+    return run("a client", command, environment.variables).strip()
 
 
 def machine() -> str:
