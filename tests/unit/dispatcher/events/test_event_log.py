@@ -105,7 +105,10 @@ def test_a_line_that_a_crash_cut_off_and_damage_are_passed_over(tmp_path: Path) 
         assert _kinds(log) == ["crashed", "ready"]
 
 
-def test_its_size_is_bounded_and_what_was_asked_for_is_not_displaced(tmp_path: Path) -> None:
+def test_its_size_is_bounded_and_what_was_asked_for_is_not_displaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_log, "_CLOSE_S", 120.0)  # a stop waits less for a slow disk
     size = 40_000
     with opened(tmp_path, size) as log:
         log.events.tell(kinds.REGISTERED, model="quiet", who="user 7")
