@@ -95,7 +95,7 @@ def _texts() -> list[Path]:
 def test_nothing_is_installed_by_a_name_that_no_index_has() -> None:
     """It would fail, or, once somebody has taken the name, install theirs."""
     by_name = re.compile(
-        r"\bpip3? (install|download)\b(?!.*--no-index).*(?<![\w/.-])pytriton-daemon\b"
+        r"\bpip3? (install|download)\b(?!.*--no-index)[^&\n]*(?<![\w/.-])pytriton-daemon\b"
     )
     for path in _texts():
         text = path.read_text(errors="replace")

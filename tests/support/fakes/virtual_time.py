@@ -8,6 +8,7 @@ a test; a descriptor that is readable is seen.
 from __future__ import annotations
 
 import asyncio
+import math
 import selectors
 from collections.abc import Awaitable, Callable
 from typing import Any, Optional, TypeVar
@@ -40,6 +41,18 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._virtual.now
+
+    @property
+    def _clock_resolution(self) -> float:
+        """The least step of the clock: with asyncio's own, a timer runs up to a nanosecond before its time.
+
+        Who waits for the rest then would wait for ever, as nothing moves the clock.
+        """
+        return math.ulp(self._virtual.now)
+
+    @_clock_resolution.setter
+    def _clock_resolution(self, value: float) -> None:
+        """asyncio sets the one of the real clock."""
 
     def run_in_executor(  # type: ignore[override]  # here no thread is waited for
         self, executor: Any, func: Callable[..., T], *args: Any
