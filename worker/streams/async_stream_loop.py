@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from pytriton.ipc.lanes.arena import KEPT_S
+from pytriton.ipc.lanes.arena import KEPT_S, ArenaError
 from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError
 from pytriton.ipc.lanes.lane_messages import Batch
 from pytriton.proxy.sending import sending
@@ -155,7 +155,7 @@ class AsyncStreamLoop(StreamLoop):
             self._end(stream, None if task.cancelled() else task.result())
         except LaneClosed:
             return  # its end is seen by the reader
-        except LaneError as error:
+        except (LaneError, ArenaError) as error:
             self._drop(outbox.lane, error)
         if not self._finished():
             self._withdraw()

@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from pytriton.ipc.lanes.arena import ArenaError
-from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError
+from pytriton.ipc.lanes.lane import Lane, LaneClosed
 from pytriton.ipc.lanes.lane_messages import BatchPart, BatchParts, FromWorker, Metrics, PartRef
 from pytriton.worker.streams.stream_answers import Outbox
 
@@ -107,11 +106,22 @@ class GatheringOutbox(Outbox):
         self._waiting.clear()
 
     def _flush(self) -> None:
+        """Send what waits.
+
+        Raises:
+            LaneClosed: the proxy is gone; or this could not be sent, and as it is of several streams, all are over.
+        """
         parts, self._waiting = self._waiting, []
-        if len(parts) == 1:
-            self.lane.send(BatchPart(parts[0].id, parts[0].responses))
-        elif parts:
-            self.lane.send(BatchParts(parts))
+        try:
+            if len(parts) == 1:
+                self.lane.send(BatchPart(parts[0].id, parts[0].responses))
+            elif parts:
+                self.lane.send(BatchParts(parts))
+        except LaneClosed:
+            raise
+        except Exception as error:
+            self._on_fault(self.lane, error)
+            raise LaneClosed(f"its streams' answers could not be sent: {error}") from error
 
     def _look(self, now: int) -> None:
         """Note it if the step since the last part was a long one, unless other processes had the processor."""
@@ -130,5 +140,3 @@ class GatheringOutbox(Outbox):
             self._flush()
         except LaneClosed:
             return  # its end is seen by the reader
-        except (LaneError, ArenaError) as error:
-            self._on_fault(self.lane, error)

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from pytriton.exceptions import PyTritonUnrecoverableError
+from pytriton.ipc.lanes.arena import ArenaError
 from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
 from pytriton.ipc.lanes.lane_messages import Batch
 from pytriton.proxy.types import Request
@@ -49,7 +50,7 @@ class StreamLoop(Loop):
             return
         except LaneClosed:
             self._drop(lane)
-        except LaneError as error:
+        except (LaneError, ArenaError) as error:
             self._drop(lane, error)
 
     def _stream(self, outbox: Outbox, batch: Batch) -> None:

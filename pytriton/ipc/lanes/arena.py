@@ -144,8 +144,15 @@ class Arena:
         return self._map
 
     def open_readonly(self) -> int:
-        """Return a new read-only descriptor, to be passed to the reader and closed here."""
-        return os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)
+        """Return a new read-only descriptor, to be passed to the reader and closed here.
+
+        Raises:
+            ArenaError: no descriptors are left.
+        """
+        try:
+            return os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise ArenaError(f"cannot pass shared memory on: {error}") from error
 
     def close(self) -> None:
         """Give the memory back; views that are still held stay valid until they go."""

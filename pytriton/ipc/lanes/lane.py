@@ -180,7 +180,7 @@ class Lane:
         Raises:
             LaneClosed: the peer is gone.
             LaneError: the peer does not read.
-            ArenaError: no memory for a message that has to be spilled.
+            ArenaError: no memory for a message that has to be spilled, or no descriptor for the arena.
         """
         data = _encode(message)
         if len(data) > _INLINE_BYTES:

@@ -235,6 +235,18 @@ def test_what_is_kept_over_a_reset_is_not_handed_out_again(
         assert arena.allocate(1) == 0
 
 
+def test_without_descriptors_it_cannot_be_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spent(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with closing(Arena("test")) as arena, monkeypatch.context() as patched:
+        patched.setattr(os, "open", spent)
+        with pytest.raises(
+            ArenaError, match=r"cannot pass shared memory on: .*Too many open files"
+        ):
+            arena.open_readonly()
+
+
 def pages(arena: Arena) -> int:
     """Return how many bytes of an arena have pages."""
     fd = arena.open_readonly()

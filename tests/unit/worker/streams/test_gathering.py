@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from pytriton.ipc.lanes.lane import Lane
+from pytriton.ipc.lanes.arena import ArenaError
+from pytriton.ipc.lanes.lane import Lane, LaneClosed
 from pytriton.ipc.lanes.lane_messages import (
     Batch,
     BatchBegun,
@@ -192,6 +193,27 @@ def test_a_proxy_that_has_gone_is_nobodys_fault_and_one_that_does_not_read_is(lo
     loop.proxy.hang_up()
     loop.turn(1, 2)
     assert loop.faults == []
+
+
+@pytest.mark.parametrize("flushes", ["part", "end", "turn"])
+def test_parts_of_several_streams_that_cannot_be_sent_end_them_all(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch, flushes: str
+) -> None:
+    """Whoever sends them: each of the streams has lost a part, and would go on as if it had not."""
+    long = ResponseRef([], "x" * 3000)
+    loop.turn(1, 2)
+    for number in range(31):
+        loop.outbox.put(BatchPart(number, [long]))
+    monkeypatch.setattr("pytriton.ipc.linux.available_memory", lambda: 0)
+    if flushes == "part":
+        with pytest.raises(LaneClosed, match="could not be sent: cannot get"):
+            loop.outbox.put(BatchPart(31, [long]))
+    elif flushes == "end":
+        with pytest.raises(LaneClosed, match="could not be sent: cannot get"):
+            loop.outbox.send(BatchDone(1, []))
+    loop.end()
+    assert [type(fault) for fault in loop.faults] == [ArenaError]
+    assert loop.said(2) == [part(1), part(2)]  # of the turn before
 
 
 def test_a_batch_is_heard_as_ever(loop: Loop) -> None:

@@ -1,0 +1,99 @@
+"""The loops of streams, and a lane on which nothing can be sent. The dispatcher and the proxy are the test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.fakes.fake_dispatcher import FakeDispatcher
+from support.running import eventually
+
+from pytriton.ipc import messages
+from pytriton.ipc.lanes.arena import Arena, ArenaError
+from pytriton.ipc.lanes.gauge import Gauge
+from pytriton.ipc.lanes.lane import Lane, LaneClosed
+from pytriton.ipc.lanes.lane_messages import (
+    Batch,
+    BatchBegun,
+    BatchDone,
+    BatchPart,
+    RequestRef,
+    Room,
+)
+from pytriton.worker.thread import WorkerThread
+
+_CONFIG: dict[str, Any] = {
+    "name": "m",
+    "max_batch_size": 0,
+    "input": [],
+    "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [1]}],
+    "model_transaction_policy": {"decoupled": True},
+}
+_BATCH = Batch(1, [RequestRef([], "", [])])
+
+
+def answer_one(requests: Any) -> Iterator[Any]:
+    """Answer each request once."""
+    yield [{"y": np.ones(1, np.float32)} for _ in requests]
+
+
+async def answer_one_later(requests: Any) -> AsyncIterator[Any]:
+    """Answer each request once."""
+    for results in answer_one(requests):
+        yield results
+
+
+@pytest.fixture
+def dispatcher() -> Iterator[FakeDispatcher]:
+    made = FakeDispatcher()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("infer", [answer_one, answer_one_later])
+def test_a_lane_on_which_no_end_can_be_sent_is_dropped_alone(
+    dispatcher: FakeDispatcher, monkeypatch: pytest.MonkeyPatch, infer: Any
+) -> None:
+    """As where no descriptors are left: else its proxy would wait for ever."""
+    folder = Path(dispatcher.rundir.path)
+    Gauge.create_file(folder / "w1.gauge").close()
+    told = messages.StartWorker("w1", 0, str(folder / "w1.sock"), str(folder / "w1.gauge"))
+    spec = messages.ModelSpec("m", 1, _CONFIG, messages.World("python"))
+    worker = WorkerThread(told, spec, lambda: infer, dispatcher.rundir.control_endpoint)
+    eventually(
+        lambda: any(isinstance(one, messages.WorkerReady) for one in dispatcher.heard),
+        lambda: str(dispatcher.heard),
+        20,
+    )
+
+    def no_descriptors(arena: Arena) -> int:
+        raise ArenaError("no descriptors are left")
+
+    with monkeypatch.context() as spent:
+        spent.setattr(Arena, "open_readonly", no_descriptors)
+        lane = proxy(told)
+        lane.send(_BATCH)
+        assert lane.receive() == BatchBegun(1)
+        with pytest.raises(LaneClosed):
+            lane.receive()
+        lane.close()
+    lane = proxy(told)
+    lane.send(_BATCH)
+    assert lane.receive() == BatchBegun(1)
+    assert isinstance(lane.receive(), BatchPart)
+    assert lane.receive() == BatchDone(1, [])
+    lane.close()
+    worker.end()
+    worker.join(60)
+    assert not worker.alive
+
+
+def proxy(worker: messages.StartWorker) -> Lane:
+    """Connect as a proxy."""
+    lane = Lane.connect(worker.lane_path, peer_trusted=False)
+    lane.set_patience(20)
+    assert isinstance(lane.receive(), Room)
+    return lane
