@@ -10,8 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from msgspec import structs
+
 from pytriton.ipc.errors import with_id
-from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, BatchFailed, RequestRef, ResponseRef
+from pytriton.ipc.lanes.lane_messages import (
+    Batch,
+    BatchDone,
+    BatchFailed,
+    BatchTrace,
+    RequestRef,
+    ResponseRef,
+)
 from pytriton.ipc.lanes.request_names import id_at
 
 
@@ -42,9 +51,16 @@ class RequiredInputs:
 
 
 def complete(batch: Batch, faults: list[str | None]) -> Batch:
-    """Return a batch without the requests that have a fault."""
-    right = [request for request, fault in zip(batch.requests, faults) if fault is None]
-    return Batch(batch.id, right, taken_ns=batch.taken_ns)
+    """Return a batch without the requests that have a fault; the others keep their ids, which count places."""
+    places = [place for place, fault in enumerate(faults) if fault is None]
+    right = [
+        structs.replace(batch.requests[place], request_id=id_at(batch, place)) for place in places
+    ]
+    trace = batch.trace
+    if trace is not None:
+        contexts = dict(enumerate(trace.contexts))
+        trace = BatchTrace(trace.begun_ns, [contexts.get(place, "") for place in places])
+    return Batch(batch.id, right, trace, batch.reads, batch.alone, batch.taken_ns)
 
 
 def with_faults(

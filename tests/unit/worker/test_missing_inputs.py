@@ -11,18 +11,21 @@ from pytriton.ipc.lanes.lane_messages import (
     Batch,
     BatchDone,
     BatchFailed,
+    BatchTrace,
     RequestRef,
     ResponseRef,
     TensorRef,
 )
 from pytriton.ipc.lanes.request_names import id_at
 from pytriton.worker.missing_inputs import RequiredInputs, complete, with_faults
+from pytriton.worker.request_ids import ids_of
 
 _CONFIG: dict[str, Any] = {"input": [{"name": "a"}, {"name": "b", "optional": True}]}
 
 
-def request(*names: str) -> RequestRef:
-    return RequestRef([TensorRef(name, "FP32", [1], 0, 0, 4) for name in names], "", [])
+def request(*names: str, request_id: str = "") -> RequestRef:
+    refs = [TensorRef(name, "FP32", [1], 0, 0, 4) for name in names]
+    return RequestRef(refs, "", [], request_id)
 
 
 def test_without_optional_inputs_tritons_count_is_enough() -> None:
@@ -49,12 +52,25 @@ def test_who_lacks_an_input_is_told_which_and_what_it_has(given: list[str], told
 def test_the_others_are_served_and_the_answers_are_in_order() -> None:
     faults = ["first is wrong", None, "third is wrong", None]
     batch = Batch(7, [request("b"), request("a"), request("b"), request("a", "b")])
-    assert complete(batch, faults) == Batch(7, [batch.requests[1], batch.requests[3]])
+    assert complete(batch, faults) == Batch(
+        7, [request("a", request_id="0-7-1"), request("a", "b", request_id="0-7-3")]
+    )
     two, four = ResponseRef([]), ResponseRef([], "four's own error")
     answer = with_faults(BatchDone(7, [two, four]), faults, batch)
     wrong = [ResponseRef([], with_id(faults[at] or "", id_at(batch, at))) for at in (0, 2)]
     assert wrong[0].error == "first is wrong [request id: 0-7-0]"
     assert answer == BatchDone(7, [wrong[0], two, wrong[1], four])
+
+
+def test_the_others_keep_their_ids_and_their_traces() -> None:
+    parent = '{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}'
+    refs = [request("b"), request("a", request_id="given"), *[request("a")] * 2]
+    batch = Batch(7, refs, BatchTrace(3, ["", "", parent]), taken_ns=16, reads=True, rows=4)
+    rest = complete(batch, ["wrong", None, None, None])
+    assert ids_of(rest) == ids_of(batch)[1:]
+    assert ids_of(rest) == ["given", "4bf92f3577b34da6a3ce929d0e0e4736", "10-7-3"]
+    assert rest.trace == BatchTrace(3, ["", parent, ""])
+    assert (rest.taken_ns, rest.reads) == (16, True)
 
 
 def test_when_the_rest_of_the_batch_fails_each_has_its_own_reason() -> None:

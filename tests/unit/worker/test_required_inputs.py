@@ -6,10 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from pytriton.ipc.lanes import tensors
 from pytriton.ipc.lanes.lane import Lane
-from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, BatchFailed, RequestRef
+from pytriton.ipc.lanes.lane_messages import (
+    Batch,
+    BatchDone,
+    BatchFailed,
+    BatchTrace,
+    RequestRef,
+)
 from pytriton.ipc.messages import ModelSpec, World
 from pytriton.worker.model import Model, Part
 
@@ -73,6 +80,28 @@ def test_only_the_request_that_lacks_it_fails(lanes: Lanes) -> None:
         "[request id: 0-5-1]"
     )
     assert "it has none. [request id: " in str(empty)
+
+
+def test_the_callable_knows_the_others_by_the_ids_that_their_clients_are_told(lanes: Lanes) -> None:
+    def refuses(requests: Any) -> Any:
+        raise LookupError(" ".join(request.request_id for request in requests))
+
+    part = batch(lanes, {"o": 2}, {"x": 1}, {"x": 3})
+    _, second, third = answers(lanes, model(refuses), part)
+    assert second == "LookupError: 0-5-1 0-5-2 [request id: 0-5-1]"
+    assert third == "LookupError: 0-5-1 0-5-2 [request id: 0-5-2]"
+
+
+def test_the_trace_of_the_others_is_told(lanes: Lanes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytriton.worker.model.spans_of", lambda *_: None)  # nobody collects them
+    served = model(sums)
+    told: list[str] = []
+    served.on_traced = told.append
+    lane, sent = batch(lanes, {"o": 2}, {"x": 1})
+    parent = '{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}'
+    part = Part(lane, structs.replace(sent, trace=BatchTrace(0, ["", parent])))
+    assert answers(lanes, served, part)[1] == 1
+    assert told == ["4bf92f3577b34da6a3ce929d0e0e4736"]
 
 
 def test_the_callable_is_not_called_for_nothing(lanes: Lanes) -> None:
