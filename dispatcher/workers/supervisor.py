@@ -210,9 +210,12 @@ class Supervisor:
                     self.first.set_result(None)
                 self._ready_at = asyncio.get_running_loop().time()
                 blameless = (await self._until_ended()).in_batch
-            except RemoteFailure as failure:
+            except Exception as error:
+                failure = self._as_failure(error)
                 self._record.last_exit = failure.text
                 self._tell_load_failed(failure)
+                if self.worker is not None and self.worker.alive:  # another one takes its place
+                    self._set_aside(self.worker.stop(0))
                 if not self.first.done():
                     self._change(InstanceState.FAILED)
                     self.first.set_exception(failure)
@@ -295,6 +298,19 @@ class Supervisor:
             kinds.READY, worker=worker.name, numbers={"pid": worker.pid, "took_s": took_s}
         )
 
+    def _as_failure(self, error: Exception) -> RemoteFailure:
+        """Return why there is no new worker. Our own fault is logged, and is no reason not to try again."""
+        if isinstance(error, RemoteFailure):
+            return error
+        _log.error(
+            "a fault of the daemon: an instance did not get its worker",
+            model=self._spec.name,
+            instance=self.index,
+            exc_info=error,
+        )
+        text = f"model {self._spec.name}: a fault of the daemon: {type(error).__name__}: {error}"
+        return RemoteFailure(ErrorKind.INTERNAL, text)
+
     def _tell_load_failed(self, failure: RemoteFailure) -> None:
         self._events.tell(
             kinds.LOAD_FAILED, reason=failure.text, numbers={"took_s": self._since_start_s()}
@@ -331,8 +347,9 @@ class Supervisor:
         )
         try:
             fresh = await self._account.beside_others(self._started_and_ready, _ROOM_BESIDE_S)
-        except RemoteFailure as failure:
-            self._events.tell(kinds.NOT_EXCHANGED, worker=spent.name, reason=failure.text)
+        except Exception as error:
+            why = self._as_failure(error).text
+            self._events.tell(kinds.NOT_EXCHANGED, worker=spent.name, reason=why)
             await asyncio.wait([spent.exited], timeout=self._policy.longest_delay_s)
             return
         self.worker = fresh

@@ -27,7 +27,7 @@ async def until_loaded(
         greeted: is called when it has, and loads
 
     Raises:
-        RemoteFailure: it did not become ready; it has been ended.
+        RemoteFailure: it did not become ready. It has been ended, as with any other exception.
     """
     try:
         await wait_any(worker.greeted, worker.ready, timeout_s=start_timeout_s)
@@ -35,7 +35,7 @@ async def until_loaded(
             greeted()
             await wait_any(worker.ready, timeout_s=spec.load_timeout_s)
         _check(worker, spec, start_timeout_s)
-    except RemoteFailure:
+    except Exception:
         await worker.stop(0)
         raise
 

@@ -100,26 +100,19 @@ class WorkerProcess(Worker):
         """Start the process; it says hello by itself.
 
         Raises:
-            RemoteFailure: the interpreter or the working directory is not there.
+            RemoteFailure: the interpreter or the working directory is not there, or the daemon has come to a limit.
         """
-        world = spec.world
-        gauge, gauge_fd = Gauge.create()
         try:
-            child = await _child(name, spec, instance, place, on_line, gauge_fd)
+            gauge, gauge_fd = Gauge.create()
+            try:
+                child = await _child(name, spec, instance, place, on_line, gauge_fd)
+            except BaseException:
+                gauge.close()
+                raise
+            finally:
+                os.close(gauge_fd)
         except OSError as error:
-            gauge.close()
-            what = "working directory" if error.filename == world.cwd else "interpreter"
-            raise RemoteFailure(
-                ErrorKind.LOAD_FAILED,
-                f"model {spec.name}: cannot start a worker, its {what} {error.filename} cannot be used by the "
-                f"daemon: {error.strerror}. Give another one with "
-                f"{'cwd=' if what == 'working directory' else 'python='}.",
-            ) from error
-        except BaseException:
-            gauge.close()
-            raise
-        finally:
-            os.close(gauge_fd)
+            raise _not_started(spec, error) from error
         tracing = place.tracing is not None
         return cls(name, child, spec, instance, lane_path=lane_path, gauge=gauge, tracing=tracing)
 
@@ -287,6 +280,17 @@ class WorkerProcess(Worker):
 
     async def _drained(self) -> None:
         await self._child.drained()
+
+
+def _not_started(spec: messages.ModelSpec, error: OSError) -> RemoteFailure:
+    text = f"model {spec.name}: cannot start a worker"
+    if error.filename is None:  # of descriptors, processes or memory
+        text += f": {error.strerror}. That is a limit of the daemon's, or of the machine."
+        return RemoteFailure(ErrorKind.UNAVAILABLE, text)
+    place = error.filename == spec.world.cwd
+    what, option = ("working directory", "cwd") if place else ("interpreter", "python")
+    text += f", its {what} {error.filename} cannot be used by the daemon: {error.strerror}."
+    return RemoteFailure(ErrorKind.LOAD_FAILED, f"{text} Give another one with {option}=.")
 
 
 async def _child(

@@ -120,8 +120,11 @@ class Gauge:
 
     def __init__(self, fd: int) -> None:
         """Take over a descriptor of the page."""
-        with_metrics = os.fstat(fd).st_size >= _BYTES_WITH_METRICS
-        self._map = mmap.mmap(fd, _BYTES_WITH_METRICS if with_metrics else _BYTES)
+        try:
+            with_metrics = os.fstat(fd).st_size >= _BYTES_WITH_METRICS
+            self._map = mmap.mmap(fd, _BYTES_WITH_METRICS if with_metrics else _BYTES)
+        finally:
+            os.close(fd)
         self._words = memoryview(self._map).cast("Q")
         of_traces = memoryview(self._map)[_EXEMPLARS : _EXEMPLARS + exemplars.SIZE]
         self.exemplars = exemplars.Exemplars(of_traces)
@@ -134,22 +137,29 @@ class Gauge:
         self._busy_ns = 0  #: the most that was read
         #: In the dispatcher: a descriptor of the page, for the next version of it.
         self.kept: int | None = None
-        os.close(fd)
 
     @classmethod
     def create(cls) -> tuple[Gauge, int]:
         """Return a new gauge and a descriptor of it for the other process, to be closed here."""
         fd = linux.memfd_create("pytriton-gauge")
-        os.ftruncate(fd, _BYTES_WITH_METRICS)
-        linux.seal_against_shrinking(fd)
-        gauge = cls.adopt(os.dup(fd))
+        try:
+            os.ftruncate(fd, _BYTES_WITH_METRICS)
+            linux.seal_against_shrinking(fd)
+            gauge = cls.adopt(os.dup(fd))
+        except BaseException:
+            os.close(fd)
+            raise
         gauge.records.want(request_records.NEVER, 0)
         return gauge, fd
 
     @classmethod
     def adopt(cls, fd: int) -> Gauge:
         """Return the dispatcher's end of a page that there is; takes over its descriptor."""
-        gauge = cls(os.dup(fd))
+        try:
+            gauge = cls(os.dup(fd))
+        except BaseException:
+            os.close(fd)
+            raise
         gauge.kept = fd
         return gauge
 

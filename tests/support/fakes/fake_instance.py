@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 
 import msgspec
 
@@ -24,9 +25,13 @@ class Instance:
         self.loop = loop
         self.workers: list[FakeWorker] = []
         self.healing: asyncio.Future[None] | None = None
+        self._short = 0
         policy = RestartPolicy(_START_S, limit, _FIRST_S, _LONGEST_S)
 
         async def start(slot: int) -> Worker:
+            if self._short:
+                self._short -= 1
+                raise OSError(errno.EMFILE, "Too many open files")
             self.workers.append(FakeWorker(len(self.workers), _SPEC, slot, greeted=False))
             return self.workers[-1]
 
@@ -44,6 +49,8 @@ class Instance:
         who, _, what = step.partition(" ")
         if who == "after":
             self.loop.advance(float(what.partition(" ")[0]))
+        elif step == "descriptors are short":
+            self._short += 1
         elif step == "is healed":
             self.healing = self.loop.create_task(self.supervisor.heal())
         else:

@@ -194,6 +194,29 @@ _HISTORIES: dict[str, tuple[int | None, History]] = {
             ("w2 serves", "ready w2"),
         ],
     ),
+    "the daemon itself cannot start one: another one is tried later": (
+        None,
+        [
+            *_SERVES,
+            ("descriptors are short", "ready w0"),
+            ("w0 crashes", "backoff 4 s"),
+            ("descriptors are short", "backoff 4 s"),
+            ("after 4 s", "backoff 8 s hopeless"),
+            ("is healed", "starting hopeless"),
+            ("w1 serves", "ready w1"),
+        ],
+    ),
+    "the daemon itself cannot start its replacement: it serves on": (
+        None,
+        [
+            *_SERVES,
+            ("descriptors are short", "ready w0"),
+            ("w0 is spent", "ready w0"),
+            ("after 61 s", "ready w0"),
+            ("w1 serves", "ready w1"),
+            ("w1 crashes", "starting"),
+        ],
+    ),
     "given up, tried again": (
         1,
         [
@@ -249,6 +272,38 @@ def test_a_history(loop: VirtualLoop, limit: int | None, history: History) -> No
     assert len(one.workers) == started
     if one.healing is not None and not one.healing.cancelled():
         one.healing.exception()
+
+
+def test_a_fault_of_the_daemon_is_told_as_such(loop: VirtualLoop) -> None:
+    one = Instance(loop)
+    for step in ("w0 serves", "descriptors are short", "w0 crashes"):
+        one.do(step)
+    assert (
+        one.info().last_exit
+        == "model m: a fault of the daemon: OSError: [Errno 24] Too many open files"
+    )
+    one.stop()
+
+
+def test_a_worker_is_ended_that_a_fault_of_the_daemon_s_keeps_from_serving(
+    loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Instance(loop)
+    for step in ("w0 serves", "w0 crashes"):
+        one.do(step)
+
+    async def tell(ready: str | None) -> None:
+        if ready == "w1":
+            raise ValueError("no such proxy")
+
+    monkeypatch.setattr(one.supervisor, "_tell", tell)
+    one.do("w1 serves")
+    assert one.said() == "backoff 4 s"
+    assert not one.workers[1].alive
+    for step in ("after 4 s", "w2 serves"):
+        one.do(step)
+    assert one.said() == "ready w2"
+    one.stop()
 
 
 def test_what_is_kept_of_workers_that_ended(loop: VirtualLoop) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -226,3 +228,24 @@ def test_a_quantile_is_off_by_a_tenth_at_most(ends: tuple[Gauge, Gauge], clock: 
 def test_coarse_buckets_are_cumulative() -> None:
     assert coarse([1, 2, 3, 4], [1.0, 2.0, 4.0], [2.0, 4.0]) == [3, 6]
     assert coarse([1] * DURATION_BUCKETS, BOUNDS_S, [BOUNDS_S[-1]]) == [len(BOUNDS_S)]
+
+
+@pytest.mark.parametrize("where", ["os.dup 1", "os.dup 2", "mmap.mmap 1"])
+def test_one_that_cannot_be_made_leaves_no_descriptor(
+    monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    name, _, at = where.partition(" ")
+    module = getattr(gauge_module, name.split(".")[0])
+    real, calls = getattr(module, name.split(".")[1]), []
+
+    def fails(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == int(at):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(*arguments)
+
+    open_before = os.listdir("/proc/self/fd")
+    monkeypatch.setattr(module, name.split(".")[1], fails)
+    with pytest.raises(OSError, match="Too many"):
+        Gauge.create()
+    assert os.listdir("/proc/self/fd") == open_before

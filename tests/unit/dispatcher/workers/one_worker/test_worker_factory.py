@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import sys
 from collections.abc import Awaitable, Callable
@@ -18,8 +19,8 @@ from pytriton.dispatcher.workers.one_worker.hosted_worker import HostedWorker
 from pytriton.dispatcher.workers.one_worker.registrant import Registrant
 from pytriton.dispatcher.workers.one_worker.worker_factory import WorkerFactory
 from pytriton.dispatcher.workers.one_worker.worker_process import WorkerProcess
-from pytriton.ipc import messages
-from pytriton.ipc.errors import RemoteFailure
+from pytriton.ipc import linux, messages
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.rundir import RuntimeDir
 
 #: What stands in the library's place: says what it was told, and ends.
@@ -144,5 +145,24 @@ def test_what_is_missing_is_told_and_the_next_name_is_a_fresh_one(
         worker = await factory.start(_spec(), 0, None)
         assert worker.name == "w2"
         await _said(worker)
+
+    play(tmp_path, scene)
+
+
+def test_a_limit_of_the_daemon_s_is_told_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def memfd_create(name: str) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(linux, "memfd_create", memfd_create)
+
+    async def scene(factory: WorkerFactory) -> None:
+        with pytest.raises(RemoteFailure) as failure:
+            await factory.start(_spec(), 0, None)
+        assert failure.value.kind is ErrorKind.UNAVAILABLE
+        assert failure.value.text == (
+            "model m: cannot start a worker: Too many open files. That is a limit of the daemon's, or of the machine."
+        )
 
     play(tmp_path, scene)
