@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from pytriton.ipc.lanes.lane_messages import ARENA, ResponseRef
+import threading
+
+from pytriton.ipc.lanes.lane import Lane, LaneClosed
+from pytriton.ipc.lanes.lane_messages import ARENA, Credit, ResponseRef
 
 #: Parts, and bytes of them, that are given back at once; and how full the worker's arena is where it waits: it sends
 #: nothing more, and empties the arena, only when all has been given back.
@@ -12,14 +15,21 @@ _FULL = (8 << 20) - (1 << 16)
 
 
 class Credits:
-    """The parts of one lane that have been passed on, and for which no credit has been sent."""
+    """The parts of one lane that have been passed on, and for which no credit has been sent.
 
-    def __init__(self) -> None:
-        #: How many they are.
-        self.parts = 0
+    `lock` guards sending on the lane.
+    """
+
+    def __init__(self, lane: Lane, lock: threading.Condition) -> None:
+        #: Whether the worker has left something unread; then receiving does not tell it again.
+        self.was_reset = False
+        self._lane = lane
+        self._lock = lock
+        self._parts = 0
         self._bytes = 0
-        #: Where the last of them ends in the worker's arena, which is filled in a row.
-        self._reached = 0
+        self._reached = (
+            0  #: where what was read last ends in the worker's arena, which is filled in a row
+        )
 
     def read(self, response: ResponseRef) -> None:
         """Note that a response has been passed on."""
@@ -28,11 +38,27 @@ class Credits:
                 self._reached = output.offset + output.nbytes
                 self._bytes += output.nbytes
 
-    @property
-    def due(self) -> bool:
-        """Whether to give them back now."""
-        return self.parts >= _PARTS or self._bytes >= _BYTES or self._reached >= _FULL
+    def take(self, parts: int) -> None:
+        """Note that so many parts have been passed on; the worker gets the credit of several at once.
 
-    def given(self) -> None:
-        """Note that a credit has been sent for all of them."""
-        self.parts = self._bytes = 0
+        Raises:
+            LaneError: the worker does not read.
+        """
+        self._parts += parts
+        if self._parts >= _PARTS or self._bytes >= _BYTES or self._reached >= _FULL:
+            self.give()
+
+    def give(self) -> None:
+        """Send the credit for all parts that have been passed on, if there are any.
+
+        Raises:
+            LaneError: the worker does not read.
+        """
+        if not self._parts:
+            return
+        try:
+            with self._lock:
+                self._lane.send(Credit(self._parts))
+        except LaneClosed as end:  # it may have answered before it went: that is what counts
+            self.was_reset |= isinstance(end.__cause__, ConnectionResetError)
+        self._parts = self._bytes = 0

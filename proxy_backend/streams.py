@@ -81,7 +81,7 @@ class Streams:
         self._lane: Lane | None = None
         self._flights: dict[int, Flight] = {}
         self._room = 0
-        self._credits = Credits()
+        self._credits: Credits  #: made with the lane
         self._batch_id = 0
         self._reader: threading.Thread | None = None
         self._ending = False
@@ -112,7 +112,7 @@ class Streams:
     def _use(self, lane: Lane) -> None:
         self._lane = lane
         self._room = 0
-        self._credits = Credits()
+        self._credits = Credits(lane, self._changed)
         self._reader = threading.Thread(target=self._read, args=[self._lane], daemon=True)
         self._reader.start()
 
@@ -249,20 +249,29 @@ class Streams:
 
     def _read(self, lane: Lane) -> None:
         try:
+            unread = self._read_to_end(lane)
+            if unread:  # said once, and before what the worker has sent
+                self._read_to_end(lane)
+        except Exception as error:  # also what pb_utils raises
+            self._lost(text=f"model {self._name}: {error}")
+        else:
+            self._lost(unread=unread or self._credits.was_reset)
+
+    def _read_to_end(self, lane: Lane) -> bool:
+        """Handle what the worker says until it is gone; return whether it has left something unread."""
+        try:
             while True:
                 try:
                     self._heard(lane, lane.receive())
                     # Also while it never is silent, whatever it says.
                     look = bool(self._flights) and self._watch.is_due
                 except LaneSilent:
-                    self._give_credit(lane)  # the worker may wait for it
+                    self._credits.give()  # the worker may wait for it
                     look = True
                 if look:
                     self._watch.look(lane, self._flights)
         except LaneClosed as end:
-            self._lost(unread=end.unread)
-        except Exception as error:  # also what pb_utils raises
-            self._lost(text=f"model {self._name}: {error}")
+            return end.unread
 
     def _heard(self, lane: Lane, message: FromWorker | FromProxy) -> None:
         if isinstance(message, Room):
@@ -274,7 +283,7 @@ class Streams:
             return
         if isinstance(message, Metrics):
             self._metrics.apply(message)
-            self._take_credit(lane, 1)
+            self._credits.take(1)
             return
         if isinstance(message, BatchParts):
             self._pass_on(lane, *message.parts)
@@ -310,7 +319,7 @@ class Streams:
             if flight is None or not flight.begun:  # it would be tried again with an answer given
                 raise LaneError(f"the worker answered batch {part.id}, which has not begun")
             self._pass_part_on(lane, flight, part)
-        self._take_credit(lane, len(parts))
+        self._credits.take(len(parts))
 
     def _pass_part_on(self, lane: Lane, flight: Flight, part: BatchPart | PartRef) -> None:
         flight.answered = True
@@ -333,25 +342,14 @@ class Streams:
         else:
             flight.end()
         try:
-            self._give_credit(lane)
-        finally:  # where the worker is gone by now, this batch has been answered none the less
+            self._credits.give()
+        finally:  # whatever the worker does now, this batch has been answered
             with self._changed:
                 flight.begun = True
                 del self._flights[message.id]
                 if not self._flights:
                     lane.set_patience(None)
                 self._changed.notify_all()
-
-    def _take_credit(self, lane: Lane, parts: int) -> None:
-        self._credits.parts += parts
-        if self._credits.due:
-            self._give_credit(lane)
-
-    def _give_credit(self, lane: Lane) -> None:
-        if self._credits.parts:
-            with self._changed:
-                lane.send(Credit(self._credits.parts))
-            self._credits.given()
 
     def _lost(self, *, unread: bool = False, text: str | None = None) -> None:
         """Handle a lane that has ended: fail the batches that had begun, and have the others sent again if they may.

@@ -11,7 +11,7 @@ from support.fakes.proxy_stage import Stage, requests
 from support.running import eventually
 
 from pytriton.ipc import messages
-from pytriton.ipc.lanes.lane import Lane, LaneClosed
+from pytriton.ipc.lanes.lane import Lane, LaneError
 from pytriton.ipc.lanes.lane_messages import (
     Batch,
     BatchBegun,
@@ -25,7 +25,7 @@ from pytriton.ipc.lanes.lane_messages import (
     Room,
 )
 from pytriton.ipc.parameters import PYTHON_MODEL_PARAMETER
-from pytriton.proxy_backend.streams import Streams
+from pytriton.proxy_backend.stream_credits import Credits
 
 UNAVAILABLE, INTERNAL = TritonError.UNAVAILABLE, TritonError.INTERNAL
 END = (None, FINAL)
@@ -125,14 +125,14 @@ def test_a_batch_that_fails_ends_all_its_streams(stage: Stage) -> None:
 def test_a_stream_that_has_ended_does_not_end_once_more(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its worker is lost before the last of its parts could be given back."""
-    credited = Streams._give_credit
+    """Its worker does not take the credit for the last of its parts."""
+    give = Credits.give
 
-    def closed(streams: Streams, lane: Lane) -> None:
-        monkeypatch.setattr(Streams, "_give_credit", credited)
-        raise LaneClosed("the worker is gone")
+    def refused(credits: Credits) -> None:
+        monkeypatch.setattr(Credits, "give", give)
+        raise LaneError("the worker does not read")
 
-    monkeypatch.setattr(Streams, "_give_credit", closed)
+    monkeypatch.setattr(Credits, "give", refused)
     play(stage)
     first, second = requests("a"), requests("b")
     execute(stage, first)

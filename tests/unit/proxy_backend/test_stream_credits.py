@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
+from support.fakes.fake_stub import FINAL
 from support.fakes.proxy_stage import Proxy, batch_of
+from support.running import eventually
 
 from pytriton.ipc.lanes import tensors
 from pytriton.ipc.lanes.lane import Lane
@@ -104,3 +108,45 @@ def test_a_worker_that_says_nothing_more_is_given_back_all_its_parts(
     worker.send(BatchPart(batch.id, [ANSWER]))
     assert worker.receive() == Credit(1)
     worker.send(BatchDone(batch.id, []))
+
+
+@pytest.mark.parametrize("slow_at", [8, 9], ids=["takes no credit", "leaves the credit unread"])
+def test_what_a_worker_said_before_it_ended_is_passed_on(
+    make: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch, slow_at: int
+) -> None:
+    """It may have answered to the end; and what it had not read goes to the next one without anybody being asked."""
+    proxy = make()
+    (sender,) = proxy.begin()
+    slow, go = threading.Event(), threading.Event()
+    send = sender.send
+
+    def send_slowly(response: Any = None, flags: int = 0) -> None:
+        if len(sender.sent) == slow_at - 1:
+            slow.set()
+            assert go.wait(30)
+        send(response, flags)
+
+    monkeypatch.setattr(sender, "send", send_slowly)
+    worker = proxy.worker()
+    batch = batch_of(worker)
+    worker.send(BatchBegun(batch.id))
+    for _ in range(20):
+        worker.send(BatchPart(batch.id, [ANSWER]))
+    worker.send(BatchDone(batch.id, []))
+    assert slow.wait(30)
+    (next_one,) = proxy.begin()
+    eventually(lambda: under_way(proxy) == 2, "the next batch is sent")
+    proxy.lose(worker)
+    go.set()
+    worker = proxy.worker(1)
+    assert sender.sent[20:] == [(None, FINAL)]
+    batch = batch_of(worker)
+    worker.send(BatchBegun(batch.id))
+    worker.send(BatchDone(batch.id, []))
+    eventually(lambda: next_one.sent == [(None, FINAL)], "the next stream ends")
+
+
+def under_way(proxy: Proxy) -> int:
+    """Count the batches that have been sent and not been answered: sending holds the lock."""
+    with proxy.streams._changed:
+        return len(proxy.streams._flights)
