@@ -15,6 +15,7 @@ import cloudpickle
 from pytriton.ipc.errors import described, for_client, sendable
 from pytriton.ipc.lanes.request_names import trace_id
 from pytriton.ipc.records import encoded, record_of
+from pytriton.worker.callable_errors import is_cancellation
 from pytriton.worker.request_ids import ids_of
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ _WAY = (
 )
 #: Characters of a line: the daemon's log cuts lines of more than 64 KiB.
 _LONGEST_LINE = 10_000
+#: What is added to the text of a `CancelledError`, which has none as a rule.
+_CANCELLED = (
+    " (what the callable awaited was cancelled: a task, or a call of a channel that was closed)"
+)
 #: Characters of a traceback that is sent.
 _MOST_TRACEBACK = 1 << 18
 
@@ -65,7 +70,8 @@ def report_error(
 
 def told(error: BaseException) -> str:
     """Return the text that a client gets of an exception that is reported, cut to its limit."""
-    return for_client(described(error))
+    text = described(error)
+    return for_client(text.rstrip(": ") + _CANCELLED if is_cancellation(error) else text)
 
 
 def cut_for_client(text: str) -> str:

@@ -14,6 +14,7 @@ from pytriton.ipc.lanes.lane import Lane
 from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, BatchFailed, RequestRef
 from pytriton.model_config.triton_model_config import TritonModelConfig
 from pytriton.proxy.types import Request
+from pytriton.worker.callable_errors import callable_errors
 from pytriton.worker.callables import Infer, synchronous
 from pytriton.worker.fault_reports import report_error, told
 from pytriton.worker.inputs import read_requests
@@ -251,7 +252,7 @@ class Model:
         except PyTritonUnrecoverableError as error:
             report_error(error, batches=[part.batch for part in parts])
             raise Unrecoverable(told(error)) from error
-        except Exception as error:
+        except callable_errors() as error:
             kind = "result" if isinstance(error, ResultError) else "callable"
             return self._failed(parts, error, kind)
         if len(parts) == 1:
@@ -265,7 +266,7 @@ class Model:
         return answers
 
     def _failed(
-        self, parts: Sequence[Part], error: Exception, kind: str
+        self, parts: Sequence[Part], error: BaseException, kind: str
     ) -> list[BatchDone | BatchFailed]:
         self.on_failed(kind, sum([len(part.batch.requests) for part in parts]))
         report_error(error, batches=[part.batch for part in parts])

@@ -19,6 +19,7 @@ from pytriton.ipc.lanes.lane_messages import RequestRef, TensorRef
 from pytriton.ipc.lanes.tensors import Array
 from pytriton.model_config import ModelWarmup, WarmupInput
 from pytriton.proxy.types import Request
+from pytriton.worker.callable_errors import callable_errors
 from pytriton.worker.fault_reports import note, told
 from pytriton.worker.model import Model
 
@@ -58,7 +59,7 @@ def _run(model: Model, message: messages.Warmup, lane: Lane) -> None:
     try:
         for _ in range(warmup.count):
             _answer(model, warmup.arrays(batching=model.batching), lane)
-    except Exception as error:
+    except callable_errors() as error:
         raise WarmupError(
             f"model {model.name}: its warm-up {warmup.name!r} failed: {told(error)}"
         ) from error

@@ -30,6 +30,7 @@ from pytriton.ipc.lanes.lane_messages import (
     Metrics,
 )
 from pytriton.pb_utils import host
+from pytriton.worker.callable_errors import callable_errors
 from pytriton.worker.fault_reports import report_error, told
 from pytriton.worker.loop import Loop
 from pytriton.worker.python_model.backend_host import WorkerHost
@@ -198,7 +199,7 @@ class PythonStreamLoop(Loop):
                     return
                 returned = self._in_background(returned).result()
             stream.finish(returned)
-        except Exception as error:
+        except callable_errors() as error:
             self._failed(stream, error)
         finally:
             self._python.now = ()
@@ -207,10 +208,10 @@ class PythonStreamLoop(Loop):
         serving.set([stream.part])  # of this task and those that it makes
         try:
             stream.take(await coroutine)
-        except Exception as error:
+        except callable_errors() as error:
             self._failed(stream, error)
 
-    def _failed(self, stream: PythonStream, error: Exception) -> None:
+    def _failed(self, stream: PythonStream, error: BaseException) -> None:
         report_error(error, "its execute failed", [stream.part.batch])
         with self.changed:
             stream.failure = failure_of(error)

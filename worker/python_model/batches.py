@@ -33,6 +33,7 @@ from pytriton.ipc.lanes.lane_messages import (
 )
 from pytriton.ipc.parameters import CHAIN_PARAMETER, HANDLE_PARAMETER
 from pytriton.pb_utils.helpers import serialize_byte_tensor
+from pytriton.worker.callable_errors import callable_errors
 from pytriton.worker.fault_reports import cut_for_client, report_error
 from pytriton.worker.model import Model, Part, Unrecoverable
 from pytriton.worker.outputs.output_memory import OutputBuffers
@@ -89,7 +90,7 @@ class PythonModel(Model):
             return
         try:
             finalize()
-        except Exception as error:
+        except callable_errors() as error:
             report_error(error, f"finalize of model {self.name} failed")
 
     def incoming(self, refs: Sequence[RequestRef], lane: Lane) -> list[pb_utils.InferenceRequest]:
@@ -119,7 +120,7 @@ class PythonModel(Model):
         except PyTritonUnrecoverableError as error:
             report_error(error, "its execute failed", [part.batch for part in parts])
             raise Unrecoverable(self.failure(error)) from error
-        except Exception as error:
+        except callable_errors() as error:
             self.on_failed(failure_of(error), sum([len(part.batch.requests) for part in parts]))
             report_error(error, "its execute failed", [part.batch for part in parts])
             return [BatchFailed(part.batch.id, self.failure(error)) for part in parts]

@@ -20,6 +20,7 @@ from pytriton.ipc import messages
 from pytriton.ipc.control import ControlClient
 from pytriton.ipc.errors import shown
 from pytriton.pb_utils import Logger
+from pytriton.worker.callable_errors import callable_errors
 from pytriton.worker.callables import LoadError
 from pytriton.worker.fault_reports import report_error, told
 
@@ -39,7 +40,7 @@ def ask(is_ready: Callable[[], Any]) -> str:
         answer = is_ready()
         if inspect.isawaitable(answer):
             answer = asyncio.run(_wait(answer))
-    except Exception as error:
+    except callable_errors() as error:
         report_error(error, "its is_ready failed")
         return f"is_ready() raised {told(error)}"
     if not isinstance(answer, bool):

@@ -31,7 +31,7 @@ class AsyncStreamLoop(StreamLoop):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._tasks: dict[Stream, asyncio.Task[Exception | None]] = {}
+        self._tasks: dict[Stream, asyncio.Task[BaseException | None]] = {}
         self._heard: dict[Lane, asyncio.Event] = {}
         self._withdrawals = Withdrawals()
         self._events = self._model.event_loop()
@@ -126,7 +126,7 @@ class AsyncStreamLoop(StreamLoop):
 
     async def _answer_stream(
         self, outbox: Outbox, batch: Batch, stream: Stream
-    ) -> Exception | None:
+    ) -> BaseException | None:
         serving.set([Part(outbox.lane, batch)])  # of this task and those that it makes
         try:
             requests = self._requests(outbox, batch, stream)
@@ -139,26 +139,41 @@ class AsyncStreamLoop(StreamLoop):
             return TimeoutError(
                 f"a batch was still running after {limit_s:g} s (execution_timeout_s)"
             )
+        except asyncio.CancelledError as raised:
+            if self._was_cancelled(stream):
+                raise
+            return raised
         except Exception as raised:
             return raised
         return None
 
+    def _was_cancelled(self, stream: Stream) -> bool:
+        """Whether this loop has cancelled the task of a stream, for which nobody waits any more."""
+        return stream.abandoned or stream.lane not in self._outboxes
+
     def _task_done(
-        self, outbox: Outbox, stream: Stream, task: asyncio.Task[Exception | None]
+        self, outbox: Outbox, stream: Stream, task: asyncio.Task[BaseException | None]
     ) -> None:
         del self._tasks[stream]
         if outbox.lane not in self._outboxes:  # it is gone
             self._answered(stream.begun_ns)
             return
         try:
-            # Cancelled: nobody waits for it.
-            self._end(stream, None if task.cancelled() else task.result())
+            self._end(stream, self._outcome(stream, task))
         except LaneClosed:
             return  # its end is seen by the reader
         except (LaneError, ArenaError) as error:
             self._drop(outbox.lane, error)
         if not self._finished():
             self._withdraw()
+
+    def _outcome(
+        self, stream: Stream, task: asyncio.Task[BaseException | None]
+    ) -> BaseException | None:
+        if not task.cancelled():
+            return task.result()
+        # Else by its callable, in its last step.
+        return None if self._was_cancelled(stream) else asyncio.CancelledError()
 
     async def _produce_async(self, outbox: Outbox, stream: Stream, requests: list[Request]) -> None:
         produced = self._model.produce(requests)

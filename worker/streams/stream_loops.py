@@ -10,6 +10,7 @@ from pytriton.ipc.lanes.arena import ArenaError
 from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
 from pytriton.ipc.lanes.lane_messages import Batch
 from pytriton.proxy.types import Request
+from pytriton.worker.callable_errors import callable_errors
 from pytriton.worker.fault_reports import told
 from pytriton.worker.loop import Loop
 from pytriton.worker.model import Model, Part
@@ -62,7 +63,7 @@ class StreamLoop(Loop):
         stream = self._begin(outbox, batch)
         self._end(stream, self._answer_to_end(outbox, batch, stream))
 
-    def _answer_to_end(self, outbox: Outbox, batch: Batch, stream: Stream) -> Exception | None:
+    def _answer_to_end(self, outbox: Outbox, batch: Batch, stream: Stream) -> BaseException | None:
         # The error is returned, not kept: in a variable here it would be part of a circle with this frame, and
         # hold the batch's memory until the garbage collector comes by.
         self._model.now = [Part(outbox.lane, batch)]
@@ -75,7 +76,7 @@ class StreamLoop(Loop):
             stream.forget()
             self._answered(stream.begun_ns)
             raise
-        except Exception as raised:
+        except callable_errors() as raised:
             return raised
         finally:
             self._model.now = ()
@@ -112,7 +113,7 @@ class StreamLoop(Loop):
             return True  # whoever sends next is told
         return stream.is_cancelled(index)
 
-    def _end(self, stream: Stream, error: Exception | None) -> None:
+    def _end(self, stream: Stream, error: BaseException | None) -> None:
         try:
             stream.end(error)
         finally:

@@ -1,0 +1,24 @@
+"""The exceptions with which a callable fails: its clients get them, and the worker goes on.
+
+`asyncio.CancelledError` is one of them, though it is no `Exception`. A callable raises it without that anybody has
+cancelled it: where it awaits a task that was cancelled, a call of a closed grpc.aio channel, or a scope of anyio's.
+All others that are no `Exception` (`SystemExit`, say) end the worker.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def callable_errors() -> tuple[type[BaseException], ...]:
+    """Return them, for an `except`, which asks for them only when something was raised.
+
+    asyncio takes 30 ms to import. Where nobody has, nobody can raise its exceptions.
+    """
+    exceptions = sys.modules.get("asyncio.exceptions")
+    return (Exception,) if exceptions is None else (Exception, exceptions.CancelledError)
+
+
+def is_cancellation(error: BaseException) -> bool:
+    """Return whether an exception is asyncio's `CancelledError`."""
+    return isinstance(error, callable_errors()) and not isinstance(error, Exception)
