@@ -352,11 +352,12 @@ class Supervisor:
             self._events.tell(kinds.NOT_EXCHANGED, worker=spent.name, reason=why)
             await asyncio.wait([spent.exited], timeout=self._policy.longest_delay_s)
             return
+        # Whatever comes, also when the instance is stopped below.
+        spent.exited.add_done_callback(lambda _: self._account.give_beside())
         self.worker = fresh
         self._record.restarts += 1
         await self._tell(fresh.name)
         spent.leave("spent")
-        spent.exited.add_done_callback(lambda _: self._account.give_beside())
         self._set_aside(spent.end_after_batch())
 
     async def _started_and_ready(self) -> Worker:

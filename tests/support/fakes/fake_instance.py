@@ -8,6 +8,7 @@ import errno
 import msgspec
 
 from pytriton.dispatcher.workers.backoff import RestartPolicy
+from pytriton.dispatcher.workers.memory_account import Account
 from pytriton.dispatcher.workers.one_worker.worker import Worker
 from pytriton.dispatcher.workers.supervisor import Supervisor
 from pytriton.ipc import messages
@@ -21,7 +22,9 @@ _SPEC = msgspec.structs.replace(SPEC, load_timeout_s=_LOAD_S)
 class Instance:
     """An instance under a supervisor, on a clock of the test's."""
 
-    def __init__(self, loop: VirtualLoop, limit: int | None = None) -> None:
+    def __init__(
+        self, loop: VirtualLoop, limit: int | None = None, account: Account | None = None
+    ) -> None:
         self.loop = loop
         self.workers: list[FakeWorker] = []
         self.healing: asyncio.Future[None] | None = None
@@ -39,7 +42,7 @@ class Instance:
             """Tell no one: a history has no callers."""
 
         async def supervised() -> Supervisor:
-            return Supervisor(0, _SPEC, start, policy, tell)
+            return Supervisor(0, _SPEC, start, policy, tell, account=account)
 
         self.supervisor = loop.run(supervised())
         loop.settle()

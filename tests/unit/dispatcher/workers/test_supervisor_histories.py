@@ -14,9 +14,12 @@ from typing import Any
 
 import pytest
 from support.fakes.fake_instance import Instance
+from support.fakes.fake_worker import SPEC
 from support.fakes.virtual_time import VirtualLoop
 
+from pytriton.dispatcher.elastic.memory import MEMORY
 from pytriton.dispatcher.workers import instance_record, supervisor
+from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
 from pytriton.ipc.errors import RemoteFailure
 
 #: A step, and what is said of the instance after it.
@@ -304,6 +307,30 @@ def test_a_worker_is_ended_that_a_fault_of_the_daemon_s_keeps_from_serving(
         one.do(step)
     assert one.said() == "ready w2"
     one.stop()
+
+
+def test_an_exchange_that_a_stop_interrupts_keeps_no_memory(
+    loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accounts = MemoryAccounts({MEMORY: 1 << 30})
+    account = accounts.open(SPEC)
+    one = Instance(loop, account=account)
+    for step in ("w0 serves", "w0 is spent"):
+        one.do(step)
+    (claim,) = accounts.claims()
+    loop.ask(lambda: accounts.grant(claim.key))
+    loop.settle()
+
+    async def tell(ready: str | None) -> None:
+        if ready is not None:
+            await asyncio.Event().wait()  # as where proxies wait for a worker, too
+
+    monkeypatch.setattr(one.supervisor, "_tell", tell)
+    one.do("w1 serves")
+    assert account.beside == 1
+    one.stop()
+    assert not any(worker.alive for worker in one.workers)
+    assert account.beside == 0
 
 
 def test_what_is_kept_of_workers_that_ended(loop: VirtualLoop) -> None:
