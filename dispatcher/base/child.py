@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import os
 import signal
 import subprocess
@@ -43,21 +44,32 @@ class Child:
         kill_on_death: KillOnDeath,
         state: ChildState | None = None,
     ) -> None:
-        """`state`: of one that a former version of this process has started."""
+        """Look after a child; `output` is closed where that cannot be.
+
+        `state`: of one that a former version of this process has started.
+
+        Raises:
+            OSError: too many descriptors are open, say; nobody looks after it.
+        """
         loop = asyncio.get_running_loop()
         self.pid = pid
         self.exited: asyncio.Future[int] = loop.create_future()
         self.peak_memory = 0
         self._on_line = on_line
         self._kill_on_death = kill_on_death
-        if state is None:
-            kill_on_death.add(pid)
         lines = [] if state is None else state.lines
         self._last_lines: collections.deque[str] = collections.deque(lines, maxlen=_LAST_LINES)
         self._awaited: list[tuple[bytes, asyncio.Future[None]]] = []
-        self._pidfd = linux.pidfd_open(pid)
-        loop.add_reader(self._pidfd, self._reap)
-        self._output = ChildOutput(output, self._printed, b"" if state is None else state.rest)
+        with contextlib.ExitStack() as undo:
+            undo.callback(output.close)
+            self._pidfd = linux.pidfd_open(pid)
+            undo.callback(os.close, self._pidfd)
+            loop.add_reader(self._pidfd, self._reap)
+            undo.callback(loop.remove_reader, self._pidfd)
+            self._output = ChildOutput(output, self._printed, b"" if state is None else state.rest)
+            undo.pop_all()
+        if state is None:
+            kill_on_death.add(pid)
 
     @classmethod
     async def start(
@@ -89,7 +101,11 @@ class Child:
         )
         popen.returncode = 0  # it is waited for here, not there
         assert popen.stdout is not None  # a pipe
-        return cls(popen.pid, popen.stdout, on_line, kill_on_death)
+        try:
+            return cls(popen.pid, popen.stdout, on_line, kill_on_death)
+        except BaseException:
+            put_away(popen.pid)
+            raise
 
     @classmethod
     def adopt(cls, state: ChildState, on_line: OnLine, kill_on_death: KillOnDeath) -> Child:
@@ -164,6 +180,12 @@ class Child:
         for text, printed in self._awaited:
             if text in line and not printed.done():
                 printed.set_result(None)
+
+
+def put_away(pid: int) -> None:
+    """End a child of this process's that nobody looks after. It is young, so its end takes no time."""
+    os.kill(pid, signal.SIGKILL)  # nobody has waited for it, so the number is its own
+    os.waitpid(pid, 0)
 
 
 def bound_to_us(argv: Sequence[str]) -> list[str]:
