@@ -23,13 +23,10 @@ import msgspec
 from pytriton.ipc import linux
 from pytriton.ipc.forking import (
     BEGUN,
-    FAILED,
-    FORKED,
     FORKS,
     GO,
     LARGEST,
-    REFUSED,
-    STALE,
+    Answer,
     CannotFork,
     Forker,
     Order,
@@ -37,7 +34,7 @@ from pytriton.ipc.forking import (
     show_as,
 )
 
-#: Descriptors that come with an order: the worker's output, its page, the connection for what is said about it.
+#: Descriptors that come with an order: the worker's output, its page, its connection with the dispatcher until GO.
 _DESCRIPTORS = 3
 #: Modules that may be found somewhere else from one start to the next: what every worker imports from its environment.
 _FOUND = ("numpy", "zmq", "msgspec", "cloudpickle", "sitecustomize", "usercustomize")
@@ -51,26 +48,30 @@ def serve(parent_pid: int, channel_fd: int) -> tuple[str, int] | None:
     try:
         forker = Forker()
     except CannotFork as why:
-        channel.send(REFUSED + str(why).encode())
+        _say(channel, Answer(refused=str(why)))
         return None
     is_fresh = installation()
     sys.stdout.flush()  # what a start-up file has printed is this process's own
     gc.collect()
     gc.freeze()  # a collection in a fork would copy what all of them share
-    channel.send(BEGUN)
+    _say(channel, Answer(pid=os.getpid()))
     while True:
         data, descriptors = _receive(channel)
         if not data:
             return None
         order = msgspec.msgpack.decode(data, type=Order)
-        said = socket.socket(fileno=descriptors[2])
-        if _can_begin(order, said, is_fresh) and _fork(forker, said) == 0:
+        answer = _obstacle(order, is_fresh) or _fork(forker)
+        if answer is None:
             channel.close()
-            _begin(order, parent_pid, descriptors[0], said)
+            _begin(order, parent_pid, descriptors[0], descriptors[2])
             return order.worker, descriptors[1]
-        said.close()
-        for descriptor in descriptors[:2]:
+        for descriptor in descriptors:
             os.close(descriptor)
+        _say(channel, answer)
+
+
+def _say(channel: socket.socket, answer: Answer) -> None:
+    channel.send(msgspec.msgpack.encode(answer))
 
 
 def _receive(channel: socket.socket) -> tuple[bytes, list[int]]:
@@ -83,33 +84,28 @@ def _receive(channel: socket.socket) -> tuple[bytes, list[int]]:
     return data, list(numbers)
 
 
-def _can_begin(order: Order, said: socket.socket, is_fresh: Callable[[], bool]) -> bool:
-    """Go to the worker's folder, for it to be there from the first; say why not, if that cannot be."""
+def _obstacle(order: Order, is_fresh: Callable[[], bool]) -> Answer | None:
+    """Go to the worker's folder, for it to be there from the first; return why the worker cannot be, if it cannot."""
     if not is_fresh():
-        said.send(STALE)
-        return False
+        return Answer(is_stale=True)
     try:
         if order.cwd is not None:
             os.chdir(order.cwd)
     except OSError as error:
-        said.send(FAILED + str(error.errno or errno.EIO).encode())
-        return False
-    return True
+        return Answer(error=error.errno or errno.EIO)
+    return None
 
 
-def _fork(forker: Forker, said: socket.socket) -> int:
-    """Fork, and say so; return what fork(2) does, -1 where the system does not let it."""
+def _fork(forker: Forker) -> Answer | None:
+    """Fork; return what came of it, None in the fork."""
     try:
         pid = forker.fork()
     except OSError as error:
-        said.send(REFUSED + str(error).encode())
-        return -1
-    if pid:
-        said.send(FORKED + str(pid).encode())
-    return pid
+        return Answer(refused=str(error))
+    return Answer(pid=pid) if pid else None
 
 
-def _begin(order: Order, parent_pid: int, output: int, said: socket.socket) -> None:
+def _begin(order: Order, parent_pid: int, output: int, connection: int) -> None:
     """Become a process like one that the dispatcher has started itself; returns only then."""
     linux.die_with_parent(parent_pid)
     os.setsid()
@@ -119,10 +115,18 @@ def _begin(order: Order, parent_pid: int, output: int, said: socket.socket) -> N
     os.environ.update(order.variables)
     show_as(FORKS, order.worker)
     _reseed()
-    said.send(BEGUN + str(os.getpid()).encode())
-    if said.recv(LARGEST) != GO:  # nobody wants it any more
-        os._exit(0)
-    said.close()
+    with socket.socket(fileno=connection) as dispatcher:
+        if not _is_wanted(dispatcher):
+            os._exit(0)
+
+
+def _is_wanted(dispatcher: socket.socket) -> bool:
+    """Say that this is a worker now; return whether the dispatcher still wants it."""
+    try:
+        dispatcher.send(BEGUN + str(os.getpid()).encode())
+        return dispatcher.recv(LARGEST) == GO
+    except ConnectionError:  # it has given up the start
+        return False
 
 
 def _reseed() -> None:
@@ -162,9 +166,9 @@ def _stamp(path: Optional[str]) -> Optional[tuple[int, int, int]]:
 
 
 def _origin(name: str) -> Optional[str]:
-    """Return the file that would be imported for a module."""
+    """Return the file that would be imported for a module; None also where an environment's own importer fails."""
     try:
         spec = PathFinder.find_spec(name)
-    except (ImportError, ValueError):  # of a name that another finder makes up
+    except Exception:
         return None
     return None if spec is None else spec.origin

@@ -1,6 +1,7 @@
 """Workers as forks of a process that has imported what they import: its orders, and the fork itself.
 
     dispatcher ── Order, descriptors ──▶ fork server ── clone(2), CLONE_PARENT ──▶ worker, a child of the dispatcher's
+        ◀── Answer: the worker's pid ──      dispatcher ◀── BEGUN, then GO ──▶ worker
 
 os.fork() would make the worker a child of the fork server: the dispatcher could not wait for it, and it would not die
 with the dispatcher (PR_SET_PDEATHSIG). The call is made as the C library makes it, but for that flag: Python's hooks
@@ -23,12 +24,9 @@ FORKS = "(forks workers)"
 #: The most bytes of an order, and of what is said about it.
 LARGEST = 1 << 15
 
-#: What a fork server says about an order, on the connection that came with it: its environment has changed; why it
-#: cannot fork; the number of the error with which the worker's folder cannot be used; the pid of the new worker.
-STALE, REFUSED, FAILED, FORKED = b"stale", b"refused ", b"failed ", b"forked "
-#: What the worker says there, with its pid, once it is like any other; and a fork server, when it takes orders.
+#: What a worker says on the connection that came with its order, with its pid, once it is like any other.
 BEGUN = b"begun "
-#: What the worker waits for before it goes on: the dispatcher knows it now.
+#: What it waits for there before it goes on: the dispatcher knows it now.
 GO = b"go"
 
 _NR_CLONE = {"x86_64": 56, "aarch64": 220}
@@ -54,6 +52,22 @@ class Order(msgspec.Struct, frozen=True):
     worker: str
     cwd: Optional[str]
     variables: dict[str, str] = {}
+
+
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a fork server says: first that it takes orders, or why it cannot, then of each order what came of it.
+
+    Attributes:
+        pid: of the new worker, or of the fork server itself
+        is_stale: its environment has changed
+        error: the number of the error with which the worker's folder cannot be used
+        refused: why it cannot fork
+    """
+
+    pid: int = 0
+    is_stale: bool = False
+    error: int = 0
+    refused: str = ""
 
 
 def show_as(before: str, now: str) -> None:

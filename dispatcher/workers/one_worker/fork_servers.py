@@ -10,167 +10,47 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import socket
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
-from typing import Optional
 
-import msgspec
 import structlog
 
-from pytriton.dispatcher.base.child import Child, OnLine, describe_exit
+from pytriton.dispatcher.base.child import Child, OnLine, put_away
 from pytriton.dispatcher.base.kill_on_death import KillOnDeath
-from pytriton.ipc.forking import BEGUN, FAILED, FORKED, FORKS, GO, LARGEST, REFUSED, STALE, Order
+from pytriton.dispatcher.workers.one_worker.fork_server import (
+    Ended,
+    ForkServer,
+    Stale,
+    Surroundings,
+    Unfit,
+)
+from pytriton.ipc.forking import GO, Order
 
 _log = structlog.get_logger(__name__)
 
-#: What a fork may take.
-_FORK_S = 20.0
-#: Orders that one is given at once: the kernel keeps some hundred for it, and refuses more.
-_ORDERS = 16
-#: How long one is kept that nobody needs.
-_IDLE_S = 600.0
 #: How long an environment is started without one, after one of it has failed.
 _UNFIT_S = 60.0
 
 
-@dataclass(frozen=True)
-class Surroundings:
-    """All that decides what an interpreter is like at its start: workers that agree in it may be forks of one."""
+class _Kept:
+    """A fork server that starts or has started.
 
-    python: str
-    cwd: Optional[str]
-    env: frozenset[tuple[str, str]]
-
-
-class Unfit(Exception):
-    """A fork server that is of no use; says why."""
-
-
-class Stale(Unfit):
-    """One whose environment has changed, or that has ended: another one is of use."""
-
-
-class ForkServer:
-    """One process.
-
-    Args:
-        child: the process
-        channel: takes orders
+    Attributes:
+        server: the process, once there is one
+        starting: is done when it takes orders
+        users: how many starts count on it
     """
 
-    def __init__(self, child: Child, channel: socket.socket) -> None:
-        self.child = child
-        self._channel = channel
-        self._timer: asyncio.TimerHandle | None = None
-        self._turns = asyncio.Semaphore(_ORDERS)
+    def __init__(self) -> None:
+        self.server: ForkServer | None = None
+        self.starting: asyncio.Task[None]
+        self.users = 0
 
-    @classmethod
-    async def start(
-        cls, around: Surroundings, boot: list[str], kill_on_death: KillOnDeath, limit_s: float
-    ) -> ForkServer:
-        """Return one that has imported everything.
-
-        Args:
-            around: with what it is started
-            boot: boot.py, the folder of pytriton, the control endpoint
-            kill_on_death: see there
-            limit_s: what it may take
-
-        Raises:
-            Unfit: it cannot be forked.
-            OSError: it cannot be started.
-        """
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(False)
-        with theirs:
-            try:
-                child = await Child.start(
-                    [around.python, *boot, FORKS, str(os.getpid()), str(theirs.fileno())],
-                    env=dict(around.env),
-                    cwd=around.cwd,
-                    on_line=_log_line,
-                    kill_on_death=kill_on_death,
-                    pass_fds=[theirs.fileno()],
-                )
-            except BaseException:
-                ours.close()
-                raise
-        server = cls(child, ours)
-        try:
-            said = await _received(ours, limit_s)
-        except BaseException:
-            await server.end()
-            raise
-        if said != BEGUN:
-            await server.end()
-            how = describe_exit(child.exited.result())
-            raise Unfit(said[len(REFUSED) :].decode(errors="replace") or f"it {how}")
-        return server
-
-    def when_idle(self, act: Callable[[], None]) -> None:
-        """Do something once nobody has used it for a while from now."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(_IDLE_S, act)
-
-    async def fork(self, order: Order, output: int, gauge: int) -> tuple[int, socket.socket]:
-        """Return the pid of a new worker, and the connection on which it waits for GO; it ends without.
-
-        Raises:
-            Stale: another fork server is of use.
-            Unfit: the system does not let it fork.
-            OSError: the worker cannot go to its folder.
-        """
-        async with self._turns:
-            return await self._fork(order, output, gauge)
-
-    async def _fork(self, order: Order, output: int, gauge: int) -> tuple[int, socket.socket]:
-        if self.child.exited.done():
-            raise Stale(f"it {describe_exit(self.child.exited.result())}")
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(False)
-        try:
-            with theirs:
-                try:
-                    descriptors = [output, gauge, theirs.fileno()]
-                    socket.send_fds(self._channel, [msgspec.msgpack.encode(order)], descriptors)
-                except OSError as error:
-                    raise Stale(f"it takes no order: {error.strerror}") from None
-            return await self._pid(order, ours), ours
-        except BaseException:
-            ours.close()
-            raise
-
-    async def _pid(self, order: Order, said: socket.socket) -> int:
-        """Return whom the fork server and the worker say that they have made, and are."""
-        pid, words = 0, 0
-        while words < 2:
-            try:
-                word = await _received(said, _FORK_S)
-            except Unfit:
-                if pid:  # a worker that takes its time: its supervisor sees to it
-                    break
-                self.child.signal_group(
-                    signal.SIGKILL
-                )  # what it has made and said until now counts
-                continue
-            words += 1
-            if not word:  # both have closed it: one of them has ended
-                break
-            pid = _pid_in(word, order) or pid
-        if not pid:
-            raise Stale("it has ended, or hangs")
-        return pid
-
-    async def end(self) -> None:
-        """End the process. Workers that it has made are none of its own."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._channel.close()
-        await self.child.stop(0)
+    @property
+    def is_used(self) -> bool:
+        orders = 0 if self.server is None else self.server.orders
+        return not self.starting.done() or self.users > 0 or orders > 0
 
 
 class ForkServers:
@@ -191,7 +71,7 @@ class ForkServers:
         self._boot = boot
         self._kill_on_death = kill_on_death
         #: The last used at the end.
-        self._servers: dict[Surroundings, asyncio.Task[ForkServer]] = {}
+        self._servers: dict[Surroundings, _Kept] = {}
         self._unfit_until: dict[Surroundings, float] = {}
         self._ending: set[asyncio.Task[object]] = set()
         self._held = False
@@ -204,8 +84,8 @@ class ForkServers:
     async def hold(self) -> None:
         """Have none until `release`, and end all of them."""
         self._held = True
-        for around in list(self._servers):
-            self._drop(around)
+        for around, kept in list(self._servers.items()):
+            self._drop(around, kept)
         while self._ending:
             await asyncio.wait(self._ending)
 
@@ -235,43 +115,84 @@ class ForkServers:
             OSError: its folder cannot be used.
         """
         order = Order(worker, around.cwd, dict(variables))
+        until = asyncio.get_running_loop().time() + self._start_s
         try:
             try:
-                return await self._made(around, order, gauge, on_line)
-            except Stale as why:  # another one is of use
-                _log.debug("another fork server is started", reason=str(why))
-                self._drop(around)
-                return await self._made(around, order, gauge, on_line)
+                return await self._made(around, order, gauge, on_line, until)
+            except (Stale, Ended) as why:  # another one is of use
+                _log.debug("another fork server is of use", reason=str(why))
+                return await self._made(around, order, gauge, on_line, until)
+        except Stale:  # nobody's fault: somebody changes it, or needs its place
+            return None
         except Unfit as why:
             self._is_unfit(around, str(why))
             return None
 
     async def _made(
-        self, around: Surroundings, order: Order, gauge: int, on_line: OnLine
+        self, around: Surroundings, order: Order, gauge: int, on_line: OnLine, until: float
     ) -> Child | None:
-        server = await self._server(around)
-        return None if server is None else await self._forked(server, order, gauge, on_line)
+        """Return a fork; None where there can be none, or not before `until`."""
+        kept = self._kept(around)
+        if kept is None:
+            return None
+        kept.users += 1
+        try:
+            left_s = until - asyncio.get_running_loop().time()
+            await asyncio.wait([kept.starting], timeout=max(0.0, left_s))
+            if kept.starting.cancelled():
+                raise Stale("it has been ended")
+            if not kept.starting.done() or kept.starting.exception() is not None:
+                return None
+            assert kept.server is not None  # it has started
+            self._use(around, kept)
+            return await self._forked(kept.server, order, gauge, on_line)
+        except Unfit:
+            self._drop(around, kept)
+            raise
+        finally:
+            kept.users -= 1
 
-    async def _server(self, around: Surroundings) -> ForkServer | None:
+    def _kept(self, around: Surroundings) -> _Kept | None:
         """Return the one for these surroundings, which may have to start; None where there can be none."""
         now = asyncio.get_running_loop().time()
         if self._held or not self.most or self._unfit_until.get(around, now) > now:
             return None
-        starting = self._servers.pop(around, None)
-        if starting is None:
-            starting = asyncio.ensure_future(
-                ForkServer.start(around, self._boot, self._kill_on_death, self._start_s)
-            )
-        self._servers[around] = starting
-        while len(self._servers) > self.most:
-            self._drop(next(iter(self._servers)))
-        try:
-            server = await asyncio.shield(starting)
-        except OSError as error:  # the worker's own start tells
-            raise Unfit(str(error)) from None
-        if self._servers.get(around) is starting:
-            server.when_idle(lambda: self._drop(around))
-        return server
+        kept = self._servers.pop(around, None)
+        if kept is None:
+            if len(self._servers) >= self.most and not self._drop_unused():
+                return None
+            kept = _Kept()
+            kept.starting = asyncio.ensure_future(self._start(around, kept))
+            kept.starting.add_done_callback(lambda _: self._has_started(around, kept))
+        self._servers[around] = kept
+        return kept
+
+    async def _start(self, around: Surroundings, kept: _Kept) -> None:
+        kept.server = await ForkServer.launch(around, self._boot, self._kill_on_death)
+        await kept.server.begun(self._start_s)
+
+    def _has_started(self, around: Surroundings, kept: _Kept) -> None:
+        if kept.starting.cancelled():
+            return
+        error = kept.starting.exception()
+        if error is not None:
+            self._is_unfit(around, str(error))
+            self._drop(around, kept)
+        elif kept.server is not None:
+            kept.server.child.exited.add_done_callback(lambda _: self._drop(around, kept))
+            self._use(around, kept)
+
+    def _use(self, around: Surroundings, kept: _Kept) -> None:
+        assert kept.server is not None
+        kept.server.when_idle(lambda: self._drop(around, kept))
+
+    def _drop_unused(self) -> bool:
+        """Make room for another one; return whether there is some: all may be needed, or start."""
+        for around, kept in self._servers.items():
+            if not kept.is_used:
+                self._drop(around, kept)
+                return True
+        return False
 
     async def _forked(self, server: ForkServer, order: Order, gauge: int, on_line: OnLine) -> Child:
         making = asyncio.ensure_future(self._fork(server, order, gauge, on_line))
@@ -288,18 +209,21 @@ class ForkServers:
     async def _fork(
         self, server: ForkServer, order: Order, gauge: int, on_line: OnLine
     ) -> tuple[Child, socket.socket]:
-        gauge = os.dup(gauge)  # who asked may give up meanwhile, and closes its own
-        reader, writer = os.pipe()
-        try:
+        with contextlib.ExitStack() as given, contextlib.ExitStack() as ours:
+            gauge = os.dup(gauge)  # who asked may give up meanwhile, and closes its own
+            given.callback(os.close, gauge)
+            reader, writer = os.pipe()
+            given.callback(os.close, writer)
+            pipe = ours.enter_context(os.fdopen(reader, "rb", buffering=0))
             pid, waits = await server.fork(order, writer, gauge)
-        except BaseException:
-            os.close(reader)
-            raise
-        finally:
-            os.close(writer)
-            os.close(gauge)
-        pipe = os.fdopen(reader, "rb", buffering=0)
-        return Child(pid, pipe, on_line, self._kill_on_death), waits
+            ours.enter_context(waits)
+            try:
+                child = Child(pid, pipe, on_line, self._kill_on_death)
+            except BaseException:
+                put_away(pid)
+                raise
+            ours.pop_all()
+            return child, waits
 
     def _is_unfit(self, around: Surroundings, why: str) -> None:
         """Start workers of these surroundings without a fork server for a while."""
@@ -308,12 +232,12 @@ class ForkServers:
             _log.info("workers are started without a fork server", python=around.python, reason=why)
         self._unfit_until = {one: until for one, until in self._unfit_until.items() if until > now}
         self._unfit_until[around] = now + _UNFIT_S
-        self._drop(around)
 
-    def _drop(self, around: Surroundings) -> None:
-        starting = self._servers.pop(around, None)
-        if starting is not None:
-            self._see_to(_end(starting))
+    def _drop(self, around: Surroundings, kept: _Kept) -> None:
+        """Have this one no more; somebody may have put another one in its place."""
+        if self._servers.get(around) is kept:
+            del self._servers[around]
+            self._see_to(_end(kept))
 
     def _see_to(self, ending: Coroutine[None, None, object]) -> None:
         task = asyncio.get_running_loop().create_task(ending)
@@ -321,25 +245,11 @@ class ForkServers:
         task.add_done_callback(self._ending.discard)
 
 
-def _pid_in(word: bytes, order: Order) -> int:
-    """Return the pid in what a fork server or a worker says; raises as `ForkServer.fork`."""
-    for kind in (FORKED, BEGUN):
-        if word.startswith(kind):
-            return int(word[len(kind) :])
-    if word.startswith(FAILED):
-        number = int(word[len(FAILED) :])
-        raise OSError(number, os.strerror(number), order.cwd)
-    if word == STALE:
-        raise Stale("its environment has changed")
-    raise Unfit(word[len(REFUSED) :].decode(errors="replace"))
-
-
-async def _end(starting: asyncio.Task[ForkServer]) -> None:
-    try:
-        server = await starting
-    except (Unfit, OSError):
-        return
-    await server.end()
+async def _end(kept: _Kept) -> None:
+    kept.starting.cancel()
+    await asyncio.wait([kept.starting])
+    if kept.server is not None:
+        await kept.server.end()
 
 
 async def _discard(making: asyncio.Task[tuple[Child, socket.socket]]) -> None:
@@ -351,25 +261,6 @@ async def _discard(making: asyncio.Task[tuple[Child, socket.socket]]) -> None:
     await child.stop(0)
 
 
-async def _received(connection: socket.socket, limit_s: float) -> bytes:
-    """Return the next words; b"" where nobody is left who could say some.
-
-    Raises:
-        Unfit: none came in time.
-    """
-    receiving = asyncio.get_running_loop().sock_recv(connection, LARGEST)
-    try:
-        return await asyncio.wait_for(receiving, limit_s)
-    except asyncio.TimeoutError:
-        raise Unfit(f"it said nothing for {limit_s:g} s") from None
-    except ConnectionError:
-        return b""
-
-
 def boot_arguments(library: Path, endpoint: str) -> list[str]:
     """Return what follows the interpreter in the command of a worker, and of a fork server."""
     return [str(library / "pytriton" / "worker" / "boot.py"), str(library), endpoint]
-
-
-def _log_line(pid: int, line: bytes) -> None:
-    _log.debug("a fork server says", pid=pid, line=line.decode(errors="replace"))

@@ -20,11 +20,8 @@ from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 from pytriton.dispatcher.control.control_socket import Peer
 from pytriton.dispatcher.settings.trace_settings import exports_elsewhere
 from pytriton.dispatcher.triton.liveness import process_state
-from pytriton.dispatcher.workers.one_worker.fork_servers import (
-    ForkServers,
-    Surroundings,
-    boot_arguments,
-)
+from pytriton.dispatcher.workers.one_worker.fork_server import Surroundings
+from pytriton.dispatcher.workers.one_worker.fork_servers import ForkServers, boot_arguments
 from pytriton.dispatcher.workers.one_worker.worker import Worker
 from pytriton.ipc import linux, messages
 from pytriton.ipc.calls.call_connection import socket_path
