@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from aiohttp import web
@@ -14,6 +14,8 @@ __all__ = ["Connections", "Limits", "all_descriptors"]
 
 #: Seconds from one look at all connections to the next; a quarter of a shorter limit.
 _LOOK_S = 1.0
+#: Seconds for which no connection has to make room: what was sent with its beginning is read until then.
+_YOUNG_S = 1.0
 #: Descriptors of the process that are no connections.
 _OTHERS = 64
 
@@ -65,6 +67,17 @@ class Connections:
         self._busy.discard(request.protocol)
         self._since[request.protocol] = self._clock()
 
+    @web.middleware
+    async def around(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Note both: a middleware."""
+        self.begins(request)
+        try:
+            return await handler(request)
+        finally:
+            self.ends(request)
+
     async def watch(self, server: web.Server) -> None:
         """Look again and again."""
         while True:
@@ -93,6 +106,16 @@ class Connections:
                 self._closing[one] = (one.transport, now)
             one.force_close()
             closed += 1
+
+    def make_room(self, connections: list[Any]) -> None:
+        """End the one that is idle the longest, if it is old enough, and what was closed before: others wait."""
+        self.look(connections)
+        for transport, _ in self._closing.values():
+            transport.abort()
+        idle = [one for one in self._since if one.transport is not None]
+        oldest = min(idle, key=self._since.__getitem__, default=None)
+        if oldest is not None and self._clock() - self._since[oldest] >= _YOUNG_S:
+            oldest.transport.abort()
 
     def _abort(self, connections: list[Any], now: float, limits: Limits) -> None:
         """End what was closed before and is still there: a peer that does not read keeps what was written to it.

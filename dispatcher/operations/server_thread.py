@@ -10,21 +10,39 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import NamedTuple
 
 import structlog
 from aiohttp import web
 
 from pytriton.dispatcher.http_server.complaints import Complaints
+from pytriton.dispatcher.http_server.connections import Connections
+from pytriton.dispatcher.operations.accepting import Accepting
 
-__all__ = ["BACKLOG", "ServerThread"]
+__all__ = ["BACKLOG", "ServerLimits", "ServerThread"]
 
 _log = structlog.get_logger(__name__)
 
 BACKLOG = 128
+_TOO_SLOW = b'{"error":"the headers of a request did not come in time"}'
 #: Seconds that a connection may idle; that requests under way have when it is stopped; and all of it.
 _IDLE_S = 5.0
 _GRACE_S = 4.0
 _STOP_S = 5.0
+
+
+class ServerLimits(NamedTuple):
+    """What connections may take.
+
+    Attributes:
+        headers_s: seconds that a new one has for a TLS handshake, and for its first headers
+        idle_s: seconds that one has, after an answer is made, to take it and to ask again
+        most: how many there may be
+    """
+
+    headers_s: float = 10.0
+    idle_s: float = 60.0
+    most: int = 128
 
 
 class ServerThread:
@@ -34,6 +52,7 @@ class ServerThread:
         routes: what it answers
         sockets: are closed when it is stopped
         tls: None for plain HTTP
+        limits: what connections may take
     """
 
     def __init__(
@@ -41,10 +60,12 @@ class ServerThread:
         routes: Sequence[web.RouteDef],
         sockets: Sequence[socket.socket],
         tls: ssl.SSLContext | None = None,
+        limits: ServerLimits | None = None,
     ) -> None:
         self._routes = routes
         self._sockets = sockets
         self._tls = tls
+        self._limits = limits or ServerLimits()
         self._stop: Callable[[], object] | None = None
         self._begun = threading.Event()
         self._thread = threading.Thread(target=self._run, name="operations", daemon=True)
@@ -71,26 +92,42 @@ class ServerThread:
         stopping: asyncio.Future[None] = loop.create_future()
         self._stop = partial(loop.call_soon_threadsafe, stopping.cancel)
         self._begun.set()
-        app = web.Application()
+        limits = self._limits
+        complaints = Complaints(lambda text: _log.warning("operations server", said=text))
+        connections = Connections(lambda: limits, limits.most, _TOO_SLOW)
+        app = web.Application(middlewares=[connections.around])
         app.add_routes(self._routes)
         runner = web.AppRunner(
             app,
             access_log=None,
             auto_decompress=False,  # who reads a body inflates it, once it is known who asks
-            logger=_quiet_logger(),
+            logger=_quiet_logger(complaints),
             keepalive_timeout=_IDLE_S,
             shutdown_timeout=_GRACE_S,
         )
         await runner.setup()
+        assert runner.server is not None
+        accepting = Accepting(
+            runner.server, connections, limits.most, self._tls, limits.headers_s, complaints.count
+        )
+        tasks = [asyncio.ensure_future(accepting.run(one)) for one in self._sockets]
+        tasks.append(asyncio.ensure_future(connections.watch(runner.server)))
+        await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        accepting.close()
         for one in self._sockets:
-            await web.SockSite(runner, one, ssl_context=self._tls, backlog=BACKLOG).start()
-        await asyncio.wait([stopping])
+            one.close()
         await runner.cleanup()
+        for end in ends:
+            if isinstance(end, Exception):
+                raise end
 
 
-def _quiet_logger() -> logging.Logger:
+def _quiet_logger(complaints: Complaints) -> logging.Logger:
     """Return the logger for what aiohttp says of requests: it quotes them, and with them tokens."""
     logger = logging.getLogger(__name__)
     logger.propagate = False
-    logger.handlers[:] = [Complaints(lambda text: _log.warning("operations server", said=text))]
+    logger.handlers[:] = [complaints]
     return logger
