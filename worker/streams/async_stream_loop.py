@@ -17,7 +17,7 @@ from pytriton.worker.model import Part
 from pytriton.worker.request_ids import serving
 from pytriton.worker.streams.gathering import GatheringOutbox
 from pytriton.worker.streams.lane_withdrawals import Withdrawals
-from pytriton.worker.streams.stream_answers import Outbox, Stream
+from pytriton.worker.streams.stream_answers import ExecutionTimeout, Outbox, Stream
 from pytriton.worker.streams.stream_loops import StreamLoop
 
 #: Batches that one proxy may have under way in a worker whose callable is asynchronous.
@@ -135,10 +135,6 @@ class AsyncStreamLoop(StreamLoop):
             limit_s = self._model.execution_timeout_s
             with stream.spans.calling(requests):
                 await within_limit(self._produce_async(outbox, stream, requests), stream, limit_s)
-        except asyncio.TimeoutError:
-            return TimeoutError(
-                f"a batch was still running after {limit_s:g} s (execution_timeout_s)"
-            )
         except asyncio.CancelledError as raised:
             if self._was_cancelled(stream):
                 raise
@@ -203,7 +199,7 @@ async def within_limit(
     """Have a stream answered within the time limit, in which what its callers take to read does not count.
 
     Raises:
-        asyncio.TimeoutError: it takes longer.
+        ExecutionTimeout: it takes longer.
     """
     if limit_s is None:
         return await producing
@@ -213,7 +209,8 @@ async def within_limit(
         while not task.done():
             left_s = began + stream.held_s + limit_s - time.monotonic()
             if left_s <= 0:
-                raise asyncio.TimeoutError
+                text = f"a batch was still running after {limit_s:g} s (execution_timeout_s)"
+                raise ExecutionTimeout(text)
             await asyncio.wait([task], timeout=left_s)
         return task.result()
     finally:

@@ -41,6 +41,10 @@ _PARTS = 32
 _BYTES = 8 << 20
 
 
+class ExecutionTimeout(TimeoutError):
+    """A batch took longer than the model's `execution_timeout_s`; the text says how long that is."""
+
+
 class Outbox:
     """One lane of a decoupled model's worker: what is under way on it."""
 
@@ -241,7 +245,7 @@ def _failure_of(error: BaseException) -> str:
     """Return which of gauge.FAILURES the exception that ended a stream is."""
     if isinstance(error, PyTritonUnrecoverableError):
         return "unrecoverable"
-    if isinstance(error, TimeoutError):
+    if isinstance(error, ExecutionTimeout):
         return "timeout"
     return "result" if isinstance(error, (ResultError, ArenaError)) else "callable"
 

@@ -28,7 +28,7 @@ from pytriton.ipc.lanes.lane_messages import (
 )
 from pytriton.worker.outputs.results import ResultWriter
 from pytriton.worker.streams.async_stream_loop import within_limit
-from pytriton.worker.streams.stream_answers import Outbox, Stream, parts_of
+from pytriton.worker.streams.stream_answers import ExecutionTimeout, Outbox, Stream, parts_of
 
 
 class Writer:
@@ -151,7 +151,7 @@ def test_what_its_caller_takes_to_read_is_none_of_its_time(
     if held:
         loop.run(within_limit(produce(), one, 3.0))
     else:
-        with pytest.raises(asyncio.TimeoutError):
+        with pytest.raises(ExecutionTimeout, match="after 3 s"):
             loop.run(within_limit(produce(), one, 3.0))
     assert pauses == ([1, 1, 2] if held else [1, 1])
     assert one.held_s == pytest.approx(101 if held else 0)

@@ -1,39 +1,27 @@
-"""Callables that raise asyncio's CancelledError, which nobody asked them to: clients get an error, the worker lives."""
+"""Callables that raise what this project has a meaning of its own for: clients get an error, the worker lives."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from support.fakes.fake_dispatcher import FakeDispatcher
-from support.running import eventually
+from support.fakes.serving_worker import loop_with, spec_of, worker_of
 
 from pytriton import pb_utils
 from pytriton.ipc import messages
-from pytriton.ipc.control import ControlClient
-from pytriton.ipc.lanes.gauge import Gauge
 from pytriton.ipc.lanes.lane import Lane
 from pytriton.ipc.lanes.lane_messages import (
     Batch,
     BatchDone,
     BatchFailed,
     RequestRef,
-    Room,
 )
-from pytriton.worker.loop import Loop
-from pytriton.worker.model import Model
-from pytriton.worker.python_model.answer_loop import PythonStreamLoop
 from pytriton.worker.python_model.batches import PythonModel
-from pytriton.worker.streams.stream_loops import loop_of
-from pytriton.worker.thread import WorkerThread
-from pytriton.worker.worker_limits import Allowance
 
 ANSWER = [{"y": np.ones(1, np.float32)}]
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -111,66 +99,6 @@ def async_generator(calls: Calls) -> Any:
     return infer
 
 
-def spec_of(*, decoupled: bool, **more: Any) -> messages.ModelSpec:
-    config: dict[str, Any] = {
-        "name": "m",
-        "max_batch_size": 0,
-        "input": [],
-        "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [1]}],
-        "model_transaction_policy": {"decoupled": decoupled},
-    }
-    return messages.ModelSpec("m", 1, config, messages.World("python"), **more)
-
-
-@contextlib.contextmanager
-def worker_of(
-    infer: Any, spec: messages.ModelSpec, dispatcher: FakeDispatcher
-) -> Iterator[tuple[str, Callable[[], bool]]]:
-    """Yield where its lanes connect, and whether it is alive."""
-    folder = Path(dispatcher.rundir.path)
-    Gauge.create_file(folder / "w1.gauge").close()
-    told = messages.StartWorker("w1", 0, str(folder / "w1.sock"), str(folder / "w1.gauge"))
-    worker = WorkerThread(told, spec, lambda: infer, dispatcher.rundir.control_endpoint)
-    eventually(
-        lambda: any(isinstance(one, messages.WorkerReady) for one in dispatcher.heard),
-        lambda: str(dispatcher.heard),
-        20,
-    )
-    try:
-        yield told.lane_path, lambda: worker.alive
-    finally:
-        worker.end()
-        worker.join(20)
-        assert not worker.alive
-
-
-@contextlib.contextmanager
-def loop_with(
-    model: Model, spec: messages.ModelSpec, dispatcher: FakeDispatcher
-) -> Iterator[tuple[str, Callable[[], bool]]]:
-    """Yield the same of a Triton Python model."""
-    path = str(Path(dispatcher.rundir.path) / "w1.sock")
-    gauge, descriptor = Gauge.create()
-    os.close(descriptor)
-    told, tell = os.pipe()
-    with ControlClient(dispatcher.rundir.control_endpoint) as control, contextlib.closing(gauge):
-        loop: Loop = loop_of(model)(model, Allowance(spec), gauge, control, "w1", path)
-        thread = threading.Thread(target=loop.run, args=[told], daemon=True)
-        thread.start()
-        try:
-            yield path, thread.is_alive
-        finally:
-            os.write(tell, b"\0")
-            thread.join(20)
-            os.close(tell)
-            os.close(told)
-            assert not thread.is_alive()
-            if isinstance(loop, PythonStreamLoop) and loop._events is not None:
-                assert loop._events_thread is not None
-                loop._events.call_soon_threadsafe(loop._events.stop)
-                loop._events_thread.join(20)
-
-
 def ask(lane: Lane, number: int) -> BatchDone | BatchFailed:
     """Send a batch; return how it ends."""
     lane.send(Batch(number, [RequestRef([], "", [])]))
@@ -181,35 +109,47 @@ def ask(lane: Lane, number: int) -> BatchDone | BatchFailed:
             return message
 
 
-def check(path: str, is_alive: Callable[[], bool], *, streams: bool) -> None:
+def check(lane: Lane) -> None:
     """The first batch fails with an error that says why; the second is answered."""
-    with contextlib.closing(Lane.connect(path, peer_trusted=False)) as lane:
-        lane.set_patience(20)
-        if streams:
-            assert isinstance(lane.receive(), Room)
+    with contextlib.closing(lane):
         failed = ask(lane, 1)
         assert isinstance(failed, BatchFailed)
         assert "CancelledError" in failed.text
         assert isinstance(ask(lane, 2), BatchDone)
-    assert is_alive()
 
 
 @pytest.mark.parametrize("kind", [function, coroutine, itself])
-def test_of_a_callable_that_answers_once(dispatcher: FakeDispatcher, kind: Any) -> None:
-    spec = spec_of(decoupled=False)
-    with worker_of(kind(Calls()), spec, dispatcher) as (path, is_alive):
-        check(path, is_alive, streams=False)
+def test_cancelled_where_a_callable_answers_once(dispatcher: FakeDispatcher, kind: Any) -> None:
+    with worker_of(kind(Calls()), spec_of(decoupled=False), dispatcher) as worker:
+        check(worker.proxy(streams=False))
+        assert worker.is_alive()
 
 
 @pytest.mark.parametrize("limit_s", [None, 60.0])
 @pytest.mark.parametrize("kind", [generator, async_generator, coroutine, itself])
-def test_of_a_callable_with_streams(
+def test_cancelled_in_a_stream(
     dispatcher: FakeDispatcher, kind: Any, limit_s: float | None
 ) -> None:
     """Else half a stream would be taken for the whole one."""
     spec = spec_of(decoupled=True, execution_timeout_s=limit_s)
-    with worker_of(kind(Calls()), spec, dispatcher) as (path, is_alive):
-        check(path, is_alive, streams=True)
+    with worker_of(kind(Calls()), spec, dispatcher) as worker:
+        check(worker.proxy(streams=True))
+        assert worker.is_alive()
+
+
+@pytest.mark.parametrize("limit_s", [None, 60.0])
+def test_a_time_out_of_the_callables_own(dispatcher: FakeDispatcher, limit_s: float | None) -> None:
+    """It is not `execution_timeout_s`, which this model may not even have."""
+
+    async def infer(requests: Any) -> Any:
+        raise asyncio.TimeoutError("the other server")
+
+    spec = spec_of(decoupled=True, execution_timeout_s=limit_s)
+    with worker_of(infer, spec, dispatcher) as worker:
+        with contextlib.closing(worker.proxy(streams=True)) as lane:
+            failed = ask(lane, 1)
+        assert isinstance(failed, BatchFailed)
+        assert failed.text == "TimeoutError: the other server"
 
 
 class Once:
@@ -268,11 +208,12 @@ def answer() -> pb_utils.InferenceResponse:
         (StreamsLater, True, True),
     ],
 )
-def test_of_a_triton_python_model(
+def test_cancelled_in_a_triton_python_model(
     dispatcher: FakeDispatcher, made: Any, streams: bool, decoupled: bool
 ) -> None:
     python_model = messages.PythonModel("{}", streams=streams)
     spec = spec_of(decoupled=decoupled, python_model=python_model)
     model = PythonModel(spec, made(), "m_0_0")
-    with loop_with(model, spec, dispatcher) as (path, is_alive):
-        check(path, is_alive, streams=streams)
+    with loop_with(model, spec, dispatcher) as worker:
+        check(worker.proxy(streams=streams))
+        assert worker.is_alive()

@@ -1,0 +1,102 @@
+"""A worker in a thread, with its real loop; the test plays its dispatcher and its proxies."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pytriton.ipc import messages
+from pytriton.ipc.control import ControlClient
+from pytriton.ipc.lanes.gauge import Gauge
+from pytriton.ipc.lanes.lane import Lane
+from pytriton.ipc.lanes.lane_messages import Room
+from pytriton.worker.loop import Loop
+from pytriton.worker.model import Model
+from pytriton.worker.python_model.answer_loop import PythonStreamLoop
+from pytriton.worker.streams.stream_loops import loop_of
+from pytriton.worker.thread import WorkerThread
+from pytriton.worker.worker_limits import Allowance
+from support.fakes.fake_dispatcher import FakeDispatcher
+from support.running import eventually
+
+
+class ServingWorker(NamedTuple):
+    """What the test knows of it."""
+
+    path: str  #: where its lanes connect
+    is_alive: Callable[[], bool]
+    #: Tells it to end; the fixture does so, too.
+    end: Callable[[], object]
+
+    def proxy(self, *, streams: bool) -> Lane:
+        """Connect as a proxy; with streams, the worker has said how much room it has."""
+        lane = Lane.connect(self.path, peer_trusted=False)
+        lane.set_patience(20)
+        if streams:
+            assert isinstance(lane.receive(), Room)
+        return lane
+
+
+def spec_of(*, decoupled: bool, **more: Any) -> messages.ModelSpec:
+    """Return a model without inputs whose output `y` is one FP32."""
+    config: dict[str, Any] = {
+        "name": "m",
+        "max_batch_size": 0,
+        "input": [],
+        "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [1]}],
+        "model_transaction_policy": {"decoupled": decoupled},
+    }
+    return messages.ModelSpec("m", 1, config, messages.World("python"), **more)
+
+
+@contextlib.contextmanager
+def worker_of(
+    infer: Any, spec: messages.ModelSpec, dispatcher: FakeDispatcher
+) -> Iterator[ServingWorker]:
+    """Have a callable served; at the end, the worker has to end as it is told."""
+    folder = Path(dispatcher.rundir.path)
+    Gauge.create_file(folder / "w1.gauge").close()
+    told = messages.StartWorker("w1", 0, str(folder / "w1.sock"), str(folder / "w1.gauge"))
+    thread = WorkerThread(told, spec, lambda: infer, dispatcher.rundir.control_endpoint)
+    eventually(
+        lambda: any(isinstance(one, messages.WorkerReady) for one in dispatcher.heard),
+        lambda: str(dispatcher.heard),
+        20,
+    )
+    try:
+        yield ServingWorker(told.lane_path, lambda: thread.alive, thread.end)
+    finally:
+        thread.end()
+        thread.join(20)
+        assert not thread.alive
+
+
+@contextlib.contextmanager
+def loop_with(
+    model: Model, spec: messages.ModelSpec, dispatcher: FakeDispatcher
+) -> Iterator[ServingWorker]:
+    """Have a model served that a thread of a registrant's never runs, such as a Triton Python model."""
+    path = str(Path(dispatcher.rundir.path) / "w1.sock")
+    gauge, descriptor = Gauge.create()
+    os.close(descriptor)
+    told, tell = os.pipe()
+    with ControlClient(dispatcher.rundir.control_endpoint) as control, contextlib.closing(gauge):
+        loop: Loop = loop_of(model)(model, Allowance(spec), gauge, control, "w1", path)
+        thread = threading.Thread(target=loop.run, args=[told], daemon=True)
+        thread.start()
+        try:
+            yield ServingWorker(path, thread.is_alive, lambda: os.write(tell, b"\0"))
+        finally:
+            os.write(tell, b"\0")
+            thread.join(20)
+            os.close(tell)
+            os.close(told)
+            assert not thread.is_alive()
+            if isinstance(loop, PythonStreamLoop) and loop._events is not None:
+                assert loop._events_thread is not None
+                loop._events.call_soon_threadsafe(loop._events.stop)
+                loop._events_thread.join(20)
