@@ -41,12 +41,17 @@ class Said:
 
 @dataclass
 class MergedFamily:
-    """One metric of any number of models; its series are told by their labels, with those of the instance."""
+    """One metric of any number of models; its series are told by their labels, with those of the instance.
+
+    Attributes:
+        since: when counting began (seconds since the epoch); 0: with the daemon
+    """
 
     name: str
     kind: str
     help: str
     series: dict[Labels, Values] = field(default_factory=dict)
+    since: float = 0.0
 
 
 @dataclass
@@ -99,6 +104,7 @@ def add_front(users: UserMetrics, metrics: Iterable[Told]) -> None:
                     tuple(labels): {(suffix, bound): value for suffix, bound, value in values}
                     for labels, values in metric.series
                 },
+                metric.since,
             )
 
 

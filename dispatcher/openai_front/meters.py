@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+
+import msgspec
 
 from pytriton.dispatcher.openai_front.state import Told
 
@@ -68,9 +71,14 @@ class _Histogram:
 
 
 class Meters:
-    """All of them. Models that nobody has registered are not counted by name: labels cannot be made up by clients."""
+    """All of them. Models that nobody has registered are not counted by name: labels cannot be made up by clients.
 
-    def __init__(self) -> None:
+    Args:
+        now: the time at which counting begins
+    """
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self._since = now()
         self.active = 0
         self.refused: dict[str, int] = {}
         self._duration = _Histogram(
@@ -121,7 +129,7 @@ class Meters:
     def told(self, shows: Callable[[str], bool] = lambda model: True) -> list[Told]:
         """Return all; of models, those that it `shows`."""
         codes = sorted(self.refused.items())
-        return [
+        told = [
             Told(
                 "pytriton_openai_active_requests",
                 "gauge",
@@ -136,6 +144,7 @@ class Meters:
             ),
             *(one.told(shows) for one in (self._duration, self._first, self._each, self._tokens)),
         ]
+        return [msgspec.structs.replace(one, since=self._since) for one in told]
 
     def text(self, shows: Callable[[str], bool] = lambda model: True) -> str:
         """Return the same, as Prometheus reads it."""

@@ -70,9 +70,11 @@ class Told(msgspec.Struct, frozen=True):
         kind: "counter", "gauge" or "histogram"
         help: what it says
         series: labels, and values by what is behind the name, and the bound of a bucket ("" for none)
+        since: when counting began (seconds since the epoch); 0 where a front of an earlier version does not say so
     """
 
     name: str
     kind: str
     help: str
     series: list[tuple[list[tuple[str, str]], list[tuple[str, str, float]]]] = []
+    since: float = 0.0

@@ -143,6 +143,8 @@ def _users(families: Iterable[MergedFamily], span: _Span) -> Iterator[otel.Metri
 
 def _users_family(family: MergedFamily, span: _Span) -> Iterator[otel.Metric]:
     series = [(dict(labels), values) for labels, values in family.series.items()]
+    if family.since:  # what started anew meanwhile would look as if it had counted backwards
+        span = span._replace(start_ns=min(int(family.since * 1e9), span.now_ns))
     if family.kind == "histogram":
         points = [_of_user(labels, values, span) for labels, values in series]
         data: Any = otel.Histogram(points, _CUMULATIVE)

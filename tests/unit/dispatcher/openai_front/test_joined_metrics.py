@@ -155,7 +155,7 @@ def test_a_line_of_which_half_is_written_is_not_handed_over() -> None:
 
 
 def test_they_stand_among_the_metrics_of_callables() -> None:
-    meters = Meters()
+    meters = Meters(lambda: 1234.5)
     meters.answered("m", "chat", 0.5, first_s=0.1, prompt_tokens=3, completion_tokens=5)
     meters.refuse("overloaded")
     users = UserMetrics(
@@ -166,6 +166,7 @@ def test_they_stand_among_the_metrics_of_callables() -> None:
     labels = (("gen_ai_operation_name", "chat"), ("gen_ai_request_model", "m"))
     values = first.series[labels]
     assert (first.kind, values["_count", ""], values["_sum", ""]) == ("histogram", 1, 0.1)
+    assert {one.since for name, one in users.families.items() if "usage" not in name} == {1234.5}
     assert (values["_bucket", "0.08"], values["_bucket", "0.1"], values["_bucket", "+Inf"]) == (
         0,
         1,

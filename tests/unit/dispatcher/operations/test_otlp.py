@@ -17,7 +17,9 @@ from support.models.figures import model, snapshot, work
 
 from pytriton.dispatcher.figures.snapshot import Scraped
 from pytriton.dispatcher.figures.triton_metrics import parsed
-from pytriton.dispatcher.figures.user_metrics import MergedFamily, Merger, Said
+from pytriton.dispatcher.figures.user_metrics import MergedFamily, Merger, Said, add_front
+from pytriton.dispatcher.openai_front.meters import Meters
+from pytriton.dispatcher.openai_front.state import Told
 from pytriton.dispatcher.operations.otlp import OtlpExport, wanted
 from pytriton.ipc.lanes.histograms import BOUNDS_S
 from pytriton.ipc.lanes.user_metrics import encoded
@@ -109,6 +111,34 @@ def test_all_that_a_scraper_is_told_arrives(receiver: MetricReceiver) -> None:
     )
     assert point("nv_inference_request_success", model="m", version="1").as_double == 7
     assert receiver.resource["service.name"] == "shop"
+
+
+def test_the_openai_fronts_figures_begin_with_its_process(receiver: MetricReceiver) -> None:
+    """It may be another one than a minute ago: its counters start anew, later than the daemon."""
+    meters = Meters(lambda: 1005.5)
+    meters.refuse("overloaded")
+    meters.answered("m", "chat", 0.5)
+
+    async def scrape() -> Scraped:
+        found = scraped()
+        add_front(found.users, meters.told())
+        earlier = Told(
+            "earlier", "counter", "", [([], [("_total", "", 1.0)])]
+        )  # an earlier version
+        add_front(found.users, [earlier])
+        return found
+
+    async def play(exporting: OtlpExport) -> None:
+        await until(lambda: receiver.received > 0)
+
+    export(play, scrape)
+    refused = receiver.point("pytriton_openai_refused_requests", code="overloaded")
+    took = receiver.metrics["gen_ai_server_request_duration_seconds"].histogram.data_points[0]
+    span = (1005_500_000_000, 1010 * 10**9)
+    assert (refused.start_time_unix_nano, refused.time_unix_nano) == span
+    assert (took.start_time_unix_nano, took.time_unix_nano) == span
+    for others in (receiver.point("earlier"), receiver.point("seen", **INSTANCE, colour="red")):
+        assert others.start_time_unix_nano == 1000 * 10**9
 
 
 def test_durations_may_have_the_fine_buckets_of_workers(
