@@ -1,0 +1,49 @@
+"""A child process that cannot be watched: it is ended, since nobody else would."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pytriton.dispatcher.base.child import Child
+from pytriton.dispatcher.base.child_output import ChildOutput
+from pytriton.dispatcher.base.kill_on_death import KillOnDeath
+from pytriton.ipc import linux
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"), [(linux, "pidfd_open"), (ChildOutput, "__init__")], ids=["pidfd", "output"]
+)
+def test_a_child_that_cannot_be_watched_is_ended(
+    monkeypatch: pytest.MonkeyPatch, owner: object, name: str
+) -> None:
+    """There is no descriptor left for it, say."""
+
+    def fails(*arguments: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(owner, name, fails)
+    kill_on_death = KillOnDeath(Path("/dev/shm/pytriton-test-of-nothing-"))
+
+    async def start() -> None:
+        before = set(os.listdir("/proc/self/fd"))
+        with pytest.raises(OSError, match="Too many open files"):
+            await Child.start(
+                ["/bin/sleep", "1000"],
+                env={},
+                cwd=None,
+                on_line=lambda pid, line: None,
+                kill_on_death=kill_on_death,
+            )
+        assert set(os.listdir("/proc/self/fd")) == before
+
+    try:
+        asyncio.run(start())
+        assert [child.pid for child in psutil.Process().children()] == [kill_on_death.pid]
+    finally:
+        kill_on_death.close()
