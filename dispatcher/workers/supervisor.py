@@ -290,9 +290,8 @@ class Supervisor:
             self._set_aside(guard(worker, self._spec.limits, self._events))
 
     async def _until_ready(self, worker: Worker) -> None:
-        await until_loaded(
-            worker, self._spec, self._policy.start_timeout_s, greeted=self._is_loading
-        )
+        start = self._policy.start_timeout_s, self._started_at
+        await until_loaded(worker, self._spec, *start, greeted=self._is_loading)
         took_s = self._since_start_s()
         self._events.tell(
             kinds.READY, worker=worker.name, numbers={"pid": worker.pid, "took_s": took_s}

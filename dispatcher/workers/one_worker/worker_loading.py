@@ -15,6 +15,7 @@ async def until_loaded(
     worker: Worker,
     spec: messages.ModelSpec,
     start_timeout_s: float,
+    started_at: float,
     *,
     greeted: Callable[[], None],
 ) -> None:
@@ -23,14 +24,16 @@ async def until_loaded(
     Args:
         worker: the worker
         spec: its model; says how long it may load
-        start_timeout_s: what it gets to say hello in
+        start_timeout_s: what its start may take, until it says hello
+        started_at: when that began, by the loop's clock; a fork server may have had to start first
         greeted: is called when it has, and loads
 
     Raises:
         RemoteFailure: it did not become ready. It has been ended, as with any other exception.
     """
+    left_s = max(0.0, started_at + start_timeout_s - asyncio.get_running_loop().time())
     try:
-        await wait_any(worker.greeted, worker.ready, timeout_s=start_timeout_s)
+        await wait_any(worker.greeted, worker.ready, timeout_s=left_s)
         if worker.greeted.done() and not worker.ready.done():
             greeted()
             await wait_any(worker.ready, timeout_s=spec.load_timeout_s)

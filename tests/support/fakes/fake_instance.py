@@ -23,8 +23,13 @@ class Instance:
     """An instance under a supervisor, on a clock of the test's."""
 
     def __init__(
-        self, loop: VirtualLoop, limit: int | None = None, account: Account | None = None
+        self,
+        loop: VirtualLoop,
+        limit: int | None = None,
+        account: Account | None = None,
+        fork_server_s: float = 0.0,
     ) -> None:
+        """`fork_server_s`: what passes before there is a process."""
         self.loop = loop
         self.workers: list[FakeWorker] = []
         self.healing: asyncio.Future[None] | None = None
@@ -35,6 +40,8 @@ class Instance:
             if self._short:
                 self._short -= 1
                 raise OSError(errno.EMFILE, "Too many open files")
+            if fork_server_s:
+                await asyncio.sleep(fork_server_s)
             self.workers.append(FakeWorker(len(self.workers), _SPEC, slot, greeted=False))
             return self.workers[-1]
 

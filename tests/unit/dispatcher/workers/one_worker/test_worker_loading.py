@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
+from support.fakes.fake_instance import Instance
 from support.fakes.fake_worker import SPEC, FakeWorker
 from support.fakes.virtual_time import VirtualLoop
 
@@ -50,7 +51,7 @@ def _load(loop: VirtualLoop, *steps: tuple[float, str]) -> tuple[Talkative, list
         ended: list[int] = []
         worker.exited.add_done_callback(lambda exited: ended.append(exited.result()))
         try:
-            await until_loaded(worker, _SPEC, 10.0, greeted=lambda: hellos.append(loop.time()))
+            await until_loaded(worker, _SPEC, 10.0, 0.0, greeted=lambda: hellos.append(loop.time()))
         except RemoteFailure:
             await asyncio.sleep(0)
             assert ended, "one that is not ready is ended"
@@ -113,6 +114,17 @@ def test_one_that_is_not(
         _load(loop, *steps)
     assert (caught.value.text, caught.value.traceback) == (text, details)
     assert loop.time() == at
+
+
+def test_the_start_of_a_fork_server_counts_as_the_worker_s(loop: VirtualLoop) -> None:
+    one = Instance(loop, fork_server_s=4.0)
+    said = []
+    for step in ("after 4 s", "after 5 s", "after 1 s"):
+        one.do(step)
+        said.append(one.said())
+    assert said == ["starting", "starting", "failed hopeless"]
+    assert "did not start within 10 s" in str(one.info().last_exit)
+    one.stop()
 
 
 def test_waiting_for_any_of_some_has_an_end(loop: VirtualLoop) -> None:
