@@ -87,8 +87,10 @@ class DaemonParts(ABC):
         self._make_upgrade()
 
     def _make_server(self, config: DaemonConfig, runtime: ServerRuntime) -> None:
-        self._backends = lay_out_backends(runtime, self.rundir.path)
         handed = self._origin.handed
+        self._backends = lay_out_backends(
+            runtime, self.rundir.path, is_taken_over=handed is not None
+        )
         if handed is None:
             self._regions = new_shm_prefix()
             self._kill_on_death = KillOnDeath(SHM / self._regions)

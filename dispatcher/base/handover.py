@@ -162,6 +162,7 @@ class RepositoryModelState(msgspec.Struct, frozen=True):
     Attributes:
         given: where the files lie that came with its load
         key: of its registration, if workers serve it
+        backend: of one that tritonserver serves; "" if not known
     """
 
     name: str
@@ -174,13 +175,14 @@ class RepositoryModelState(msgspec.Struct, frozen=True):
     config: Optional[dict[str, Any]] = None
     given: Optional[str] = None
     key: Optional[str] = None
+    backend: str = ""
 
 
 class RepositoriesState(msgspec.Struct, frozen=True):
     """The models of the repositories that the daemon was given.
 
     Attributes:
-        python: tritonserver's own python backend has been given a Python
+        python: tritonserver's own python backend has been given a Python, or is to get one
         seen: with "poll", name -> the repository, its files, and the folders that could not be read; paths are bytes
     """
 

@@ -66,8 +66,17 @@ def make_proxy_environment(
         progress(f"making the proxy's environment (Python {version}: {', '.join(REQUIREMENTS)})")
         _fill(draft, interpreter, progress, wheels)
 
-    publish(environment.root, build, lambda root: _is_whole(root, interpreter), progress)
+    publish(environment.root, build, lambda root: _is_whole(root, interpreter.version), progress)
     return environment
+
+
+def still_serves(root: Path, version: tuple[int, int]) -> bool:
+    """Whether an environment which some version of the daemon has made is whole, and what this version asks for."""
+    try:
+        facts = json.loads((root / _MARKER).read_bytes())
+    except (OSError, ValueError):
+        return False
+    return facts.get("requirements") == list(REQUIREMENTS) and _is_whole(root, version)
 
 
 def _key(interpreter: Interpreter) -> str:
@@ -78,21 +87,21 @@ def _key(interpreter: Interpreter) -> str:
     return f"cp{interpreter.version[0]}{interpreter.version[1]}-{digest}"
 
 
-def _site_packages(root: Path, interpreter: Interpreter) -> Path:
-    major, minor = interpreter.version
+def _site_packages(root: Path, version: tuple[int, int]) -> Path:
+    major, minor = version
     return root / "lib" / f"python{major}.{minor}" / "site-packages"
 
 
-def _is_whole(root: Path, interpreter: Interpreter) -> bool:
+def _is_whole(root: Path, version: tuple[int, int]) -> bool:
     """Tell in microseconds whether a former start's environment still serves.
 
     It does not when its interpreter was removed or something deleted files from the cache.
     """
-    packages = _site_packages(root, interpreter)
+    packages = _site_packages(root, version)
     return (
         (root / _MARKER).is_file()
         and os.access(root / "bin" / "python3", os.X_OK)
-        and (root / LIBRARY_DIR / library_name(interpreter.version)).is_file()
+        and (root / LIBRARY_DIR / library_name(version)).is_file()
         and all((packages / name / "__init__.py").is_file() for name in _IMPORT_NAMES)
     )
 

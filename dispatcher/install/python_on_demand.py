@@ -14,6 +14,7 @@ import structlog
 from pytriton.dispatcher.install.cache import ServerRuntimeError
 from pytriton.dispatcher.install.server_runtime import (
     ServerRuntime,
+    is_python_laid_out,
     lay_out_python,
     make_python_backend,
 )
@@ -28,7 +29,7 @@ class PythonOnDemand:
     def __init__(self, runtime: ServerRuntime, backends: Path) -> None:
         self._runtime = runtime
         self._backends = backends
-        self._there = runtime.python is not None
+        self._there = is_python_laid_out(backends)
         self._out_of_reach = False
         self._lock = asyncio.Lock()
 

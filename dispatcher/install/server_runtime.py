@@ -36,6 +36,7 @@ from pytriton.dispatcher.install.proxy_env import (
     LIBRARY_DIR,
     ProxyEnvironment,
     make_proxy_environment,
+    still_serves,
 )
 from pytriton.dispatcher.install.server_choice import ServerChoice, choice_of
 from pytriton.dispatcher.install.server_tree import NoServer, ServerTree, read_tree
@@ -52,6 +53,7 @@ __all__ = [
     "choice_of",
     "find_or_install_server",
     "find_server",
+    "is_python_laid_out",
     "lay_out_backends",
     "lay_out_python",
     "make_python_backend",
@@ -248,7 +250,9 @@ def _prepend(folders: Sequence[Path], rest: str) -> str:
     return ":".join([*map(str, folders), *([rest] if rest else [])])
 
 
-def lay_out_backends(runtime: ServerRuntime, target_dir: Path) -> Path:
+def lay_out_backends(
+    runtime: ServerRuntime, target_dir: Path, *, is_taken_over: bool = False
+) -> Path:
     """Make a daemon's own backend folder below its runtime directory and return it.
 
     ```
@@ -262,11 +266,15 @@ def lay_out_backends(runtime: ServerRuntime, target_dir: Path) -> Path:
     the same there as anywhere else, and a model that says `backend: "pytriton"` needs no code of
     its own. The sources are copied: what is served must not change while a checkout is edited.
 
+    `is_taken_over`: a former version of the daemon's process has laid out one. The Python that models may need by now
+    stays there, where it fits this version, too.
+
     Raises:
         ServerRuntimeError: the folder cannot be written.
     """
     backends = target_dir.absolute() / "backends"
     try:
+        python = _laid_out_python(runtime.tree, backends) if is_taken_over else None
         if backends.exists():  # of a former daemon in this runtime directory
             shutil.rmtree(backends)
         backends.mkdir(0o700, parents=True)
@@ -274,6 +282,8 @@ def lay_out_backends(runtime: ServerRuntime, target_dir: Path) -> Path:
         python_link(backends).unlink(missing_ok=True)
         if runtime.python is not None:
             lay_out_python(runtime.python, backends)
+        elif python is not None:
+            _link_python(*python, backends)
         _copy_proxy(backends / BACKEND_NAME)
         if runtime.native is not None:
             (backends / NATIVE_BACKEND).symlink_to(runtime.native, target_is_directory=True)
@@ -294,10 +304,32 @@ def python_link(backends: Path) -> Path:
 
 def lay_out_python(python: PythonBackend, backends: Path) -> None:
     """Give tritonserver's python backend the Python of its stub: before it is loaded for the first time."""
-    links = {backends / "python": python.folder, python_link(backends): python.environment.root}
+    _link_python(python.folder, python.environment.root, backends)
+
+
+def is_python_laid_out(backends: Path) -> bool:
+    """Whether tritonserver's python backend has a Python here."""
+    return (backends / "python").is_symlink() and python_link(backends).is_symlink()
+
+
+def _link_python(folder: Path, environment: Path, backends: Path) -> None:
+    links = {backends / "python": folder, python_link(backends): environment}
     for link, target in links.items():
         link.unlink(missing_ok=True)
         link.symlink_to(target)
+
+
+def _laid_out_python(tree: ServerTree, backends: Path) -> tuple[Path, Path] | None:
+    """Return the python backend and its environment that are linked here, if this version would link them, too."""
+    try:
+        folder, environment = (backends / "python").readlink(), python_link(backends).readlink()
+    except OSError:  # there are none
+        return None
+    fits = any(
+        folder == ours and still_serves(environment, version)
+        for version, ours in tree.python_backends
+    )
+    return (folder, environment) if fits else None
 
 
 def _copy_proxy(folder: Path) -> None:

@@ -98,7 +98,7 @@ class ModelLoading:
                 await self._server.load(name, override)
             except RemoteFailure as failure:
                 raise cloud_models.explained(failure, self._backends) from failure
-            known.served_by, known.config = TRITONSERVER, override
+            known.served_by, known.config, known.backend = TRITONSERVER, override, ""
             return
         model = await self._places.read(name, place)
         if config is not None:
@@ -123,6 +123,21 @@ class ModelLoading:
             keep=False,
         )
         known.served_by, known.versions = WORKERS, spec.versions or [spec.version]
+
+    async def load_again(self, name: str, known: ModelRecord, *, maybe_python: bool) -> None:
+        """Have a tritonserver that was started again load what it has served.
+
+        Its python backend may have been laid out anew since, by the next version of the daemon. `maybe_python`: have
+        it there for a model, too, of which is not known whether it needs it.
+
+        Raises:
+            RemoteFailure: it cannot be served.
+        """
+        if known.backend and self._python.is_needed(known.backend):
+            await self._python.ensure(name)
+        elif not known.backend and maybe_python:
+            await self._python.ensure_if_possible(name)
+        await self._server.load(name, known.config)
 
     async def _load_into_tritonserver(
         self, model: FoundModel, known: ModelRecord, config: Mapping[str, Any] | None
@@ -150,7 +165,7 @@ class ModelLoading:
             else:
                 own_repository.link(self._models, model.name, former)
             raise
-        known.served_by, known.config = TRITONSERVER, override
+        known.served_by, known.config, known.backend = TRITONSERVER, override, backend
         known.steps = model_folders.steps_of(model.config)
         known.versions = model_folders.served_versions(model.config, list(model.versions))
 

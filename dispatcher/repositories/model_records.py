@@ -35,6 +35,7 @@ class ModelRecord:
     steps: list[str] = dataclasses.field(default_factory=list)  #: of an ensemble
     loaded_at: float = 0.0
     given: Path | None = None  #: the repository of files that came with the request to load it
+    backend: str = ""  #: of one that tritonserver serves; "" where only its cloud tells
     lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
 
 
@@ -76,6 +77,7 @@ class ModelRecords(dict[str, ModelRecord]):
             one.config,
             None if one.given is None else str(one.given),
             None if current is None else current.key,
+            one.backend,
         )
 
     def adopt(self, states: Sequence[RepositoryModelState]) -> None:
@@ -92,6 +94,7 @@ class ModelRecords(dict[str, ModelRecord]):
                 steps=one.steps,
                 loaded_at=one.loaded_at,
                 given=None if one.given is None else Path(one.given),
+                backend=one.backend,
             )
 
     def serves(self, name: str) -> bool:

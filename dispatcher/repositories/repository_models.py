@@ -136,7 +136,8 @@ class RepositoryModels:
         for name, known in in_order:
             if known.served_by == TRITONSERVER and known.state == "ready":
                 async with known.lock:
-                    await self._try(name, known, self._server.load(name, known.config))
+                    loading = self._loading.load_again(name, known, maybe_python=self._needs_python)
+                    await self._try(name, known, loading)
         self.known.server_lost = False
         self._registry.news.tell()
 
@@ -182,7 +183,8 @@ class RepositoryModels:
             )
             for name, one in (self._seen or {}).items()
         }
-        return RepositoriesState(self.known.hand_over(), self._python.is_there, seen)
+        python = self._python.is_there or self._needs_python  # it may be under way
+        return RepositoriesState(self.known.hand_over(), python, seen)
 
     def adopt(self, state: RepositoriesState) -> None:
         """Go on with the models that a former version has loaded; those of workers are registered already."""

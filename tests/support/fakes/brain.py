@@ -135,7 +135,7 @@ class Brain:
             "ControlServer": self._make_control,
             "_front": lambda config, place: None,
             "KillOnDeath": lambda regions: SimpleNamespace(close=lambda: None),
-            "lay_out_backends": lambda runtime, path: backends,
+            "lay_out_backends": lambda runtime, path, is_taken_over: backends,
             "lay_out_library": lambda rundir: folder,
         }.items():
             self._patch.setattr(f"{_DAEMON}.{name}", value)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
@@ -181,6 +183,58 @@ def test_tritonserver_ends_and_has_all_of_them_again(start: Start) -> None:
     own_ones = [line for line in brain.server.history if line in ("load own", "load pair")]
     assert own_ones == ["load own", "load pair"]
     assert (brain.rundir.models / "own").is_symlink()
+
+
+class LatePython:
+    """In the place of `PythonOnDemand`: the python backend's Python takes until a test says that it is there."""
+
+    def __init__(self, *_: object) -> None:
+        self.there = asyncio.Event()
+
+    @property
+    def is_there(self) -> bool:
+        return self.there.is_set()
+
+    def is_needed(self, backend: str) -> bool:
+        return backend == "python"
+
+    async def ensure(self, model: str) -> None:
+        await self.there.wait()
+
+    ensure_if_possible = ensure
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["by this version", "by one before"])
+def test_tritonserver_ends_before_the_next_version_has_laid_out_its_python(
+    start: Start, repository: Path, monkeypatch: pytest.MonkeyPatch, is_told: bool
+) -> None:
+    """Whoever loads a model again that needs the python backend waits for that."""
+    monkeypatch.setattr("pytriton.dispatcher.daemon_parts.PythonOnDemand", LatePython)
+    repositories.add(repository, "stock", {"1/model.py": b""}, 'backend: "python"')
+    brain = start(python_backend_model=("stock",))
+    models = brain.daemon.repository_models
+    python = cast(LatePython, models._python)
+    brain.loop.ask(python.there.set)
+    brain.advance(10.0)
+    expected = {**ALL, "stock": "ready tritonserver"}
+    assert states(brain) == expected
+    left = msgspec.to_builtins(models.hand_over())
+    python.there.clear()
+    for one in left["models"]:
+        if not is_told:
+            del one["backend"]
+    models.known.clear()
+    models.adopt(msgspec.convert(left, type=RepositoriesState))
+    assert models.hand_over().python  # to the version after this one, too
+    brain.server.history.clear()
+    brain.server.end()
+    brain.advance(10.0)
+    assert "load stock" not in brain.server.history
+    assert not models.settled
+    brain.loop.ask(python.there.set)
+    brain.advance(10.0)
+    assert "load stock" in brain.server.history
+    assert states(brain) == expected
 
 
 def test_an_ensemble_is_as_ready_as_its_steps(start: Start) -> None:
