@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -23,13 +24,14 @@ class TemporaryModels:
 
     def __init__(self, end: Callable[[Registration], Awaitable[None]]) -> None:
         self._end = end
-        self._of: dict[int, list[Registration]] = {}
+        #: Weak, so that one that was replaced or unregistered goes, with its payloads, and not when the process does.
+        self._of: dict[int, weakref.WeakSet[Registration]] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
     def add(self, registration: Registration, pid: int) -> None:
         """End a registration when the process ends; where the kernel cannot watch it, it stays."""
         if pid in self._of:
-            self._of[pid].append(registration)
+            self._of[pid].add(registration)
             return
 
         def vanished() -> None:
@@ -40,7 +42,7 @@ class TemporaryModels:
                 task.add_done_callback(self._ending.discard)
 
         loop = asyncio.get_running_loop()
-        self._of[pid] = [registration]
+        self._of[pid] = weakref.WeakSet([registration])
         stop_watching = when_ended(pid, vanished)
 
     def owner_of(self, registration: Registration) -> int | None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
+import weakref
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from support.fakes.brain import Brain
 
 from pytriton.dispatcher.models.hosted_models import HostedModels
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.temporary_models import TemporaryModels
 from pytriton.dispatcher.workers.one_worker.registrant import Registrant
+from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 
@@ -21,6 +25,7 @@ class Served:
     """A registration, as far as it is ended; `end` is what the registry would do."""
 
     def __init__(self, refusal: str | None = None) -> None:
+        self.there: list[Registration] = []
         self.ended: list[str] = []
         self.given_up: list[str] = []
         self.all_ended = asyncio.Event()
@@ -33,8 +38,11 @@ class Served:
         async def give_up(why: str) -> None:
             self.given_up.append(why)
 
-        pool = SimpleNamespace(give_up=give_up)
-        return cast(Registration, SimpleNamespace(spec=SimpleNamespace(name=name), pool=pool))
+        one = Registration.__new__(Registration)
+        one._declared = cast(Any, SimpleNamespace(spec=SimpleNamespace(name=name)))
+        one.pool = cast(Any, SimpleNamespace(give_up=give_up))
+        self.there.append(one)
+        return one
 
     async def end(self, registration: Registration) -> None:
         self.ended.append(registration.spec.name)
@@ -66,6 +74,21 @@ def test_all_models_of_a_process_end_with_it_and_no_others(refusal: str | None) 
         assert sorted(served.ended) == ["a", "b", "c"]
 
     asyncio.run(main())
+
+
+def test_of_temporary_models_that_were_replaced_nothing_stays(brain: Brain) -> None:
+    """Each may have payloads of hundreds of megabytes, and their process may live for months."""
+    there = []
+    for name in "nmm":
+        brain.served(brain.client.register(name, replace=True, temporary=True))
+        there.append(weakref.ref(brain.daemon.registry.by_name(name)))
+    brain.answered(brain.client.ask(messages.Unregister("n")))
+    brain.advance(60.0)
+    gc.collect()
+    assert [one() for one in there] == [None, None, brain.daemon.registry.by_name("m")]
+    brain.client.end_process()
+    brain.advance(60.0)
+    assert brain.is_clean("m")
 
 
 def registrant(pid: int) -> Any:
