@@ -4,6 +4,7 @@
 /page/view.json          all models; `history.py`
 /page/model.json?name=   one model: times, errors, log, configuration, what to copy
 /page/infer?name=        POST: a request in JSON is passed on to the server, and its answer back; `asking.py`
+/favicon.ico             the page's icon, for what else browsers show
 /page/openapi.json       the HTTP API with each model's inputs
 """
 
@@ -35,6 +36,7 @@ _FILES = {
     "": ("index.html", "text/html; charset=utf-8"),
     "page.js": ("page.js", "text/javascript; charset=utf-8"),
     "page.css": ("page.css", "text/css; charset=utf-8"),
+    "icon.svg": ("icon.svg", "image/svg+xml"),
 }
 #: Nothing from elsewhere, no code in the page itself, and no frame around it.
 HEADERS = {
@@ -97,6 +99,7 @@ class Page:
         return [
             web.get("/", self._to_page),
             web.get("/page", self._to_page),
+            web.get("/favicon.ico", self._icon),
             web.get("/page/view.json", guarded(self._view)),
             web.get("/page/model.json", guarded(self._model)),
             web.get("/page/openapi.json", guarded(self._openapi)),
@@ -108,10 +111,16 @@ class Page:
         return web.Response(status=307, headers={**HEADERS, "location": "/page/"})
 
     async def _file(self, request: web.Request) -> web.Response:
-        known = _FILES.get(request.match_info["name"])
-        if known is None:
+        if request.match_info["name"] not in _FILES:
             return _problem(404, "there is no such page")
-        name, media = known
+        return await self._known_file(request.match_info["name"])
+
+    async def _icon(self, request: web.Request) -> web.Response:
+        """Answer browsers that show what names no icon, such as the metrics: they ask for it by this name."""
+        return await self._known_file("icon.svg")
+
+    async def _known_file(self, name: str) -> web.Response:
+        name, media = _FILES[name]
         body = await asyncio.to_thread((_STATIC / name).read_bytes)
         return web.Response(body=body, headers={**HEADERS, "content-type": media})
 

@@ -294,8 +294,8 @@ def test_nothing_was_complained_of(window: Browser, url: str) -> None:
     window.press("Enter")
     eventually(lambda: _shown_model(window) == HOSTILE, "it is shown")
     assert window.run("document.title") == "pytriton-daemon"
-    # Advice to whoever writes a page, what browsers ask for by themselves, and a model that there is not.
-    harmless = ("verbose: ", "favicon", "name=nobody")
+    # Advice to whoever writes a page, and a model that there is not.
+    harmless = ("verbose: ", "name=nobody")
     assert [one for one in window.complaints if not any(word in one for word in harmless)] == []
 
 

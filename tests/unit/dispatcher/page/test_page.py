@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from xml.etree import ElementTree
 
 import httpx
 import msgspec
@@ -116,7 +117,17 @@ def daemon() -> Daemon:
     return Daemon()
 
 
-@pytest.mark.parametrize("path", ["/page/", "/page/page.js", "/page/page.css", "/page/view.json"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/page/",
+        "/page/page.js",
+        "/page/page.css",
+        "/page/icon.svg",
+        "/page/view.json",
+        "/favicon.ico",
+    ],
+)
 def test_every_answer_lets_in_nothing_from_elsewhere(daemon: Daemon, path: str) -> None:
     answer = daemon.ask("GET", path)
     assert answer.status_code == 200
@@ -132,6 +143,18 @@ def test_the_page_has_no_code_and_no_style_in_it(daemon: Daemon) -> None:
     assert "style=" not in text
     assert " on" + "click=" not in text
     assert "innerHTML" not in daemon.ask("GET", "/page/page.js").text
+
+
+def test_browsers_find_an_icon(daemon: Daemon) -> None:
+    """Without one they complain of a 404 in their console."""
+    assert (
+        '<link rel="icon" type="image/svg+xml" href="icon.svg">' in daemon.ask("GET", "/page/").text
+    )
+    for path in ("/page/icon.svg", "/favicon.ico"):
+        answer = daemon.ask("GET", path)
+        assert answer.headers["content-type"] == "image/svg+xml"
+        drawn = {one.tag.rpartition("}")[2] for one in ElementTree.fromstring(answer.text).iter()}
+        assert drawn == {"svg", "rect", "path"}  # no script, no style
 
 
 @pytest.mark.parametrize("path", ["/page/nothing", "/page/../routes.py", "/page/%2e%2e/routes.py"])
