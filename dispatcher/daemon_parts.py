@@ -184,6 +184,7 @@ class DaemonParts(ABC):
             self.events,
             status=self._status,
             registry=self.registry,
+            repository_models=self.repository_models,
             server=self._server,
             watch=self._server_watch,
         )

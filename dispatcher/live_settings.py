@@ -11,6 +11,7 @@ from pytriton.dispatcher.daemon_status import DaemonStatus
 from pytriton.dispatcher.events.events import Events
 from pytriton.dispatcher.events.reloads import tell_reload
 from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.repositories.repository_models import RepositoryModels
 from pytriton.dispatcher.settings import trace_settings
 from pytriton.dispatcher.settings.declarations import ConfigError, DaemonConfig
 from pytriton.dispatcher.settings.reload import for_another_server, reread
@@ -34,6 +35,7 @@ class LiveSettings:
         events: takes what is decided
         status: knows whether the daemon is ready
         registry: gives the models that are registered from now on what has changed
+        repository_models: those that tritonserver serves itself
         server: gets other settings when another one takes its place
         watch: replaces it
 
@@ -51,6 +53,7 @@ class LiveSettings:
         *,
         status: DaemonStatus,
         registry: Registry,
+        repository_models: RepositoryModels,
         server: TritonServer,
         watch: ServerWatch,
     ) -> None:
@@ -61,6 +64,7 @@ class LiveSettings:
         self._events = events
         self._status = status
         self._registry = registry
+        self._repository_models = repository_models
         self._server = server
         self._watch = watch
 
@@ -71,17 +75,16 @@ class LiveSettings:
                 [], [], f"the daemon is {self._status.phase}; try again when ready"
             )
         self._notifier.reloading()
-        self.config, answer = reread(self.config, self._rundir)
+        config, answer = reread(self.config, self._rundir)
         tell_reload(self._events, answer)  # first: the new level may hide it
-        logs.set_level(self.config.log_level)
-        self._registry.use(self.config)
+        logs.set_level(config.log_level)
+        self._use(config)
         self._notifier.ready(self._status.for_service_manager().text)
         return answer
 
     def use_grace(self, grace_s: float) -> None:
         """Have a stop give requests under way so long."""
-        self.config = msgspec.structs.replace(self.config, grace_period_s=grace_s)
-        self._registry.use(self.config)
+        self._use(msgspec.structs.replace(self.config, grace_period_s=grace_s))
 
     def hung_up(self) -> None:
         """SIGHUP of a service manager: reload, if the daemon is ready."""
@@ -112,8 +115,13 @@ class LiveSettings:
             raise RemoteFailure(
                 ErrorKind.UNAVAILABLE, f"tritonserver serves on: another one did not start: {error}"
             ) from error
-        self.config = config
+        self._use(config)
         self.tracing = trace_settings.uses_opentelemetry(config)
         for registration, names in former.items():
             for name in names & registration.proxies.names():  # of one that was killed at last
                 registration.detach(name)
+
+    def _use(self, config: DaemonConfig) -> None:
+        self.config = config
+        self._registry.use(config)
+        self._repository_models.use(config)

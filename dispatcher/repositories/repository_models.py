@@ -141,6 +141,10 @@ class RepositoryModels:
         self.known.server_lost = False
         self._registry.news.tell()
 
+    def use(self, config: DaemonConfig) -> None:
+        """Take over changed settings."""
+        self._config = config
+
     async def stop(self) -> None:
         """Have tritonserver unload what it serves itself; returns when requests under way are answered.
 

@@ -59,6 +59,7 @@ class FakeServer:
         starts_fail: so many of its next starts.
         unseen_s: for how long it has its models at a start before it is known to be up.
         gate_open: whether it says that it is ready.
+        answers_for_s: for how long it answers requests of a model that it has been told to unload.
         hold_proxies: whether former proxies stay, as those do whose batches take long.
     """
 
@@ -85,6 +86,7 @@ class FakeServer:
         self.starts_fail = 0
         self.unseen_s = 0.0
         self.gate_open = False
+        self.answers_for_s = 0.0
         self.hold_proxies = False
         self.vertex_model: str | None = None
         self._vertex_wanted = vertex_model
@@ -96,6 +98,7 @@ class FakeServer:
         self._alone: dict[str, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._leaving: list[tuple[str, str]] = []
+        self._unloaded_at: dict[str, float] = {}
 
     # ── its life ─────────────────────────────────────────────────────────────────────────────────
 
@@ -195,6 +198,7 @@ class FakeServer:
         if not self.ready:
             raise self._lost("unload", name)
         self.history.append(f"unload {name}")
+        self._unloaded_at[name] = asyncio.get_running_loop().time() + self.answers_for_s
         self._take_out(name)
 
     async def take_out(self, name: str) -> None:
@@ -206,7 +210,9 @@ class FakeServer:
     async def repository_states(self) -> dict[str, str]:
         if not self.ready:
             raise self._lost("list", "its models")
-        return {name: "READY" for name in self.models}
+        now = asyncio.get_running_loop().time()
+        unloading = {name: "UNLOADING" for name, end in self._unloaded_at.items() if end > now}
+        return {**unloading, **dict.fromkeys(self.models, "READY")}
 
     async def show_ready(self) -> None:
         self.gate_open = True

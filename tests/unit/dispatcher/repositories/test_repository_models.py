@@ -16,6 +16,7 @@ from support.fakes.fake_server import Obstacle
 from support.models import repositories
 
 from pytriton.dispatcher.base.handover import RepositoriesState
+from pytriton.dispatcher.settings import reload
 from pytriton.ipc import messages
 
 Start = Callable[..., Brain]
@@ -331,6 +332,26 @@ def test_whose_a_name_is_stays_over_an_upgrade(start: Start) -> None:
     assert not models.known.serves("py")
     assert unload(brain, "py") != ""
     assert brain.is_served("py")
+
+
+@pytest.mark.parametrize("is_reloaded", [True, False], ids=["reloaded", "drained"])
+def test_a_stop_gives_tritonservers_own_models_the_grace_that_holds(
+    start: Start, monkeypatch: pytest.MonkeyPatch, is_reloaded: bool
+) -> None:
+    brain = start(grace_period_s=30.0)
+    brain.server.answers_for_s = 60.0
+    if is_reloaded:
+        wanted = msgspec.structs.replace(brain.config, grace_period_s=600.0)
+        monkeypatch.setattr(reload, "_load", lambda _: wanted)
+        brain.answered(brain.client.ask(messages.Reload()))
+        brain.daemon.ending.request("the test is over")
+    else:
+        brain.answered(brain.client.ask(messages.Drain(settle_s=0.0, timeout_s=600.0)))
+    brain.advance(59.0)
+    assert {"unload own", "unload pair"} <= set(brain.server.history)
+    assert brain.server.ready
+    brain.advance(5.0)
+    assert brain.main.done()
 
 
 def test_nothing_is_handed_over_while_models_are_loaded(start: Start) -> None:
