@@ -36,11 +36,13 @@ class AsyncStreamLoop(StreamLoop):
         self._withdrawals = Withdrawals()
         self._events = self._model.event_loop()
         self._ended = asyncio.Event()
+        self._told = -1  #: the descriptor that says when to end
 
     def run(self, told_to_end: int) -> None:
         """Serve until told to end, or until the callable is unrecoverable; streams under way go on to their end."""
         self._watch(self._listener.fileno(), self._accept)
         self._watch(self._control.fileno, self._control_messages)
+        self._told = told_to_end
         self._watch(told_to_end, self._told_to_end)
         self._control_messages()
         self._events.run_until_complete(self._serve_all())
@@ -73,6 +75,8 @@ class AsyncStreamLoop(StreamLoop):
 
     def _told_to_end(self) -> None:
         super()._told_to_end()
+        # It stays readable: watched, it would keep a core busy as long as streams run.
+        self._unwatch(self._told)
         self._ended.set()
 
     def _give_up(self, text: str) -> None:
