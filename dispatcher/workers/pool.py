@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Optional
 
 from pytriton.dispatcher.base.handover import PoolState, WorkerState
+from pytriton.dispatcher.base.tasks import uninterrupted
 from pytriton.dispatcher.elastic.memory import Amounts
 from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.events.events import LOG_ONLY, Events
@@ -132,21 +133,24 @@ class Pool:
         if fewer and self.sleep.lacks_room and self.can_serve:
             return  # `shrink` has the wake that waits hear of it
         await self._get_room(spec, report)
-        supervisors, slept = self._instances.supervisors, self.sleep.asleep
-        count = len(supervisors)
+        count, slept = len(self._instances.supervisors), self.sleep.asleep
         if slept:
             self.sleep.wake("more instances were asked for")
         try:
             await self._grow(spec, report)
         except BaseException:
-            await self._stop_supervisors(supervisors[count:], 0)
-            del supervisors[count:]
-            self.account.gone(self.account.leave(count))
-            if slept:
-                self.sleep.back()
-            await self._tell(None)  # who waited for one of these may wait for nobody now
+            await uninterrupted(self._undo_growth(count, slept=slept))
             raise
         self._instances.spec = spec
+
+    async def _undo_growth(self, count: int, *, slept: bool) -> None:
+        supervisors = self._instances.supervisors
+        await self._stop_supervisors(supervisors[count:], 0)
+        del supervisors[count:]
+        self.account.gone(self.account.leave(count))
+        if slept:
+            self.sleep.back()
+        await self._tell(None)  # who waited for one of these may wait for nobody now
 
     async def shrink(self, spec: messages.ModelSpec, grace_s: float) -> None:
         """End the workers that `spec` does not have any more; their proxies go to those that stay."""
@@ -271,7 +275,7 @@ class Pool:
     def at_rest(self) -> int | None:
         """How many batches the workers have answered; None while one is under way."""
         readings = self._readings()
-        if _under_way(readings):
+        if not all(reading.idle for reading in readings):
             return None
         return sum(reading.answered for reading in readings)
 
@@ -315,7 +319,7 @@ class Pool:
     @property
     def busy(self) -> bool:
         """Whether a batch is under way in any worker."""
-        return _under_way(self._readings())
+        return not all(reading.idle for reading in self._readings())
 
     @property
     def can_serve(self) -> bool:
@@ -394,7 +398,3 @@ class Pool:
             self._changed.notify_all()
         if ready is not None:
             await self.proxies.balance()
-
-
-def _under_way(readings: Sequence[Reading]) -> bool:
-    return any(reading.begun > reading.answered for reading in readings)
