@@ -10,6 +10,7 @@ import asyncio
 import errno
 import os
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -155,10 +156,14 @@ def test_a_worker_that_hangs_before_it_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs_and_ends: tuple[str, ...]
 ) -> None:
     all_act = [hook(tmp_path, when, act) for when, act in zip(hangs_and_ends, (_STOP, _DIE))]
+    received = fork_server._received
+
+    async def impatient(worker: socket.socket, limit_s: float) -> bytes:
+        return await received(worker, 0.2)
 
     async def scene(stage: Stage) -> None:
         await said(await stage.forked("w1"))
-        monkeypatch.setattr(fork_server, "_FORK_S", 0.5)
+        monkeypatch.setattr(fork_server, "_received", impatient)
         for acts in all_act:
             acts.touch()
         assert await stage.fork("w2") is None
