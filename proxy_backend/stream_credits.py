@@ -1,4 +1,4 @@
-"""What a worker of a decoupled model is given back, and when: a message is spared where it does not wait for it."""
+"""The credit of a decoupled model's worker: what is given back, and when. It is told only where that is waited for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What our HTTP servers have in common: the limits that hostile clients meet.
+"""The common part of our HTTP servers: the limits that hostile clients meet.
 
     connections.py   how many connections there are, and how long one may idle
     inflating.py     compressed bodies, piece by piece

@@ -32,7 +32,7 @@ _STOP_S = 5.0
 
 
 class ServerLimits(NamedTuple):
-    """What connections may take.
+    """The limits of connections.
 
     Attributes:
         headers_s: seconds that a new one has for a TLS handshake, and for its first headers

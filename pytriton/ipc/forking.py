@@ -55,7 +55,7 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a fork server says: first that it takes orders, or why it cannot, then of each order what came of it.
+    """A message of a fork server: first that it takes orders, or why it cannot, then of each order what came of it.
 
     Attributes:
         pid: of the new worker, or of the fork server itself

@@ -1,4 +1,4 @@
-"""What lies beside the files of a release: the SBOM, the provenance, the notes, and the sums of all of them."""
+"""The papers of a release, beside its files: the SBOM, the provenance, the notes, and the sums of all of them."""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ class ForkServer:
             return self._channel.recv(LARGEST)
 
     def _hear_no_more(self) -> None:
-        """It has ended: what it has said until now is all."""
+        """Take what it said before it ended as all that it says."""
         self._hear()
         for waits in self._answers:
             if not waits.done():

@@ -25,7 +25,7 @@ from support.running import eventually
 
 
 class ServingWorker(NamedTuple):
-    """What the test knows of it."""
+    """A worker that serves, as the test knows it."""
 
     path: str  #: where its lanes connect
     is_alive: Callable[[], bool]
