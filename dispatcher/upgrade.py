@@ -180,7 +180,7 @@ class Upgrade:
             self.parts.control.hold()
             # Where models sleep and wake all the time, there would be no moment at which none does.
             self.parts.registry.adaptations.hold()
-            self.parts.repository_models.hold()
+            self.parts.repository_models.watch.hold()
             await self.parts.registry.parking.hold()
             await self.parts.workers.forks.hold()
             await self._until(self._unsettled, wish.wait_s)
@@ -199,7 +199,7 @@ class Upgrade:
         self.parts.registry.parking.release()
         self.parts.workers.forks.release()
         self._releasing = asyncio.create_task(self.parts.registry.adaptations.release())
-        self.parts.repository_models.release()
+        self.parts.repository_models.watch.release()
         self._under_way = False
         self.parts.events.events.tell(kinds.NOT_UPGRADED, reason=why)
 

@@ -178,17 +178,21 @@ class RepositoryModelState(msgspec.Struct, frozen=True):
     backend: str = ""
 
 
+#: name -> the repository of a model, its files with their stamps, and the folders that could not be read, with reasons.
+SeenFiles = dict[str, tuple[str, dict[bytes, tuple[int, int]], dict[bytes, str]]]
+
+
 class RepositoriesState(msgspec.Struct, frozen=True):
     """The models of the repositories that the daemon was given.
 
     Attributes:
         python: tritonserver's own python backend has been given a Python, or is to get one
-        seen: with "poll", name -> the repository, its files, and the folders that could not be read; paths are bytes
+        seen: with "poll", what it has seen of them; paths are bytes
     """
 
     models: list[RepositoryModelState]
     python: bool = False
-    seen: dict[str, tuple[str, dict[bytes, tuple[int, int]], dict[bytes, str]]] = {}
+    seen: SeenFiles = {}
 
 
 class HandOver(msgspec.Struct, frozen=True):

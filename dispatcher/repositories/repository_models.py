@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import os
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -22,15 +21,16 @@ from pytriton.dispatcher.base.handover import RepositoriesState
 from pytriton.dispatcher.install.python_on_demand import PythonOnDemand
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.repositories import model_folders
+from pytriton.dispatcher.repositories.file_watch import FileWatch
 from pytriton.dispatcher.repositories.given_files import BadFileName, GivenFiles
-from pytriton.dispatcher.repositories.model_folders import FoundModel, Snapshot, UnservableModel
+from pytriton.dispatcher.repositories.model_folders import FoundModel, UnservableModel
 from pytriton.dispatcher.repositories.model_loading import ModelLoading
 from pytriton.dispatcher.repositories.model_records import (
     TRITONSERVER,
     ModelRecord,
     ModelRecords,
 )
-from pytriton.dispatcher.repositories.repository_places import Placed, Places
+from pytriton.dispatcher.repositories.repository_places import Places
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import own_repository
 from pytriton.dispatcher.triton.tritonserver import TritonServer
@@ -81,9 +81,8 @@ class RepositoryModels:
         )
         self._given = GivenFiles(models.parent / "given", is_adopted=is_adopted)
         self._begun = False
-        self._seen: dict[str, Placed] | None = None  #: with "poll": the files, at the last look
-        self._may_look = asyncio.Event()
-        self._may_look.set()
+        #: With "poll".
+        self.watch = FileWatch(self._places, config.repository_poll_s, self._follow)
         self._needs_python = False
         #: Whether all that are to be served from the start are, or could not be.
         self.tried = False
@@ -97,7 +96,7 @@ class RepositoryModels:
         elif self._needs_python:  # the backends have been laid out anew
             await self._python.ensure_if_possible("of a repository")
         if self._config.model_control_mode == "poll":
-            await self._poll()
+            await self.watch.run()
 
     async def _load_wanted(self) -> None:
         names = await self._names()
@@ -169,40 +168,15 @@ class RepositoryModels:
         """Whether no model is being loaded or unloaded."""
         return self.tried and not any(one.lock.locked() for one in self.known.values())
 
-    def hold(self) -> None:
-        """Have changes of files wait for `release`, or for the next version."""
-        self._may_look.clear()
-
-    def release(self) -> None:
-        """Follow changes of files again."""
-        self._may_look.set()
-
     def hand_over(self) -> RepositoriesState:
         """Return what the next version needs; all is settled."""
-        seen = {
-            name: (
-                one.place,
-                {os.fsencode(path): stamp for path, stamp in one.files.files.items()},
-                {os.fsencode(path): why for path, why in one.files.unreadable.items()},
-            )
-            for name, one in (self._seen or {}).items()
-        }
         python = self._python.is_there or self._needs_python  # it may be under way
-        return RepositoriesState(self.known.hand_over(), python, seen)
+        return RepositoriesState(self.known.hand_over(), python, self.watch.hand_over())
 
     def adopt(self, state: RepositoriesState) -> None:
         """Go on with the models that a former version has loaded; those of workers are registered already."""
         self.known.adopt(state.models)
-        self._seen = {
-            name: Placed(
-                place,
-                Snapshot(
-                    {os.fsdecode(path): stamp for path, stamp in files.items()},
-                    {os.fsdecode(path): why for path, why in unreadable.items()},
-                ),
-            )
-            for name, (place, files, unreadable) in state.seen.items()
-        }
+        self.watch.adopt(state.seen)
         self._needs_python = state.python
         self._begun = self.tried = True
 
@@ -371,28 +345,11 @@ class RepositoryModels:
                     f"ensemble {model.name}: its step {step} cannot be loaded: {failure.text}"
                 ) from failure
 
-    async def _poll(self) -> None:
-        """Load what has appeared or changed, unload what is gone, again and again."""
-        if self._seen is None:
-            self._seen = await self._places.snapshots({})
-        while True:
-            await asyncio.sleep(
-                self._config.repository_poll_s
-            )  # files send no news over all file systems
-            await self._may_look.wait()
-            try:
-                self._seen = await self._look(self._seen)
-            except Exception:  # whatever it is, it is looked again
-                _log.exception("a fault of the daemon: model repositories were not looked through")
-
-    async def _look(self, seen: Mapping[str, Placed]) -> dict[str, Placed]:
-        """Follow what has changed since `seen`; return what is there now."""
-        now = await self._places.snapshots(seen)
-        changed = [name for name in now if now[name] != seen.get(name)]
+    async def _follow(self, changed: list[str], gone: list[str]) -> None:
+        """Load what has appeared or changed in the repositories, unload what is gone."""
         ensembles = await self._places.ensembles(await self._places.names()) if changed else set()
         for name in sorted(changed, key=lambda name: name in ensembles):
             await self._try_to_load(name)
-        for name in seen.keys() - now.keys():
+        for name in gone:
             if self.known.of(name).served_by:
                 await self._try(name, self.known.of(name), self.unload(name))
-        return now

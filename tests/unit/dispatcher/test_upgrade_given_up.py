@@ -68,7 +68,8 @@ class Scene:
             openai=SimpleNamespace(settled=True),
             temporary=SimpleNamespace(ending=False),
             repository_models=SimpleNamespace(
-                settled=True, hold=lambda: None, release=lambda: None
+                settled=True,
+                watch=SimpleNamespace(hold=lambda: None, release=lambda: None),
             ),
             registry=registry,
             workers=SimpleNamespace(forks=ForkServers(1, [], NOBODY)),

@@ -43,7 +43,8 @@ class Parts(SimpleNamespace):
             server=SimpleNamespace(hands_over=True, settled=True),
             openai=SimpleNamespace(settled=True),
             repository_models=SimpleNamespace(
-                settled=True, hold=lambda: None, release=lambda: None
+                settled=True,
+                watch=SimpleNamespace(hold=lambda: None, release=lambda: None),
             ),
             registry=Models([], self.busy),
             workers=SimpleNamespace(forks=ForkServers(1, [], NOBODY)),

@@ -302,7 +302,7 @@ def test_what_changes_during_an_upgrade_is_loaded_afterwards(
     models = brain.daemon.repository_models
     before = {name: dataclasses.replace(one) for name, one in models.known.items()}
     (old,) = brain.alive("py")
-    models.hold()
+    models.watch.hold()
     handed = msgspec.msgpack.encode(models.hand_over())
     (repository / "py" / "1" / "model.py").write_text("# another one")
     (repository / "py" / os.fsdecode(b"no text: \xff")).touch()
@@ -313,7 +313,7 @@ def test_what_changes_during_an_upgrade_is_loaded_afterwards(
     for name, one in models.known.items():
         before[name].lock = one.lock
     assert dict(models.known) == before
-    models.release()
+    models.watch.release()
     brain.advance(6.0)
     assert not old.alive
     assert brain.is_served("py")
