@@ -8,10 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Protocol
 
-from pytriton.dispatcher.models.state_dir import Entry, Store, StoreError, Unfinished
+from pytriton.dispatcher.models.state_dir import (
+    UNFINISHED,
+    Entry,
+    Store,
+    StoreError,
+    Unfinished,
+    sync_folder,
+)
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 
@@ -24,24 +35,75 @@ class Keeping(enum.Enum):
     ELSEWHERE = "its repository is what is kept; the state directory is not concerned"
 
 
+class Prepared(Protocol):
+    """A change of the state directory that does not count yet."""
+
+    def finish(self) -> None:
+        """Let it count from now on; raises StoreError, and nothing has changed then."""
+
+    def discard(self) -> None:
+        """Leave nothing of it but what counts."""
+
+
+class Removal:
+    """A model that is to be forgotten, with what it has replaced.
+
+    Args:
+        files: where they lie, if they do
+    """
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self._files = files
+        self._moved: list[tuple[Path, Path]] = []
+
+    def finish(self) -> None:
+        """Let it be forgotten from now on.
+
+        Raises:
+            StoreError: the disk refuses; it is still kept.
+        """
+        try:
+            for path in self._files:
+                aside = path.with_name(f"{secrets.token_hex(8)}{UNFINISHED}")
+                with suppress(FileNotFoundError):
+                    os.replace(path, aside)
+                    self._moved.append((path, aside))
+            if self._moved:
+                sync_folder(path.parent)
+        except OSError as error:
+            while self._moved:
+                with suppress(OSError):
+                    os.replace(*reversed(self._moved.pop()))
+            raise StoreError(f"{path} cannot be removed: {error.strerror}") from error
+
+    def discard(self) -> None:
+        """Remove what has been forgotten."""
+        for _, aside in self._moved:
+            with suppress(OSError):  # what is left is removed at the next start
+                aside.unlink()
+
+
 class KeptModels:
     """The models of a state directory. Every method raises RemoteFailure when the store fails."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def write(self, entry: Entry) -> Unfinished:
+    async def prepare(self, entry: Entry, keeping: Keeping) -> Prepared | None:
+        """Return what `finish` lets count when a model is served; None: it concerns nothing that is kept."""
+        if keeping is Keeping.WRITTEN:
+            return await self.write(entry)
+        if keeping is Keeping.NOT:
+            return Removal(self._store.files_of(entry.spec.name))
+        return None
+
+    async def write(self, entry: Entry) -> Prepared:
         """Write a model, which does not count before `finish`."""
-        with _as_failure():
-            return await asyncio.to_thread(
-                self._store.write, entry.spec, entry.payloads, entry.registered_at
-            )
+        return await _written(self._store.write, entry.spec, entry.payloads, entry.registered_at)
 
     async def amend(self, entry: Entry, **changes: object) -> None:
         """Have other fields of a kept model's specification count; `entry`: the model, as it is in memory."""
-        with _as_failure():
-            unfinished = await asyncio.to_thread(self._store.amend, entry, changes)
-        finish(unfinished)
+        finish(await _written(self._store.amend, entry, changes))
 
     async def previous(self, name: str) -> Entry | None:
         """Return what a model was before it was replaced, if it was."""
@@ -59,14 +121,30 @@ class KeptModels:
             await asyncio.to_thread(self._store.remove, name)
 
 
-def finish(unfinished: Unfinished) -> None:
-    """Make a written registration count. It runs in the event loop, so nothing happens in between.
+async def _written(write: Callable[..., Unfinished], *what: object) -> Unfinished:
+    """Return what a thread writes; of what is given up meanwhile nothing stays."""
+    writing = asyncio.ensure_future(asyncio.to_thread(write, *what))
+    try:
+        with _as_failure():
+            return await asyncio.shield(writing)
+    except asyncio.CancelledError:
+        writing.add_done_callback(_discard)
+        raise
+
+
+def _discard(writing: asyncio.Future[Unfinished]) -> None:
+    if not writing.cancelled() and writing.exception() is None:
+        writing.result().discard()
+
+
+def finish(prepared: Prepared) -> None:
+    """Make a change count. It runs in the event loop, so nothing happens in between.
 
     Raises:
         RemoteFailure: it cannot be.
     """
     with _as_failure():
-        unfinished.finish()
+        prepared.finish()
 
 
 @contextmanager

@@ -20,13 +20,13 @@ from pytriton.dispatcher.base.news import News
 from pytriton.dispatcher.base.tasks import uninterrupted
 from pytriton.dispatcher.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.models.hosted_models import HostedModels
-from pytriton.dispatcher.models.kept_models import Keeping, KeptModels, finish
+from pytriton.dispatcher.models.kept_models import Keeping, KeptModels, Prepared, finish
 from pytriton.dispatcher.models.name_reservations import Reservations
 from pytriton.dispatcher.models.patience import Patience
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.restoring import Restoring
 from pytriton.dispatcher.models.served_models import ServedModels
-from pytriton.dispatcher.models.state_dir import Entry, Unfinished
+from pytriton.dispatcher.models.state_dir import Entry
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import own_repository
 from pytriton.dispatcher.triton.tritonserver import TritonServer
@@ -154,16 +154,16 @@ class Serving:
             self._registering.add(task)
             try:
                 # Before anything is started: what cannot be kept is not served.
-                written = await self._kept.write(entry) if keeping is Keeping.WRITTEN else None
+                prepared = await self._kept.prepare(entry, keeping)
                 try:
                     registration = self._new(entry, keeping, registrant, former)
                     take_over = partial(
-                        self._take_over, registration, former, keeping, written, on_served
+                        self._take_over, registration, former, keeping, prepared, on_served
                     )
                     await self._start(registration, former, report, take_over)
                 finally:
-                    if written is not None:
-                        written.discard()
+                    if prepared is not None:
+                        prepared.discard()
                 if former is not None:
                     await uninterrupted(self._retire(former, "it was replaced", "replace"))
             except asyncio.CancelledError:
@@ -239,15 +239,13 @@ class Serving:
         registration: Registration,
         former: Registration | None,
         keeping: Keeping,
-        written: Unfinished | None,
+        prepared: Prepared | None,
         on_served: OnServed | None,
     ) -> None:
         """Give the model its name once tritonserver has it, even if its client has vanished."""
         name = registration.spec.name
-        if written is not None:
-            finish(written)
-        elif keeping is Keeping.NOT:
-            await self._kept.remove(name)
+        if prepared is not None:
+            finish(prepared)
         self._served.names[name] = registration
         if keeping is not Keeping.ELSEWHERE:
             self._restoring.forget(name)

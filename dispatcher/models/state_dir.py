@@ -36,7 +36,9 @@ from pytriton.ipc.private_files import open_private
 _OWN_FORM = 1
 _FORMAT = f"pytriton-registration {_OWN_FORM} ".encode()
 _FORM = re.compile(rb"pytriton-registration ([0-9]{1,6}) ")
-_PRESENT, _PREVIOUS, _UNFINISHED = ".registration", ".previous", ".unfinished"
+_PRESENT, _PREVIOUS = ".registration", ".previous"
+#: Of files that do not count: the next start removes them.
+UNFINISHED = ".unfinished"
 
 
 class StoreError(Exception):
@@ -148,7 +150,7 @@ class Store:
         entries: list[Entry] = []
         problems: list[str] = []
         for path in sorted(self._models.iterdir()):
-            if path.suffix == _UNFINISHED:
+            if path.suffix == UNFINISHED:
                 with contextlib.suppress(OSError):  # harms nobody
                     path.unlink()
             elif path.suffix == _PRESENT:
@@ -233,7 +235,7 @@ class Store:
         return self._serial
 
     def _write(self, entry: Entry) -> Path:
-        unfinished = self._models / f"{secrets.token_hex(8)}{_UNFINISHED}"
+        unfinished = self._models / f"{secrets.token_hex(8)}{UNFINISHED}"
         try:
             with open(unfinished, "xb", opener=open_private) as file:
                 file.write(encode(entry))
@@ -255,14 +257,18 @@ class Store:
             StoreError: its files cannot be removed.
         """
         try:
-            for suffix in (_PRESENT, _PREVIOUS):
-                self._path(name, suffix).unlink(missing_ok=True)
-            _sync_folder(self._models)
+            for path in self.files_of(name):
+                path.unlink(missing_ok=True)
+            sync_folder(self._models)
         except OSError as error:
             raise StoreError(
                 f"model {name} is not served any more, but will be again after the next start of the daemon: its "
                 f"file cannot be removed: {error}"
             ) from error
+
+    def files_of(self, name: str) -> list[Path]:
+        """Return where a model lies, and what it has replaced, if they are kept."""
+        return [self._path(name, suffix) for suffix in (_PRESENT, _PREVIOUS)]
 
     def _path(self, name: str, suffix: str) -> Path:
         return self._models / f"{name}{suffix}"
@@ -345,11 +351,11 @@ class Unfinished:
         try:
             if self._previous is not None and self._present.exists():
                 # The old one has both names for a moment: a crash loses neither.
-                linked = self._path.with_name(f"{self._path.stem}-previous{_UNFINISHED}")
+                linked = self._path.with_name(f"{self._path.stem}-previous{UNFINISHED}")
                 os.link(self._present, linked)
                 os.replace(linked, self._previous)
             os.replace(self._path, self._present)
-            _sync_folder(self._present.parent)
+            sync_folder(self._present.parent)
         except OSError as error:
             raise StoreError(f"{self._present} cannot be written: {error.strerror}") from error
 
@@ -382,7 +388,7 @@ def _make_private(folder: Path) -> None:
         )
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

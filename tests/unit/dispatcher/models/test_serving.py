@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import itertools
+import os
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from support.fakes.brain import Brain
@@ -257,3 +262,61 @@ def test_one_whose_workers_end_while_tritonserver_starts_again_is_loaded_with_th
     brain.plans = []
     brain.advance(700.0)
     assert brain.is_served("m")
+
+
+@pytest.mark.parametrize("temporary", [True, False])
+def test_given_up_at_any_moment_the_state_directory_knows_what_serves(
+    brain: Brain, monkeypatch: pytest.MonkeyPatch, temporary: bool
+) -> None:
+    """Its disk is slow: what has been done there is known only later."""
+
+    async def to_thread(function: Callable[..., Any], *arguments: Any) -> Any:
+        done = function(*arguments)
+        await asyncio.sleep(0.2)
+        return done
+
+    monkeypatch.setattr(asyncio, "to_thread", to_thread)
+    serving = []
+    for twentieths in range(14):
+        name = f"m{twentieths}"
+        for payload in (b"first", b"old"):
+            brain.served(brain.client.register(name, payload, replace=True))
+        request = brain.client.register(name, b"new", replace=True, temporary=temporary)
+        brain.advance(twentieths / 20)
+        brain.client.give_up(request)
+        brain.advance(5.0)
+        serving.append(brain.daemon.registry.by_name(name).payloads(0)[0])
+        kept = brain.kept().get(name)
+        if serving[-1] == b"new" and temporary:
+            assert kept is None
+            assert not (brain.state / "models" / f"{name}.previous").exists()
+        else:
+            assert kept is not None
+            assert kept.payloads == [serving[-1]]
+    assert serving[-1] == b"new"
+    assert [*(brain.state / "models").glob("*.unfinished")] == []
+
+
+@pytest.mark.parametrize("suffix", ["registration", "previous"])
+def test_what_cannot_be_forgotten_serves_on(
+    brain: Brain, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    for payload in (b"first", b"old"):
+        brain.served(brain.client.register("m", payload, replace=True))
+    replace, unlink = os.replace, os.unlink
+
+    def refused(source: Any, *target: Any, **options: Any) -> None:
+        if str(source).endswith(suffix):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        (replace if target else unlink)(source, *target, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", refused)
+        patch.setattr(os, "unlink", refused)
+        failed = brain.client.register("m", b"new", replace=True, temporary=True)
+        brain.answered(failed)
+    assert f"m.{suffix} cannot be removed: Permission denied" in failed.failure
+    assert brain.daemon.registry.by_name("m").payloads(0) == [b"old"]
+    assert brain.kept()["m"].payloads == [b"old"]
+    brain.served(brain.client.ask(messages.Rollback("m")))
+    assert brain.kept()["m"].payloads == [b"first"]
