@@ -14,13 +14,16 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 from support.fork_stage import Stage, play, said
 
+from pytriton.dispatcher.base.child import Child
 from pytriton.dispatcher.workers.one_worker import fork_server
 from pytriton.dispatcher.workers.one_worker.fork_server import Ended, ForkServer, Stale, Unfit
 from pytriton.ipc import linux
+from pytriton.ipc.forking import LARGEST, Answer, Order
 
 #: Acts once, in a fork or beside it, after a file has appeared.
 _HOOK = """
@@ -36,6 +39,8 @@ _HOOKED = {
     "after_setsid": "setsid = os.setsid\nos.setsid = lambda: [setsid(), hook()]\n",
 }
 _STOP = "os.kill(os.getpid(), signal.SIGSTOP)"
+#: More than any pid (proc(5), pid_max): a test that fails harms nobody.
+_NOBODY = (1 << 22) + 1
 _DIE = "os.kill(os.getpid(), signal.SIGKILL)"
 
 
@@ -310,5 +315,42 @@ def test_an_importer_that_fails(tmp_path: Path, launched: list[ForkServer]) -> N
         for _ in range(2):
             await said(await stage.forked())
         assert len(launched) == 1
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        (b"\xc1", "was killed by signal 9"),
+        (msgspec.msgpack.encode({"pid": "many"}), "was killed by signal 9"),
+        (msgspec.msgpack.encode(Answer(pid=_NOBODY)), f"none of ours: {_NOBODY}"),
+        (msgspec.msgpack.encode(Answer(pid=-_NOBODY)), f"none of ours: -{_NOBODY}"),
+    ],
+    ids=["no message", "no answer", "no child", "a group"],
+)
+def test_a_fork_server_of_a_hostile_environment(tmp_path: Path, word: bytes, told: str) -> None:
+    async def scene(stage: Stage) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        child = await Child.start(
+            ["/bin/sleep", "1000"],
+            env={},
+            cwd=None,
+            on_line=stage._hear,
+            kill_on_death=stage.kill_on_death,
+        )
+        server = ForkServer(child, ours)
+        with theirs:
+            theirs.send(msgspec.msgpack.encode(Answer(pid=child.pid)))
+            await server.begun(60)
+            making = asyncio.ensure_future(server.fork(Order("w1", None), stage.gauge, stage.gauge))
+            while not server.orders:
+                await asyncio.sleep(0)
+            theirs.recv(LARGEST)  # and the descriptors with it, which are closed at once
+            theirs.send(word)
+            with pytest.raises(Unfit, match=told):
+                await making
+            await server.end()
 
     play(tmp_path, scene)
