@@ -82,8 +82,8 @@ class Draining:
         if self._settled is not None:
             self._settled.cancel()
         self._settled = asyncio.create_task(self._settle(settle_s, stop=wish.stop))
-        if not wish.stop:
-            await asyncio.wait([self._settled])
+        while not (wish.stop or self._settled.done()):
+            await asyncio.wait([self._settled])  # another one, once it was asked for again
 
     async def _settle(self, settle_s: float, *, stop: bool) -> None:
         await asyncio.sleep(settle_s)

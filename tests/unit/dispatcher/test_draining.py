@@ -118,6 +118,19 @@ def test_who_says_it_again_changes_its_times(brain: Brain) -> None:
     assert brain.daemon.ending.asked.is_set()
 
 
+@pytest.mark.parametrize("stop", [False, True])
+def test_who_waits_is_answered_after_the_new_time(brain: Brain, stop: bool) -> None:
+    first = brain.client.ask(messages.Drain(settle_s=5.0, stop=False))
+    brain.advance(1.0)
+    second = brain.client.ask(messages.Drain(settle_s=10.0, stop=stop))
+    brain.advance(9.5)
+    assert first.answer is None
+    assert not brain.daemon.ending.asked.is_set()
+    brain.advance(1.0)
+    assert (first.answer, second.answer) == (messages.Done(), messages.Done())
+    assert brain.daemon.ending.asked.is_set() is stop
+
+
 def test_batches_under_way_get_the_time_that_was_asked_for(brain: Brain) -> None:
     """Not the grace period of the settings, which is 30 s."""
     brain.server.hold_proxies = True
