@@ -266,12 +266,13 @@ class Registry(ServedModels):
         self.accounts.sizes.pop(name, None)
         self._events.tell(kinds.UNREGISTERED, model=name)
 
-    async def end(self, registration: Registration) -> None:
-        """Stop serving a temporary model, whose process has ended, unless another one has its name by now."""
+    async def end(
+        self, registration: Registration, why: str = "the process that registered it has ended"
+    ) -> None:
+        """Stop serving a model that is not kept here, unless another one has its name by now."""
         name = registration.spec.name
         await self._serving.reservations.until_free(name)
         if self.names.get(name) is registration and not self.stopping:
-            why = "the process that registered it has ended"
             await self._serving.take_down(name, why)
             self._events.tell(kinds.UNREGISTERED, model=name, reason=why)
 

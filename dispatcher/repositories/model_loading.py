@@ -90,7 +90,7 @@ class ModelLoading:
         Raises:
             RemoteFailure, UnservableModel: it cannot be served.
         """
-        self._refuse_registered(name, known)
+        self.refuse_registered(name, known)
         if place == CLOUD:
             await self._python.ensure_if_possible(name)  # what it needs, only its cloud tells
             override = None if config is None else dict(config)
@@ -116,6 +116,7 @@ class ModelLoading:
         if lacking:
             _log.warning("a model asks for what workers do not give", model=name, what=lacking)
         spec, payload = await specification(model, form, self._workshop, config)
+        self.refuse_registered(name, known)  # in the meantime
         known.registration = await self._registry.register(
             messages.Register(spec, replace=known.served_by == WORKERS),
             [payload],
@@ -169,17 +170,11 @@ class ModelLoading:
         known.steps = model_folders.steps_of(model.config)
         known.versions = model_folders.served_versions(model.config, list(model.versions))
 
-    def _refuse_registered(self, name: str, known: ModelRecord) -> None:
-        """Refuse a name that belongs to a registered model."""
+    def refuse_registered(self, name: str, known: ModelRecord) -> None:
+        """Refuse a name that belongs to a model which a client has registered."""
         present = {one.spec.name: one for one in self._registry}.get(name)
-        if present is None:
-            if known.served_by == WORKERS:  # unregistered by somebody
-                known.served_by, known.registration = "", None
-            return
-        if present is not known.registration and known.registration is None:
+        if present is not None and present is not known.registration:
             raise RemoteFailure(
                 ErrorKind.EXISTS,
                 f"a model named {name!r} is registered already: unregister it, then load the one of the repository",
             )
-        # Scaled or rolled back, it is the repository's still.
-        known.registration = present

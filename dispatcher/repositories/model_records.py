@@ -53,6 +53,16 @@ class ModelRecords(dict[str, ModelRecord]):
         """Return a model's record; make it if there is none."""
         return self.setdefault(name, ModelRecord())
 
+    def mend(self, name: str) -> None:
+        """Have a record say that workers do not serve the model, if a client has its name or has unregistered it.
+
+        Nobody loads or unloads the model now but who calls this.
+        """
+        known = self.get(name)
+        if known is not None and known.served_by == WORKERS and not self.serves(name):
+            known.state, known.served_by, known.registration = "unloaded", "", None
+            known.versions, known.steps = [], []
+
     @property
     def failed(self) -> bool:
         """Whether a model could not be loaded, and is not served by what was there before."""
@@ -63,20 +73,18 @@ class ModelRecords(dict[str, ModelRecord]):
         return [self._state_of(name, one) for name, one in self.items()]
 
     def _state_of(self, name: str, one: ModelRecord) -> RepositoryModelState:
-        # Somebody may have registered another model in place of the repository's.
-        is_another = one.served_by == WORKERS and not self.serves(name)
-        current = None if is_another else one.registration
+        self.mend(name)
         return RepositoryModelState(
             name,
-            "unloaded" if is_another else one.state,
-            "" if is_another else one.served_by,
+            one.state,
+            one.served_by,
             one.reason,
             one.versions,
             one.steps,
             one.loaded_at,
             one.config,
             None if one.given is None else str(one.given),
-            None if current is None else current.key,
+            None if one.registration is None else one.registration.key,
             one.backend,
         )
 
@@ -102,7 +110,7 @@ class ModelRecords(dict[str, ModelRecord]):
         known = self.get(name)
         if known is None or not known.served_by:
             return False
-        return known.registration is None or known.registration in list(self._registry)
+        return known.served_by == TRITONSERVER or known.registration in list(self._registry)
 
     def tritonservers_versions(self, name: str) -> list[int] | None:
         """Return which versions of a model tritonserver itself serves, none if not known; None: it does not."""

@@ -214,6 +214,7 @@ class RepositoryModels:
             )
         known_model = self.known.of(name)
         async with known_model.lock:
+            self.known.mend(name)
             before = dataclasses.replace(known_model)
             unneeded = given
             known_model.state = "loading"
@@ -247,19 +248,18 @@ class RepositoryModels:
         Raises:
             RemoteFailure: it is not served from a repository.
         """
-        known = self.known.get(name)
-        if known is None or not known.served_by:
-            raise RemoteFailure(
-                ErrorKind.NOT_FOUND, f"no model {name!r} of a model repository is loaded"
-            )
+        known = self._served(name)
         async with known.lock:
+            self.known.mend(name)
+            self._served(name)
             known.state = "unloading"
             try:
                 if known.served_by == TRITONSERVER:
                     await self._server.unload(name)
                     own_repository.unlink(self._models, name)
-                elif known.registration in list(self._registry):
-                    await self._registry.unregister(name)
+                elif known.registration is not None:
+                    await self._registry.adaptations.give_way(name)
+                    await self._registry.end(known.registration, "it was unloaded")
             except BaseException:
                 known.state = "ready"
                 raise
@@ -273,6 +273,9 @@ class RepositoryModels:
         """Return all models that there are, with what became of them."""
         names = await self._names()
         loading = not self._begun
+        for name, known in self.known.items():
+            if not known.lock.locked():
+                self.known.mend(name)
         return [
             messages.RepositoryModel(
                 name=name,
@@ -294,6 +297,15 @@ class RepositoryModels:
             if known.given is not None:
                 found.setdefault(name, str(known.given))
         return found
+
+    def _served(self, name: str) -> ModelRecord:
+        """Return the record of a model that is served from a repository; raises RemoteFailure if it is not."""
+        known = self.known.get(name)
+        if known is None or not known.served_by:
+            raise RemoteFailure(
+                ErrorKind.NOT_FOUND, f"no model {name!r} of a model repository is loaded"
+            )
+        return known
 
     async def _write(self, name: str, files: Mapping[str, bytes]) -> Path:
         try:

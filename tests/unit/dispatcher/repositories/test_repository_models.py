@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from support.fakes.brain import Brain
 from support.fakes.fake_server import Obstacle
+from support.fakes.repository_requests import ALL, load, reason, states, unload
 from support.models import repositories
 
 from pytriton.dispatcher.base.handover import RepositoriesState
@@ -22,36 +23,6 @@ from pytriton.ipc import messages
 Start = Callable[..., Brain]
 
 
-def states(brain: Brain) -> dict[str, str]:
-    """Return what the index says of each model: its state, and who serves it."""
-    answer = brain.answered(brain.client.ask(messages.GetRepository()))
-    assert isinstance(answer, messages.Repository)
-    return {one.name: f"{one.state} {one.served_by}".strip() for one in answer.models}
-
-
-def reason(brain: Brain, name: str) -> str:
-    answer = brain.answered(brain.client.ask(messages.GetRepository()))
-    assert isinstance(answer, messages.Repository)
-    return next(one.reason for one in answer.models if one.name == name)
-
-
-def load(brain: Brain, name: str) -> str:
-    """Load a model; return the failure, "" if it is served."""
-    answer = brain.answered(brain.client.ask(messages.LoadFromRepository(name)))
-    return answer.text if isinstance(answer, messages.Failure) else ""
-
-
-def unload(brain: Brain, name: str) -> str:
-    answer = brain.answered(brain.client.ask(messages.UnloadFromRepository(name)))
-    return answer.text if isinstance(answer, messages.Failure) else ""
-
-
-ALL = {
-    "own": "ready tritonserver",
-    "odd": "failed",
-    "pair": "ready tritonserver",
-    "py": "ready workers",
-}
 NONE = dict.fromkeys(ALL, "unloaded")
 
 
@@ -143,33 +114,6 @@ def test_a_model_of_tritonservers_own_leaves_no_link_behind(start: Start) -> Non
     assert not link.is_symlink()
     assert brain.server.failures == set()
     brain.served(brain.client.register("own"))
-
-
-def test_a_name_that_somebody_has_registered_is_theirs(start: Start) -> None:
-    brain = start(model_control_mode="explicit")
-    for name in ("py", "own"):
-        brain.served(brain.client.register(name))
-        assert "is registered already: unregister it" in load(brain, name)
-        brain.answered(brain.client.ask(messages.Unregister(name)))
-        assert load(brain, name) == ""
-
-
-def test_a_model_that_somebody_unregisters_is_unloaded(start: Start) -> None:
-    """And can be loaded once more."""
-    brain = start()
-    brain.answered(brain.client.ask(messages.Unregister("py")))
-    assert brain.is_clean("py")
-    assert load(brain, "py") == ""
-    assert brain.is_served("py")
-
-
-def test_names_that_were_registered_count_before_those_of_repositories(start: Start) -> None:
-    brain = start(model_control_mode="explicit")
-    brain.served(brain.client.register("py", b"registered"))
-    brain = start()
-    assert states(brain)["py"].startswith("failed")
-    registration = brain.loop.ask(lambda: brain.daemon.registry.by_name("py"))
-    assert registration.payloads(0) == [b"registered"]
 
 
 def test_tritonserver_ends_and_has_all_of_them_again(start: Start) -> None:
@@ -318,20 +262,6 @@ def test_what_changes_during_an_upgrade_is_loaded_afterwards(
     assert not old.alive
     assert brain.is_served("py")
     assert states(brain) == ALL
-
-
-def test_whose_a_name_is_stays_over_an_upgrade(start: Start) -> None:
-    """A client's model that has taken a repository model's place is not the repository's afterwards."""
-    brain = start()
-    brain.served(brain.client.register("py", replace=True))
-    models = brain.daemon.repository_models
-    handed = models.hand_over()
-    assert not models.known.serves("py")
-    models.known.clear()
-    models.adopt(handed)
-    assert not models.known.serves("py")
-    assert unload(brain, "py") != ""
-    assert brain.is_served("py")
 
 
 @pytest.mark.parametrize("is_reloaded", [True, False], ids=["reloaded", "drained"])
