@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from functools import partial
@@ -213,3 +214,6 @@ class PythonStream:
         except LaneError as error:
             self.lost = True
             print(f"an answer could not be sent: {error}", file=sys.stderr)
+            # Who is answered by no more parts would wait for ever: the lane ends, with all that waits for it.
+            with contextlib.suppress(OSError):  # the proxy was quicker
+                self.outbox.lane.hang_up()

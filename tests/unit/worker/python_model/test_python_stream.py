@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pytriton import pb_utils
-from pytriton.ipc.lanes.lane import Lane, LaneSilent
+from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
 from pytriton.ipc.lanes.lane_messages import (
     Batch,
     BatchDone,
@@ -240,3 +240,20 @@ def test_without_a_proxy_nothing_is_sent_and_nobody_waits(
     stream.returned([])
     stream.fail("no")
     assert capsys.readouterr().err == ""
+
+
+def test_an_answer_that_cannot_be_sent_ends_the_lane(
+    lanes: Lanes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its client would wait for ever: the proxy has to hear of it."""
+    stream, requests, _ = begin(lanes)
+
+    def refuse(message: object) -> None:
+        raise LaneError("the proxy has read nothing for a while")
+
+    monkeypatch.setattr(lanes[1], "send", refuse)
+    requests[0].get_response_sender().send(answer())
+    assert stream.lost
+    assert "an answer could not be sent: the proxy has read nothing" in capsys.readouterr().err
+    with pytest.raises(LaneClosed):
+        lanes[0].receive()
