@@ -37,8 +37,8 @@ from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.settings.parsing import budget_of
-from pytriton.dispatcher.workers.memory_account import Waiting
 from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
+from pytriton.dispatcher.workers.memory_waiting import Waiting
 from pytriton.ipc import linux, messages
 from pytriton.ipc.shared_entries import Entry
 

@@ -15,7 +15,8 @@ from pytriton.dispatcher.base.news import News
 from pytriton.dispatcher.elastic.known_size import KnownSize
 from pytriton.dispatcher.elastic.memory import LEAST_ESTIMATE, MEMORY, Amounts, Claim, added
 from pytriton.dispatcher.events.events import LOG_ONLY, Events
-from pytriton.dispatcher.workers.memory_account import Account, Waiting
+from pytriton.dispatcher.workers.memory_account import Account
+from pytriton.dispatcher.workers.memory_waiting import Waiting
 from pytriton.ipc import messages
 
 #: Models whose size is known though they may be gone.

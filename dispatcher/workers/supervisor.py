@@ -27,7 +27,11 @@ from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
 from pytriton.dispatcher.workers.one_worker import numbering
 from pytriton.dispatcher.workers.one_worker.hard_limits import guard
 from pytriton.dispatcher.workers.one_worker.worker import Worker
-from pytriton.dispatcher.workers.one_worker.worker_loading import until_loaded, wait_any
+from pytriton.dispatcher.workers.one_worker.worker_loading import (
+    load_failure,
+    until_loaded,
+    wait_any,
+)
 from pytriton.dispatcher.workers.one_worker.worker_process import WorkerProcess
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
@@ -298,17 +302,7 @@ class Supervisor:
         )
 
     def _as_failure(self, error: Exception) -> RemoteFailure:
-        """Return why there is no new worker. Our own fault is logged, and is no reason not to try again."""
-        if isinstance(error, RemoteFailure):
-            return error
-        _log.error(
-            "a fault of the daemon: an instance did not get its worker",
-            model=self._spec.name,
-            instance=self.index,
-            exc_info=error,
-        )
-        text = f"model {self._spec.name}: a fault of the daemon: {type(error).__name__}: {error}"
-        return RemoteFailure(ErrorKind.INTERNAL, text)
+        return load_failure(error, self._spec.name, self.index)
 
     def _tell_load_failed(self, failure: RemoteFailure) -> None:
         self._events.tell(

@@ -6,9 +6,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import structlog
+
 from pytriton.dispatcher.workers.one_worker.worker import Worker
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
+
+_log = structlog.get_logger(__name__)
 
 
 async def until_loaded(
@@ -41,6 +45,20 @@ async def until_loaded(
     except Exception:
         await worker.stop(0)
         raise
+
+
+def load_failure(error: Exception, model: str, instance: int) -> RemoteFailure:
+    """Return why there is no new worker. Our own fault is logged, and is no reason not to try again."""
+    if isinstance(error, RemoteFailure):
+        return error
+    _log.error(
+        "a fault of the daemon: an instance did not get its worker",
+        model=model,
+        instance=instance,
+        exc_info=error,
+    )
+    text = f"model {model}: a fault of the daemon: {type(error).__name__}: {error}"
+    return RemoteFailure(ErrorKind.INTERNAL, text)
 
 
 async def wait_any(*futures: asyncio.Future[Any], timeout_s: float | None = None) -> None:
