@@ -143,6 +143,7 @@ class DaemonParts(ABC):
             lost=self._again.server_lost,
             preload=self.registry.server_starts.preload,
             load_again=self._again.load_again,
+            undo=self.repository_models.former_serves_on,
             events=self.events,
         )
 

@@ -163,6 +163,7 @@ class RepositoryModelState(msgspec.Struct, frozen=True):
         given: where the files lie that came with its load
         key: of its registration, if workers serve it
         backend: of one that tritonserver serves; "" if not known
+        ends: so often in a row tritonserver has ended while it loaded this
     """
 
     name: str
@@ -176,6 +177,7 @@ class RepositoryModelState(msgspec.Struct, frozen=True):
     given: Optional[str] = None
     key: Optional[str] = None
     backend: str = ""
+    ends: int = 0
 
 
 #: name -> the repository of a model, its files with their stamps, and the folders that could not be read, with reasons.

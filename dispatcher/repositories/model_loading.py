@@ -22,6 +22,7 @@ from pytriton.dispatcher.repositories.model_records import (
 from pytriton.dispatcher.repositories.repository_places import CLOUD, Places
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import own_repository
+from pytriton.dispatcher.triton.server_process import ServerLost
 from pytriton.dispatcher.triton.tritonserver import TritonServer
 from pytriton.dispatcher.workers.several_loads import report_to_nobody
 from pytriton.formats import table
@@ -95,7 +96,9 @@ class ModelLoading:
             await self._python.ensure_if_possible(name)  # what it needs, only its cloud tells
             override = None if config is None else dict(config)
             try:
-                await self._server.load(name, override)
+                await self._have_loaded(name, known, override)
+            except ServerLost:
+                raise
             except RemoteFailure as failure:
                 raise cloud_models.explained(failure, self._backends) from failure
             known.served_by, known.config, known.backend = TRITONSERVER, override, ""
@@ -138,7 +141,7 @@ class ModelLoading:
             await self._python.ensure(name)
         elif not known.backend and maybe_python:
             await self._python.ensure_if_possible(name)
-        await self._server.load(name, known.config)
+        await self._have_loaded(name, known, known.config)
 
     async def _load_into_tritonserver(
         self, model: FoundModel, known: ModelRecord, config: Mapping[str, Any] | None
@@ -157,7 +160,7 @@ class ModelLoading:
         if former is not None and former != model.folder:
             override = own_repository.marked(override or model.config, str(model.folder))
         try:
-            await self._server.load(model.name, override)
+            await self._have_loaded(model.name, known, override)
         except BaseException as error:
             if former is None:
                 if isinstance(error, RemoteFailure) and self._server.ready:
@@ -169,6 +172,29 @@ class ModelLoading:
         known.served_by, known.config, known.backend = TRITONSERVER, override, backend
         known.steps = model_folders.steps_of(model.config)
         known.versions = model_folders.served_versions(model.config, list(model.versions))
+
+    async def _have_loaded(
+        self, name: str, known: ModelRecord, config: dict[str, Any] | None
+    ) -> None:
+        """Have tritonserver load a model, and count how often that was its end.
+
+        Raises:
+            ServerLost: tritonserver has ended, perhaps for another reason.
+            RemoteFailure: it refuses the model, or ends each time.
+        """
+        was_up = self._server.ready
+        try:
+            await self._server.load(name, config)
+        except ServerLost as lost:
+            known.ends += was_up
+            if not known.ends_server:
+                raise
+            text = (
+                f"tritonserver ended {known.ends} times in a row while it loaded model {name}, which is not loaded "
+                f"again by itself ({lost.text}). Mend it, then: pytriton-daemon repository load {name}"
+            )
+            raise RemoteFailure(ErrorKind.LOAD_FAILED, text) from lost
+        known.ends = 0
 
     def refuse_registered(self, name: str, known: ModelRecord) -> None:
         """Refuse a name that belongs to a model which a client has registered."""

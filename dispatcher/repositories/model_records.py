@@ -20,6 +20,8 @@ from pytriton.ipc import messages
 _log = structlog.get_logger(__name__)
 
 TRITONSERVER, WORKERS = "tritonserver", "workers"
+#: A model that tritonserver was loading each time when it ended so often in a row is not loaded again by itself.
+ENDS_TRIED = 2
 
 
 @dataclasses.dataclass
@@ -36,7 +38,19 @@ class ModelRecord:
     loaded_at: float = 0.0
     given: Path | None = None  #: the repository of files that came with the request to load it
     backend: str = ""  #: of one that tritonserver serves; "" where only its cloud tells
+    ends: int = 0  #: so often in a row tritonserver has ended while it loaded this
     lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
+
+    @property
+    def ends_server(self) -> bool:
+        """Whether tritonserver does not survive its load."""
+        return self.ends >= ENDS_TRIED
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether a tritonserver that was just started is to load it: it has served it, or could not once."""
+        is_wanted = self.state in ("ready", "failed")
+        return self.served_by == TRITONSERVER and is_wanted and not self.ends_server
 
 
 class ModelRecords(dict[str, ModelRecord]):
@@ -66,7 +80,7 @@ class ModelRecords(dict[str, ModelRecord]):
     @property
     def failed(self) -> bool:
         """Whether a model could not be loaded, and is not served by what was there before."""
-        return any(known.state == "failed" and not known.served_by for known in self.values())
+        return any(known.state == "failed" for known in self.values())
 
     def hand_over(self) -> list[RepositoryModelState]:
         """Return all of them, for the next version of the daemon."""
@@ -86,6 +100,7 @@ class ModelRecords(dict[str, ModelRecord]):
             None if one.given is None else str(one.given),
             None if one.registration is None else one.registration.key,
             one.backend,
+            one.ends,
         )
 
     def adopt(self, states: Sequence[RepositoryModelState]) -> None:
@@ -103,6 +118,7 @@ class ModelRecords(dict[str, ModelRecord]):
                 loaded_at=one.loaded_at,
                 given=None if one.given is None else Path(one.given),
                 backend=one.backend,
+                ends=one.ends,
             )
 
     def serves(self, name: str) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.repositories import model_folders
 from pytriton.dispatcher.repositories.file_watch import FileWatch
 from pytriton.dispatcher.repositories.given_files import BadFileName, GivenFiles
+from pytriton.dispatcher.repositories.many_loads import ManyLoads
 from pytriton.dispatcher.repositories.model_folders import FoundModel, UnservableModel
 from pytriton.dispatcher.repositories.model_loading import ModelLoading
 from pytriton.dispatcher.repositories.model_records import (
@@ -33,14 +34,13 @@ from pytriton.dispatcher.repositories.model_records import (
 from pytriton.dispatcher.repositories.repository_places import Places
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import own_repository
+from pytriton.dispatcher.triton.server_process import ServerLost
 from pytriton.dispatcher.triton.tritonserver import TritonServer
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 _log = structlog.get_logger(__name__)
 
-#: Models that are loaded at once at the start; each may take all cores while it loads.
-_AT_ONCE = 4
 #: States of tritonserver's for a model that it does not serve (any more).
 _GONE = ("", "UNAVAILABLE")
 _LOOK_S = 0.05
@@ -81,6 +81,9 @@ class RepositoryModels:
         )
         self._given = GivenFiles(models.parent / "given", is_adopted=is_adopted)
         self._begun = False
+        self._many = ManyLoads(self.load, self.known, server, registry)
+        #: Of those that tritonserver serves itself: state, reason and ends before they were loaded again.
+        self._former: dict[str, tuple[str, str, int]] = {}
         #: With "poll".
         self.watch = FileWatch(self._places, config.repository_poll_s, self._follow)
         self._needs_python = False
@@ -107,36 +110,42 @@ class RepositoryModels:
         for name in wanted:
             self.known.of(name).state = "loading"
         self._begun = True
-        slots = asyncio.Semaphore(_AT_ONCE)
-        ensembles = await self._places.ensembles(names)
-
-        async def load(name: str) -> None:
-            async with slots:
-                loading = asyncio.create_task(self._try_to_load(name))
-                try:
-                    await self._registry.accounts.until_put_off(loading, name)
-                except asyncio.CancelledError:
-                    loading.cancel()
-                    await asyncio.wait([loading])
-                    raise
-            await loading  # it waits for memory, and takes nobody's slot meanwhile
-
-        await asyncio.gather(*(load(name) for name in wanted if name not in ensembles))
-        for name in wanted:
-            if name in ensembles and not self.known.of(name).served_by:  # as another one's step
-                await self._try_to_load(name)
+        await self._many.at_start(wanted, await self._places.ensembles(names))
         self.tried = True
         self._registry.news.tell()
 
     async def load_again(self) -> None:
         """After tritonserver was started again: load the models that it serves itself."""
+        self._former = {
+            name: (one.state, one.reason, one.ends)
+            for name, one in self.known.items()
+            if one.served_by == TRITONSERVER
+        }
         # An ensemble's steps were loaded before it, so they were known before.
         in_order = sorted(self.known.items(), key=lambda one: one[1].loaded_at)
         for name, known in in_order:
-            if known.served_by == TRITONSERVER and known.state == "ready":
-                async with known.lock:
-                    loading = self._loading.load_again(name, known, maybe_python=self._needs_python)
-                    await self._try(name, known, loading)
+            if known.served_by != TRITONSERVER:
+                continue
+            async with known.lock:
+                if known.is_missing:
+                    try:
+                        await self._loading.load_again(name, known, maybe_python=self._needs_python)
+                    except ServerLost:  # the next one is told to load all that are ready
+                        return
+                    except RemoteFailure as failure:
+                        known.state, known.reason = "failed", failure.text
+                        _log.error("tritonserver refused", model=name, reason=failure.text)
+                    else:
+                        known.state, known.reason = "ready", ""
+        self.known.server_lost = False
+        self._registry.news.tell()
+
+    def former_serves_on(self) -> None:
+        """Undo the last `load_again`: the tritonserver that was to replace another one does not."""
+        for name, (state, reason, ends) in self._former.items():
+            known = self.known.of(name)
+            if known.served_by == TRITONSERVER and not known.lock.locked():
+                known.state, known.reason, known.ends = state, reason, ends
         self.known.server_lost = False
         self._registry.news.tell()
 
@@ -151,7 +160,7 @@ class RepositoryModels:
         """
         leaving = {name for name, known in self.known.items() if known.served_by == TRITONSERVER}
         for name in leaving:
-            await self._try(name, self.known.of(name), self._server.unload(name))
+            await self._try_to_unload(name, self._server.unload(name))
         deadline = asyncio.get_running_loop().time() + self._config.grace_period_s
         while leaving and self._server.ready and asyncio.get_running_loop().time() < deadline:
             try:
@@ -223,10 +232,10 @@ class RepositoryModels:
                     name, names[name], known_model, config, partial(self._load_steps, above=above)
                 )
             except (RemoteFailure, UnservableModel) as error:
-                serving = before.served_by != ""
-                known_model.state = "ready" if serving else "failed"
+                serves_on = before.served_by != "" and not known_model.ends_server
+                known_model.state = before.state if serves_on else "failed"
                 known_model.served_by, known_model.reason = before.served_by, str(error)
-                if isinstance(error, RemoteFailure):
+                if isinstance(error, RemoteFailure):  # ServerLost among them
                     raise
                 raise RemoteFailure(ErrorKind.LOAD_FAILED, str(error)) from error
             except BaseException:
@@ -252,7 +261,7 @@ class RepositoryModels:
         async with known.lock:
             self.known.mend(name)
             self._served(name)
-            known.state = "unloading"
+            state, known.state = known.state, "unloading"
             try:
                 if known.served_by == TRITONSERVER:
                     await self._server.unload(name)
@@ -261,7 +270,7 @@ class RepositoryModels:
                     await self._registry.adaptations.give_way(name)
                     await self._registry.end(known.registration, "it was unloaded")
             except BaseException:
-                known.state = "ready"
+                known.state = state
                 raise
             known.state, known.served_by, known.registration = "unloaded", "", None
             known.versions, known.steps = [], []
@@ -317,22 +326,10 @@ class RepositoryModels:
                 ErrorKind.UNAVAILABLE, f"the files of model {name} cannot be kept: {error}"
             ) from error
 
-    async def _try_to_load(self, name: str) -> None:
-        known = self.known.of(name)
+    async def _try_to_unload(self, name: str, unloading: Awaitable[None]) -> None:
         try:
-            await self.load(name)
+            await unloading
         except RemoteFailure as failure:
-            known.state, known.reason = "ready" if known.served_by else "failed", failure.text
-            _log.error("model of a repository was not loaded", model=name, reason=failure.text)
-        except Exception as error:  # whatever it is, the others are loaded
-            known.state, known.reason = "failed", f"a fault of the daemon: {error!r}"
-            _log.exception("model of a repository was not loaded", model=name)
-
-    async def _try(self, name: str, known: ModelRecord, doing: Any) -> None:
-        try:
-            await doing
-        except RemoteFailure as failure:
-            known.state, known.reason = "failed", failure.text
             _log.error("tritonserver refused", model=name, reason=failure.text)
 
     async def _load_steps(self, model: FoundModel, *, above: Sequence[str]) -> None:
@@ -350,8 +347,15 @@ class RepositoryModels:
         for step in dict.fromkeys(steps):
             if step in above or step in ours or step not in there or self.known.of(step).served_by:
                 continue
+            known = self.known.of(step)
+            if known.ends_server:
+                raise UnservableModel(
+                    f"ensemble {model.name}: its step {step} cannot be loaded: {known.reason}"
+                )
             try:
                 await self.load(step, above=above)
+            except ServerLost:  # it may have been another model's fault
+                raise
             except RemoteFailure as failure:
                 raise UnservableModel(
                     f"ensemble {model.name}: its step {step} cannot be loaded: {failure.text}"
@@ -360,8 +364,8 @@ class RepositoryModels:
     async def _follow(self, changed: list[str], gone: list[str]) -> None:
         """Load what has appeared or changed in the repositories, unload what is gone."""
         ensembles = await self._places.ensembles(await self._places.names()) if changed else set()
-        for name in sorted(changed, key=lambda name: name in ensembles):
-            await self._try_to_load(name)
+        await self._many.anew(changed, ensembles)
         for name in gone:
-            if self.known.of(name).served_by:
-                await self._try(name, self.known.of(name), self.unload(name))
+            if self.known.serves(name):
+                await self._many.until_up()
+                await self._try_to_unload(name, self.unload(name))

@@ -37,6 +37,7 @@ class ServerWatch:
         lost: is called when it has ended, with all that it had loaded
         preload: tells what it is to load before it opens its ports again: name -> configuration
         load_again: loads all else that it served, once it is up again; gets the names of what it has loaded
+        undo: is called when another one should have taken its place, has loaded perhaps some of it, and does not
         events: takes what is decided about it
 
     Attributes:
@@ -52,6 +53,7 @@ class ServerWatch:
         lost: Callable[[], None],
         preload: Callable[[], Mapping[str, Mapping[str, Any]]],
         load_again: Callable[[set[str]], Awaitable[None]],
+        undo: Callable[[], None] = lambda: None,
         events: Events = LOG_ONLY,
     ) -> None:
         self._events = events
@@ -61,6 +63,7 @@ class ServerWatch:
         self._lost = lost
         self._preload = preload
         self._load_again = load_again
+        self._undo = undo
         self._began = time.monotonic()  #: the present start of it
         self._planned = False
         self.restarts: Counter[str] = Counter()
@@ -96,9 +99,20 @@ class ServerWatch:
     async def replace(self, why: str) -> None:
         """Have another tritonserver take this one's place without a request lost; see TritonServer.replace."""
         _log.info("tritonserver is to be replaced", why=why)
+        began = False
+
+        async def load_again(loaded: set[str]) -> None:
+            nonlocal began
+            began = True
+            await self._load_again(loaded)
+
         try:
-            await self._server.replace(self._preload(), self._load_again)
-        except Exception as error:
+            await self._server.replace(self._preload(), load_again)
+        except BaseException as error:
+            if began:
+                self._undo()
+            if not isinstance(error, Exception):
+                raise
             self._events.tell(kinds.SERVER_NOT_REPLACED, reason=str(error))
             raise
         self.restarts["replaced"] += 1

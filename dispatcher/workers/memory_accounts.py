@@ -100,7 +100,9 @@ class MemoryAccounts:
         while len(self.sizes) > _MOST_SIZES:
             del self.sizes[next(iter(self.sizes))]
 
-    async def until_put_off(self, loading: asyncio.Task[None], model: str) -> None:
+    async def until_put_off(
+        self, loading: asyncio.Task[bool] | asyncio.Task[None], model: str
+    ) -> None:
         """Return when a load of a model has ended, or waits for room: what comes next need not wait for it."""
         if not self.limits:
             await asyncio.wait([loading])

@@ -70,7 +70,9 @@ def test_which_versions_tritonserver_serves(known: Known) -> None:
 
 def test_what_fails_without_a_former_one_counts_as_failed(known: Known) -> None:
     assert known.records.failed
-    known.records.of("failed").served_by = WORKERS  # the former one serves on
+    known.records.of("failed").served_by = TRITONSERVER  # until it ended
+    assert known.records.failed
+    known.records.of("failed").state = "ready"  # the former one serves on
     assert not known.records.failed
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -131,6 +131,44 @@ def test_a_service_manager_may_be_meant_to_see_it(
     assert tried == starts
     assert why.startswith(f"tritonserver does not stay up: {limit + 1} times in a row, last: ")
     assert why.endswith(f"SIGSEGV) (server_restart_limit is {limit})")
+
+
+class Irreplaceable(Unstable):
+    """A server that another one cannot replace: before that has loaded models, or after."""
+
+    def __init__(self, *, begins: bool) -> None:
+        super().__init__(0)
+        self._begins = begins
+
+    async def replace(
+        self, preload: object, load_again: Callable[[set[str]], Awaitable[None]]
+    ) -> None:
+        if self._begins:
+            await load_again({"m"})
+        raise ServerStartError("it has ended")
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_what_was_loaded_again_for_nothing_is_undone(begins: bool) -> None:
+    undone: list[bool] = []
+
+    async def load_again(loaded: set[str]) -> None:
+        pass
+
+    async def main() -> None:
+        watch = ServerWatch(
+            cast(Any, Irreplaceable(begins=begins)),
+            DaemonConfig(),
+            lost=lambda: None,
+            preload=dict,
+            load_again=load_again,
+            undo=lambda: undone.append(True),
+        )
+        with pytest.raises(ServerStartError):
+            await watch.replace("a test")
+
+    asyncio.run(main())
+    assert undone == [True] * begins
 
 
 def test_a_fault_while_models_are_loaded_again_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,117 @@
+"""Loads of many models of repositories: at the start, and when files have changed.
+
+A tritonserver that ends while it loads a model takes along all others that it loads. These are tried again, one by
+one: so the one that it cannot load is found, and only that one fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Sequence
+
+import structlog
+
+from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.repositories.model_records import ModelRecords
+from pytriton.dispatcher.triton.server_process import ServerLost
+from pytriton.dispatcher.triton.tritonserver import TritonServer
+from pytriton.ipc.errors import RemoteFailure
+
+_log = structlog.get_logger(__name__)
+
+#: Models that are loaded at once at the start; each may take all cores while it loads.
+_AT_ONCE = 4
+#: So often a model is tried by itself. One that tritonserver loads itself has failed before: see `ModelLoading`.
+_TRIES = 3
+
+
+class ManyLoads:
+    """Has models loaded of which some may fail: the others are served.
+
+    Args:
+        load: loads one
+        known: what is known of them
+        server: that has to be up
+        registry: serves those of workers
+    """
+
+    def __init__(
+        self,
+        load: Callable[[str], Awaitable[None]],
+        known: ModelRecords,
+        server: TritonServer,
+        registry: Registry,
+    ) -> None:
+        self._load = load
+        self._known = known
+        self._server = server
+        self._registry = registry
+
+    async def at_start(self, names: Sequence[str], ensembles: Collection[str]) -> None:
+        """Load models, several at once, those that are made of others last. What fails, its record says."""
+        slots = asyncio.Semaphore(_AT_ONCE)
+
+        async def load(name: str) -> bool:
+            async with slots:
+                loading = asyncio.create_task(self._try(name))
+                try:
+                    await self._registry.accounts.until_put_off(loading, name)
+                except asyncio.CancelledError:
+                    loading.cancel()
+                    await asyncio.wait([loading])
+                    raise
+            return await loading  # it waits for memory, and takes nobody's slot meanwhile
+
+        first = [name for name in names if name not in ensembles]
+        survived = await asyncio.gather(*map(load, first))
+        again = [name for name, did in zip(first, survived) if not did]
+        for name in (*again, *(name for name in names if name in ensembles)):
+            if not self._known.of(name).served_by:  # as another one's step
+                await self._try_alone(name)
+
+    async def anew(self, names: Sequence[str], ensembles: Collection[str]) -> None:
+        """Load models one by one, served ones, too, those that are made of others last."""
+        for name in sorted(names, key=lambda name: name in ensembles):
+            await self._try_alone(name)
+
+    async def until_up(self) -> None:
+        """Return when tritonserver is up, and has again what it served when it ended."""
+        while True:
+            changes = [
+                asyncio.ensure_future(news.next.wait())
+                for news in (self._server.news, self._registry.news)
+            ]
+            try:
+                if self._server.ready and not self._known.server_lost:
+                    return
+                await asyncio.wait(changes, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for change in changes:
+                    change.cancel()
+
+    async def _try_alone(self, name: str) -> None:
+        for _ in range(_TRIES):
+            if await self._try(name):
+                return
+        known = self._known.of(name)
+        known.state = known.state if known.served_by else "failed"
+        _log.error("model of a repository was not loaded", model=name, reason=known.reason)
+
+    async def _try(self, name: str) -> bool:
+        """Load a model, or have its record say why not; False: tritonserver has ended meanwhile."""
+        known = self._known.of(name)
+        await self.until_up()
+        try:
+            await self._load(name)
+        except ServerLost as lost:
+            known.state, known.reason = known.state if known.served_by else "loading", lost.text
+            _log.warning("tritonserver has ended: a model is loaded again", model=name)
+            return False
+        except RemoteFailure as failure:
+            known.state, known.reason = known.state if known.served_by else "failed", failure.text
+            _log.error("model of a repository was not loaded", model=name, reason=failure.text)
+        except Exception as error:  # whatever it is, the others are loaded
+            known.state = known.state if known.served_by else "failed"
+            known.reason = f"a fault of the daemon: {error!r}"
+            _log.exception("model of a repository was not loaded", model=name)
+        return True
