@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 from typing import Any
@@ -33,6 +34,7 @@ class Attachment:
         self._instance = instance
         self._version = version
         self.calls = calls
+        self._retire_calls = calls.retire
         self.worker = ""
 
     def attach(self) -> Lane:
@@ -73,12 +75,22 @@ class Attachment:
             self.tracing = attached.tracing
         return self.lane
 
+    def part(self) -> Attachment:
+        """Return the attachment of a lane whose worker retires; this one has no lane any more.
+
+        It is used, and dropped, as this one was; it needs no `close`.
+        """
+        parted = copy.copy(self)
+        parted._retire_calls = self.calls.part()
+        self.lane = None
+        return parted
+
     def drop(self) -> None:
         """Close the lane."""
         if self.lane is not None:
             self.lane.close()
             self.lane = None
-            self.calls.retire()
+            self._retire_calls()
 
     def judge_loss(self, **loss: Any) -> messages.Verdict:
         """Return what becomes of the batch of a lost worker; `loss` is what LaneLost says of it."""

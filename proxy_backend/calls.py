@@ -97,6 +97,15 @@ class Calls:
             wire.retire()
             self._retired.append(wire)
 
+    def part(self) -> Callable[[], None]:
+        """Leave the present worker's calls as they are; what this returns retires them."""
+        wire, self._wire = self._wire, None
+        self._retired = [one for one in self._retired if one.alive]
+        if wire is None:
+            return lambda: None
+        self._retired.append(wire)
+        return wire.retire
+
     def end(self) -> None:
         """Retire, and wait for the calls under way."""
         self.retire()

@@ -31,7 +31,7 @@ class StreamWatch:
     def __init__(
         self, attachment: Attachment, lock: threading.Condition, *, until_returned: bool
     ) -> None:
-        self._attachment = attachment
+        self.attachment = attachment
         self._lock = lock
         self._until_returned = until_returned
         self._looked_at = 0.0
@@ -58,7 +58,7 @@ class StreamWatch:
     def _judge_overdue(self, flight: Flight, now: float) -> None:
         with self._lock:
             final = flight.is_final(self._until_returned)
-            verdict = self._attachment.judge_overdue(
+            verdict = self.attachment.judge_overdue(
                 taken=True, since=flight.overdue_since, final=final, **flight.facts()
             )
         flight.overdue_since = flight.overdue_since or now

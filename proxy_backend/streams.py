@@ -1,10 +1,7 @@
 """Decoupled models: tritonserver gets each answer to a request while the worker makes more.
 
     execute ──▶ begin: Batch ──▶ worker          one thread sends a batch and waits until it has begun
-    reader ◀── BatchBegun, BatchPart…, BatchDone    another passes answers on through response senders
-
-While a batch is under way, the reader looks for clients that have gone (stream_watch.py), and tells the worker. An idle
-reader just waits.
+    reader ◀── BatchBegun, BatchPart…, BatchDone    another passes answers on through response senders (stream_lane.py)
 
 What has been answered in part cannot be tried again, so a batch whose worker is lost after it began
 fails; one that had not begun goes to the next worker. So does one of a Triton Python model that has answered
@@ -24,33 +21,15 @@ import triton_python_backend_utils as pb_utils
 from pytriton.ipc import messages
 from pytriton.ipc.errors import RemoteFailure, with_id
 from pytriton.ipc.lanes.arena import ArenaError
-from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
-from pytriton.ipc.lanes.lane_messages import (
-    Batch,
-    BatchBegun,
-    BatchDone,
-    BatchFailed,
-    BatchLent,
-    BatchPart,
-    BatchParts,
-    BatchReturned,
-    Cancel,
-    Credit,
-    FromProxy,
-    FromWorker,
-    Go,
-    Hold,
-    Metrics,
-    PartRef,
-    Room,
-)
+from pytriton.ipc.lanes.lane import LaneClosed, LaneError
+from pytriton.ipc.lanes.lane_messages import Batch
 from pytriton.ipc.lanes.request_names import given_id
-from pytriton.proxy_backend import stream_watch, translate
+from pytriton.proxy_backend import translate
 from pytriton.proxy_backend.attachment import Attachment
 from pytriton.proxy_backend.chains import Circular, check_chain, handles
 from pytriton.proxy_backend.flights import Flight
 from pytriton.proxy_backend.metrics import CustomMetrics
-from pytriton.proxy_backend.stream_credits import Credits
+from pytriton.proxy_backend.stream_lane import StreamLane
 from pytriton.proxy_backend.tracing import trace_of
 
 _RESCHEDULE = getattr(pb_utils, "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE", 2)
@@ -73,18 +52,11 @@ class Streams:
         self._metrics = CustomMetrics()
         self._attachment = attachment
         self._translator = translator
-        #: Guards all below, the attachment, and sending on the lane.
+        #: Guards all below, the attachment, and what the lanes say it guards.
         self._changed = threading.Condition()
-        self._watch = stream_watch.StreamWatch(
-            attachment, self._changed, until_returned=until_returned
-        )
-        self._lane: Lane | None = None
-        self._flights: dict[int, Flight] = {}
-        self._room = 0
-        self._credits: Credits  #: made with the lane
+        self._lane: StreamLane | None = None
+        self._parted: list[StreamLane] = []  #: lanes whose workers retired, with batches under way
         self._batch_id = 0
-        self._reader: threading.Thread | None = None
-        self._ending = False
         self._fault: str | None = None  #: how the last lane ended, if it broke the protocol
 
     def attach(self) -> None:
@@ -96,7 +68,8 @@ class Streams:
         with self._changed:
             if self._lane is not None:
                 return
-            self._use(self._attachment.attach())
+            self._attachment.attach()
+            self._read()
 
     def attach_early(self) -> None:
         """Do that before there is a batch; there is none for a model that sleeps.
@@ -105,16 +78,30 @@ class Streams:
             RemoteFailure: no worker will come any more.
         """
         with self._changed:
-            lane = self._attachment.attach_early()
-            if lane is not None:
-                self._use(lane)
+            if self._attachment.attach_early() is not None:
+                self._read()
 
-    def _use(self, lane: Lane) -> None:
-        self._lane = lane
-        self._room = 0
-        self._credits = Credits(lane, self._changed)
-        self._reader = threading.Thread(target=self._read, args=[self._lane], daemon=True)
-        self._reader.start()
+    def _read(self) -> None:
+        self._lane = StreamLane(
+            self._name,
+            self._attachment,
+            self._translator,
+            self._metrics,
+            self._changed,
+            until_returned=self._until_returned,
+            left=self._leave,
+        )
+
+    def _leave(self, lane: StreamLane) -> None:
+        """Send nothing more over a lane. The caller holds the lock."""
+        self._parted = [one for one in self._parted if one is not lane]
+        if self._lane is not lane:
+            return
+        if lane.flights:
+            self._parted.append(lane)
+        self._translator.forget_lane()
+        self._lane = None
+        self._fault = lane.fault
 
     def begin(self, requests: Sequence[Any]) -> None:
         """Hand a batch to a worker; return when it has begun, or has been answered with an error."""
@@ -167,13 +154,11 @@ class Streams:
                 return
 
     def end(self) -> None:
-        """Close the lane; all batches have been answered."""
+        """Close all lanes; all batches have been answered."""
         with self._changed:
-            self._ending = True
-            if self._lane is not None:
-                self._lane.hang_up()
-        if self._reader is not None:
-            self._reader.join()
+            lanes = [*self._parted, *([self._lane] if self._lane is not None else [])]
+        for lane in lanes:
+            lane.end()
 
     # ── the thread of execute ────────────────────────────────────────────────────────────────────
 
@@ -181,12 +166,13 @@ class Streams:
         """Send a batch when there is room and wait until it has begun; return False if the lane was lost before."""
         self.attach()
         with self._changed:
-            lane = self._lane
-            if lane is None or not self._has_room(flight, lane):
+            on = self._lane
+            if on is None or not self._has_room(flight, on):
                 return False
+            lane, flights = on.lane, on.flights
             self._batch_id += 1
             number = self._batch_id
-            self._flights[number] = flight  # first: the reader may hear of it at once
+            flights[number] = flight  # first: the reader may hear of it at once
             try:
                 refs = self._translator.requests(requests, lane)
                 flight.waiting = handles(refs)
@@ -195,24 +181,22 @@ class Streams:
                 flight.sent = Batch(number, refs, flight.trace, False, alone, flight.taken_ns, rows)
                 lane.send(flight.sent)
             except LaneClosed:
-                del self._flights[number]
+                del flights[number]
                 # The reader sees its end, too, and lets it go.
-                self._changed.wait_for(lambda: self._lane is not lane)
+                self._changed.wait_for(lambda: self._lane is not on)
                 return False
             except Exception:
-                del self._flights[number]
+                del flights[number]
                 raise
-            self._wait_until(
-                lambda: number not in self._flights or flight.begun, flight, lane, sent=True
-            )
-            if flight.begun and self._lane is lane:
+            self._wait_until(lambda: number not in flights or flight.begun, flight, on, sent=True)
+            if flight.begun and self._lane is on:
                 self._translator.inputs_read(lane)
             if self._until_returned:
-                self._changed.wait_for(lambda: number not in self._flights or flight.returned)
+                self._changed.wait_for(lambda: number not in flights or flight.returned)
             # Neither: the lane was lost, and nobody has answered.
             return flight.begun
 
-    def _has_room(self, flight: Flight, lane: Lane) -> bool:
+    def _has_room(self, flight: Flight, lane: StreamLane) -> bool:
         """Wait until the worker has room for a batch; return False if the lane was lost. The caller holds the lock.
 
         Raises:
@@ -220,9 +204,9 @@ class Streams:
         """
 
         def there_is() -> bool:
-            return self._lane is not lane or len(self._flights) < self._room
+            return self._lane is not lane or len(lane.flights) < lane.room
 
-        while self._room and not there_is():  # those under way have limits of their own
+        while lane.room and not there_is():  # those under way have limits of their own
             self._changed.wait()
         self._wait_until(there_is, flight, lane, sent=False)
         if self._lane is lane:
@@ -232,164 +216,15 @@ class Streams:
         return False
 
     def _wait_until(
-        self, condition: Callable[[], bool], flight: Flight, lane: Lane, *, sent: bool
+        self, condition: Callable[[], bool], flight: Flight, lane: StreamLane, *, sent: bool
     ) -> None:
         """Wait for the worker to begin; if that is overdue, ask the dispatcher. The caller holds the lock."""
         wait_s = self._attachment.execution_timeout_s
         since: float | None = None
         while not self._changed.wait_for(condition, wait_s):
-            taken = sent and lane.all_read()
-            verdict = self._attachment.judge_overdue(taken=taken, since=since, final=True)
+            taken = sent and lane.lane.all_read()
+            verdict = lane.attachment.judge_overdue(taken=taken, since=since, final=True)
             since = since or time.monotonic() if taken else None
             wait_s = verdict.wait_s if verdict.action == "wait" else None
             if verdict.action == "fail":  # the worker is about to be ended, and the lane with it
                 flight.failure = verdict.text
-
-    # ── the reader ───────────────────────────────────────────────────────────────────────────────
-
-    def _read(self, lane: Lane) -> None:
-        try:
-            unread = self._read_to_end(lane)
-            if unread:  # said once, and before what the worker has sent
-                self._read_to_end(lane)
-        except Exception as error:  # also what pb_utils raises
-            self._lost(text=f"model {self._name}: {error}")
-        else:
-            self._lost(unread=unread or self._credits.was_reset)
-
-    def _read_to_end(self, lane: Lane) -> bool:
-        """Handle what the worker says until it is gone; return whether it has left something unread."""
-        try:
-            while True:
-                try:
-                    self._heard(lane, lane.receive())
-                    # Also while it never is silent, whatever it says.
-                    look = bool(self._flights) and self._watch.is_due
-                except LaneSilent:
-                    self._credits.give()  # the worker may wait for it
-                    look = True
-                if look:
-                    self._watch.look(lane, self._flights)
-        except LaneClosed as end:
-            return end.unread
-
-    def _heard(self, lane: Lane, message: FromWorker | FromProxy) -> None:
-        if isinstance(message, Room):
-            if message.batches < 1:  # else its batches would wait for ever
-                raise LaneError(f"the worker has room for {message.batches} batches")
-            with self._changed:
-                self._room = message.batches
-                self._changed.notify_all()
-            return
-        if isinstance(message, Metrics):
-            self._metrics.apply(message)
-            self._credits.take(1)
-            return
-        if isinstance(message, BatchParts):
-            self._pass_on(lane, *message.parts)
-            return
-        if (
-            isinstance(message, (Batch, BatchLent, Credit, Cancel, Hold, Go))
-            or message.id not in self._flights
-        ):
-            raise LaneError(f"the worker said {message!r:.100}")
-        flight = self._flights[message.id]
-        if isinstance(message, BatchBegun):
-            if flight.begun:  # it could begin anew for ever
-                raise LaneError(f"the worker said twice that batch {message.id} has begun")
-            self._has_begun(lane, flight)
-        elif isinstance(message, BatchPart):
-            self._pass_on(lane, message)
-        elif isinstance(message, BatchReturned):
-            with self._changed:
-                flight.has_returned(message.reschedule)
-                self._changed.notify_all()
-        else:
-            self._done(lane, message, flight)
-
-    def _has_begun(self, lane: Lane, flight: Flight) -> None:
-        lane.set_patience(stream_watch.TICK_S)
-        with self._changed:
-            flight.has_begun(self._attachment.execution_timeout_s)
-            self._changed.notify_all()
-
-    def _pass_on(self, lane: Lane, *parts: BatchPart | PartRef) -> None:
-        for part in parts:
-            flight = self._flights.get(part.id)
-            if flight is None or not flight.begun:  # it would be tried again with an answer given
-                raise LaneError(f"the worker answered batch {part.id}, which has not begun")
-            self._pass_part_on(lane, flight, part)
-        self._credits.take(len(parts))
-
-    def _pass_part_on(self, lane: Lane, flight: Flight, part: BatchPart | PartRef) -> None:
-        flight.answered = True
-        if len(part.responses) != len(flight.senders):
-            raise LaneError(
-                f"the worker gave {len(part.responses)} responses to {len(flight.senders)} requests"
-            )
-        for index, response in enumerate(part.responses):
-            if response is not None:
-                details = response.details
-                empty = details is not None and details.empty
-                made = None if empty else self._translator.response(response, lane)
-                flight.send(index, made, final=details is not None and details.final)
-                self._credits.read(response)
-
-    def _done(self, lane: Lane, message: BatchDone | BatchFailed, flight: Flight) -> None:
-        if isinstance(message, BatchFailed):
-            # What a model.py fails with stays as Triton words it.
-            flight.end(translate.failure, message.text, named=not self._until_returned)
-        else:
-            flight.end()
-        try:
-            self._credits.give()
-        finally:  # whatever the worker does now, this batch has been answered
-            with self._changed:
-                flight.begun = True
-                del self._flights[message.id]
-                if not self._flights:
-                    lane.set_patience(None)
-                self._changed.notify_all()
-
-    def _lost(self, *, unread: bool = False, text: str | None = None) -> None:
-        """Handle a lane that has ended: fail the batches that had begun, and have the others sent again if they may.
-
-        `text`: how the worker broke the protocol.
-        """
-        with self._changed:
-            broken = text
-            failed = [
-                flight for flight in self._flights.values() if flight.is_final(self._until_returned)
-            ]
-            waiting = [
-                flight
-                for flight in self._flights.values()
-                if not flight.is_final(self._until_returned)
-            ]
-            if failed and text is None:
-                verdict = self._judge(losses=1, final=True)
-                text = verdict.text or f"model {self._name}: its worker is lost"
-            for flight in waiting:
-                if not unread or flight.begun:
-                    flight.has_lost_worker(self._judge, None if failed else text)
-                if flight.failure is None:
-                    flight.begin_anew()
-                else:
-                    flight.begun = True  # as far as execute is concerned
-                    failed.append(flight)
-            self._attachment.drop()
-            self._translator.forget_lane()
-            self._lane = None
-            self._fault = broken
-            self._flights.clear()
-            self._changed.notify_all()
-        for flight in failed:
-            why = flight.failure or text or f"model {self._name}: it is unloaded"
-            flight.end(translate.unavailable, why)
-
-    def _judge(self, **loss: Any) -> messages.Verdict:
-        """Return what becomes of the batch of a lost worker."""
-        try:
-            return self._attachment.judge_loss(**loss)
-        except RemoteFailure as failure:
-            return messages.Verdict("fail", failure.text, whole=True)

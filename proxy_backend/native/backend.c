@@ -12,6 +12,7 @@
 #include "proxy/life.h"
 #include "proxy/model.h"
 #include "proxy/proxy.h"
+#include "streams/shared.h"
 #include "streams/streams.h"
 #include "triton/api.h"
 #include "triton/errors.h"

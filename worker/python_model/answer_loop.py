@@ -61,6 +61,7 @@ class PythonStreamLoop(Loop):
         self._events: asyncio.AbstractEventLoop | None = None
         self._events_thread: threading.Thread | None = None
         self._closing = False
+        self._told = -1  #: the descriptor that says when to end
         self._withdrawals = Withdrawals()
         #: Ends the lanes' thread.
         self._woken, self._waker = socket.socketpair()
@@ -69,6 +70,7 @@ class PythonStreamLoop(Loop):
         """Serve until told to end, or until the model is unrecoverable; what is under way is answered to its end."""
         self._watch(self._listener.fileno(), self._accept)
         self._watch(self._control.fileno, self._control_messages)
+        self._told = told_to_end
         self._watch(told_to_end, self._told_to_end)
         self._poll.register(self._woken.fileno(), select.EPOLLIN)
         metrics = host.current()
@@ -76,12 +78,10 @@ class PythonStreamLoop(Loop):
             metrics.on_metric(self._send_metrics)
         lanes = threading.Thread(target=self._serve_lanes, name="lanes", daemon=True)
         lanes.start()
-        while (stream := self._jobs.get()) is not None:
-            self._execute(stream)
-        with self.changed:
-            if not self.unrecoverable:
-                self.changed.wait_for(lambda: not self._streams)
-            self._closing = True
+        while not self._is_over():
+            stream = self._jobs.get()
+            if stream is not None:
+                self._execute(stream)
         self._waker.send(b"\0")
         lanes.join()  # what it waits on must not be closed meanwhile
         with self.changed:
@@ -90,6 +90,11 @@ class PythonStreamLoop(Loop):
             self.close()
         self._woken.close()
         self._waker.close()
+
+    def _is_over(self) -> bool:
+        with self.changed:  # from then on, no lane is read
+            self._closing = self.unrecoverable or (self._stopping and not self._streams)
+            return self._closing
 
     # ── the lanes' thread ────────────────────────────────────────────────────────────────────────
 
@@ -112,19 +117,17 @@ class PythonStreamLoop(Loop):
                 self.changed.notify_all()
 
     def _told_to_end(self) -> None:
-        # Triton has ended the proxies, or they go elsewhere with what is not begun.
         super()._told_to_end()
-        for fd in (
-            self._listener.fileno(),
-            *[f for f in self._handlers if f != self._control.fileno],
-        ):
-            if fd in self._handlers:
-                self._unwatch(fd)
-        for lane in [lane for lane, box in self._outboxes.items() if not box.streams]:
-            self._drop(lane)
+        self._unwatch(self._told)
+        for lane, outbox in list(self._outboxes.items()):
+            if not outbox.retire():
+                self._drop(lane)
         self._jobs.put(None)
 
     def _welcome(self, lane: Lane) -> None:
+        if self._finished():  # the proxy was told of this worker too late: it asks again
+            self._drop(lane)
+            return
         try:
             self._outboxes[lane] = Outbox(lane, _AT_ONCE)
         except (LaneClosed, LaneError) as error:
@@ -164,7 +167,7 @@ class PythonStreamLoop(Loop):
             self._send_metrics()
 
     def _begin(self, outbox: Outbox, batch: Batch) -> None:
-        if self._finished():
+        if self.unrecoverable:
             raise LaneClosed("this worker takes no more batches")
         requests = self._python.incoming(batch.requests, outbox.lane)
         stream = PythonStream(self, outbox, batch, requests, self._python)
@@ -253,6 +256,8 @@ class PythonStreamLoop(Loop):
             self._answered(stream.begun_ns, [stream.part], stream)
             if self._stopping and not stream.lost and not stream.outbox.streams:
                 self._drop(stream.outbox.lane)
+            if self._stopping and not self._streams:
+                self._jobs.put(None)
             if not self._finished():
                 self._withdraw()
             self.changed.notify_all()

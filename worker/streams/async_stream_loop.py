@@ -52,10 +52,11 @@ class AsyncStreamLoop(StreamLoop):
     async def _serve_all(self) -> None:
         await self._ended.wait()
         if not self.unrecoverable:
-            for lane in list(self._lanes.values()):
-                if not self._outboxes[lane].streams:
+            for lane, outbox in list(self._outboxes.items()):
+                if not outbox.retire():
                     self._drop(lane)
-            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        while self._tasks and not self.unrecoverable:
+            await asyncio.wait(self._tasks.values(), return_when=asyncio.FIRST_COMPLETED)
 
     def _watch(self, fd: int, handler: Callable[[], None]) -> None:
         self._events.add_reader(fd, handler)
@@ -120,7 +121,7 @@ class AsyncStreamLoop(StreamLoop):
                     self._tasks[stream].cancel()
 
     def _stream(self, outbox: Outbox, batch: Batch) -> None:
-        if self._finished():
+        if self.unrecoverable:
             raise LaneClosed("this worker takes no more batches")
         stream = self._begin(outbox, batch)
         task = self._events.create_task(self._answer_stream(outbox, batch, stream))
@@ -164,7 +165,9 @@ class AsyncStreamLoop(StreamLoop):
             return  # its end is seen by the reader
         except (LaneError, ArenaError) as error:
             self._drop(outbox.lane, error)
-        if not self._finished():
+        if self._stopping and outbox.lane in self._outboxes and not outbox.streams:
+            self._drop(outbox.lane)
+        elif not self._finished():
             self._withdraw()
 
     def _outcome(

@@ -7,6 +7,7 @@ another model asked for the stream and has enough to read (`Hold`), until that h
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.ipc.lanes.arena import ArenaError
 from pytriton.ipc.lanes.gauge import Gauge
-from pytriton.ipc.lanes.lane import Lane, LaneError, LaneSilent
+from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
 from pytriton.ipc.lanes.lane_messages import (
     Batch,
     BatchBegun,
@@ -69,6 +70,17 @@ class Outbox:
     def send(self, message: FromWorker) -> None:
         """Send what no credit is given for."""
         self.lane.send(message)
+
+    def retire(self) -> bool:
+        """Have the proxy send no more batches, as this worker retires; return False if the lane can just be closed.
+
+        What comes before the proxy has heard it is to be served: with the lane, all streams on it would end.
+        """
+        if not self.streams:
+            return False
+        with contextlib.suppress(LaneClosed, LaneError):  # who sends the next part is told
+            self.send(Room(0))
+        return True
 
     def heard(self, message: FromProxy | FromWorker) -> Batch | None:
         """Take note of what the proxy says; return a batch for the caller to begin.

@@ -28,6 +28,9 @@ class StreamLoop(Loop):
         self._outboxes: dict[Lane, Outbox] = {}
 
     def _welcome(self, lane: Lane) -> None:
+        if self._finished():  # the proxy was told of this worker too late: it asks again
+            self._drop(lane)
+            return
         try:
             self._outboxes[lane] = self._outbox(lane)
         except (LaneClosed, LaneError) as error:

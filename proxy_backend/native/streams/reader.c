@@ -7,6 +7,7 @@
 #include "proxy/life.h"
 #include "streams/holds.h"
 #include "streams/losses.h"
+#include "streams/retiring.h"
 #include "streams/shared.h"
 #include "streams/telling.h"
 #include "wire/protocol.h"
@@ -257,10 +258,11 @@ static LaneState heard(Streams *streams, Reader *message)
     if (message->malformed)
         return fault(streams->lane, "malformed message", tag);
     if (text_is(tag, ROOM_NAME)) {
-        if (number < 1) /* else its batches would wait for ever */
+        if (number < 1 && !(number == 0 && streams->room > 0)) /* else its batches would wait for ever */
             return fault(streams->lane, "the worker has room for less than one batch", tag);
         pthread_mutex_lock(&streams->lock);
         streams->room = number;
+        streams->retires = number == 0;
         pthread_cond_broadcast(&streams->changed);
         pthread_mutex_unlock(&streams->lock);
         return LANE_OK;
@@ -307,6 +309,8 @@ void *read_lane(void *argument)
             state = look_around(streams);
         if (state != LANE_OK)
             break;
+        if (streams->retires)
+            streams = streams_part(streams);
     }
     if (streams_lost(streams, state == LANE_CLOSED && unread ? LANE_UNREAD : state)) {
         Proxy *proxy = streams->proxy;

@@ -1,6 +1,29 @@
+#define _GNU_SOURCE
 #include "streams/shared.h"
 
 #include <stdlib.h>
+#include <time.h>
+
+Streams *streams_new(Proxy *proxy)
+{
+    Streams *streams = calloc(1, sizeof *streams);
+    if (streams == NULL)
+        return NULL;
+    streams->bell = bell_new();
+    if (streams->bell == NULL) {
+        free(streams);
+        return NULL;
+    }
+    streams->proxy = proxy;
+    streams->until_returned = proxy->model->details;
+    pthread_mutex_init(&streams->lock, NULL);
+    pthread_condattr_t clock;
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&streams->changed, &clock);
+    pthread_condattr_destroy(&clock);
+    return streams;
+}
 
 void streams_free(Streams *streams)
 {

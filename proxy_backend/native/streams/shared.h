@@ -1,4 +1,4 @@
-/* The state that the threads of streams.c and reader.c share. */
+/* The state that the threads of streams.c and reader.c share; its beginning and its end. */
 #ifndef PYTRITON_SHARED_H
 #define PYTRITON_SHARED_H
 
@@ -28,12 +28,15 @@ struct Streams {
     int64_t uncredited;
     uint64_t looked_ns;
     bool ticking;
+    bool retires; /* the worker takes nothing more on this lane */
     Bell *bell;
     uint32_t held; /* requests */
     Metrics metrics;
     Sender sender;
 };
 
+/* NULL: there is no memory, or no descriptor. */
+Streams *streams_new(Proxy *proxy);
 /* Called without the lock, when no reader runs. */
 void streams_free(Streams *streams);
 

@@ -26,27 +26,6 @@
 #include <string.h>
 #include <time.h>
 
-Streams *streams_new(Proxy *proxy)
-{
-    Streams *streams = calloc(1, sizeof *streams);
-    if (streams == NULL)
-        return NULL;
-    streams->bell = bell_new();
-    if (streams->bell == NULL) {
-        free(streams);
-        return NULL;
-    }
-    streams->proxy = proxy;
-    streams->until_returned = proxy->model->details;
-    pthread_mutex_init(&streams->lock, NULL);
-    pthread_condattr_t clock;
-    pthread_condattr_init(&clock);
-    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-    pthread_cond_init(&streams->changed, &clock);
-    pthread_condattr_destroy(&clock);
-    return streams;
-}
-
 /* With the lock held. */
 static void add(Streams *streams, Flight *flight)
 {
@@ -63,7 +42,7 @@ static char *start_reader(Streams *streams)
     streams->lane = streams->proxy->lane;
     streams->room = streams->uncredited = 0;
     streams->held = 0;
-    streams->ticking = false;
+    streams->ticking = streams->retires = false;
     lane_set_patience(streams->lane, 0);
     streams->reading = start_thread(&streams->reader, 0, read_lane, streams);
     if (streams->reading)

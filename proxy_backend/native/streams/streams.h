@@ -4,8 +4,6 @@
 
 #include "proxy/proxy.h"
 
-/* NULL: there is no memory, or no descriptor. */
-Streams *streams_new(Proxy *proxy);
 /* Get a lane, unless there is one, and a thread that reads what comes on it. Returns NULL, or why no worker will come
  * any more, for free(). */
 char *streams_attach(Streams *streams);

@@ -24,6 +24,7 @@ A decoupled model answers a batch many times, and its worker may have several un
       │◀────────────────────────────────────────────────────────│
       │        BatchPart(id, responses) …, then BatchDone(id)   │
       │        BatchParts(parts)      of several at once        │
+      │        Room(0)                it retires: no more here  │
       │◀────────────────────────────────────────────────────────│
       │  Credit(parts)        so many have gone to tritonserver │
       │  Cancel(id, request)  nobody waits for its answers      │

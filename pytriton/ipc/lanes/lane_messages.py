@@ -145,7 +145,10 @@ class BatchFailed(_LaneMessage, frozen=True):
 
 
 class Room(_LaneMessage, frozen=True):
-    """worker → proxy: so many batches may be under way at once (decoupled models)."""
+    """worker → proxy: so many batches may be under way at once (decoupled models).
+
+    0, after there was room: this worker retires. It answers what it has, and the next batch goes over another lane.
+    """
 
     batches: int
 

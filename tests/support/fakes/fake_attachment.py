@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import socket
 from typing import Any
 
@@ -42,6 +43,11 @@ class FakeAttachment:
 
     def attach_early(self) -> Lane | None:
         return self.attach()
+
+    def part(self) -> FakeAttachment:
+        parted = copy.copy(self)
+        self.lane = None
+        return parted
 
     def drop(self) -> None:
         if self.lane is not None:

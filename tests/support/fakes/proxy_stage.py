@@ -146,6 +146,12 @@ class Proxy:
         self._threads[-1].start()
         return senders
 
+    @property
+    def flights(self) -> int:
+        """How many batches are under way on the present lane."""
+        lane = self.streams._lane
+        return 0 if lane is None else len(lane.flights)
+
     def executed(self) -> None:
         """Wait until all calls of execute have returned."""
         for thread in self._threads:

@@ -359,6 +359,49 @@ def test_streams_are_finished_when_their_model_gets_along_with_fewer_workers() -
         eventually(lambda: len(model.instances) == 1, "the others have ended")
 
 
+@pytest.mark.parametrize("how", ["scaled", "exchanged"])
+def test_no_stream_fails_where_a_worker_leaves_under_load(
+    daemon: RunningDaemon, serve: Serve, how: str
+) -> None:
+    if how == "scaled" and daemon.config.proxy == "python":
+        pytest.skip("tritonserver ends the process of an instance that it gets along without")
+
+    async def infer(requests: Any) -> AsyncIterator[list[Any]]:
+        for i in range(requests[0]["n"].item()):
+            await asyncio.sleep(0.02)
+            yield [{"y": np.full_like(request["n"], i)} for request in requests]
+
+    options = {"instances": 2} if how == "scaled" else {"max_batches": 20}
+    model = serve(infer, max_batch_size=0, **options)
+    answered: list[list[int]] = []
+    over = threading.Event()
+
+    def ask_on(n: int) -> None:
+        while not over.is_set():
+            answered.append(_ask(daemon, model, n, batching=False))
+            assert answered[-1] == list(range(n))
+
+    def count_on() -> None:
+        wanted = len(answered) + 20
+        eventually(lambda: len(answered) >= wanted, "streams run")
+
+    lengths = range(5, 50, 5)  # each of another one: so new ones come while others run
+    with ThreadPoolExecutor(len(lengths)) as threads:
+        asking = [threads.submit(ask_on, n) for n in lengths]
+        try:
+            pids = {one.pid for one in model.instances}
+            if how == "scaled":
+                count_on()
+                model.scale(1)
+            else:
+                eventually(lambda: pids.isdisjoint(one.pid for one in model.instances), "exchanged")
+            count_on()
+        finally:
+            over.set()
+        for one in asking:
+            one.result()
+
+
 def test_unrecoverable_in_a_generator_stops_the_daemon() -> None:
     def infer(requests: Any) -> Iterator[list[Any]]:
         yield [{"y": request["n"]} for request in requests]

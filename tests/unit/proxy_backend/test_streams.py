@@ -111,7 +111,7 @@ def test_a_batch_that_was_not_read_goes_to_the_next_worker(make: Callable[..., P
     proxy = make()
     (sender,) = proxy.begin()
     first = proxy.worker()
-    eventually(lambda: proxy.streams._flights, "it is sent")
+    eventually(lambda: proxy.flights, "it is sent")
     proxy.lose(first)
     worker = proxy.worker(1)
     batch = batch_of(worker)
@@ -231,7 +231,7 @@ def test_a_batch_that_takes_too_long_is_asked_about(
 
 
 BREACHES: dict[str, Callable[[int], list[FromWorker]]] = {
-    "no room": lambda _: [Room(0)],
+    "no room": lambda _: [Room(-1)],
     "another batch": lambda number: [BatchBegun(number + 1)],
     "begun twice": lambda number: [BatchBegun(number), BatchBegun(number)],
     "answered before it began": lambda number: [BatchPart(number, [ANSWER])],

@@ -1,0 +1,122 @@
+"""A worker with streams that retires, at the Python proxy: they go on, and the next batch goes elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from support.fakes.fake_stub import FINAL, Sender
+from support.fakes.lane_worker import Hangup
+from support.fakes.proxy_stage import Proxy, Stage, batch_of, requests
+from support.running import eventually
+
+from pytriton.ipc import messages
+from pytriton.ipc.lanes.lane import Lane, LaneClosed
+from pytriton.ipc.lanes.lane_messages import (
+    Batch,
+    BatchBegun,
+    BatchDone,
+    BatchPart,
+    BatchReturned,
+    FromProxy,
+    ResponseDetails,
+    ResponseRef,
+    Room,
+)
+
+ANSWER = ResponseRef([])
+LAST = ResponseRef([], None, ResponseDetails(final=True))
+
+
+def ended(sender: Sender) -> bool:
+    return bool(sender.sent) and sender.sent[-1][1] == FINAL
+
+
+def finish(worker: Lane, number: int) -> None:
+    worker.send(BatchPart(number, [LAST]))
+    worker.send(BatchDone(number, []))
+
+
+def gone(worker: Lane) -> bool:
+    """Hear what the proxy says until it hangs up."""
+    try:
+        while True:
+            worker.receive()
+    except LaneClosed:
+        return True
+
+
+@pytest.mark.parametrize("until_returned", [False, True])
+def test_its_streams_go_on_while_the_next_batch_goes_elsewhere(
+    make: Callable[..., Proxy], until_returned: bool
+) -> None:
+    proxy = make(until_returned=until_returned)
+    (first,) = proxy.begin()
+    retiring = proxy.worker()
+    one = batch_of(retiring)
+    retiring.send(Room(0))
+    retiring.send(BatchBegun(one.id))
+    retiring.send(BatchPart(one.id, [ANSWER]))
+    if until_returned:
+        retiring.send(BatchReturned(one.id))
+    proxy.executed()
+    (second,) = proxy.begin()
+    worker = proxy.worker(1)
+    other = batch_of(worker)
+    worker.send(BatchBegun(other.id))
+    if until_returned:
+        worker.send(BatchReturned(other.id))
+    proxy.executed()
+    finish(worker, other.id)
+    eventually(lambda: ended(second), "it is answered")
+    assert not ended(first)
+    finish(retiring, one.id)
+    assert gone(retiring)
+    assert first.sent == [({}, 0), ({}, FINAL)]
+    assert second.sent == [({}, FINAL)]
+
+
+def test_a_lane_without_streams_is_let_go(make: Callable[..., Proxy]) -> None:
+    proxy = make()
+    proxy.streams.attach()
+    proxy.worker().send(Room(0))
+    assert gone(proxy.attachment.workers[0])
+    (sender,) = proxy.begin()
+    worker = proxy.worker(1)
+    batch = batch_of(worker)
+    worker.send(BatchBegun(batch.id))
+    finish(worker, batch.id)
+    eventually(lambda: ended(sender), "it is answered")
+
+
+def test_the_dispatcher_is_asked_about_the_worker_that_was_lost(stage: Stage) -> None:
+    """Not about the one that came after it."""
+    lanes: list[Lane] = []
+
+    def retires(lane: Lane, message: FromProxy) -> None:
+        if not isinstance(message, Batch):
+            raise Hangup
+        lanes.append(lane)
+        lane.send(Room(0))
+        lane.send(BatchBegun(message.id))
+
+    def answers(lane: Lane, message: FromProxy) -> None:
+        if isinstance(message, Batch):
+            lane.send(BatchBegun(message.id))
+            finish(lane, message.id)
+
+    stage.verdicts.append(messages.Verdict("fail", "it died"))
+    stage.worker(retires, lambda lane: lane.send(Room(4)))
+    model = stage.load(decoupled=True)
+    (first,) = requests("a")
+    model.execute([first])
+    stage.worker(answers, lambda lane: lane.send(Room(4)))
+    (second,) = requests("b")
+    model.execute([second])
+    eventually(lambda: ended(second.sender), "it is answered")
+    lanes[0].hang_up()
+    eventually(lambda: ended(first.sender), "it is answered, too")
+    assert [one.worker for one in stage.heard(messages.LaneLost)] == ["w0"]
+    told = first.sender.sent[-1][0]
+    assert isinstance(told, tuple)
+    assert told[0] == "it died [request id: a]"
