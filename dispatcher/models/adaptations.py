@@ -87,7 +87,7 @@ class Adaptations:
 
     def _is_current(self, registration: Registration) -> bool:
         current = self._served.names.get(registration.spec.name)
-        may_be = not (self._stopping or self._held)
+        may_be = self._server.placed.is_set() and not (self._stopping or self._held)
         return current is registration and self._server.ready and may_be
 
     async def _make(self, name: str, change: Callable[[], Awaitable[object]]) -> bool:

@@ -48,14 +48,14 @@ class Patience:
         self._deadline = asyncio.get_running_loop().time() + limit_s
 
     async def until_up(self) -> None:
-        """Return when tritonserver is up.
+        """Return when tritonserver is up, and no other one is about to take its place.
 
         Raises:
             RemoteFailure: it was not in time, or the daemon stops.
         """
         while True:
             change = self._server.news.next
-            if self._server.ready:
+            if self._server.ready and self._server.placed.is_set():
                 return
             if self._server.ends:
                 raise RemoteFailure(ErrorKind.UNAVAILABLE, f"{self._what}: the daemon is stopping")

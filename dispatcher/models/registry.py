@@ -203,10 +203,8 @@ class Registry(ServedModels):
             text = f"model {name} was replaced by somebody else meanwhile; look, and try again"
             raise RemoteFailure(ErrorKind.EXISTS, text)
         if previous is None:
-            raise RemoteFailure(
-                ErrorKind.INVALID,
-                f"model {name} has not been replaced since it was first registered: there is nothing to go back to",
-            )
+            text = f"model {name} has not been replaced since it was first registered: there is nothing to go back to"
+            raise RemoteFailure(ErrorKind.INVALID, text)
         check_devices(previous.spec)
         # What was on trial, and was taken back, is put back by a wish of its own.
         spec = msgspec.structs.replace(previous.spec, trial=None)
@@ -248,6 +246,7 @@ class Registry(ServedModels):
             RemoteFailure: no such model, it is being registered or unregistered now, or that is not wanted any more.
         """
         still()
+        await self._server.placed.wait()
         forgotten = await self.restoring.give_up(name)
         await self.adaptations.give_way(name)
         if not forgotten:
@@ -271,6 +270,7 @@ class Registry(ServedModels):
     ) -> None:
         """Stop serving a model that is not kept here, unless another one has its name by now."""
         name = registration.spec.name
+        await self._server.placed.wait()
         await self._serving.reservations.until_free(name)
         if self.names.get(name) is registration and not self.stopping:
             await self._serving.take_down(name, why)

@@ -257,6 +257,7 @@ class RepositoryModels:
         Raises:
             RemoteFailure: it is not served from a repository.
         """
+        await self._server.placed.wait()
         known = self._served(name)
         async with known.lock:
             self.known.mend(name)

@@ -61,6 +61,9 @@ class TritonServer:
         self._process: ServerProcess | None = None
         self._beside: ServerProcess | None = None  #: the other one, while one replaces another
         self._replacing = asyncio.Lock()
+        #: Cleared while another process is about to take this one's place, or is given up: no model shall change.
+        self.placed = asyncio.Event()
+        self.placed.set()
         self._backend = NATIVE_BACKEND if self.proxy_is_native else BACKEND
         self._gate = front.make_gate(self._backend) if gate.is_gated(config) else None
         self.vertex_model: str | None = None
@@ -106,9 +109,8 @@ class TritonServer:
         _log.info("tritonserver is ready", server_pid=self._process.pid, **urls)
         verbose = self._config.tritonserver_options.get("log-verbose", "0")
         if verbose not in ("0", "false"):
-            _log.warning(
-                "tritonserver's verbose log is on: it may slow inference", level_of_it=verbose
-            )
+            text = "tritonserver's verbose log is on: it may slow inference"
+            _log.warning(text, level_of_it=verbose)
         return {name for name in preload if states.get(name) == "READY"}
 
     @property
@@ -187,22 +189,25 @@ class TritonServer:
         async with self._replacing:
             former = self._running
             if former is None or not self.ready:
-                raise RemoteFailure(
-                    ErrorKind.UNAVAILABLE,
-                    f"tritonserver is {self.state.value}: wait, and try again",
-                )
-            loaded = await self._start_beside(preload)
-            successor, self._process, self._beside = self._beside, self._beside, former
-            assert successor is not None
+                text = f"tritonserver is {self.state.value}: wait, and try again"
+                raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
+            self.placed.clear()
             try:
-                await load_rest(loaded)
-                if not successor.running:
-                    raise ServerStartError(await successor.ended())
-            except BaseException:
-                self._process, self._beside = former, None
-                await successor.stop(0)
-                raise
-            self._front.let_in(successor.pid)
+                loaded = await self._start_beside(preload)
+                successor, self._process, self._beside = self._beside, self._beside, former
+                assert successor is not None
+                try:
+                    await load_rest(loaded)
+                    if not successor.running:
+                        raise ServerStartError(await successor.ended())
+                except BaseException:
+                    self._process, self._beside = former, None
+                    await successor.stop(0)
+                    raise
+                self._front.let_in(successor.pid)
+            finally:
+                self.placed.set()
+                self.news.tell()
             _log.info("tritonserver is replaced", server_pid=successor.pid, former_pid=former.pid)
             # It ends its connections within the grace period, then its core.
             await former.stop(self._config.grace_period_s + EXIT_GRACE_S)
@@ -299,9 +304,8 @@ class TritonServer:
         try:
             await self.unload(name)
         except RemoteFailure as failure:
-            _log.error(
-                "tritonserver keeps a model that is not served", model=name, reason=failure.text
-            )
+            text = "tritonserver keeps a model that is not served"
+            _log.error(text, model=name, reason=failure.text)
 
     async def repository_states(self) -> dict[str, str]:
         """Return the names of all models that it sees, served or not, with their states.
@@ -373,9 +377,8 @@ class TritonServer:
         for process in filter(None, (self._running, self._beside)):
             if process.started(pid):
                 return pid == process.pid
-        raise RemoteFailure(
-            ErrorKind.INVALID, f"process {pid} is no proxy: tritonserver did not start it"
-        )
+        text = f"process {pid} is no proxy: tritonserver did not start it"
+        raise RemoteFailure(ErrorKind.INVALID, text)
 
     @property
     def _running(self) -> ServerProcess | None:
@@ -388,13 +391,10 @@ class TritonServer:
     async def _ask(self, verb: str, what: str, question: Callable[[Admin], Awaitable[T]]) -> T:
         process = self._running
         if not self.ready or process is None:
-            raise ServerLost(
-                ErrorKind.UNAVAILABLE,
-                f"cannot {verb} {what}: tritonserver is {self.state.value}",
-            )
+            text = f"cannot {verb} {what}: tritonserver is {self.state.value}"
+            raise ServerLost(ErrorKind.UNAVAILABLE, text)
         try:
             return await question(process.admin)
         except (Refused, Unreached) as error:
-            raise RemoteFailure(
-                ErrorKind.LOAD_FAILED, f"tritonserver did not {verb} {what}: {error}"
-            ) from error
+            text = f"tritonserver did not {verb} {what}: {error}"
+            raise RemoteFailure(ErrorKind.LOAD_FAILED, text) from error

@@ -60,6 +60,7 @@ class FakeServer:
         unseen_s: for how long it has its models at a start before it is known to be up.
         gate_open: whether it says that it is ready.
         answers_for_s: for how long it answers requests of a model that it has been told to unload.
+        placed: as TritonServer's.
         hold_proxies: whether former proxies stay, as those do whose batches take long.
     """
 
@@ -78,6 +79,8 @@ class FakeServer:
     ) -> None:
         self.folder = folder
         self.news = News()
+        self.placed = asyncio.Event()
+        self.placed.set()
         self.models: dict[str, LoadedModel] = {}
         self.failures: set[str] = set()
         self.history: list[str] = []

@@ -23,6 +23,8 @@ class Server:
     def __init__(self) -> None:
         self.ready = self.ends = False
         self.news = News()
+        self.placed = asyncio.Event()
+        self.placed.set()
 
     def be(self, *, ready: bool = False, ends: bool = False) -> None:
         self.ready, self.ends = ready, ends

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.fakes.brain import Brain
+from support.fakes.fake_clients import model_spec
 from support.fakes.fake_server import Obstacle
 
 from pytriton.ipc import messages
@@ -320,3 +321,52 @@ def test_what_cannot_be_forgotten_serves_on(
     assert brain.kept()["m"].payloads == [b"old"]
     brain.served(brain.client.ask(messages.Rollback("m")))
     assert brain.kept()["m"].payloads == [b"first"]
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        (messages.Register(model_spec("m"), replace=True), "load m"),
+        (messages.Register(model_spec("n")), "load n"),
+        (messages.Scale("m", 2), "load m"),
+        (messages.Unregister("m"), "unload m"),
+        (messages.LoadFromRepository("n"), None),
+        (messages.UnloadFromRepository("n"), None),
+    ],
+    ids=["replace", "register", "scale", "unregister", "load", "unload"],
+)
+def test_models_do_not_change_while_another_tritonserver_takes_its_place(
+    brain: Brain, message: messages.AnyMessage, told: str | None
+) -> None:
+    """What only one of the two is told would be lost with it."""
+    brain.served(brain.client.register("m"))
+    brain.server.history.clear()
+    brain.server.placed.clear()
+    payloads = [b"callable"] if isinstance(message, messages.Register) else []
+    asked = brain.client.ask(message, payloads)
+    brain.advance(50.0)
+    assert (asked.answer, brain.server.history) == (None, [])
+    brain.server.placed.set()
+    brain.server.news.tell()
+    brain.answered(asked)
+    assert told is None or told in brain.server.history
+
+
+def test_nor_with_a_client_or_with_load(brain: Brain) -> None:
+    """A temporary model ends later, and the autoscaler waits."""
+    brain.served(brain.client.register("m", autoscale=messages.Autoscale(1, 4)))
+    other = brain.connect()
+    brain.served(other.register("n", temporary=True))
+    brain.server.history.clear()
+    brain.server.placed.clear()
+    other.end_process()
+    registration = brain.daemon.registry.by_name("m")
+    follow_load = brain.daemon.registry.adaptations.follow_load
+    assert not brain.loop.run(follow_load(registration, 3))
+    brain.advance(5.0)
+    assert (brain.server.history, brain.is_served("n")) == ([], True)
+    brain.server.placed.set()
+    brain.server.news.tell()
+    brain.settle()
+    assert brain.loop.run(follow_load(registration, 3))
+    assert brain.is_clean("n")

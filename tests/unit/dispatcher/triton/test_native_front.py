@@ -184,6 +184,7 @@ def test_another_process_takes_its_place(tmp_path: Path) -> None:
 
         async def load_rest(loaded: set[str]) -> None:
             rest.append(loaded)
+            assert not one.server.placed.is_set()
             assert one.told["waiting"]
             assert one.server.check_proxy(former or 0)  # it still serves
             assert await one.server.repository_states() == {}  # of the other one
@@ -284,15 +285,19 @@ def test_a_replacement_that_fails_leaves_nothing(tmp_path: Path) -> None:
         await one.start()
         former = one.server.info().pid
         seen: list[int] = []
+        waiting: list[asyncio.Task[Any]] = []
 
         async def fail(loaded: set[str]) -> None:
             seen.append(one.server.info().pid or 0)
+            assert one.server.ready
+            waiting.append(asyncio.create_task(one.server.placed.wait()))
             for number in (1, 2):
                 (SHM / f"{one.prefix}{number}-region").touch()
             raise RuntimeError("a model cannot be loaded")
 
         with pytest.raises(RuntimeError):
             await one.server.replace({}, fail)
+        await waiting[0]
         assert seen != [former]
         assert not psutil.pid_exists(seen[0])
         assert one.server.info().pid == former
