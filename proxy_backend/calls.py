@@ -238,7 +238,8 @@ class _Wire:
                 try:
                     self._heard(self._connection.receive())
                 except LaneSilent:
-                    if not self._calls and not self._told:
+                    self._slots.give_back_idle()
+                    if not self._calls and not self._told and not self._slots.large:
                         self._connection.set_patience(None)
                 if time.monotonic() - self._looked_at > _TICK_S:
                     self._look_around()

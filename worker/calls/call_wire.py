@@ -17,8 +17,8 @@ from pytriton.ipc.calls.call_messages import Answer, AnswerRead, Call, CallDropp
 from pytriton.ipc.calls.call_slots import Slot, Slots
 from pytriton.ipc.errors import shown
 from pytriton.ipc.lanes import tensors
-from pytriton.ipc.lanes.arena import ArenaError
-from pytriton.ipc.lanes.lane import LaneClosed, LaneError
+from pytriton.ipc.lanes.arena import KEPT_S, ArenaError
+from pytriton.ipc.lanes.lane import LaneClosed, LaneError, LaneSilent
 from pytriton.ipc.lanes.lane_messages import TensorRef
 from pytriton.ipc.lanes.tensors import Array
 
@@ -138,8 +138,16 @@ class Wire:
 
     def _read(self) -> None:
         try:
+            waits = False  # for a while only: behind the last of many calls nothing may come
             while True:
-                message = self._connection.receive()
+                if self._slots.large != waits:
+                    waits = not waits
+                    self._connection.set_patience(KEPT_S if waits else None)
+                try:
+                    message = self._connection.receive()
+                except LaneSilent:
+                    self._slots.give_back_idle()
+                    continue
                 if isinstance(message, Answer):
                     self._answered(message)
                 elif isinstance(message, Retiring):

@@ -213,6 +213,7 @@ static void look_around(Calls *calls, uint64_t now_ns)
     bool same = models.size == calls->told.size &&
         (models.size == 0 || memcmp(models.data, calls->told.data, models.size) == 0);
     calls->looked_ns = now_ns;
+    slots_give_back_idle(&calls->slots);
     if (calls->worker && !models.failed && !(same && (count == 0 || now_ns - calls->told_ns < tell_again_ns))) {
         tell(calls, &models, count, now_ns);
         calls->told_ns = now_ns;
@@ -242,7 +243,7 @@ static bool is_busy(Calls *calls)
     pthread_mutex_lock(&calls->lock);
     bool busy = calls->count || calls->told.size;
     pthread_mutex_unlock(&calls->lock);
-    return busy;
+    return busy || slots_large(&calls->slots);
 }
 
 static void *read_all(void *argument)

@@ -1,12 +1,16 @@
 #define _GNU_SOURCE
 #include "lane/slots.h"
 
+#include "base/clock.h"
 #include "wire/protocol.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* A slot that has grown larger is not kept. */
+/* Bytes that stay for the next outputs, after what others are given back. A slot that has grown larger is not kept. */
+#ifndef KEPT_MS
+#define KEPT_MS 10000
+#endif
 static const uint64_t most_kept = 64 << 20;
 
 static void free_slot(Slot *slot)
@@ -30,6 +34,7 @@ void slots_close(Slots *slots)
         slots->free = slot->next;
         free_slot(slot);
     }
+    slots->kept = 0;
     pthread_mutex_unlock(&slots->lock);
 }
 
@@ -44,8 +49,10 @@ static Slot *free_slot_for(Slots *slots, uint64_t size)
             best = at;
     }
     Slot *slot = best ? *best : NULL;
-    if (slot)
+    if (slot) {
         *best = slot->next;
+        slots->kept -= slot->arena.size;
+    }
     pthread_mutex_unlock(&slots->lock);
     return slot;
 }
@@ -75,19 +82,10 @@ bool slot_announce(Slots *slots, Slot *slot)
     return slot->number != 0;
 }
 
-void slot_give_back(Slots *slots, Slot *slot)
+/* Free a slot that the worker may know. */
+static void forget(Slots *slots, Slot *slot)
 {
     int64_t number = slot->number;
-    arena_reset(&slot->arena);
-    pthread_mutex_lock(&slots->lock);
-    bool kept = !slots->closed && slot->arena.map && slot->arena.size <= most_kept;
-    if (kept) {
-        slot->next = slots->free;
-        slots->free = slot;
-    }
-    pthread_mutex_unlock(&slots->lock);
-    if (kept)
-        return;
     free_slot(slot);
     if (number) {
         Buffer message = {0};
@@ -96,5 +94,53 @@ void slot_give_back(Slots *slots, Slot *slot)
         put_int(&message, number);
         connection_send(slots->connection, &message);
         buffer_free(&message);
+    }
+}
+
+void slot_give_back(Slots *slots, Slot *slot)
+{
+    arena_reset(&slot->arena);
+    pthread_mutex_lock(&slots->lock);
+    bool kept = !slots->closed && slot->arena.map && slot->arena.size <= most_kept;
+    if (kept) {
+        slot->next = slots->free;
+        slot->free_since_ns = steady_ns();
+        slots->free = slot;
+        slots->kept += slot->arena.size;
+    }
+    pthread_mutex_unlock(&slots->lock);
+    if (!kept)
+        forget(slots, slot);
+}
+
+bool slots_large(Slots *slots)
+{
+    pthread_mutex_lock(&slots->lock);
+    bool large = slots->kept > most_kept;
+    pthread_mutex_unlock(&slots->lock);
+    return large;
+}
+
+void slots_give_back_idle(Slots *slots)
+{
+    uint64_t until_ns = steady_ns() - KEPT_MS * UINT64_C(1000000);
+    Slot *idle = NULL;
+    pthread_mutex_lock(&slots->lock);
+    for (Slot **at = &slots->free; *at && slots->kept > most_kept;) {
+        Slot *slot = *at;
+        if (slot->free_since_ns > until_ns) {
+            at = &slot->next;
+            continue;
+        }
+        *at = slot->next;
+        slots->kept -= slot->arena.size;
+        slot->next = idle;
+        idle = slot;
+    }
+    pthread_mutex_unlock(&slots->lock);
+    while (idle) {
+        Slot *next = idle->next;
+        forget(slots, idle);
+        idle = next;
     }
 }

@@ -1,4 +1,4 @@
-/* This end's memory on a connection: as many slots as outputs were ever unread at once. For any thread. */
+/* This end's memory on a connection: as many slots as outputs are unread at once, and some for the next ones. For any thread. */
 #ifndef PYTRITON_SLOTS_H
 #define PYTRITON_SLOTS_H
 
@@ -11,13 +11,15 @@
 typedef struct Slot {
     Arena arena;
     int64_t number; /* 0: the worker does not know it yet */
+    uint64_t free_since_ns;
     struct Slot *next;
 } Slot;
 
 typedef struct {
     Connection *connection;
-    pthread_mutex_t lock; /* guards the next two */
-    Slot *free;
+    pthread_mutex_t lock; /* guards the next three */
+    Slot *free; /* the one that has been so the shortest comes first */
+    uint64_t kept; /* bytes in these */
     bool closed;
 } Slots;
 
@@ -29,5 +31,8 @@ Slot *slot_take(Slots *slots, uint64_t size, char **failure);
 /* Announce a slot to the worker, once. False: no descriptors are left. */
 bool slot_announce(Slots *slots, Slot *slot);
 void slot_give_back(Slots *slots, Slot *slot);
+/* Whether more memory is free than stays for good; and give back what has been free for a while, if it is. */
+bool slots_large(Slots *slots);
+void slots_give_back_idle(Slots *slots);
 
 #endif

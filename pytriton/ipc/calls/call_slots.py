@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import msgspec
 
 from pytriton.ipc.calls.call_connection import MOST_MEMORIES, CallConnection
 from pytriton.ipc.calls.call_messages import Forget
-from pytriton.ipc.lanes.arena import Arena, ArenaError
+from pytriton.ipc.lanes.arena import KEPT_S, Arena, ArenaError
 from pytriton.ipc.lanes.lane import LaneClosed
 from pytriton.ipc.lanes.lane_messages import TensorRef
 
-#: A slot that has grown larger is given back after its call.
+#: Bytes that stay for the next calls. A slot that has grown larger is given back after its call.
 _MOST_KEPT = 64 << 20
 
 
@@ -22,6 +23,7 @@ class Slot:
     def __init__(self, number: int, arena: Arena) -> None:
         self.number = number
         self.arena = arena
+        self.free_since = 0.0
 
     def placed(self, ref: TensorRef) -> TensorRef:
         """Return where a tensor lies that was written into the arena, as the peer knows it."""
@@ -29,12 +31,13 @@ class Slot:
 
 
 class Slots:
-    """This end's memory on one connection: as many slots as calls were ever under way at once."""
+    """This end's memory on one connection: as many slots as calls are under way at once, and some for the next ones."""
 
     def __init__(self, connection: CallConnection) -> None:
         self._connection = connection
         self._lock = threading.Lock()
-        self._free: list[Slot] = []
+        self._free: list[Slot] = []  #: the one that has been free the longest comes first
+        self._kept = 0  #: bytes in these
         self._made = 0  #: those in use, too
         self._closed = False
 
@@ -47,7 +50,9 @@ class Slots:
         """
         with self._lock:
             if self._free:
-                return self._free.pop()
+                slot = self._free.pop()
+                self._kept -= slot.arena.backed
+                return slot
             if self._made == MOST_MEMORIES:
                 raise ArenaError(
                     f"{MOST_MEMORIES} calls are under way on one connection, and no more can be"
@@ -64,9 +69,33 @@ class Slots:
         """The call is over, and its tensors have been read."""
         slot.arena.reset()
         with self._lock:
-            if not self._closed and slot.arena.size <= _MOST_KEPT:
+            kept = not self._closed and slot.arena.size <= _MOST_KEPT
+            if kept:
+                slot.free_since = time.monotonic()
                 self._free.append(slot)
-                return
+                self._kept += slot.arena.backed
+        if not kept:
+            self._forget(slot)
+        elif self.large:
+            self.give_back_idle()
+
+    @property
+    def large(self) -> bool:
+        """Whether more memory is free than stays for good."""
+        return self._kept > _MOST_KEPT
+
+    def give_back_idle(self) -> None:
+        """Give back what has been free for a while, if that is much."""
+        idle = []
+        with self._lock:
+            until = time.monotonic() - KEPT_S
+            while self.large and self._free[0].free_since < until:
+                idle.append(self._free.pop(0))
+                self._kept -= idle[-1].arena.backed
+        for slot in idle:
+            self._forget(slot)
+
+    def _forget(self, slot: Slot) -> None:
         slot.arena.close()
         try:
             self._connection.send(Forget(slot.number))
@@ -80,5 +109,6 @@ class Slots:
         with self._lock:
             self._closed = True
             free, self._free = self._free, []
+            self._kept = 0
         for slot in free:
             slot.arena.close()

@@ -95,6 +95,32 @@ def test_a_slot_that_has_grown_large_is_given_back(
             ends[1].memory(slot.number, 1)
 
 
+def test_what_many_calls_needed_is_given_back_after_a_while(
+    ends: tuple[CallConnection, CallConnection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(call_slots, "_MOST_KEPT", 8 << 20)
+    slots = Slots(ends[0])
+
+    def use(count: int) -> None:
+        taken = [slots.take() for _ in range(count)]
+        for slot in taken:
+            slot.arena.allocate(2 << 20)
+        for slot in taken:
+            slots.give_back(slot)
+
+    use(10)
+    slots.give_back_idle()
+    assert slots.large  # more may come at once
+    monkeypatch.setattr(call_slots, "KEPT_S", -1.0)
+    slots.give_back_idle()
+    assert not slots.large
+    use(1)
+    ends[0].send(Retiring())
+    assert ends[1].receive() == Retiring()
+    assert len(ends[1]._memories) == 4
+    slots.close()
+
+
 def test_the_end_of_the_peer_is_seen_by_all_that_use_it(
     ends: tuple[CallConnection, CallConnection],
 ) -> None:

@@ -51,14 +51,23 @@ def flow_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _built("flow", ["calls/flow.c"], tmp_path_factory)
 
 
-def _built(name: str, parts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="session")
+def slots_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What keeps memory for outputs of calls, sanitized."""
+    parts = ["lane/slots.c", "lane/connection.c", "lane/memory.c", "lane/packet.c", "wire/*.c"]
+    return _built("slots", [*parts, "base/*.c"], tmp_path_factory, "-DKEPT_MS=200")
+
+
+def _built(
+    name: str, parts: list[str], tmp_path_factory: pytest.TempPathFactory, *flags: str
+) -> Path:
     """A program of these tests with so many files of the proxy, as patterns."""
     folder, target = sources(), tmp_path_factory.mktemp(name) / name
     files = [
         Path(__file__).with_name(f"{name}.c"),
         *[file for part in parts for file in folder.glob(part)],
     ]
-    return compile_program(target, [*_PROGRAM, f"-I{folder}"], files, ["-lpthread"])
+    return compile_program(target, [*_PROGRAM, *flags, f"-I{folder}"], files, ["-lpthread"])
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import tempfile
@@ -16,12 +17,13 @@ from support.running import eventually
 
 from pytriton.calls import ModelCall, Pending
 from pytriton.exceptions import CallError
+from pytriton.ipc.calls import call_slots
 from pytriton.ipc.calls.call_chain import Link, encode_chain
 from pytriton.ipc.calls.call_connection import CallConnection, socket_path
 from pytriton.ipc.calls.call_messages import MOVED, Answer, AnswerRead, Call, CallDropped, Retiring
 from pytriton.ipc.calls.call_slots import Slots
 from pytriton.ipc.lanes import tensors
-from pytriton.ipc.lanes.lane import LaneClosed
+from pytriton.ipc.lanes.lane import LaneClosed, LaneSilent
 from pytriton.ipc.lanes.lane_messages import RequestRef
 from pytriton.ipc.parameters import CHAIN_PARAMETER
 from pytriton.worker.calls import call_wire
@@ -85,6 +87,32 @@ def test_a_call_travels_with_its_inputs_and_comes_back_with_outputs(worker: Work
     assert delivery.outputs["y"].tolist() == [4]
     assert delivery.final
     assert proxy.receive() == AnswerRead(call.id)
+
+
+def test_what_many_calls_needed_is_given_back_in_silence(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing comes after the last of them."""
+    monkeypatch.setattr(call_slots, "_MOST_KEPT", 8 << 20)
+    monkeypatch.setattr(call_slots, "KEPT_S", 0.05)
+    monkeypatch.setattr(call_wire, "KEPT_S", 0.05)
+    proxy = worker.proxy()
+    inputs = {"x": np.zeros((1, 1 << 18), np.float64)}
+    pending = [worker.begin(inputs=inputs) for _ in range(10)]
+    for number in [received(proxy).id for _ in pending]:
+        proxy.send(Answer(number, [], True))
+    for one in pending:
+        assert one.wait(60) is not None
+    proxy.set_patience(0.05)
+
+    def forgotten() -> bool:
+        with contextlib.suppress(LaneSilent):
+            proxy.receive()
+        return len(proxy._memories) <= 4
+
+    assert len(proxy._memories) == 10
+    eventually(forgotten, "some are left")
+    assert proxy._memories
 
 
 def test_a_task_waits_without_blocking_its_loop(worker: Worker) -> None:
