@@ -322,8 +322,8 @@ def test_too_much_is_refused_both_ways(
 @pytest.mark.parametrize(
     ("encoding", "body", "code"),
     [
-        ("gzip", gzip.compress(b"{}"), 200),
-        ("gzip", gzip.compress(bytes(2 << 20)), 413),
+        ("gzip", gzip.compress(b"{}", mtime=0), 200),
+        ("gzip", gzip.compress(bytes(2 << 20), mtime=0), 413),
         ("gzip", b"{}", 400),
         ("br", b"{}", 415),
     ],
