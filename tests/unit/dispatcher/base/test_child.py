@@ -28,6 +28,7 @@ def test_a_child_that_cannot_be_watched_is_ended(
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(owner, name, fails)
+    others = set(psutil.Process().children())  # of tests before, in this process
     kill_on_death = KillOnDeath(Path("/dev/shm/pytriton-test-of-nothing-"))
 
     async def start() -> None:
@@ -44,6 +45,7 @@ def test_a_child_that_cannot_be_watched_is_ended(
 
     try:
         asyncio.run(start())
-        assert [child.pid for child in psutil.Process().children()] == [kill_on_death.pid]
+        children = set(psutil.Process().children()) - others
+        assert [child.pid for child in children] == [kill_on_death.pid]
     finally:
         kill_on_death.close()
