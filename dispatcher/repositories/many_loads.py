@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 import structlog
 
 from pytriton.dispatcher.models.registry import Registry
-from pytriton.dispatcher.repositories.model_records import ModelRecords
+from pytriton.dispatcher.repositories.model_records import ModelRecord, ModelRecords
 from pytriton.dispatcher.triton.server_process import ServerLost
 from pytriton.dispatcher.triton.tritonserver import TritonServer
 from pytriton.ipc.errors import RemoteFailure
@@ -94,7 +94,7 @@ class ManyLoads:
             if await self._try(name):
                 return
         known = self._known.of(name)
-        known.state = known.state if known.served_by else "failed"
+        _not_loaded(known, known.reason)
         _log.error("model of a repository was not loaded", model=name, reason=known.reason)
 
     async def _try(self, name: str) -> bool:
@@ -104,14 +104,20 @@ class ManyLoads:
         try:
             await self._load(name)
         except ServerLost as lost:
-            known.state, known.reason = known.state if known.served_by else "loading", lost.text
+            _not_loaded(known, lost.text, "loading")
             _log.warning("tritonserver has ended: a model is loaded again", model=name)
             return False
         except RemoteFailure as failure:
-            known.state, known.reason = known.state if known.served_by else "failed", failure.text
+            _not_loaded(known, failure.text)
             _log.error("model of a repository was not loaded", model=name, reason=failure.text)
         except Exception as error:  # whatever it is, the others are loaded
-            known.state = known.state if known.served_by else "failed"
-            known.reason = f"a fault of the daemon: {error!r}"
+            _not_loaded(known, f"a fault of the daemon: {error!r}")
             _log.exception("model of a repository was not loaded", model=name)
         return True
+
+
+def _not_loaded(known: ModelRecord, reason: str, state: str = "failed") -> None:
+    """Note why a model was not loaded; one that is served stays as it is."""
+    known.reason = reason
+    if not known.served_by:
+        known.state = state
