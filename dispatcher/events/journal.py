@@ -39,13 +39,14 @@ class Journal:
         try:
             if self._file < 0:
                 self._open()
-            if self._written and self._written + len(lines) > self._size:
-                self._rotate()
-            left = memoryview(lines)
-            while left:
-                count = os.write(self._file, left)
-                self._written += count
-                left = left[count:]
+            start = 0
+            while start < len(lines):
+                end = self._fits(lines, start)
+                if end == start:
+                    self._rotate()
+                else:
+                    self._write(memoryview(lines)[start:end])
+                    start = end
             os.fsync(self._file)
         except OSError:
             self.close()
@@ -75,7 +76,27 @@ class Journal:
         if self._written and not _ends_a_line(self._path):
             self._written += os.write(file, b"\n")
 
+    def _fits(self, lines: bytes, start: int) -> int:
+        """Return the end of the lines from `start` on that the file has room for.
+
+        A file without lines takes one, however long.
+        """
+        room = self._size - self._written
+        if len(lines) - start <= room:
+            return len(lines)
+        end = lines.rfind(b"\n", start, start + max(room, 0)) + 1
+        if end == 0 and self._written == 0:
+            end = lines.find(b"\n", start) + 1 or len(lines)
+        return end or start
+
+    def _write(self, left: memoryview) -> None:
+        while left:
+            count = os.write(self._file, left)
+            self._written += count
+            left = left[count:]
+
     def _rotate(self) -> None:
+        os.fsync(self._file)
         os.replace(self._path, self._former)
         self.close()
         self._open()
