@@ -269,8 +269,9 @@ def _refuse_remote(body: Body) -> None:
         contents = [(f"messages[{i}]", one.content) for i, one in enumerate(body.messages)]
     elif isinstance(body, ResponsesBody) and isinstance(body.input, list):
         contents = [
-            (f"input[{i}]", one.get("output", one.get("content")))
+            (f"input[{i}]", one.get(name))
             for i, one in enumerate(body.input)
+            for name in ("content", "output")  # the worker reads one of them, by the item's type
         ]
     for place, content in contents:
         for part in content if isinstance(content, list) else ():

@@ -117,6 +117,27 @@ def test_remote_urls_are_refused_unless_they_may_go_on() -> None:
     Rig([f"u{USAGE}\n{{}}"], remote_urls=True).run(passed)
 
 
+@pytest.mark.parametrize("kind", ["message", "function_call_output"])
+@pytest.mark.parametrize("read", ["content", "output"])
+def test_a_field_beside_it_hides_no_remote_url(kind: str, read: str) -> None:
+    """The item's type says which field the worker reads, whatever else the item has."""
+    hidden = [{"type": "input_image", "image_url": "http://169.254.169.254/"}]
+    item = {"type": kind, "role": "user", "content": [], "output": [], read: hidden}
+    rig = Rig([f"u{USAGE}\n{{}}"])
+
+    async def refused(client: Client) -> None:
+        status, _, text = await post(client, {"model": "m", "input": [item]}, "/v1/responses")
+        error = json.loads(text)["error"]
+        assert (status, error["code"], error["param"]) == (
+            400,
+            "remote_url_not_allowed",
+            "input[0]",
+        )
+        assert rig.asked == []
+
+    rig.run(refused)
+
+
 def test_too_many_requests_at_once() -> None:
     async def test(client: Client) -> None:
         hold = asyncio.Event()
