@@ -139,10 +139,11 @@ class Choice:
             known = {"id": made, "type": "function", "function": function}
             self._calls[call.index] = known
             return {"index": call.index, **known, "function": dict(function)}
-        if known["function"]["name"] is None:
-            known["function"]["name"] = call.name
+        piece = {"arguments": call.arguments}
+        if known["function"]["name"] is None and call.name is not None:
+            known["function"]["name"] = piece["name"] = call.name
         known["function"]["arguments"] += call.arguments
-        return {"index": call.index, "function": {"arguments": call.arguments}}
+        return {"index": call.index, "function": piece}
 
     @property
     def calls(self) -> list[dict[str, Any]]:

@@ -75,6 +75,7 @@ class _Body:
         self._counted = Counted()
         self._choice = Choice(request.id, 0)
         self._items: list[_Item] = []
+        self._said: _Item | None = None  #: the message, or reasoning, that goes on
         self._calls: dict[int, _Item] = {}
         self._repeated = _repeated(request.body)
 
@@ -104,7 +105,8 @@ class _Body:
 
     def _put(self, kind: str, text: str) -> str:
         said = ""
-        if not self._items or self._items[-1].kind != kind:
+        item = self._said
+        if item is None or item.kind != kind:
             prefix = "msg" if kind == "message" else "rs"
             fields: dict[str, Any] = {"id": self._item_id(prefix), "type": kind}
             if kind == "message":
@@ -112,8 +114,9 @@ class _Body:
             else:
                 fields["summary"] = []
             said += self._open(kind, fields)
-        self._items[-1].text.append(text)
-        return said + self._piece(self._items[-1], text)
+            item = self._said = self._items[-1]
+        item.text.append(text)
+        return said + self._piece(item, text)
 
     def _call(self, call: ToolCall) -> str:
         said = ""
@@ -128,6 +131,8 @@ class _Body:
             }
             said += self._open("function_call", fields)
             item = self._calls[call.index] = self._items[-1]
+        elif item.fields["name"] is None:
+            item.fields["name"] = call.name
         item.text.append(call.arguments)
         return said + (self._piece(item, call.arguments) if call.arguments else "")
 
@@ -135,12 +140,16 @@ class _Body:
         return f"{prefix}_{self._request.id.partition('_')[2]}{len(self._items)}"
 
     def _open(self, kind: str, fields: dict[str, Any]) -> str:
-        said = self._close()
+        """Begin an item. It ends what was said before, but no call: pieces of calls may come between each other."""
+        said = self._closed(self._said) if self._said else ""
+        self._said = None
         self._items.append(_Item(len(self._items), kind, fields))
         return said + self._opened(self._items[-1])
 
     def _close(self) -> str:
-        return self._closed(self._items[-1]) if self._items else ""
+        """Close all items that are open."""
+        left = [*self._calls.values(), *([self._said] if self._said else [])]
+        return "".join(self._closed(item) for item in sorted(left, key=lambda item: item.index))
 
     def _opened(self, item: _Item) -> str:
         return ""

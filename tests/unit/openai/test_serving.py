@@ -214,6 +214,41 @@ def test_responses() -> None:
     ]
 
 
+def test_calls_whose_pieces_are_mixed_are_told_whole() -> None:
+    """Agents run a tool when its item is done: with all of its arguments, and its name."""
+
+    def mixing(request: ChatRequest) -> Iterator[Any]:
+        yield Delta(tool_calls=(ToolCall(name="f"), ToolCall(index=1)))
+        yield Delta(tool_calls=(ToolCall(arguments='{"a":'),))
+        yield "I "
+        yield Delta(tool_calls=(ToolCall(name="g", arguments='{"b":2}', index=1),))
+        yield "look"
+        yield Delta(tool_calls=(ToolCall(arguments="1}"),))
+
+    body = {"input": "x"}
+    whole = Response.model_validate(body_of(texts_of(mixing, asked("responses", body))))
+    expected = [("f", '{"a":1}'), ("g", '{"b":2}')]
+    calls: list[Any] = [one for one in whole.output if one.type == "function_call"]
+    assert [(one.name, one.arguments) for one in calls] == expected
+    assert whole.output_text == "I look"
+    events = events_of(texts_of(mixing, asked("responses", {**body, "stream": True})))
+    for index, (name, arguments) in enumerate(expected):
+        mine = [one for one in events if one.get("output_index") == index]
+        assert "".join(one["delta"] for one in mine if "delta" in one) == arguments
+        told, done = mine[-2:]
+        assert told["type"] == "response.function_call_arguments.done"
+        assert (told["name"], told["arguments"]) == (name, arguments)
+        assert done["type"] == "response.output_item.done"
+        assert (done["item"]["name"], done["item"]["arguments"]) == (name, arguments)
+        assert [one["type"] for one in mine].count(done["type"]) == 1
+    said = [one["type"] for one in events if one.get("output_index") == 2]
+    assert said.count("response.output_item.added") == said.count("response.output_item.done") == 1
+    assert [one["sequence_number"] for one in events] == list(range(len(events)))
+    streamed = events_of(texts_of(mixing, asked("chat", {**HELLO, "stream": True})))
+    sent = [call for one in streamed for call in one["choices"][0]["delta"].get("tool_calls", ())]
+    assert [one["function"].get("name") for one in sent if one["index"] == 1] == [None, "g"]
+
+
 def test_errors_of_the_callable_and_of_the_request() -> None:
     def refusing(request: ChatRequest) -> Iterator[str]:
         yield "a"
