@@ -38,6 +38,8 @@ _logger = logging.getLogger("pytriton.fleet.on_ray")
 _LOOK_S = 0.5
 #: Until the loop, which is to end, has ended.
 _LOOP_ENDS_S = 60.0
+#: Requests that are known to be withdrawn.
+_WITHDRAWN = 100
 
 
 class Controller:
@@ -102,6 +104,8 @@ class Controller:
         """
         new = msgspec.msgpack.decode(spec, type=messages.ModelSpec)
         with self._lock:
+            if request and request in self._state.withdrawn:
+                return f"the registration of model {new.name!r} was withdrawn"
             former = self._state.models.get(new.name)
             if former is not None and request and former.request == request:
                 return ""
@@ -121,10 +125,16 @@ class Controller:
         return ""
 
     def withdraw(self, name: str, request: str) -> None:
-        """Want again what there was before `register` with this request, if that is still what is wanted."""
+        """Want again what there was before `register` with this request, if that is still what is wanted.
+
+        A `register` with it that comes later changes nothing.
+        """
         with self._lock:
+            if request not in self._state.withdrawn:
+                self._state.withdrawn = [*self._state.withdrawn, request][-_WITHDRAWN:]
             model = self._state.models.get(name)
             if model is None or model.request != request or model.taken_back:
+                self._save()
                 return
             why = "who registered it has given up"
             with self._change(name):

@@ -96,6 +96,27 @@ def test_a_first_registration_that_is_withdrawn_is_gone(fleet: Fleet) -> None:
     assert len(fleet.cluster.places) == 4
 
 
+@pytest.mark.parametrize("how", [None, CANARY])
+def test_a_registration_that_comes_after_its_withdrawal_changes_nothing(
+    fleet: Fleet, how: Canary | None
+) -> None:
+    """Both wait for the lock, in threads; and Ray asks once more for what was under way when the controller died."""
+    fleet.controller.withdraw("m", "two")
+    fleet.controller = fleet.begin()
+    assert "withdrawn" in replace(fleet, b"v2", "two", how)
+    assert versions(fleet) == [b"v1", b"v0"]
+    fleet.register(b"p", name="x", request="three")
+    fleet.controller.withdraw("x", "three")
+    fleet.controller = fleet.begin()
+    assert "withdrawn" in fleet.register(b"p", name="x", request="three")
+    fleet.steps()
+    assert list(fleet.controller._state.models) == ["m"]
+    assert replace(fleet, b"v2", "four", how) == ""
+    for number in range(200):
+        fleet.controller.withdraw("m", f"another {number}")
+    assert len(fleet.begin()._state.withdrawn) == 100
+
+
 def test_a_registration_amid_a_rollout_that_is_withdrawn_leaves_the_old_version(
     fleet: Fleet,
 ) -> None:
