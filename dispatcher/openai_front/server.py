@@ -149,8 +149,14 @@ class Front:
         """Return the model that is asked for; the request counts to its caller's quota from now on.
 
         Raises:
-            APIError: there is no such, it does not serve that, or the quota is used up
+            APIError: none is asked for, there is no such, it does not serve that, or the quota is used up
         """
+        if not name:
+            raise APIError(
+                "Missing required parameter: 'model'.",
+                param="model",
+                code="missing_required_parameter",
+            )
         found = self._shown(asking.caller, name)
         if asking.caller is not None:
             asking.caller.admit()

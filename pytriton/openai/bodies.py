@@ -32,6 +32,8 @@ _Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 _Token = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 _Stop = Union[str, Annotated[list[str], Meta(max_length=64)], None]
 _Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
+#: A message of an assistant may be its calls of tools alone; OpenAI lets a function's answer be null.
+_MAY_SAY_NOTHING = ("assistant", "function")
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -49,6 +51,15 @@ class MessageBody(msgspec.Struct, frozen=True):
     tool_calls: Optional[list[dict[str, Any]]] = None
     tool_call_id: Optional[str] = None
     refusal: Optional[str] = None
+
+    def __post_init__(self) -> None:
+        """See that there is a content, where the role has to have one.
+
+        Raises:
+            ValueError: there is none, in msgspec's words for a field that has to be there
+        """
+        if self.content is None and self.role not in _MAY_SAY_NOTHING:
+            raise ValueError("Object missing required field `content`")
 
 
 class Body(msgspec.Struct, kw_only=True, frozen=True):

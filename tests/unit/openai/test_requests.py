@@ -41,6 +41,8 @@ WRONG: list[tuple[str, Any, str | None]] = [
     ("chat", {"messages": [USER], "max_tokens": -1}, "max_tokens"),
     ("chat", {"messages": "x"}, "messages"),
     ("chat", {"messages": [{"content": "x"}]}, "messages[0].role"),
+    ("chat", {"messages": [USER, {"role": "user"}]}, "messages[1].content"),
+    ("chat", {"messages": [{"role": "tool", "content": None}]}, "messages[0].content"),
     ("completions", {}, "prompt"),
     ("completions", {"prompt": [[1], -1]}, "prompt[1]"),
     ("embeddings", {"input": []}, "input"),
@@ -56,6 +58,18 @@ def test_wrong_fields_are_named(kind: str, body: Any, param: str | None) -> None
         read_body(body, BODIES[kind])
     assert caught.value.status == 400
     assert caught.value.param == param
+
+
+def test_an_assistant_may_have_said_nothing() -> None:
+    calls = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    said: list[Any] = [
+        {"role": "assistant", "tool_calls": calls},
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "function", "name": "f", "content": None},
+    ]
+    messages = chat_request("chat", {"messages": said}).messages
+    assert [len(one.tool_calls) for one in messages] == [1, 1, 0]
+    assert not any(one.parts for one in messages)
 
 
 @pytest.mark.parametrize(
@@ -191,6 +205,7 @@ def test_prompts() -> None:
         {"input": "x", "background": True},
         {"input": [{"type": "computer_call"}]},
         {"input": [{"type": "message", "role": "nobody", "content": "x"}]},
+        {"input": [{"role": "user"}]},
     ],
     ids=str,
 )

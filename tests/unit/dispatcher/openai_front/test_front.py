@@ -79,6 +79,9 @@ WRONG: list[tuple[Any, int, str]] = [
     (b'{"a":' + b"[" * 200_000, 400, "invalid_json"),
     ({**HELLO, "temperature": 3}, 400, "invalid_value"),
     ({**HELLO, "model": "nobody"}, 404, "model_not_found"),
+    ({**HELLO, "model": ""}, 400, "missing_required_parameter"),
+    ({"messages": HELLO["messages"]}, 400, "missing_required_parameter"),
+    ({"model": "m", "messages": [{"role": "user"}]}, 400, "missing_required_parameter"),
     (b" " * 2_000, 413, "request_too_large"),
 ]
 
