@@ -75,7 +75,7 @@ static int begun(GrpcStream *stream)
 {
     if (stream == NULL || stream->path.start)
         return 0;
-    if (!grpc_stream_check(stream))
+    if (!grpc_stream_check(stream) || !session_has_resets_left(stream))
         refuse(stream);
     else if (!session_tell(EVENT_BEGIN, stream))
         return NGHTTP2_ERR_CALLBACK_FAILURE;
@@ -172,20 +172,6 @@ static int frame_came(nghttp2_session *session, const nghttp2_frame *frame, void
     return 0;
 }
 
-static void count_reset(Connection *connection)
-{
-    Session *session = connection_state(connection);
-    uint64_t now = loop_now_ms(connection_loop(connection));
-    if (now - session->resets_since_ms >= 1000) {
-        session->resets_since_ms = now;
-        session->resets = 0;
-    }
-    if (++session->resets > connection_endpoint(connection)->limits->resets_per_s) {
-        refusals_count(REFUSED_RESETS);
-        nghttp2.session_terminate_session(session->session, NGHTTP2_ENHANCE_YOUR_CALM);
-    }
-}
-
 /* In whichever thread sends its last frame, or has heard of its end. Whoever that is holds a reference to the connection. */
 static int stream_closed(nghttp2_session *session, int32_t id, uint32_t error, void *user)
 {
@@ -202,7 +188,7 @@ static int stream_closed(nghttp2_session *session, int32_t id, uint32_t error, v
         connection_unref(user);
     }
     if (error != NGHTTP2_NO_ERROR && here)
-        count_reset(user);
+        session_count_reset(user);
     return 0;
 }
 

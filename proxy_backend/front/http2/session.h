@@ -86,6 +86,13 @@ void session_await_due(GrpcStream *stream);
 /* The session's `due`: a call may be. Without the lock. */
 void session_is_due(Timer *timer);
 
+/* ── resets.c; with the lock held, in the loop's thread ─────────────────────────────────────────────── */
+
+/* A call has been given up. */
+void session_count_reset(Connection *connection);
+/* Whether one more call may begin; else the stream's problem. */
+bool session_has_resets_left(GrpcStream *stream);
+
 /* ── headers.c ──────────────────────────────────────────────────────────────────────────────── */
 
 /* Take in a header; what is wrong with it goes into the stream's problem. False: there are too many, or there is no memory. */

@@ -1,7 +1,8 @@
 /* How long a client may let others wait: every wait for one ends, whatever else it sends meanwhile.
  *
  * As long as there are calls, their streams are looked at every so often; a look that nothing puts off. A stream on which the client has
- * to go on, and has done less than LIMITS_PROGRESS bytes of it since a look that is as long ago as the limit, is ended.
+ * to go on, and has done less than LIMITS_PROGRESS bytes of it since a look that is as long ago as the limit, is ended. The other
+ * streams stay: a proxy has calls of many clients on one connection. Only a connection of which nothing is left ends with its streams.
  */
 #include "http2/session.h"
 
@@ -47,11 +48,45 @@ static bool stalls(GrpcProgress *progress, bool awaited, uint64_t limit_ms, uint
     return now_ms - progress->looked_ms >= limit_ms;
 }
 
+static bool is_in_headers(const GrpcStream *stream)
+{
+    return stream->path.start == NULL; /* who is refused while they come is told so at their end */
+}
+
 static bool is_cut_off(const GrpcStream *stream)
 {
-    bool in_headers = stream->path.start == NULL && stream->problem.kind == PROBLEM_NONE;
     return !stream->held && !stream->late && !stream->finishing &&
-        (in_headers || stream->receiving || stream->needs_message);
+        (is_in_headers(stream) || stream->receiving || stream->needs_message);
+}
+
+/* What the client has begun on a stream does not come; the last look has found that. */
+static bool is_slow(const GrpcStream *stream, uint64_t limit_ms, uint64_t now_ms)
+{
+    return stream->coming.awaited && now_ms - stream->coming.looked_ms >= limit_ms;
+}
+
+/* End the streams that are slow, of which there are so many. */
+static void end_slow(Connection *connection, size_t slow, uint64_t now_ms)
+{
+    Session *session = connection_state(connection);
+    uint64_t limit_ms = connection_endpoint(connection)->limits->body_ms;
+    bool in_headers = false;
+    for (GrpcStream *stream = session->streams; stream; stream = stream->next)
+        in_headers |= is_slow(stream, limit_ms, now_ms) && is_in_headers(stream);
+    /* Nothing can come between headers, so nobody else gets on behind those that are cut off. */
+    if (in_headers || slow == session->stream_count) {
+        refusals_count(REFUSED_BODY_TIME);
+        nghttp2.session_terminate_session(session->session, NGHTTP2_NO_ERROR);
+        return;
+    }
+    for (GrpcStream *stream = session->streams; stream; stream = stream->next) {
+        if (!is_slow(stream, limit_ms, now_ms))
+            continue;
+        refusals_count(REFUSED_BODY_TIME);
+        problem_set(&stream->problem, PROBLEM_SLOW, "the message comes too slowly");
+        session_set_receiving(session, stream, false);
+        session_tell(EVENT_REFUSED, stream);
+    }
 }
 
 /* Look at all streams. */
@@ -59,9 +94,9 @@ static void look(Connection *connection, uint64_t now_ms)
 {
     Session *session = connection_state(connection);
     const Limits *limits = connection_endpoint(connection)->limits;
-    bool slow = false;
+    size_t slow = 0;
     for (GrpcStream *stream = session->streams; stream; stream = stream->next) {
-        slow |= stalls(&stream->coming, is_cut_off(stream) && !session->blocked, limits->body_ms, now_ms);
+        slow += stalls(&stream->coming, is_cut_off(stream) && !session->blocked, limits->body_ms, now_ms);
         /* Where the socket takes all, it is the stream's window that holds a message back. */
         bool unread = stream->begun && stream->first && !session->blocked;
         if (!stalls(&stream->going, unread, limits->unsent_ms, now_ms))
@@ -69,10 +104,8 @@ static void look(Connection *connection, uint64_t now_ms)
         refusals_count(REFUSED_UNSENT_TIME);
         nghttp2.submit_rst_stream(session->session, 0, stream->id, NGHTTP2_CANCEL);
     }
-    if (slow) {
-        refusals_count(REFUSED_BODY_TIME);
-        nghttp2.session_terminate_session(session->session, NGHTTP2_NO_ERROR);
-    }
+    if (slow)
+        end_slow(connection, slow, now_ms);
 }
 
 void session_timed_out(Connection *connection)

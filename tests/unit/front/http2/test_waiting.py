@@ -7,7 +7,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import islice, takewhile
+from itertools import count, islice, takewhile
 
 import grpc
 import pytest
@@ -60,16 +60,17 @@ def _message(size: int, given: bytes) -> bytes:
     [
         call(1) + frame(DATA, 0, 1, _message(100, b"abc")),
         call(1, flags=0),
+        call(1, flags=0, timeout=b"never"),
         call(1, b"/echo/Wants"),
     ],
-    ids=["message", "headers", "no-message"],
+    ids=["message", "headers", "refused-headers", "no-message"],
 )
 def test_pings_do_not_prolong_what_is_unfinished(start: Start, unfinished: bytes) -> None:
     """Headers that are cut off let nothing come between, so there the client says nothing more."""
     server = start("body_s=0.3", "header_s=0.3")
     with hello(server.port) as connection:
         connection.sendall(unfinished)
-        if unfinished == call(1, flags=0):
+        if unfinished[4] == 0:  # the first frame's flags
             rest(connection)
         else:
             with _pinging(connection):
@@ -77,6 +78,50 @@ def test_pings_do_not_prolong_what_is_unfinished(start: Start, unfinished: bytes
     counts = server.end()
     assert counts["body_time"] == 1
     assert counts["begun"] == counts["gone"]
+
+
+def test_a_message_that_does_not_come_ends_its_call_alone(start: Start) -> None:
+    """A proxy has calls of many clients on one connection; who stalls last is closed with it."""
+    server = start("body_s=0.3")
+    with hello(server.port) as connection:
+        said = frames(connection)
+        connection.sendall(call(1, b"/echo/Now") + frame(DATA, 0, 1, _message(1, b"x")))
+        assert (DATA, 1) in said
+        for i in (3, 5):
+            connection.sendall(call(i) + frame(DATA, 0, i, _message(100, b"abc")))
+        assert set(islice((one for one in said if one[0] in (RESET, GOAWAY)), 2)) == {
+            (RESET, 3),
+            (RESET, 5),
+        }
+        connection.sendall(frame(DATA, 0, 1, _message(1, b"y")))
+        assert next(one for one in said if one[0] in (DATA, GOAWAY)) == (DATA, 1)
+        connection.sendall(frame(DATA, 0, 1, _message(100, b"abc")))
+        assert GOAWAY in (kind for kind, _ in said)
+    counts = server.end()
+    assert counts["body_time"] == 3
+    assert counts["begun"] == counts["gone"] == 3
+
+
+def test_calls_that_are_given_up_end_no_others(start: Start) -> None:
+    """New ones are refused until the second is over."""
+    server = start("resets_per_s=20")
+    with hello(server.port) as connection:
+        said = frames(connection)
+        connection.sendall(call(1, b"/echo/Now") + frame(DATA, 0, 1, _message(1, b"x")))
+        assert (DATA, 1) in said
+        given_up = (call(i) + frame(RESET, 0, i, struct.pack(">I", 8)) for i in range(3, 63, 2))
+        connection.sendall(b"".join(given_up) + call(63, b"/echo/Now"))
+        assert (RESET, 63) in takewhile(lambda one: one[0] != GOAWAY, said)
+        connection.sendall(frame(DATA, 0, 1, _message(1, b"y")))
+        assert next(one for one in said if one[0] in (DATA, GOAWAY)) == (DATA, 1)
+        for i in count(65, 2):
+            connection.sendall(call(i, b"/echo/Now") + frame(DATA, 0, i, _message(1, b"z")))
+            answer = next(one for one in said if one in ((DATA, i), (RESET, i)))
+            if answer == (DATA, i):
+                break
+    counts = server.end()
+    assert counts["resets"] == 1
+    assert counts["begun"] == counts["gone"] >= 2
 
 
 def test_calls_end_when_their_time_is_over(start: Start) -> None:
