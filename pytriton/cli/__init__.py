@@ -9,10 +9,21 @@ the command that needs them.
 from __future__ import annotations
 
 
+def end_at_once(number: int, frame: object) -> None:
+    """End this process when it is interrupted before its command has begun: while modules are imported."""
+    import os
+
+    os.write(2, b"pytriton-daemon: interrupted\n")
+    os._exit(130)  # ExitCode.INTERRUPTED, which would have to be imported
+
+
 def main() -> None:
     """Run the command line (console script `pytriton-daemon`) and exit with its code."""
+    import signal
     import sys
 
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, end_at_once)
     if sys.argv[1:] in (["version"], ["--version"]):
         from pytriton.cli.version import print_version
 

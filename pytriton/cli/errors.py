@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import NoReturn, TypeVar
 
 import typer
 
+from pytriton.cli import end_at_once
 from pytriton.cli.annotations import resolved_parameters, show_parameters
 from pytriton.ipc.exit_codes import ExitCode
 
@@ -37,6 +39,10 @@ def command(function: _C) -> _C:
     @functools.wraps(function)
     def run(*args: object, **kwargs: object) -> None:
         try:
+            if (
+                signal.getsignal(signal.SIGINT) is end_at_once
+            ):  # from here on there may be something to undo
+                signal.signal(signal.SIGINT, signal.default_int_handler)
             function(*args, **kwargs)
         except CliError as error:
             _end(error.code, f"pytriton-daemon: {error}")
@@ -47,7 +53,7 @@ def command(function: _C) -> _C:
             # flushes standard output at its end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(ExitCode.OK) from None
-        except (typer.Exit, typer.Abort):
+        except (typer.Exit, typer.Abort, typer.BadParameter):  # typer's own, which it tells itself
             raise
         except Exception:
             traceback.print_exc()

@@ -47,6 +47,23 @@ def no_daemon(rundir: RuntimeDir) -> CliError:
     )
 
 
+def running_pid(rundir: RuntimeDir) -> int | None:
+    """Return the pid of the daemon in a directory, None when none runs.
+
+    Raises:
+        CliError: the directory is none, or another user's.
+    """
+    try:
+        return rundir.running_pid()
+    except OSError as error:
+        raise CliError(
+            ExitCode.USAGE,
+            f"cannot see whether a daemon runs in the runtime directory {rundir.path}: {error.strerror}. It has to "
+            "be a folder that belongs to the user who started the daemon; name that with --runtime-dir or "
+            f"{ENV_RUNTIME_DIR}.",
+        ) from None
+
+
 def former_end(rundir: RuntimeDir) -> str:
     """Return how the last daemon in this directory ended; empty when nothing is known of one."""
     from pytriton.dispatcher.base import last_exit
@@ -74,7 +91,7 @@ def ask(
     Raises:
         CliError: no daemon runs, it does not answer, or it refused.
     """
-    pid = rundir.running_pid()
+    pid = running_pid(rundir)
     if pid is None:
         raise no_daemon(rundir)
     try:
@@ -196,7 +213,7 @@ def stop(
     Raises:
         CliError: no daemon runs, or it has not ended within `timeout_s`.
     """
-    pid = rundir.running_pid()
+    pid = running_pid(rundir)
     if pid is None:
         raise no_daemon(rundir)
     try:

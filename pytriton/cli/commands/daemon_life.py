@@ -161,7 +161,7 @@ def restart(
     pinned = {**flags, "runtime_dir": str(rundir.path)}
     given = Given(pinned, config).over(kept(rundir))
     settings = given.load()  # before the stop: wrong settings leave the old daemon running
-    if rundir.running_pid() is not None:
+    if link.running_pid(rundir) is not None:
         typer.echo(f"stopped the daemon (pid {link.stop(rundir, timeout)})")
     _print_started(launch.run_detached(settings.config, given))
 
