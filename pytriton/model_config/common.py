@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.model_config.warmup import ModelWarmup, WarmupInput
 
@@ -70,6 +72,9 @@ class QueuePolicy:
             )
         for field in ("default_timeout_microseconds", "max_queue_size"):
             require_integer(getattr(self, field), field, minimum=0)
+        self.allow_timeout_override = require_bool(
+            self.allow_timeout_override, "allow_timeout_override"
+        )
 
 
 @dataclass
@@ -106,6 +111,7 @@ class DynamicBatcher:
             require_integer(getattr(self, field), field, minimum=0)
         for size in self.preferred_batch_size or ():
             require_integer(size, "preferred_batch_size", minimum=1)
+        self.preserve_ordering = require_bool(self.preserve_ordering, "preserve_ordering")
         self._validate_default_priority()
         self._validate_policies()
 
@@ -158,6 +164,13 @@ def require_integer(value: Any, field: str, *, minimum: int) -> int:
             f"The `{field}` must be greater or equal to {minimum}. Got {number}."
         )
     return number
+
+
+def require_bool(value: Any, field: str) -> bool:
+    """Return `value` as a bool; refuse all that is none: `"no"` and `"false"` would count as true."""
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    raise PyTritonBadParameterError(f"The `{field}` must be True or False, got {value!r}.")
 
 
 def _require_policy(policy: Any, field: str) -> None:

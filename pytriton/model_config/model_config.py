@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytriton.exceptions import PyTritonBadParameterError
-from pytriton.model_config.common import DynamicBatcher, require_integer
+from pytriton.model_config.common import DynamicBatcher, require_bool, require_integer
 from pytriton.model_config.pass_through import check_extra
 from pytriton.model_config.warmup import ModelWarmup
 
@@ -58,6 +58,8 @@ class ModelConfig:
 
         Called when the object is made and again when it is handed to Triton.
         """
+        for name in ("batching", "response_cache", "decoupled"):
+            setattr(self, name, require_bool(getattr(self, name), name))
         if self.batching:
             self.max_batch_size = require_integer(self.max_batch_size, "max_batch_size", minimum=1)
         if self.batcher is not None:

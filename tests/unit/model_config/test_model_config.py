@@ -42,9 +42,32 @@ def test_defaults_are_pytritons() -> None:
     assert pickle.loads(pickle.dumps(positional)) == positional
 
 
+def test_truth_values_are_true_or_false() -> None:
+    config = ModelConfig(batching=np.bool_(False), decoupled=np.bool_(True))  # type: ignore[arg-type]
+    assert config.batching is False
+    assert config.decoupled is True
+
+
+@pytest.mark.parametrize("name", ["batching", "response_cache", "decoupled"])
+@pytest.mark.parametrize("value", ["no", "false", 0, 1, None])
+def test_what_only_counts_as_true_or_false_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(
+        PyTritonBadParameterError, match=f"`{name}` must be True or False, got {value!r}"
+    ):
+        ModelConfig(**{name: value})
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (
+            lambda: DynamicBatcher(preserve_ordering="no"),  # type: ignore[arg-type]
+            "`preserve_ordering` must be True or False, got 'no'",
+        ),
+        (
+            lambda: QueuePolicy(allow_timeout_override=1),  # type: ignore[arg-type]
+            "`allow_timeout_override` must be True or False, got 1",
+        ),
         (
             lambda: ModelConfig(max_batch_size=0),
             "`max_batch_size` must be greater or equal to 1",
