@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import functools
 import importlib
 import os
 import threading
@@ -155,10 +156,26 @@ class _AioGrpc(_Grpc):
             await client.close()
 
 
+@functools.cache
+def _gevent() -> Any:
+    """Import gevent, and let every process that is forked from now on have what it needs of its own."""
+    gevent = importlib.import_module("gevent")
+
+    def renew() -> None:
+        # Before anything else: without it, the loop of the thread that forked waits for ever.
+        gevent.reinit()
+        for connection in list(_carried_over):
+            connection.renew()
+
+    os.register_at_fork(after_in_child=renew)
+    return gevent
+
+
 class _Http:
     """A connection for each thread that calls: gevent's sockets belong to the thread that made them."""
 
     def __init__(self, url: TritonUrl, tls: TlsOptions | None) -> None:
+        _gevent()
         self.url = url
         self.module: Any = importlib.import_module("tritonclient.http")
         self._context = None
@@ -167,11 +184,18 @@ class _Http:
         self._mine = threading.local()
         self._all: weakref.WeakSet[Any] = weakref.WeakSet()
         self._lock = threading.Lock()
+        _carried_over.add(self)
+
+    def renew(self) -> None:
+        """Let go of the parent's connections, in a forked child: an answer would reach either of the two."""
+        self._mine = threading.local()
+        self._all = weakref.WeakSet()
+        self._lock = threading.Lock()  # a thread that the child has not may have held it
 
     def call(
         self, method: str, timeout_s: float, arguments: dict[str, Any], headers: dict[str, str]
     ) -> Any:
-        gevent = importlib.import_module("gevent")
+        gevent = _gevent()
         client = self._client()
         # Not tritonclient's own time-outs: they count each wait for bytes anew.
         timer = gevent.Timeout.start_new(timeout_s)
@@ -217,6 +241,10 @@ class _Http:
         self._mine = threading.local()
         for client in clients:
             client.close()
+
+
+#: Those that a forked child has, too.
+_carried_over: weakref.WeakSet[_Http] = weakref.WeakSet()
 
 
 class _AioHttp:
