@@ -31,7 +31,7 @@ class PyTritonClientValueError(PyTritonClientError):
 
 
 class PyTritonClientInvalidUrlError(PyTritonClientValueError):
-    """A URL cannot be read, or has a scheme that is neither http, https, grpc nor grpcs."""
+    """A URL cannot be read, has a scheme that is none of ours, or one that what answers there does not speak."""
 
 
 class PyTritonClientTimeoutError(PyTritonClientError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
 from typing import Any, TypeVar
 
 from pytriton.client._inference.request import InferMethods, Request
@@ -117,6 +118,16 @@ class FuturesModelClient(InferMethods[Future[Outputs]], Closeable):
     def __enter__(self: Self) -> Self:
         self._require_open()
         return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close(
+            wait=kind is None
+        )  # nobody collects results after an exception, Ctrl-C above all
 
     def _infer(self, request: Request) -> Future[Outputs]:
         return self._submit(lambda: self._client._infer(request))

@@ -8,6 +8,7 @@ from pytriton.client._transport.failures import CallFailed, Kind
 from pytriton.client.exceptions import (
     PyTritonClientError,
     PyTritonClientInferenceServerError,
+    PyTritonClientInvalidUrlError,
     PyTritonClientModelUnavailableError,
     PyTritonClientTimeoutError,
     PyTritonClientTlsError,
@@ -42,6 +43,11 @@ def call_error(
     text = failure.text
     if failure.kind is Kind.TLS:
         return PyTritonClientTlsError(f"No secure connection to {url}: {text}. {_TLS_HINT}")
+    if failure.kind is Kind.NO_HTTP:
+        return PyTritonClientInvalidUrlError(
+            f"No HTTP answer at {url}: {text}. Is that the gRPC port? Then write grpc{url[len('http') :]}; otherwise "
+            "the port of HTTP, 8000 where no other was chosen."
+        )
     late = {
         Kind.TIMEOUT: f"{url} did not answer within the time ({text})",
         Kind.UNREACHABLE: f"cannot connect to {url}: {text}",

@@ -19,6 +19,7 @@ class Kind(enum.Enum):
     UNREACHABLE = "unreachable"  #: no connection; surely nothing was sent
     BROKEN = "broken"  #: the connection ended before the answer
     TLS = "tls"  #: no secure connection: trying again does not help
+    NO_HTTP = "no http"  #: what answers speaks another protocol: trying again does not help
     RESTRICTED = "restricted"  #: the endpoint wants the access token
     UNKNOWN_MODEL = "unknown model"  #: the server does not know the model, or not that version
     NOT_READY = "not ready"  #: the server knows the model, but it is not ready
@@ -69,12 +70,16 @@ _GRPC_TEXTS: Mapping[str, Kind] = {
 }
 #: Packages whose exceptions tell of connections, beside those that are OSErrors.
 _TRANSPORTS = frozenset({"aiohttp", "geventhttpclient"})
+#: Names of geventhttpclient's and aiohttp's exceptions for an answer that is no HTTP.
+_NO_HTTP = frozenset({"HTTPParseError", "ClientResponseError"})
 
 
 def describe(error: BaseException) -> CallFailed | None:
     """Return what an exception of tritonclient or of its transport means; None for any other."""
     if isinstance(error, CallFailed):
         return error
+    if type(error).__name__ in _NO_HTTP:
+        return CallFailed(Kind.NO_HTTP, "what answers there does not speak HTTP")
     message = getattr(error, "message", None)
     if callable(message) and hasattr(error, "status"):  # InferenceServerException
         return _server_said(str(message()), str(error.status() or ""))

@@ -21,7 +21,7 @@ _LONGEST_PAUSE_S = 0.5
 _GROWTH = 1.5
 
 #: Waiting longer does not mend these.
-_HOPELESS = frozenset({Kind.TLS, Kind.RESTRICTED})
+_HOPELESS = frozenset({Kind.TLS, Kind.NO_HTTP, Kind.RESTRICTED})
 
 
 def wait_for_server(servers: Servers, timeout_s: float) -> Steps[None]:
@@ -29,7 +29,7 @@ def wait_for_server(servers: Servers, timeout_s: float) -> Steps[None]:
 
     Raises:
         PyTritonClientTimeoutError: none does within the time
-        PyTritonClientTlsError, PyTritonClientInferenceServerError: none ever will
+        PyTritonClientTlsError, PyTritonClientInvalidUrlError, PyTritonClientInferenceServerError: none ever will
     """
 
     def check(server: Server, limit_s: float) -> Steps[None]:
@@ -54,7 +54,8 @@ def wait_for_model(servers: Servers, timeout_s: float, grace_s: float | None) ->
     Raises:
         PyTritonClientModelUnavailableError: a server answers, but does not have it ready
         PyTritonClientTimeoutError: no server answers
-        PyTritonClientTlsError, PyTritonClientInferenceServerError: waiting longer cannot help
+        PyTritonClientTlsError, PyTritonClientInvalidUrlError, PyTritonClientInferenceServerError: waiting
+            longer cannot help
     """
     yield from _wait(servers, servers.label, servers.check, timeout_s, grace_s)
 

@@ -75,6 +75,25 @@ def test_a_full_queue_blocks(fake: FakeTriton) -> None:
         assert [future.result(30)["y"].tolist() for future in futures] == [[1]] * 3
 
 
+def test_an_exception_in_the_block_waits_for_no_answer(fake: FakeTriton) -> None:
+    fake.gate.clear()
+    futures = []
+    with (  # noqa: PT012, the block is what is tested
+        pytest.raises(KeyboardInterrupt),
+        FuturesModelClient(fake.url, MODEL, max_workers=1) as client,
+    ):
+        futures += [client.infer_sample(X) for _ in range(3)]
+        fake.entered.acquire()
+        raise KeyboardInterrupt
+    assert not fake.gate.is_set()
+    assert not futures[0].done()
+    fake.gate.set()
+    assert futures[0].result(30)["y"].tolist() == [1]  # it was under way
+    for waiting in futures[1:]:
+        with pytest.raises(PyTritonClientClosedError):
+            waiting.result(30)
+
+
 def test_no_limits(fake: FakeTriton) -> None:
     fake.gate.clear()
     with FuturesModelClient(fake.url, MODEL, max_workers=None, max_queue_size=None) as client:
