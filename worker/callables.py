@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
 from pytriton.decorators.checking import misfit
 from pytriton.ipc import messages
+from pytriton.ipc.errors import shown
 from pytriton.ipc.payload import unpack
 from pytriton.ipc.wording import with_article
 
@@ -101,6 +102,10 @@ def _way_to(folders: list[str]) -> str:
     )
 
 
+#: What one wants who writes a generator.
+_DECOUPLED = "To answer piece by piece, register it with config=ModelConfig(decoupled=True)."
+
+
 def synchronous(infer: Infer) -> tuple[Infer, asyncio.AbstractEventLoop | None]:
     """Wrap what returns a coroutine, a generator or an asynchronous generator into a plain function.
 
@@ -130,6 +135,11 @@ async def _only_of_async(generator: Any) -> Any:
 def _only_of(items: list[Any]) -> Any:
     if len(items) != 1:
         raise ValueError(
-            f"the callable yielded {len(items)} times; a model that is not decoupled answers exactly once"
+            f"the callable yielded {len(items)} times; a model that is not decoupled answers exactly once. {_DECOUPLED}"
+        )
+    if isinstance(items[0], Mapping):
+        raise ValueError(
+            f"the callable is a generator, and yielded {shown(items[0])}; a model that is not decoupled yields one "
+            f"list with a dict for each request. {_DECOUPLED}"
         )
     return items[0]

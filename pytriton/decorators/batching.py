@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pytriton.decorators.outputs import named_outputs
 from pytriton.decorators.wrapping import Adapter, Decorator, Plan, decorate
 from pytriton.exceptions import PyTritonValidationError
+from pytriton.ipc.errors import shown
 from pytriton.proxy.pieces import Pieces
 from pytriton.proxy.types import Request
 
@@ -283,7 +284,7 @@ def split(outputs: dict[str, Any], sizes: list[int]) -> list[dict[str, Any]]:
     Without sizes (see `gather`) the outputs are the one response.
 
     Raises:
-        ValueError: an output's batch axis is not as long as the requests' together
+        ValueError: an output is no array, or its batch axis is not as long as the requests' together
     """
     if not sizes:
         return [outputs]
@@ -308,6 +309,12 @@ def _length(value: Any) -> int:
 
 
 def _wrong_sizes(outputs: dict[str, Any], total: int) -> ValueError:
+    for name, value in outputs.items():
+        if not hasattr(value, "shape"):  # its length counts something else: letters, say
+            return ValueError(
+                f"Output `{name}` is {shown(value)}, not a numpy array. Expected: an array with batch size {total}, "
+                "the number of rows of the inputs."
+            )
     found = ", ".join(
         f"{name}: {_length(value)}" if _length(value) >= 0 else f"{name}: no batch axis"
         for name, value in outputs.items()

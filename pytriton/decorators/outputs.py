@@ -38,12 +38,8 @@ def convert_output(
     if not isinstance(outputs, (list, tuple)):
         if isinstance(outputs, Mapping):  # e.g. a Request
             return dict(outputs)
-        raise PyTritonValidationError(
-            f"Unsupported output type {type(outputs)}. Return a dict of output name to numpy "
-            "array, or a list or tuple of arrays in the order of the model's outputs."
-        )
-    if model_config is None and wrapped is not None:
-        model_config = find_model_config(wrapped, instance)
+        raise _unsupported(outputs, wrapped, model_config or _config_of(wrapped, instance))
+    model_config = model_config or _config_of(wrapped, instance)
     if model_config is None or model_config.outputs is None:
         return {f"OUTPUT_{position}": value for position, value in enumerate(outputs, start=1)}
     names = [spec.name for spec in model_config.outputs]
@@ -53,6 +49,24 @@ def convert_output(
             f"{len(names)} configured ({', '.join(names)})."
         )
     return dict(zip(names, outputs))
+
+
+def _config_of(
+    wrapped: Callable[..., Any] | None, instance: Any | None
+) -> TritonModelConfig | None:
+    return None if wrapped is None else find_model_config(wrapped, instance)
+
+
+def _unsupported(
+    outputs: Any, wrapped: Callable[..., Any] | None, config: TritonModelConfig | None
+) -> PyTritonValidationError:
+    name, model = getattr(wrapped, "__name__", ""), getattr(config, "model_name", "")
+    by = (f" of {name}()" if name else "") + (f" (model {model})" if model else "")
+    missing = " Its `return` may be missing." if outputs is None else ""
+    return PyTritonValidationError(
+        f"Unsupported output type {type(outputs)}{by}.{missing} Return a dict of output name to numpy array, or a "
+        "list or tuple of arrays in the order of the model's outputs."
+    )
 
 
 def named_outputs(

@@ -33,6 +33,10 @@ _KINDS = (
 )
 #: A factory whose parameters all have defaults can be called with requests, and so is found out late.
 _FACTORY = " If it makes the callable, register it with factory=True."
+#: One that takes requests for an input, and returns what a callable with @batch returns.
+_UNDECORATED = (
+    " A callable that takes arrays by name and returns one dict is decorated with @batch."
+)
 
 
 class ResultError(Exception):
@@ -80,7 +84,7 @@ class ResultWriter:
         if type(results) is not list and not _is_list(results):
             raise ResultError(
                 f"Outputs returned by `{self._model}` model callable must be list of response dicts with "
-                f"numpy arrays. Got {shown(results)}.{_FACTORY if callable(results) else ''}"
+                f"numpy arrays. Got {shown(results)}.{_hint(results)}"
             )
         if len(results) != count:
             raise ResultError(
@@ -302,6 +306,12 @@ def _rows_of(whole: TensorRef, rows: Sequence[int]) -> list[TensorRef]:
         refs.append(TensorRef(whole.name, whole.datatype, shape, whole.memory, offset, size))
         offset += size
     return refs
+
+
+def _hint(results: Any) -> str:
+    if isinstance(results, Mapping):
+        return _UNDECORATED
+    return _FACTORY if callable(results) else ""
 
 
 def _is_list(results: Any) -> bool:

@@ -152,7 +152,16 @@ def test_sequences_get_default_names_without_a_server() -> None:
         (lambda x: {"y": x, "z": np.float32(1)}, ValueError, "z: no batch axis"),
         (lambda x: [x, x], PyTritonValidationError, "Outputs length different than config"),
         (lambda x: x, PyTritonValidationError, "Unsupported output type .*ndarray"),
-        (lambda x: None, PyTritonValidationError, "Unsupported output type .*NoneType"),
+        (
+            lambda x: None,
+            PyTritonValidationError,
+            r"Unsupported output type .*NoneType.* of <lambda>\(\) \(model .*`return` may be missing",
+        ),
+        (lambda x: {"y": 0.5}, ValueError, r"^Output `y` is float 0\.5, not a numpy array.*size 3"),
+        (lambda x: {"y": None}, ValueError, "^Output `y` is NoneType None, not a numpy array"),
+        (lambda x: {"y": "hello"}, ValueError, "^Output `y` is str 'hello', not a numpy array"),
+        (lambda x: {"y": [[1, 2], [3]]}, ValueError, r"^Output `y` is list \[\[1, 2\], \[3\]\]"),
+        (lambda x: {"y": x, "z": 1}, ValueError, "^Output `z` is int 1, not a numpy array"),
     ],
 )
 def test_wrong_outputs_are_refused(

@@ -89,6 +89,7 @@ def test_result_that_is_no_list(lanes: Lanes, results: Any) -> None:
     assert "must be list of response dicts with numpy arrays" in text
     assert f"Got {type(results).__name__}" in text
     assert "factory" not in text
+    assert ("decorated with @batch" in text) == isinstance(results, (dict, Request))
 
 
 def test_a_callable_instead_of_a_list_comes_from_a_forgotten_factory(lanes: Lanes) -> None:

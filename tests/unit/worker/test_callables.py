@@ -1,0 +1,52 @@
+"""Callables as functions: what a generator may yield where a model is not decoupled."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from pytriton.worker.callables import synchronous
+
+REQUESTS = [{"x": 1}, {"x": 2}]
+
+
+def piecewise(requests: Any) -> Iterator[Any]:
+    yield from requests
+
+
+def only_one(requests: Any) -> Iterator[Any]:
+    yield requests[0]
+
+
+async def only_one_later(requests: Any) -> AsyncIterator[Any]:
+    yield requests[0]
+
+
+def fitting(requests: Any) -> Iterator[Any]:
+    yield list(requests)
+
+
+@pytest.mark.parametrize(
+    ("infer", "words"),
+    [
+        (piecewise, r"yielded 2 times.*decoupled=True"),
+        (only_one, r"is a generator, and yielded dict \{'x': 1\}.*decoupled=True"),
+        (only_one_later, r"is a generator, and yielded dict.*decoupled=True"),
+    ],
+)
+def test_a_generator_hears_of_decoupled_models(infer: Any, words: str) -> None:
+    function, loop = synchronous(infer)
+    try:
+        with pytest.raises(ValueError, match=words):
+            function(REQUESTS)
+    finally:
+        if loop is not None:
+            loop.close()
+
+
+def test_a_generator_may_yield_once_what_a_function_returns() -> None:
+    function, loop = synchronous(fitting)
+    assert function(REQUESTS) == REQUESTS
+    assert loop is None
