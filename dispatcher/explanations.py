@@ -27,9 +27,7 @@ async def explanation(daemon: Daemon, asked: messages.Explain) -> messages.Expla
     name = asked.model
     events = daemon.event_log.about(name) if name else []
     waiting = (await daemon.figures.queues()).get(name)
-    beginning = daemon.registry.beginning(name)
-    infos = [*daemon.model_infos(), *([daemon.model_info(beginning)] if beginning else [])]
-    info = next((one for one in infos if one.name == name), None)
+    info = _info(daemon, name)
     if info is None and not events:
         daemon.registry.by_name(name)
     situation = Situation(
@@ -48,11 +46,22 @@ async def explanation(daemon: Daemon, asked: messages.Explain) -> messages.Expla
     return messages.Explanation(name, verdict, findings, events[len(events) - count :])
 
 
+def _info(daemon: Daemon, name: str) -> messages.ModelInfo | None:
+    beginning = daemon.registry.beginning(name)
+    infos = [*daemon.model_infos(), *([daemon.model_info(beginning)] if beginning else [])]
+    return next((one for one in infos if one.name == name), None)
+
+
+def _require_known(daemon: Daemon, name: str) -> None:
+    if _info(daemon, name) is None:
+        daemon.registry.by_name(name)
+
+
 async def events(daemon: Daemon, asked: messages.GetEvents) -> messages.EventList:
     """Return the events that were asked for.
 
     Raises:
-        RemoteFailure: there is no such kind.
+        RemoteFailure: there is no such kind, or nothing is known of such a model.
     """
     unknown = sorted(set(asked.kinds) - set(KINDS))
     if unknown:
@@ -60,9 +69,12 @@ async def events(daemon: Daemon, asked: messages.GetEvents) -> messages.EventLis
             ErrorKind.INVALID,
             f"there are no events of kind {', '.join(unknown)}; there are: {', '.join(KINDS)}",
         )
+    everything = await asyncio.to_thread(daemon.event_log.all)
+    if asked.model and all(event.model != asked.model for event in everything):
+        _require_known(daemon, asked.model)
     found = [
         event
-        for event in await asyncio.to_thread(daemon.event_log.all)
+        for event in everything
         if event.serial > asked.after
         and event.at >= asked.since
         and asked.model in (None, event.model)

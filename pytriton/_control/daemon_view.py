@@ -167,6 +167,7 @@ class DaemonView:
 
         Raises:
             PyTritonDaemonError: there is no such kind.
+            ModelNotFoundError: there is no such model, and never was one that is known of.
         """
         message = messages.GetEvents(model, list(kinds), since, after, limit)
         return self._ask(message, messages.EventList).events

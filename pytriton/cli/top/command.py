@@ -9,7 +9,9 @@ from pathlib import Path
 import typer
 
 from pytriton.cli import link
+from pytriton.cli.errors import CliError
 from pytriton.cli.top.feed import Feed
+from pytriton.ipc.exit_codes import ExitCode
 from pytriton.ipc.rates import SORTING, arranged
 
 
@@ -42,6 +44,12 @@ def run(
     time.sleep(interval_s)  # what happens meanwhile is what is shown
     figures, rows = feed.take()
     found = arranged(rows, order, containing)
+    if containing and not found:
+        there = ", ".join(sorted({row.model for row in rows})) or "none"
+        raise CliError(
+            ExitCode.REGISTRATION,
+            f"no model has {containing!r} in its name; registered models: {there}",
+        )
     if as_json:
         typer.echo(plain.as_json(figures, found, feed.seconds))
     else:

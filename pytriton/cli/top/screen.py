@@ -63,6 +63,7 @@ class TopApp(App[None]):
     """
     BINDINGS: ClassVar[list[Any]] = [
         Binding("q", "quit", "quit"),
+        Binding("ctrl+c", "quit", show=False, priority=True),  # wherever the cursor is
         Binding("s", "sort", "sort"),
         Binding("slash", "filter", "filter"),
         Binding("i", "instances", "inst"),

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from textual.pilot import Pilot
 from textual.widgets import DataTable, RichLog, Static
 
 from pytriton.cli.errors import CliError
+from pytriton.cli.top import command
 from pytriton.cli.top.cells import COLUMNS, columns_for
 from pytriton.cli.top.plain import as_json, print_table
 from pytriton.cli.top.screen import Question, TopApp
@@ -123,6 +125,16 @@ def test_keys_sort_filter_and_hide_instances() -> None:
         assert [row[0] for row in table(app)] == [HOSTILE, "digits"]
         await pilot.press("slash", *"dig", "enter")
         assert [row[0] for row in table(app)] == ["digits"]
+
+    on_screen(FakeFeed(TWO), play)
+
+
+@pytest.mark.parametrize("keys", [["q"], ["ctrl+c"], ["slash", "ctrl+c"]])
+def test_keys_quit(keys: list[str]) -> None:
+    async def play(app: TopApp, pilot: Pilot[None]) -> None:
+        await pilot.press(*keys)
+        await pilot.pause()
+        assert not app.is_running
 
     on_screen(FakeFeed(TWO), play)
 
@@ -267,6 +279,17 @@ def test_columns_go_where_there_is_no_room() -> None:
     assert widths == sorted(widths, reverse=True)
     titles = [one.title for one in columns_for(found, 10)]
     assert titles == [one.title for one in COLUMNS if not one.leaves]
+
+
+def test_a_name_that_no_model_has_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(command, "Feed", lambda rundir: FakeFeed(TWO))
+    wanted: dict[str, Any] = {"interval_s": 0.0, "order": "name", "once": True, "as_json": False}
+    with pytest.raises(CliError, match=r"no model has 'nope' in its name; .*: .*digits") as caught:
+        command.run(tmp_path, "nope", **wanted)
+    assert caught.value.code is ExitCode.REGISTRATION
+    command.run(tmp_path, "dig", **wanted)
 
 
 def test_on_paper_there_is_the_same(capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,6 +44,18 @@ def test_a_crash_loop_is_explained(brain: Brain) -> None:
     assert {"load_failed", "backoff", "crash_loop", "unready"} <= set(told)
 
 
+def test_events_of_a_model_that_never_was_are_an_error(brain: Brain) -> None:
+    _register(brain)
+    failed = brain.answered(brain.client.ask(messages.GetEvents("nope")))
+    assert isinstance(failed, messages.Failure)
+    assert "no model 'nope' is registered; registered models: m" in failed.text
+    none_such: Any = brain.answered(brain.client.ask(messages.GetEvents("m", ["crashed"])))
+    assert none_such.events == []
+    brain.answered(brain.client.ask(messages.Unregister("m")))
+    former: Any = brain.answered(brain.client.ask(messages.GetEvents("m")))
+    assert former.events
+
+
 def test_who_asked_is_told_and_what_failed(brain: Brain) -> None:
     _register(brain)
     brain.answered(brain.client.ask(messages.Scale("m", 2)))
