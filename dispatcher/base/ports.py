@@ -151,20 +151,40 @@ def port_holder(host: str, port: int) -> str | None:
     None when nobody does. A process of another user cannot be looked up without root's rights;
     that is said instead.
     """
+    pids = _holders(host, port)
+    known = [pid for pid in pids if pid is not None]
+    if known:
+        return _describe(known[0])
+    return "a process of another user or container" if pids else None
+
+
+def is_held_by(host: str, port: int, pid: int) -> bool:
+    """Tell whether a process and its descendants, and nobody else, listen on host:port."""
+
+    def belongs(holder: int) -> bool:
+        return pid == holder or any(one.pid == pid for one in psutil.Process(holder).parents())
+
+    holders = _holders(host, port)
+    try:
+        return bool(holders) and all(one is not None and belongs(one) for one in holders)
+    except psutil.Error:  # it has ended meanwhile
+        return False
+
+
+def _holders(host: str, port: int) -> list[int | None]:
+    """Return the processes that keep others from listening on host:port; None is one that cannot be looked up."""
     try:
         connections = psutil.net_connections(kind="tcp")
     except (psutil.Error, OSError):
-        return None
-    hidden = False
-    for connection in connections:
-        if connection.status != psutil.CONN_LISTEN or not connection.laddr:
-            continue
-        if connection.laddr.port != port or not _overlap(host, connection.laddr.ip):
-            continue
-        if connection.pid is not None:
-            return _describe(connection.pid)
-        hidden = True
-    return "a process of another user or container" if hidden else None
+        return []
+    return [
+        connection.pid
+        for connection in connections
+        if connection.status == psutil.CONN_LISTEN
+        and connection.laddr
+        and connection.laddr.port == port
+        and _overlap(host, connection.laddr.ip)
+    ]
 
 
 def _resolve(host: str, port: int, setting: str) -> tuple[int, tuple[object, ...]]:

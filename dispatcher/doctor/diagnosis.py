@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Callable
 
 from pytriton._clash import clashing_distribution
-from pytriton.dispatcher.base.ports import PortError, check_port_free
+from pytriton.dispatcher.base.ports import PortError, check_port_free, is_held_by
 from pytriton.dispatcher.doctor import machine_checks as machine
 from pytriton.dispatcher.doctor.check_result import Check, Status
 from pytriton.dispatcher.install import compiled_front, compiled_proxy
@@ -29,7 +29,7 @@ from pytriton.dispatcher.install.server_tree import LIBRARY_NAME, ServerTree
 from pytriton.dispatcher.install.wheel import PINNED
 from pytriton.dispatcher.settings import advisories
 from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.ipc.rundir import default_runtime_dir
+from pytriton.ipc.rundir import RuntimeDir, default_runtime_dir
 
 __all__ = ["Check", "Status", "checks_for", "run_checks"]
 
@@ -51,7 +51,15 @@ def checks_for(config: DaemonConfig) -> list[Check]:
         ports=ports,
         runtime_dir=config.rundir.path,
         exposed=advisories.exposed(config),
+        daemon=_running_daemon(config.rundir),
     )
+
+
+def _running_daemon(rundir: RuntimeDir) -> int | None:
+    try:
+        return rundir.running_pid()
+    except OSError:  # the check of the runtime directory says why
+        return None
 
 
 def run_checks(
@@ -61,6 +69,7 @@ def run_checks(
     ports: Mapping[str, int] | None = None,
     runtime_dir: Path | None = None,
     exposed: Sequence[str] = (),
+    daemon: int | None = None,
 ) -> list[Check]:
     """Return what the checks found.
 
@@ -70,6 +79,7 @@ def run_checks(
         ports: setting name to port, such as {"http_port": 8000}; port 0 is always fine.
         runtime_dir: the daemon's; by default the one that a start would choose.
         exposed: the ports that other machines may reach (`advisories.exposed`).
+        daemon: pid of the daemon that runs in the runtime directory: its ports are in use, as they should be.
     """
     choice = choice or ServerChoice()
     search = _search(choice)
@@ -82,7 +92,10 @@ def run_checks(
         ("proxy", partial(_check_proxy, choice)),
         ("front", partial(_check_front, choice)),
         ("cache", partial(_check_cache, choice)),
-        *((f"port {name}", partial(_check_port, host, name, port)) for name, port in _each(ports)),
+        *(
+            (f"port {name}", partial(_check_port, host, name, port, daemon))
+            for name, port in _each(ports)
+        ),
         (
             "runtime directory",
             lambda: machine.check_runtime_dir(runtime_dir or default_runtime_dir()),
@@ -315,9 +328,13 @@ def _check_cache(choice: ServerChoice) -> Check:
     return Check("cache", "ok", detail)
 
 
-def _check_port(host: str, name: str, port: int) -> Check:
+def _check_port(host: str, name: str, port: int, daemon: int | None) -> Check:
     try:
         check_port_free(host, port, name)
     except PortError as error:
+        if daemon is not None and is_held_by(host, port, daemon):
+            return Check(
+                f"port {name}", "ok", f"{host}:{port} is used by the daemon that runs here"
+            )
         return Check(f"port {name}", "problem", str(error), f"set {name} to another port, or to 0")
     return Check(f"port {name}", "ok", f"{host}:{port or 'any'} is free")

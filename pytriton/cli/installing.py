@@ -17,8 +17,6 @@ def check(config: DaemonConfig) -> list[Check]:
     """Run doctor's checks for a daemon with these settings."""
     from pytriton.dispatcher.doctor.diagnosis import checks_for
 
-    if config.rundir.running_pid() is not None:
-        say("a daemon runs in this runtime directory, so its ports are in use by it")
     return checks_for(config)
 
 

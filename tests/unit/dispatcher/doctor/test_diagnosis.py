@@ -75,6 +75,21 @@ def test_a_port_in_use_is_reported_with_its_holder(choice: ServerChoice, tmp_pat
     assert f"pid {os.getpid()}" in checks["port http_port"].detail
 
 
+@pytest.mark.parametrize("of_child", [False, True])
+def test_a_port_of_the_running_daemon_is_fine(
+    of_child: bool, choice: ServerChoice, tmp_path: Path
+) -> None:
+    """tritonserver's are its child's."""
+    daemon = os.getppid() if of_child else os.getpid()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ports = {"http_port": listener.getsockname()[1]}
+        checks = by_name(run_checks(choice, ports=ports, runtime_dir=tmp_path, daemon=daemon))
+        other = by_name(run_checks(choice, ports=ports, runtime_dir=tmp_path, daemon=1 << 22))
+    assert checks["port http_port"].status == "ok"
+    assert "is used by the daemon that runs here" in checks["port http_port"].detail
+    assert other["port http_port"].status == "problem"
+
+
 def test_known_faults_matter_where_others_reach_the_ports(
     choice: ServerChoice, tmp_path: Path
 ) -> None:
