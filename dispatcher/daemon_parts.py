@@ -105,7 +105,8 @@ class DaemonParts(ABC):
             self._kill_on_death,
             log_line,
         )
-        self._server = TritonServer(config, place, _front(config, place))
+        self._front = _front(config, place)
+        self._server = TritonServer(config, place, self._front)
 
     def _make_models(self, config: DaemonConfig, runtime: ServerRuntime, store: Store) -> None:
         self._library = lay_out_library(self.rundir)
@@ -161,7 +162,7 @@ class DaemonParts(ABC):
             config,
             self._library,
             self._kill_on_death,
-            describe=lambda: told_of(self.config, self._server, self.registry),
+            describe=lambda: told_of(self.config, self._front, self.registry),
             news=(self.registry.news, self._server.news),
         )
         self._status = DaemonStatus(

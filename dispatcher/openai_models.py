@@ -6,12 +6,12 @@ from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.openai_front.state import Answering, Served, State, Upstream
 from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.dispatcher.triton.tritonserver import TritonServer
+from pytriton.dispatcher.triton.front import Front
 
-__all__ = ["told_of"]
+__all__ = ["told_of", "upstream"]
 
 
-def told_of(config: DaemonConfig, server: TritonServer, registry: Registry) -> State:
+def told_of(config: DaemonConfig, front: Front, registry: Registry) -> State:
     """Return it, as it is now."""
     return State(
         Answering(
@@ -23,16 +23,21 @@ def told_of(config: DaemonConfig, server: TritonServer, registry: Registry) -> S
             keepalive_s=config.openai_keepalive_s,
             timeout_s=config.openai_timeout_s,
         ),
-        _upstream(config, server),
+        upstream(config, front),
         [_served(one) for one in registry if one.spec.openai is not None],
     )
 
 
-def _upstream(config: DaemonConfig, server: TritonServer) -> Upstream:
-    """Return the fastest way to tritonserver: the native front's unix socket where there is one, else loopback."""
-    if config.http_unix is not None:
-        return Upstream("http://tritonserver", config.http_unix, config.access_token)
-    return Upstream(server.info().http_url, None, config.access_token)
+def upstream(config: DaemonConfig, front: Front) -> Upstream:
+    """Return the way to tritonserver: a unix socket where there is one, else loopback.
+
+    The native front has one of its own for this, also where clients get no HTTP, or HTTP with TLS alone; and whoever
+    comes by a unix socket counts to no limit of an address.
+    """
+    socket = front.http_socket or config.http_unix
+    if socket is not None:
+        return Upstream("http://tritonserver", str(socket), config.access_token)
+    return Upstream(front.endpoints.urls()["http_url"], None, config.access_token)
 
 
 def _served(registration: Registration) -> Served:

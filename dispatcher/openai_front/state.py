@@ -18,7 +18,10 @@ READY, METRICS = b"ready\n", b"metrics\n"
 
 
 class Upstream(msgspec.Struct, frozen=True):
-    """The address of tritonserver's HTTP: `url`, or a unix socket. Its restricted endpoints ask for `token`."""
+    """The address of tritonserver's HTTP: `url`, or a unix socket. Its restricted endpoints ask for `token`.
+
+    Without a `url` there is none.
+    """
 
     url: str
     socket: Optional[str] = None

@@ -33,6 +33,10 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _GOOD_LIFE_S = 60.0
 #: What the process gets to tell its metrics in, and their most bytes.
 _METRICS_S, _METRICS_MOST = 1.0, 64 << 20
+_NO_HTTP = (
+    "the OpenAI API needs tritonserver's HTTP, which allow_http = false has switched off; the native front has HTTP "
+    "for it all the same: set front to native, or allow_http to true"
+)
 _read_metrics = msgspec.json.Decoder(list[Told]).decode
 
 
@@ -102,10 +106,12 @@ class OpenAIFront:
         """Listen, and keep a process running from now on: a model asks for it.
 
         Raises:
-            RemoteFailure: it cannot listen there
+            RemoteFailure: it cannot listen there, or could not ask tritonserver
         """
         if self._listener is not None:
             return
+        if not self._describe().upstream.url:
+            raise RemoteFailure(ErrorKind.INVALID, _NO_HTTP)
         try:
             self._listener = listening(self._address, self._port, "openai_port", backlog=_BACKLOG)
         except PortError as error:

@@ -124,6 +124,10 @@ class Front(Protocol):
     def endpoints(self) -> Endpoints:
         """The endpoints where clients reach the front."""
 
+    @property
+    def http_socket(self) -> Path | None:
+        """The unix socket of its HTTP for the daemon's own processes, whatever clients may use; None: it has none."""
+
     def settle(self) -> None:
         """Choose where it will listen.
 

@@ -39,6 +39,8 @@ from pytriton.ipc.errors import ErrorKind, RemoteFailure
 _BACKLOG = 4096
 #: For the dispatcher alone, one for each process.
 _ADMIN_SOCKET = "front-{}.sock"
+#: For the daemon's own processes, which ask models as clients do: with no more rights, but without TLS.
+_HTTP_SOCKET = "http.sock"
 
 
 class _Process(NamedTuple):
@@ -67,6 +69,7 @@ class NativeFront:
     def __init__(self, config: DaemonConfig, place: ServerPlace, program: NativeProgram) -> None:
         self._config = config
         self._place = place
+        self._http_path = place.models.parent / _HTTP_SOCKET
         self._program = program
         self._held = False
         self._starts = 0
@@ -78,6 +81,14 @@ class NativeFront:
     def use(self, config: DaemonConfig) -> None:
         """Take other settings for the next process; where it listens stays."""
         self._config = config
+
+    @property
+    def http_socket(self) -> Path | None:
+        """The private socket; None before `settle`, and where a former version of this process had none."""
+        for one in self._listening:
+            if one.path == self._http_path:
+                return one.path
+        return None
 
     def settle(self) -> None:
         """Listen on everything, from now on until `close`; raises PortError."""
@@ -92,6 +103,8 @@ class NativeFront:
             if path is not None:
                 listener = listening_at(Path(path), f"{name}_unix", backlog=_BACKLOG)
                 self._listening.append(Listening(name, listener, None, Path(path)))
+        own = listening_at(self._http_path, backlog=_BACKLOG)
+        self._listening.append(Listening("http", own, None, self._http_path))
         for cloud in clouds.served(config.tritonserver_options, os.environ):
             listener = listening(clouds.ADDRESS, cloud.port, cloud.setting, backlog=_BACKLOG)
             self._listening.append(Listening(cloud.protocol, listener, None))

@@ -24,6 +24,7 @@ class TritonFront:
 
     replaces = False
     vertex_needs_model = True
+    http_socket = None
 
     def __init__(self, config: DaemonConfig, place: ServerPlace) -> None:
         self._config = config

@@ -4,6 +4,7 @@ Layout (all names are short because a unix socket's path has at most 107 bytes):
 
     <runtime directory>/
       control.sock       ZeroMQ ROUTER of the dispatcher
+      http.sock          the native front's HTTP for the daemon's own processes
       daemon.lock        locked (flock) by the running dispatcher; holds its pid as text
       access_token       0600: what Triton's restricted endpoints ask for (ipc/access.py)
       l/<worker>.sock    the lane listener of one worker

@@ -22,6 +22,7 @@ from pytriton.dispatcher.install.compiled_front import NativeProgram
 from pytriton.dispatcher.install.server_choice import ServerChoice
 from pytriton.dispatcher.install.server_runtime import ServerRuntime
 from pytriton.dispatcher.install.server_tree import ServerTree
+from pytriton.dispatcher.openai_models import upstream
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton.front import SHM, ServerPlace, Unreached, new_shm_prefix
 from pytriton.dispatcher.triton.native_front import NativeFront
@@ -67,7 +68,8 @@ class Scene:
         return found
 
     async def says_ready(self) -> bool:
-        reader, writer = await asyncio.open_unix_connection(str(next(self.folder.glob("*.sock"))))
+        path = next(self.folder.glob("front-*.sock"))
+        reader, writer = await asyncio.open_unix_connection(str(path))
         writer.write(b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\n\r\n")
         status = await reader.readline()
         writer.close()
@@ -303,7 +305,7 @@ def test_a_replacement_that_fails_leaves_nothing(tmp_path: Path) -> None:
         assert one.server.info().pid == former
         await one.server.load("m", None)
         await one.server.show_ready()
-        assert [path.name for path in tmp_path.glob("*.sock")] == ["front-1.sock"]
+        assert [path.name for path in tmp_path.glob("front-*.sock")] == ["front-1.sock"]
         assert [path.name for path in SHM.glob(f"{one.prefix}*")] == [f"{one.prefix}1-region"]
 
     play(tmp_path, scene)
@@ -361,9 +363,11 @@ def test_what_it_is_told(tmp_path: Path) -> None:
             for listen in told["listen"]
         ]
         assert listen == [
-            ("http", "/c"), ("grpc", "/gc"), ("metrics", None), ("http", None), ("admin", None),
+            ("http", "/c"), ("grpc", "/gc"), ("metrics", None), ("http", None), ("http", None), ("admin", None),
         ]  # fmt: skip
-        assert (tmp_path / "http.sock").is_socket()
+        assert (tmp_path / "clients.sock").is_socket()
+        assert upstream(one.config, one.front).socket == str(tmp_path / "http.sock")
+        assert (tmp_path / "http.sock").stat().st_mode & 0o777 == 0o600
         assert one.front.endpoints.urls()["http_url"].startswith("https://")
 
     options = {
@@ -377,7 +381,7 @@ def test_what_it_is_told(tmp_path: Path) -> None:
     settings = {
         "http_certificate": "/c",
         "http_key": "/k",
-        "http_unix": str(tmp_path / "http.sock"),
+        "http_unix": str(tmp_path / "clients.sock"),
     }
     play(
         tmp_path,
@@ -388,4 +392,4 @@ def test_what_it_is_told(tmp_path: Path) -> None:
         restricted_endpoints=("model-repository",),
         **settings,
     )
-    assert not (tmp_path / "http.sock").exists()
+    assert not (tmp_path / "clients.sock").exists()
