@@ -10,8 +10,8 @@ import asyncio
 import enum
 import os
 import secrets
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -104,6 +104,33 @@ class KeptModels:
     async def amend(self, entry: Entry, **changes: object) -> None:
         """Have other fields of a kept model's specification count; `entry`: the model, as it is in memory."""
         finish(await _written(self._store.amend, entry, changes))
+
+    @asynccontextmanager
+    async def amending(
+        self, entry: Entry | None, undo: Callable[[], Awaitable[None]], **changes: object
+    ) -> AsyncIterator[None]:
+        """Have other fields count when the block has ended well; they are written before it begins.
+
+        So what cannot be kept is not even begun; what fails at the very end, `undo` takes back.
+
+        Args:
+            entry: the model, as it is in memory; None: it is not kept
+            undo: takes back what the block has done
+            changes: fields of its specification
+        """
+        if entry is None:
+            yield
+            return
+        prepared = await _written(self._store.amend, entry, changes)
+        try:
+            yield
+            try:
+                finish(prepared)
+            except RemoteFailure:
+                await undo()
+                raise
+        finally:
+            prepared.discard()
 
     async def previous(self, name: str) -> Entry | None:
         """Return what a model was before it was replaced, if it was."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 import structlog
@@ -308,16 +309,13 @@ class Registry(ServedModels):
         report: ReportProgress,
         autoscale: messages.Autoscale | None,
     ) -> None:
-        name, before = registration.spec.name, registration.spec.instances
+        former, kept = registration.spec, registration.entry() if registration.kept else None
+        name, before, grace_s = former.name, former.instances, self._config.grace_period_s
+        scale = partial(registration.scale, server=self._server, report=report, grace_s=grace_s)
         with self._serving.reservations.reserve(name):
-            await registration.scale(
-                instances, self._server, report, self._config.grace_period_s, autoscale
-            )
-            if registration.kept:
-                spec = registration.spec
-                await self._kept.amend(
-                    registration.entry(), instances=spec.instances, autoscale=spec.autoscale
-                )
+            undo = partial(scale, before, autoscale=former.autoscale)
+            async with self._kept.amending(kept, undo, instances=instances, autoscale=autoscale):
+                await scale(instances, autoscale=autoscale)
             registration.events.tell(
                 kinds.SCALED, numbers={"instances": instances, "before": before}
             )

@@ -20,10 +20,8 @@ _LIFE_SIGN_S = 1.0
 #: A connection that breaks so often is not that of a daemon which is being upgraded.
 _MOST_UPGRADES = 4
 
-_CODES = {
-    ErrorKind.UNAVAILABLE: ExitCode.NO_DAEMON,
-    ErrorKind.INTERNAL: ExitCode.FAULT,
-}
+#: A daemon that refuses for now is there: scripts that start one after NO_DAEMON must not hear that.
+_CODES = {ErrorKind.INTERNAL: ExitCode.FAULT}
 
 
 def runtime_dir(flag: Path | None) -> RuntimeDir:

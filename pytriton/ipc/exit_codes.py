@@ -26,7 +26,10 @@ class ExitCode(enum.IntEnum):
     ALREADY_RUNNING = 4, "A daemon already runs in the runtime directory."
     PORT_IN_USE = 5, "A port that tritonserver should listen on is not free."
     NO_SERVER = 6, "tritonserver or the proxy's Python is missing, or tritonserver does not start."
-    REGISTRATION = 7, "A model could not be registered, or there is no model of that name."
+    REGISTRATION = (
+        7,
+        "A model could not be registered or changed, or there is no model of that name.",
+    )
     #: EX_SOFTWARE of sysexits.h. A supervisor should start the whole service again.
     UNRECOVERABLE = 70, "A callable raised PyTritonUnrecoverableError: start the service again."
     #: 128 + SIGINT, as shells say it.

@@ -105,6 +105,34 @@ def test_what_cannot_be_scaled_is_told(brain: Brain) -> None:
     assert len(brain.alive()) == 3
 
 
+@pytest.mark.parametrize("instances", [1, 4])
+@pytest.mark.parametrize("fails", ["fsync", "replace"])
+def test_what_cannot_be_kept_is_not_scaled(
+    brain: Brain, monkeypatch: pytest.MonkeyPatch, fails: str, instances: int
+) -> None:
+    """A full disk refuses at the beginning, other faults of it at the very end."""
+    brain.served(brain.client.register("m", instances=2))
+    started = len(brain.workers)
+
+    def refuse(*what: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, fails, refuse)
+        failed = brain.client.ask(messages.Scale("m", instances))
+        brain.answered(failed)
+    assert "No space left on device" in failed.failure
+    if fails == "fsync":
+        assert len(brain.workers) == started
+    brain.advance(30.0)
+    assert len(brain.alive("m")) == len(brain.server.models["m"].proxies) == 2
+    assert brain.is_served("m")
+    assert brain.kept()["m"].spec.instances == 2
+    assert [*(brain.state / "models").glob("*.unfinished")] == []
+    brain.served(brain.client.ask(messages.Scale("m", 3)))
+    assert (len(brain.alive("m")), brain.kept()["m"].spec.instances) == (3, 3)
+
+
 def test_tritonserver_ends_and_has_all_models_again(brain: Brain) -> None:
     """Also those that it did not take at once; their workers notice nothing."""
     for name in ("a", "b", "c"):
