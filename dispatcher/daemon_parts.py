@@ -134,6 +134,7 @@ class DaemonParts(ABC):
             server=self._server,
             registry=self.registry,
             is_adopted=self._origin.handed is not None,
+            events=self.events,
         )
         self.model_control = ModelControl(self.registry, self.repository_models)
         self.index_watch = IndexWatch(self._server, self.registry, self.repository_models.known)
@@ -147,6 +148,10 @@ class DaemonParts(ABC):
             undo=self.repository_models.former_serves_on,
             events=self.events,
         )
+
+    def _unkept(self) -> list[str]:
+        """Return what the state directory does not take, a sentence each."""
+        return [text for text in (self.event_log.problem, self._sizes.problem) if text]
 
     def _make_status(self, config: DaemonConfig, runtime: ServerRuntime) -> None:
         self._readiness = Readiness(
@@ -209,6 +214,7 @@ class DaemonParts(ABC):
             shared=lambda: shared_entries.all_of(self.rundir.shared),
         )
         self._status.memory = self.memory.infos
+        self._status.unkept = self._unkept
         self.autoscaler = Autoscaler(
             self.registry,
             room=lambda: self.memory.room(machine_room()),

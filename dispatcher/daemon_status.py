@@ -38,6 +38,7 @@ class DaemonStatus:
         state_dir: where models and events are kept; "" when nothing is
         advice: a warning about the settings that holds for the daemon's life, if there is one
         memory: tells the budgets of memory
+        unkept: tells what cannot be kept in the state directory, and why
         vital: what the daemon cannot work without; none of them ends before the daemon does
     """
 
@@ -60,6 +61,7 @@ class DaemonStatus:
         self._tcp_problem = ""
         self.operations: list[str] = []
         self.memory: Callable[[], list[messages.MemoryInfo]] = list
+        self.unkept: Callable[[], list[str]] = list
         self.advice = advice
         self.vital: list[asyncio.Task[None]] = []
         self.state_dir = "" if config.ephemeral else str(config.state_path)
@@ -97,6 +99,9 @@ class DaemonStatus:
         problems = [
             self._watch.problem(),
             *self._registry.problems(),
+            *self._repository_models.problems(),
+            self._readiness.problem(),
+            *self.unkept(),
             self._openai.problem(),
             self._tcp_problem,
             self.advice,

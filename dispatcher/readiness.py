@@ -25,6 +25,9 @@ from pytriton.ipc.errors import RemoteFailure
 
 _log = structlog.get_logger(__name__)
 
+#: Names of models in one sentence.
+_MOST_NAMED = 5
+
 
 class Readiness:
     """Follows the models, and tells tritonserver when it may say that it is ready.
@@ -50,7 +53,21 @@ class Readiness:
         self._watch = watch
         self._announce = announce
         self.announced = False
-        self._withdrawn = False
+        self._withdrawn = self._is_shown = False
+
+    def problem(self) -> str:
+        """Return why tritonserver says that it is not ready, if models that could not be loaded keep it from that."""
+        failed = [*self._registry.restoring.failures(), *self._repository.known.failed]
+        if self._is_shown or self._withdrawn or self._when != "served" or not failed:
+            return ""
+        if not (self._tried and self._server.ready):
+            return ""
+        more = f" and {len(failed) - _MOST_NAMED} more" if len(failed) > _MOST_NAMED else ""
+        return (
+            f"tritonserver says that it is not ready, since models could not be loaded: "
+            f"{', '.join(failed[:_MOST_NAMED])}{more}. `pytriton-daemon explain {failed[0]}` says why; with the "
+            "setting ready_when = tried they would not count"
+        )
 
     async def withdraw(self) -> None:
         """Have tritonserver, and any other one that takes its place, say for good that it is not ready."""
@@ -67,6 +84,7 @@ class Readiness:
 
     async def _follow(self) -> None:
         while True:
+            self._is_shown = False
             await self._until(lambda: self._server.ready)
             await self._until(lambda: self._tried or self._when == "up" or not self._server.ready)
             if not self.announced and self._server.ready:
@@ -86,6 +104,7 @@ class Readiness:
         """Open the gate of this tritonserver; return when that has ended, or has to."""
         try:
             await self._server.show_ready()
+            self._is_shown = True
             _log.info("tritonserver says that it is ready")
         except RemoteFailure as failure:
             _log.error("tritonserver cannot be made to say that it is ready", reason=failure.text)

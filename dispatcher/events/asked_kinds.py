@@ -82,7 +82,7 @@ LOADED = Kind(
 NOT_LOADED = Kind(
     "not_loaded",
     "error",
-    "model was not loaded",
+    "model of a repository was not loaded",
     "A model of a model repository could not be served.",
     asked=True,
 )

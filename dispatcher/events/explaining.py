@@ -156,17 +156,12 @@ def _of_server(situation: Situation) -> Iterator[Finding]:
 
 
 def _of_model(situation: Situation) -> Iterator[Finding]:
-    info, name = situation.info, situation.name
+    info = situation.info
     if info is None:
         yield _not_served(situation)
         return
     if info.state == "failed":
-        why = info.error or "nobody knows why"
-        advice = (
-            f"{hint(why)} Then register it again, or forget it: pytriton-daemon unregister {name}."
-        )
-        text = f"it was registered before the daemon's start and could not be restored: {why}"
-        yield Finding("down", "restore", text, advice.strip())
+        yield _failed(info)
     elif info.state == "restoring":
         text = (
             "it was registered before the daemon's start; models are restored one after the other"
@@ -187,6 +182,18 @@ def _of_model(situation: Situation) -> Iterator[Finding]:
     if refused is not None and refused.kind == kinds.REFUSED.name and info.state != "ready":
         text = f"tritonserver refused it: {refused.reason}"
         yield Finding("down", "tritonserver", text, hint(refused.reason), refused.at)
+
+
+def _failed(info: messages.ModelInfo) -> Finding:
+    """Tell of a model that is kept, or lies in a model repository, and could not be served."""
+    why = info.error or "nobody knows why"
+    if info.served_by != "workers":
+        text = f"it lies in a model repository and could not be loaded: {why}"
+        then = f"Mend its files, then load it: pytriton-daemon repository load {info.name}."
+        return Finding("down", "repository", text, _joined(hint(why), then))
+    text = f"it was registered before the daemon's start and could not be restored: {why}"
+    then = f"Then register it again, or forget it: pytriton-daemon unregister {info.name}."
+    return Finding("down", "restore", text, _joined(hint(why), then))
 
 
 def _on_trial(info: messages.ModelInfo) -> Iterator[Finding]:
@@ -231,7 +238,10 @@ def _not_served(situation: Situation) -> Finding:
         return Finding("down", "unknown", "nothing is known of it", "Register it.")
     by = f" by {last.who}" if last.who else ""
     why = f": {last.reason}" if last.reason else ""
-    if last.kind in (kinds.NOT_REGISTERED.name, kinds.NOT_LOADED.name):
+    if last.kind == kinds.NOT_LOADED.name:
+        text = f"it could not be loaded from a model repository{by}{why}"
+        return Finding("down", "repository", text, hint(last.reason), last.at)
+    if last.kind == kinds.NOT_REGISTERED.name:
         return Finding(
             "down", "registration", f"its registration{by} failed{why}", hint(last.reason), last.at
         )

@@ -43,6 +43,13 @@ class KeptSizes:
         self._problem = ""
         self._writing = threading.Lock()
 
+    @property
+    def problem(self) -> str:
+        """What an administrator should look at; "" while all is well."""
+        if not self._problem:
+            return ""
+        return f"sizes of models cannot be kept in the state directory for the next start: {self._problem}"
+
     def read(self) -> dict[str, KnownSize]:
         """Return what is kept, by model."""
         try:

@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 
 import structlog
 
+from pytriton.dispatcher.events import kinds
+from pytriton.dispatcher.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.repositories.model_records import ModelRecord, ModelRecords
 from pytriton.dispatcher.triton.server_process import ServerLost
@@ -33,6 +35,7 @@ class ManyLoads:
         known: what is known of them
         server: that has to be up
         registry: serves those of workers
+        events: takes which could not be loaded, and why
     """
 
     def __init__(
@@ -41,7 +44,9 @@ class ManyLoads:
         known: ModelRecords,
         server: TritonServer,
         registry: Registry,
+        events: Events = LOG_ONLY,
     ) -> None:
+        self._events = events
         self._load = load
         self._known = known
         self._server = server
@@ -95,7 +100,7 @@ class ManyLoads:
                 return
         known = self._known.of(name)
         _not_loaded(known, known.reason)
-        _log.error("model of a repository was not loaded", model=name, reason=known.reason)
+        self._events.tell(kinds.NOT_LOADED, model=name, reason=known.reason)
 
     async def _try(self, name: str) -> bool:
         """Load a model, or have its record say why not; False: tritonserver has ended meanwhile."""
@@ -109,10 +114,11 @@ class ManyLoads:
             return False
         except RemoteFailure as failure:
             _not_loaded(known, failure.text)
-            _log.error("model of a repository was not loaded", model=name, reason=failure.text)
+            self._events.tell(kinds.NOT_LOADED, model=name, reason=failure.text)
         except Exception as error:  # whatever it is, the others are loaded
             _not_loaded(known, f"a fault of the daemon: {error!r}")
-            _log.exception("model of a repository was not loaded", model=name)
+            _log.exception("a fault of the daemon: a model of a repository was not loaded")
+            self._events.tell(kinds.NOT_LOADED, model=name, reason=known.reason)
         return True
 
 

@@ -78,9 +78,9 @@ class ModelRecords(dict[str, ModelRecord]):
             known.versions, known.steps = [], []
 
     @property
-    def failed(self) -> bool:
-        """Whether a model could not be loaded, and is not served by what was there before."""
-        return any(known.state == "failed" for known in self.values())
+    def failed(self) -> list[str]:
+        """The models that could not be loaded, and are not served by what was there before."""
+        return [name for name, known in self.items() if known.state == "failed"]
 
     def hand_over(self) -> list[RepositoryModelState]:
         """Return all of them, for the next version of the daemon."""
@@ -157,7 +157,8 @@ class ModelRecords(dict[str, ModelRecord]):
         return [] if known is None else sorted(set(known.steps))
 
     def infos(self, http_url: str) -> list[messages.ModelInfo]:
-        """Return what status shows of the models that tritonserver serves itself."""
+        """Return what status shows of the models that tritonserver serves itself, and of those that failed."""
+        registered = {one.spec.name for one in self._registry}
         return [
             messages.ModelInfo(
                 name=name,
@@ -166,11 +167,13 @@ class ModelRecords(dict[str, ModelRecord]):
                 instances=[],
                 url=f"{http_url}/v2/models/{name}" if http_url else "",
                 registered_at=known.loaded_at,
-                served_by=TRITONSERVER,
+                served_by=known.served_by,
+                error=known.reason if known.state == "failed" else None,
                 versions=known.versions if len(known.versions) > 1 else [],
             )
             for name, known in self.items()
             if known.served_by == TRITONSERVER
+            or (known.state == "failed" and not known.served_by and name not in registered)
         ]
 
     def marks(self) -> list[tuple[Callable[[], object], object, Callable[[bool], None], str]]:

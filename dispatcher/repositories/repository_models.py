@@ -18,6 +18,8 @@ from typing import Any
 import structlog
 
 from pytriton.dispatcher.base.handover import RepositoriesState
+from pytriton.dispatcher.events import kinds
+from pytriton.dispatcher.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.install.python_on_demand import PythonOnDemand
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.repositories import model_folders
@@ -60,9 +62,11 @@ class RepositoryModels:
         server: TritonServer,
         registry: Registry,
         is_adopted: bool = False,
+        events: Events = LOG_ONLY,
     ) -> None:
         """`is_adopted`: a former version of the daemon has loaded models; `adopt` follows."""
         self._config = config
+        self._events = events
         self._models = models
         self._python = python
         self._server = server
@@ -81,7 +85,7 @@ class RepositoryModels:
         )
         self._given = GivenFiles(models.parent / "given", is_adopted=is_adopted)
         self._begun = False
-        self._many = ManyLoads(self.load, self.known, server, registry)
+        self._many = ManyLoads(self.load, self.known, server, registry, events)
         #: Of those that tritonserver serves itself: state, reason and ends before they were loaded again.
         self._former: dict[str, tuple[str, str, int]] = {}
         #: With "poll".
@@ -134,7 +138,7 @@ class RepositoryModels:
                         return
                     except RemoteFailure as failure:
                         known.state, known.reason = "failed", failure.text
-                        _log.error("tritonserver refused", model=name, reason=failure.text)
+                        self._events.tell(kinds.NOT_LOADED, model=name, reason=failure.text)
                     else:
                         known.state, known.reason = "ready", ""
         self.known.server_lost = False
@@ -169,6 +173,10 @@ class RepositoryModels:
                 return
             leaving = {name for name in leaving if states.get(name, "") not in _GONE}
             await asyncio.sleep(_LOOK_S)  # tritonserver tells only who asks
+
+    def problems(self) -> list[str]:
+        """Return which repositories cannot be read, and why, a sentence each."""
+        return self._places.problems()
 
     # ── an upgrade of the daemon ─────────────────────────────────────────────────────────────────
 

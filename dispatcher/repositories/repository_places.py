@@ -43,6 +43,10 @@ class Places:
         #: Repositories of which the log says that they cannot be read, and why.
         self._told: dict[str, str] = {}
 
+    def problems(self) -> list[str]:
+        """Return why repositories could not be read when they were last looked through, a sentence each."""
+        return [f"a model repository is passed over: {why}" for why in self._told.values()]
+
     async def names(self) -> dict[str, str]:
         """Return name -> repository; the first repository that has a name counts."""
         return (await self._find())[0]

@@ -72,7 +72,7 @@ def print_status(status: messages.Status) -> None:
             )  # fmt: skip
         if not model.instances:
             dashes = ["-"] * 5
-            last = _BY_TRITONSERVER if _is_tritonservers(model) else model.error or "-"
+            last = model.error or (_BY_TRITONSERVER if _is_tritonservers(model) else "-")
             table.add_row(Text(model.name), "-", state_text(model.state), *dashes, Text(last))
     console.print(table)
 
@@ -98,7 +98,10 @@ def print_repository(models: Sequence[messages.RepositoryModel]) -> None:
     """Print the models of the given repositories."""
     console = make_console()
     if not models:
-        console.print("no models; start the daemon with --model-repository FOLDER")
+        console.print(
+            "no models: the folders of --model-repository have none, or the daemon was started without; "
+            "`pytriton-daemon status` tells which cannot be read"
+        )
         return
     table = make_table("model", "versions", "state", "served by", "repository", "reason")
     for one in models:

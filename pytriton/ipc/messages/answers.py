@@ -88,11 +88,12 @@ class ModelInfo(msgspec.Struct, frozen=True):
     registered_at: float = 0.0
     #: The runtime directory's log file with this model's own lines.
     log_file: str = ""
-    #: Why it could not be restored after a start of the daemon (state "failed").
+    #: Why it could not be restored after a start of the daemon, or loaded from a repository (state "failed").
     error: Optional[str] = None
     #: "thread": its workers are threads of the process that registered it, which `pid` of its instances names.
     isolation: str = "process"
-    #: "tritonserver": one of its own backends serves the model, so there are no instances of ours.
+    #: "tritonserver": one of its own backends serves the model, so there are no instances of ours; "": nobody does,
+    #: for it lies in a model repository and could not be loaded.
     served_by: str = "workers"
     #: All versions that are served, when there are several.
     versions: list[int] = []

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from support.fakes.brain import Brain
+from support.running import eventually
 
 from pytriton.dispatcher.base.systemd import State
 from pytriton.dispatcher.daemon_status import DaemonStatus
+from pytriton.dispatcher.elastic.known_size import KnownSize
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.ipc import messages
 from pytriton.ipc.rundir import RuntimeDir
@@ -35,10 +39,10 @@ class Parts:
             ready=True, info=lambda: messages.ServerInfo("ready", 7, http_url="http://x:8000")
         )
         self.server: Any = server
-        self.readiness: Any = SimpleNamespace(announced=True)
+        self.readiness: Any = SimpleNamespace(announced=True, problem=lambda: "")
         registry: Any = _Registry(self)
         known = SimpleNamespace(infos=lambda url: self.in_repositories if url else None)
-        repository_models: Any = SimpleNamespace(known=known)
+        repository_models: Any = SimpleNamespace(known=known, problems=list)
         watch: Any = SimpleNamespace(problem=lambda: self.server_problem)
         self.status = DaemonStatus(
             DaemonConfig(runtime_dir=str(folder), state_dir=str(folder / "kept"), **settings),
@@ -108,6 +112,33 @@ def test_the_status_tells_every_problem(parts: Parts, tmp_path: Path) -> None:
         "model m: instance 0 is in a crash loop",
         "this tritonserver has known faults",
     ]
+
+
+def test_a_full_state_directory_is_told_until_it_has_room(
+    brain: Brain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def problems() -> list[str]:
+        brain.settle()
+        return brain.loop.ask(brain.daemon.status).problems
+
+    def refuse(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    brain.served(brain.client.register("m"))
+    assert problems() == []
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", refuse)
+        brain.answered(brain.client.ask(messages.Scale("m", 2)))  # makes an event, too
+        brain.daemon._sizes.write({"m": KnownSize("x", 1, 0, {}, True)})
+        eventually(lambda: len(problems()) == 2, lambda: str(problems()))
+    assert problems() == [
+        "events cannot be kept in the state directory, only in memory: No space left on device",
+        "sizes of models cannot be kept in the state directory for the next start: "
+        "[Errno 28] No space left on device",
+    ]
+    brain.served(brain.client.ask(messages.Scale("m", 2)))
+    brain.daemon._sizes.write({})
+    eventually(lambda: problems() == [], lambda: str(problems()))
 
 
 def test_where_nothing_is_kept_there_is_no_state_directory(tmp_path: Path) -> None:

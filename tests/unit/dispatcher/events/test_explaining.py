@@ -255,6 +255,18 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
         "registration",
         "Make room",
     ),
+    "failed load from a repository": (
+        situation(info(state="failed", served_by="", error="No module named 'torch'")),
+        "m is failed: it lies in a model repository and could not be loaded: No module named 'torch'",
+        "repository",
+        "A package is missing in the workers' environment: install it there, or give another with python=. Mend its",
+    ),
+    "failed load, by an older event": (
+        situation(None, event(kinds.NOT_LOADED, "there are: none", who="user 7, process 8")),
+        "m is not served: it could not be loaded from a model repository by user 7, process 8: there are: none",
+        "repository",
+        "",
+    ),
     "failed restore": (
         situation(info(state="failed", error="ModuleNotFoundError: No module named 'torch'")),
         "m is failed: it was registered before the daemon's start and could not be restored: ModuleNot",

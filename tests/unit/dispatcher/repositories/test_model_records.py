@@ -39,7 +39,8 @@ class Known:
         self.records.of("workers").registration = self.workers
 
     def states(self) -> dict[str, str]:
-        return {info.name: info.state for info in self.records.infos("http://h:1")}
+        infos = self.records.infos("http://h:1")
+        return {info.name: info.state for info in infos if info.served_by}
 
 
 @pytest.fixture
@@ -77,7 +78,10 @@ def test_what_fails_without_a_former_one_counts_as_failed(known: Known) -> None:
 
 
 def test_status_of_tritonservers_own(known: Known) -> None:
-    (own, pair) = known.records.infos("http://h:1")
+    known.records.of("failed").reason = "no such backend"
+    (own, pair, failed) = known.records.infos("http://h:1")
+    assert (failed.state, failed.served_by, failed.error) == ("failed", "", "no such backend")
+    assert (own.error, pair.error) == (None, None)
     assert (own.name, own.version, own.versions) == ("own", 3, [1, 3])
     assert (own.url, pair.url) == ("http://h:1/v2/models/own", "http://h:1/v2/models/pair")
     assert next(iter(known.records.infos(""))).url == ""

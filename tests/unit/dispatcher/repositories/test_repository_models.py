@@ -63,6 +63,62 @@ def test_what_cannot_be_served_is_told_and_can_be_loaded_when_mended(
     assert brain.server.gate_open
 
 
+def _explained(brain: Brain, name: str) -> str:
+    answer = brain.answered(brain.client.ask(messages.Explain(name)))
+    assert isinstance(answer, messages.Explanation)
+    return answer.verdict
+
+
+def test_what_cannot_be_loaded_at_the_start_is_told_where_one_looks(
+    start: Start, repository: Path
+) -> None:
+    """Not only by the index: status, explain and the events have it, and why the server is not ready."""
+    brain = start()
+    answer = brain.answered(brain.client.ask(messages.GetStatus()))
+    assert isinstance(answer, messages.Status)
+    odd = next(one for one in answer.models if one.name == "odd")
+    assert (odd.state, odd.served_by, odd.instances) == ("failed", "", [])
+    assert "no backend 'tensorrt'" in (odd.error or "")
+    (problem,) = answer.problems
+    assert "not ready, since models could not be loaded: odd." in problem
+    told = brain.answered(brain.client.ask(messages.GetEvents(kinds=["not_loaded"])))
+    assert isinstance(told, messages.EventList)
+    assert [(one.model, one.who) for one in told.events] == [("odd", "")]
+    said = _explained(brain, "odd")
+    assert said.startswith("odd is failed: it lies in a model repository and could not be loaded: ")
+    assert "no backend 'tensorrt'" in said
+    brain.served(brain.client.register("odd"))
+    states_of_it = [
+        one.state for one in brain.loop.ask(brain.daemon.model_infos) if one.name == "odd"
+    ]
+    assert states_of_it == ["ready"]
+    unregistered = brain.client.ask(messages.Unregister("odd"))
+    brain.answered(unregistered)
+    repositories.add(repository, "odd", {"1/libtriton_mine.so": b""}, 'backend: "mine"')
+    assert load(brain, "odd") == ""
+    brain.advance(1.0)
+    answer = brain.answered(brain.client.ask(messages.GetStatus()))
+    assert isinstance(answer, messages.Status)
+    assert answer.problems == []
+    assert _explained(brain, "odd").startswith("odd is ready")
+
+
+def test_a_repository_that_cannot_be_read_is_told_by_status(start: Start, repository: Path) -> None:
+    gone = repository.with_name("gone")
+    brain = start(model_repository=(str(repository), str(gone)), ready_when="tried")
+    answer = brain.answered(brain.client.ask(messages.GetStatus()))
+    assert isinstance(answer, messages.Status)
+    (problem,) = answer.problems
+    assert problem.endswith(
+        f"the model repository {gone} cannot be read: No such file or directory"
+    )
+    gone.mkdir()
+    states(brain)  # looks them through
+    answer = brain.answered(brain.client.ask(messages.GetStatus()))
+    assert isinstance(answer, messages.Status)
+    assert answer.problems == []
+
+
 @pytest.mark.parametrize("name", ["py", "own"])
 def test_a_model_that_cannot_be_loaded_anew_serves_on(
     start: Start, repository: Path, name: str
