@@ -10,6 +10,7 @@ from pytriton.dispatcher.base.systemd import Notifier
 from pytriton.dispatcher.daemon_status import DaemonStatus
 from pytriton.dispatcher.events.events import Events
 from pytriton.dispatcher.events.reloads import tell_reload
+from pytriton.dispatcher.install.cache import NO_ROOM, explain_os_error
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.repositories.repository_models import RepositoryModels
 from pytriton.dispatcher.settings import trace_settings
@@ -20,7 +21,7 @@ from pytriton.dispatcher.triton.server_process import ServerStartError
 from pytriton.dispatcher.triton.tritonserver import TritonServer
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
-from pytriton.ipc.rundir import RuntimeDir
+from pytriton.ipc.rundir import ENV_RUNTIME_DIR, RuntimeDir
 
 _log = structlog.get_logger(__name__)
 
@@ -112,9 +113,12 @@ class LiveSettings:
             self._server.use(self.config)
             if not isinstance(error, (ServerStartError, OSError)):
                 raise
-            raise RemoteFailure(
-                ErrorKind.UNAVAILABLE, f"tritonserver serves on: another one did not start: {error}"
-            ) from error
+            why = str(error)
+            if isinstance(error, OSError) and error.errno in NO_ROOM:
+                folder = f"--runtime-dir or {ENV_RUNTIME_DIR}"
+                why = explain_os_error(error, self._rundir.path, folder)
+            text = f"tritonserver serves on: another one did not start: {why}"
+            raise RemoteFailure(ErrorKind.UNAVAILABLE, text) from error
         self._use(config)
         self.tracing = trace_settings.uses_opentelemetry(config)
         for registration, names in former.items():

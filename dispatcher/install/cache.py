@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -29,6 +30,10 @@ import filelock
 
 #: Names the cache folder; wins over XDG_CACHE_HOME.
 CACHE_DIR_VARIABLE = "PYTRITON_DAEMON_CACHE_DIR"
+#: What a disk says that has no room.
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+#: Begins the text of an OSError.
+_ERRNO = re.compile(r"\[Errno (\d+)\]")
 
 Progress = Callable[[str], None]
 
@@ -121,14 +126,26 @@ def _build_and_rename(target: Path, build: Callable[[Path], None]) -> None:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def explain_os_error(error: OSError, where: Path) -> str:
-    """Say in one sentence what the filesystem refused, and the mend."""
-    elsewhere = f"set {CACHE_DIR_VARIABLE} to a folder with room that this user can write"
+def explain_os_error(error: OSError, where: Path, folder: str = CACHE_DIR_VARIABLE) -> str:
+    """Say in one sentence what the filesystem refused, and the mend; `folder`: what names another one."""
+    elsewhere = f"set {folder} to a folder with room that this user can write"
+    error = _first_of(error)
     place = error.filename or where
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in NO_ROOM:
         return (
             f"no room left on the disk while writing {place}; free some space there, or {elsewhere}"
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"this user may not use {place} ({error.strerror}); {elsewhere}"
     return f"cannot use {place} ({error.strerror or error}); mend that, or {elsewhere}"
+
+
+def _first_of(error: OSError) -> OSError:
+    """Return the first failure of those that `shutil.copytree` has put together: (source, place, text) of each."""
+    if not isinstance(error, shutil.Error) or not isinstance(error.args[0], list):
+        return error
+    _, place, text = error.args[0][0]
+    number = _ERRNO.match(str(text))
+    if number is None:
+        return OSError(0, str(text), str(place))
+    return OSError(int(number[1]), os.strerror(int(number[1])), str(place))

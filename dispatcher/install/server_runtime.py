@@ -41,6 +41,7 @@ from pytriton.dispatcher.install.proxy_env import (
 from pytriton.dispatcher.install.server_choice import ServerChoice, choice_of
 from pytriton.dispatcher.install.server_tree import NoServer, ServerTree, read_tree
 from pytriton.dispatcher.install.wheel import PINNED, install_wheel, is_unpacked, wheel_tree
+from pytriton.ipc.rundir import ENV_RUNTIME_DIR
 from pytriton.ipc.variables import with_direct_loopback
 
 _log = structlog.get_logger(__name__)
@@ -292,7 +293,7 @@ def lay_out_backends(
             if other.is_dir() and other.name != "python" and not (backends / other.name).exists():
                 (backends / other.name).symlink_to(other)
     except (OSError, shutil.Error) as error:
-        detail = explain_os_error(error, backends) if error.errno else str(error)
+        detail = explain_os_error(error, backends, f"--runtime-dir or {ENV_RUNTIME_DIR}")
         raise ServerRuntimeError(f"cannot lay out tritonserver's backends: {detail}") from error
     return backends
 

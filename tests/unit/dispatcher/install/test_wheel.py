@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import shutil
 import signal
 import stat
@@ -243,6 +244,28 @@ def test_a_full_disk_is_named(
     assert not wheel_tree(tmp_path / "cache", wheel.pin).exists()
     written = explain_os_error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), tmp_path)
     assert written.startswith(f"no room left on the disk while writing {tmp_path}")
+
+
+def test_of_many_files_that_have_no_room_the_first_is_named(tmp_path: Path) -> None:
+    """As `shutil.copytree` tells of them; and the folder that is full is not always the cache."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    (source / "inner").mkdir(parents=True)
+    for name in ("one", "inner/two", "inner/three"):
+        (source / name).touch()
+
+    def refuse(source: str, target: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(shutil.Error) as failure:
+        shutil.copytree(source, target, copy_function=refuse)
+    text = explain_os_error(failure.value, tmp_path, "--runtime-dir")
+    assert re.fullmatch(
+        rf"no room left on the disk while writing {target}/[a-z/]+; free some space there, or set --runtime-dir to a "
+        "folder with room that this user can write",
+        text,
+    )
+    odd = explain_os_error(shutil.Error([("a", "b", "it is the same file")]), tmp_path)
+    assert odd.startswith("cannot use b (it is the same file); mend that")
 
 
 def test_a_cache_that_cannot_be_written_is_named(wheel: Wheel) -> None:
