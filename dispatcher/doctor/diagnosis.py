@@ -50,6 +50,7 @@ def checks_for(config: DaemonConfig) -> list[Check]:
         host=config.http_address,
         ports=ports,
         runtime_dir=config.rundir.path,
+        state_dir=None if config.ephemeral else config.state_path,
         exposed=advisories.exposed(config),
         daemon=_running_daemon(config.rundir),
     )
@@ -68,6 +69,7 @@ def run_checks(
     host: str = "127.0.0.1",
     ports: Mapping[str, int] | None = None,
     runtime_dir: Path | None = None,
+    state_dir: Path | None = None,
     exposed: Sequence[str] = (),
     daemon: int | None = None,
 ) -> list[Check]:
@@ -78,6 +80,7 @@ def run_checks(
         host: the address that the servers will listen on.
         ports: setting name to port, such as {"http_port": 8000}; port 0 is always fine.
         runtime_dir: the daemon's; by default the one that a start would choose.
+        state_dir: what is registered is kept there; None: nowhere.
         exposed: the ports that other machines may reach (`advisories.exposed`).
         daemon: pid of the daemon that runs in the runtime directory: its ports are in use, as they should be.
     """
@@ -100,6 +103,7 @@ def run_checks(
             "runtime directory",
             lambda: machine.check_runtime_dir(runtime_dir or default_runtime_dir()),
         ),
+        *_each_state_dir(state_dir),
         ("/dev/shm", machine.check_shared_memory),
         ("memfd", machine.check_memfd),
         ("pidfd", machine.check_pidfd),
@@ -111,6 +115,11 @@ def run_checks(
 
 def _each(ports: Mapping[str, int] | None) -> Iterator[tuple[str, int]]:
     yield from (ports or {}).items()
+
+
+def _each_state_dir(folder: Path | None) -> Iterator[tuple[str, Callable[[], Check]]]:
+    if folder is not None:
+        yield "state directory", partial(machine.check_state_dir, folder)
 
 
 def _run(name: str, check: Callable[[], Check]) -> Check:

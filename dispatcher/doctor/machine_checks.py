@@ -21,6 +21,8 @@ SHM = Path("/dev/shm")
 SHM_COMFORTABLE_BYTES = 256 << 20
 #: One for each connection of a client, and some for each worker.
 OPEN_FILES_COMFORTABLE = 1024
+#: A state directory that has less room soon loses events and refuses registrations.
+_STATE_BYTES = 1 << 20
 GPU_QUERY_TIMEOUT_S = 20.0
 
 
@@ -118,6 +120,24 @@ def check_runtime_dir(path: Path) -> Check:
             name, "warning", detail, f"chmod +t {movable}, or give nobody else that folder"
         )
     return Check(name, "ok", f"{path}, unix sockets work there")
+
+
+def check_state_dir(path: Path) -> Check:
+    """Can the state directory be made, and takes its disk what is registered?"""
+    name = "state directory"
+    mend = "make room there, or choose another one with --state-dir; --ephemeral keeps nothing"
+    parent = nearest_existing(path)
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        return Check(name, "problem", f"{path}: this user may not write to {parent}", mend)
+    try:
+        with tempfile.TemporaryFile(dir=parent) as file:
+            file.write(b"\0" * _STATE_BYTES)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        detail = f"{path}: {_STATE_BYTES >> 10} KiB could not be written: {error.strerror}"
+        return Check(name, "problem", detail, mend)
+    return Check(name, "ok", f"{path}, {shutil.disk_usage(parent).free >> 20} MiB free")
 
 
 def _socket_flaw(folder: Path) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -64,6 +65,26 @@ def test_every_check_says_something_and_leaves_nothing(
         }
     assert checks["memfd"].status == checks["pidfd"].status == "ok"
     assert checks["runtime directory"].status == "ok"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_state_directory_is_tried(
+    choice: ServerChoice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether its disk takes anything; it need not be there yet."""
+    path = tmp_path / "not" / "there"
+    check = by_name(run_checks(choice, state_dir=path))["state directory"]
+    assert check.status == "ok"
+    assert check.detail.startswith(f"{path}, ")
+
+    def refuse(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    check = by_name(run_checks(choice, state_dir=path))["state directory"]
+    assert check.status == "problem"
+    assert "1024 KiB could not be written: No space left on device" in check.detail
+    assert "--state-dir" in check.mend
     assert list(tmp_path.iterdir()) == []
 
 
