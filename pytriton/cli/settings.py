@@ -36,6 +36,12 @@ class Given:
         except ConfigError as error:
             raise CliError(ExitCode.USAGE, str(error)) from None
 
+    def load_to_serve(self) -> Loaded:
+        """Do what `load` does, and see that folders are there that a daemon on this machine is to serve."""
+        loaded = self.load()
+        _check_repositories(loaded)
+        return loaded
+
     def over(self, earlier: Given) -> Given:
         """Return these flags on top of those of an earlier start, paths made absolute."""
         mine, theirs = self.absolute(), earlier.absolute()
@@ -60,6 +66,22 @@ class Given:
         }
         config = None if self.config is None else str(base / Path(self.config).expanduser())
         return Given(flags, config, self.cwd)
+
+
+def _check_repositories(loaded: Loaded) -> None:
+    """End the command where a model repository on this machine cannot be read: none of its models would be served."""
+    for place in loaded.config.model_repository:
+        if "://" in place:  # tritonserver's own business
+            continue
+        try:
+            os.listdir(place)
+        except OSError as error:
+            source = loaded.sources.get("model_repository", "default")
+            raise CliError(
+                ExitCode.USAGE,
+                f"model_repository: {place} cannot be read: {error.strerror} ({source}). Name a folder that has a "
+                "folder for each model",
+            ) from None
 
 
 def kept(rundir: RuntimeDir) -> Given:

@@ -38,7 +38,7 @@ def start(
 ) -> None:
     """Start a daemon: in the foreground, or with --detach in the background."""
     given = Given(flags, config)
-    loaded = given.load()
+    loaded = given.load() if print_config else given.load_to_serve()
     if print_config:
         from pytriton.dispatcher.settings.rendering import config_as_toml
 
@@ -160,7 +160,7 @@ def restart(
         return
     pinned = {**flags, "runtime_dir": str(rundir.path)}
     given = Given(pinned, config).over(kept(rundir))
-    settings = given.load()  # before the stop: wrong settings leave the old daemon running
+    settings = given.load_to_serve()  # before the stop: wrong settings leave the old daemon running
     if link.running_pid(rundir) is not None:
         typer.echo(f"stopped the daemon (pid {link.stop(rundir, timeout)})")
     _print_started(launch.run_detached(settings.config, given))

@@ -19,7 +19,7 @@ def doctor(flags: dict[str, Any], config: ConfigFlag = None, as_json: JsonFlag =
     """Check whether a daemon with these settings can work here, and say what mends it."""
     from pytriton.cli.installing import check
 
-    checks = check(Given(flags, config).load().config)
+    checks = check(Given(flags, config).load_to_serve().config)
     if as_json:
         print_json([one.as_dict() for one in checks])
     else:
