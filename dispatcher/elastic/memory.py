@@ -22,6 +22,8 @@ QUIET_S = 0.2
 LEAST_ESTIMATE = 64 << 20
 #: Of the budget, what such a model is taken to need at most; and if no other is known, at least.
 _USUAL_SHARE = 0.25
+#: Names of models in one sentence.
+_MOST_NAMED = 5
 #: The memory of the machine, among the resources; all others are GPUs.
 MEMORY = "memory"
 
@@ -139,6 +141,36 @@ def is_in_reach(claim: Claim, holders: Iterable[Holder], free: Amounts, coming: 
     """Whether there is enough for a claim once all others sleep that ever may; see `plan`."""
     needs = {kind: count for kind, count in claim.needs.items() if kind in free}
     return _Left(free, coming).reaches(needs, _sleepers(claim, holders))
+
+
+def hindrance(claim: Claim, holders: Collection[Holder], *, is_in_reach: bool) -> str:
+    """Return who keeps a claim from its memory, and what would help, in words."""
+    others = [
+        one
+        for one in holders
+        if one.key != claim.of and any(one.gives.get(kind, 0) > 0 for kind in claim.needs)
+    ]
+    unwilling = _names(one.key for one in others if not one.willing)
+    busy = _names(one.key for one in others if one.willing and not one.idle)
+    told = []
+    if unwilling:
+        told.append(f"{unwilling} may never sleep")
+    if busy:
+        told.append(f"{busy} {'are' if ',' in busy else 'is'} busy")
+    if is_in_reach:
+        return f"{' and '.join(told) or 'others are loading'}; try again later"
+    ways = (
+        "raise the budget, let idle models sleep (any_may_sleep = true for all; instances=(0, 1) or lazy=True of one), "
+        "or say what they need (memory=)"
+    )
+    return f"{' and '.join(told) or 'no model can give as much'}, so waiting does not help: {ways}"
+
+
+def _names(keys: Iterable[str]) -> str:
+    """Return the names of models by their keys, "a, b and 3 more"."""
+    names = sorted({key.partition("#")[0] for key in keys})
+    more = [f"{len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else []
+    return ", ".join([*names[:_MOST_NAMED], *more])
 
 
 def _sleepers(claim: Claim, holders: Iterable[Holder]) -> list[Holder]:

@@ -11,6 +11,11 @@ _HINTS = (
         "Make room on the disk that the message names.",
     ),
     (
+        r"memory_budget",
+        "`pytriton-daemon status` shows the budget. More of it would help, or models that may sleep while they are "
+        "idle: any_may_sleep = true, or instances=(0, 1) or lazy=True of those that hold it.",
+    ),
+    (
         r"CUDA|cuda|NCCL|hipError",
         "Look which devices the model was registered with (devices=) and which there are (nvidia-smi): "
         "CUDA_VISIBLE_DEVICES of an instance is its device alone.",

@@ -23,6 +23,7 @@ from pytriton.dispatcher.elastic.memory import (
     Size,
     added,
     amounts_text,
+    hindrance,
     is_in_reach,
     plan,
     resource_text,
@@ -52,6 +53,8 @@ _SETTLED_S = 1.0
 _TELL_AFTER_S = 0.25
 #: Who asks for what will never be there, as far as is known, waits for so long: somebody may be ending.
 _HOPES_S = 0.5
+#: Who asks for what those that may sleep do not have, and nobody ends, is refused after so long.
+_HOPELESS_S = 5.0
 #: What is known of sizes is kept so often, if it has changed.
 _KEEP_S = 5.0
 #: Between two looks at GPUs, which take some time of a CPU.
@@ -159,7 +162,7 @@ class MemoryBudget:
         free = self.free()
         holders = list(self._holders(now))
         coming = added(*self._falling.values())
-        self._ask_for_less(holders, free, coming, now)
+        self._judge(holders, free, coming, now)
         planned = plan(self._claims(), holders, free, coming, now)
         waiting = {str(id(one)): one for one in self._accounts.waiting}
         for key in planned.granted:
@@ -201,14 +204,25 @@ class MemoryBudget:
             for claim, one in zip(self._accounts.claims(), self._accounts.waiting)
         ]
 
-    def _ask_for_less(
-        self, holders: Sequence[Holder], free: Amounts, coming: Amounts, now: float
-    ) -> None:
-        """See that an estimate keeps nobody from being loaded: where there will never be as much, less is asked for."""
-        for claim, one in zip(self._claims(), self._accounts.waiting):
-            waits = now - one.since >= _HOPES_S and one.account.is_estimated
-            if waits and not is_in_reach(claim, holders, free, coming):
+    def _judge(self, holders: Sequence[Holder], free: Amounts, coming: Amounts, now: float) -> None:
+        """See who waits for what there will never be: an estimate becomes less, and all else is refused."""
+        for claim, one in zip(self._claims(), list(self._accounts.waiting)):
+            if now - max(one.since, one.judged_at) < _HOPES_S:
+                continue
+            one.judged_at, in_reach = now, is_in_reach(claim, holders, free, coming)
+            one.hindrance = hindrance(claim, holders, is_in_reach=in_reach)
+            if in_reach:
+                continue
+            if one.account.is_estimated:
                 one.account.ask_for_less()
+            if now - one.since >= _HOPELESS_S and not one.patient and not self._may_change(one):
+                one.account.refuse(one)
+
+    def _may_change(self, waiting: Waiting) -> bool:
+        """Whether others may soon have less, though they do not sleep."""
+        others = [one for one in self._accounts.open_accounts if one is not waiting.account]
+        ending = any(one.state == "stopping" for one in self._registry.keys.values())
+        return ending or bool(self._falling) or any(one.is_changing for one in others)
 
     # ── figures ──────────────────────────────────────────────────────────────────────────────────
 

@@ -103,6 +103,14 @@ class Account:
         return not self._told.memory or (not self._told.gpu and bool(self._gpus(0)))
 
     @property
+    def is_changing(self) -> bool:
+        """Whether it may soon have less by itself: workers end, a size is only estimated, or there is less load."""
+        autoscale = self.spec.autoscale
+        may_shrink = autoscale is not None and self.granted > max(1, autoscale.least)
+        is_guess = self.granted > 0 and self.is_estimated
+        return bool(self._leaving or self.beside) or is_guess or may_shrink
+
+    @property
     def _sure(self) -> Size:
         """The size that a worker has for certain, though it may still be loading."""
         peak = self._peak
@@ -297,6 +305,7 @@ class Account:
     async def _wait(self, waiting: Waiting, timeout_s: float, *, patient: bool = False) -> None:
         """Wait for the grant; `patient`: so long after the last one of somebody else, and not from now on."""
         accounts, clock = self._accounts, asyncio.get_running_loop().time
+        waiting.patient = patient
         accounts.waiting.append(waiting)
         accounts.news.tell()
         try:
@@ -310,8 +319,13 @@ class Account:
                 accounts.waiting.remove(waiting)
             accounts.news.tell()
         if not waiting.done.done():
-            raise self._no_room(waiting.needs(), timeout_s)
+            raise self._no_room(waiting)
         waiting.done.result()
+
+    def refuse(self, waiting: Waiting) -> None:
+        """Refuse a claim of its own before its time is over: there will never be as much."""
+        self._accounts.waiting.remove(waiting)
+        waiting.done.set_exception(self._no_room(waiting))
 
     def leave(self, staying: int) -> Amounts:
         """All but so many workers are about to end; return what to give to `gone` when they have."""
@@ -358,7 +372,8 @@ class Account:
             numbers={"needs": needs.get(MEMORY, 0), "free": free.get(MEMORY, 0)},
         )
 
-    def _no_room(self, needs: Amounts, timeout_s: float) -> RemoteFailure:
+    def _no_room(self, waiting: Waiting) -> RemoteFailure:
+        needs, waited_s = waiting.needs(), asyncio.get_running_loop().time() - waiting.since
         name, limits, used = self.spec.name, self._accounts.limits, self._accounts.used()
         kind, needed, free = MEMORY, needs.get(MEMORY, 0), 0
         for one, lacking in needs.items():
@@ -366,7 +381,8 @@ class Account:
                 kind, needed, free = one, lacking, max(0, limits[one] - used[one])
         text = (
             f"model {name} needs {size_text(needed)} of {setting_text(kind)}, and of {size_text(limits.get(kind, 0))} "
-            f"{size_text(free)} were free for {timeout_s:.0f} s: all others are busy, or may not sleep; try again later"
+            f"{size_text(free)} were free for {waited_s:.0f} s: "
+            f"{waiting.hindrance or 'all others are busy, or may not sleep; try again later'}"
         )
         self._refused(text, needed, limits.get(kind, 0))
         return RemoteFailure(ErrorKind.UNAVAILABLE, text)

@@ -21,6 +21,9 @@ class Waiting:
         done: set when it is granted
         told: whether somebody has been told that it waits
         put_off: whether it was looked at, and not granted
+        patient: whether nobody waits for it, so that it may take long
+        judged_at: when it was last seen whether there will ever be as much
+        hindrance: who keeps it from its memory, and what would help, in words; "" as long as nobody has looked
     """
 
     def __init__(self, account: Account, count: int) -> None:
@@ -30,7 +33,9 @@ class Waiting:
         self.since = loop.time()
         self.done: asyncio.Future[None] = loop.create_future()
         self.done.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self.told = self.put_off = False
+        self.told = self.put_off = self.patient = False
+        self.judged_at = 0.0
+        self.hindrance = ""
 
     def needs(self) -> Amounts:
         """Return the memory that the claim still lacks."""

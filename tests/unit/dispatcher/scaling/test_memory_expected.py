@@ -30,7 +30,7 @@ def test_who_waits_in_vain_takes_nothing_from_others(daemon: Budgeted) -> None:
     daemon.sizes.update(fixed=600, big=500, a=100, b=100, c=100)
     daemon.served("a")
     big = daemon.batch("big")
-    daemon.brain.advance(10.0)
+    daemon.brain.advance(4.0)
     assert not big.done()
     for name in "bc":
         daemon.served(name, 1.0)
@@ -139,3 +139,43 @@ def test_who_falls_asleep_waits_for_no_room(daemon: Budgeted) -> None:
     busy.answer()
     daemon.brain.advance(10.0)
     assert len(daemon.brain.alive("m")) == 1
+
+
+def test_what_nobody_may_ever_give_is_refused_soon_with_the_ways(daemon: Budgeted) -> None:
+    """Neither is waited for what will not come, nor is `later` said where that does not help."""
+    for name in "ab":
+        daemon.register(name, lazy=False, memory=400 * MIB)
+    daemon.sizes.update(a=400, b=400, c=150)
+    daemon.register("c", memory=150 * MIB)
+    daemon.served("c")
+    request = daemon.brain.client.register("d", memory=500 * MIB)
+    daemon.brain.advance(7.0)
+    needs = "model d needs 500 MiB of memory_budget, and of 1,000 MiB 50 MiB were free for "
+    assert request.failure.startswith((f"{needs}5 s", f"{needs}6 s"))
+    assert "a, b may never sleep, so waiting does not help: raise the budget" in request.failure
+    assert "later" not in request.failure
+    told = daemon.brain.answered(daemon.brain.client.ask(messages.Explain("d")))
+    assert isinstance(told, messages.Explanation)
+    assert "any_may_sleep = true" in told.findings[0].advice
+    assert daemon.loaded() == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize("what", ["ends", "may shrink"])
+def test_what_may_come_yet_is_waited_for(daemon: Budgeted, what: str) -> None:
+    """Another one is about to end, or may soon need fewer instances."""
+    scaling = messages.Autoscale(1, 4) if what == "may shrink" else None
+    spec: dict[str, Any] = {"memory": 300 * MIB, "instances": 2, "autoscale": scaling}
+    daemon.register("a", lazy=False, **spec)
+    for worker in daemon.brain.alive("a"):
+        worker.begin()
+    if what == "ends":
+        daemon.brain.server.hold_proxies = True
+        daemon.brain.client.ask(messages.Unregister("a"))
+    request = daemon.brain.client.register("d", memory=500 * MIB)
+    daemon.brain.advance(15.0)
+    assert request.answer is None
+    if what == "ends":
+        daemon.brain.let_batches_end()
+    else:
+        daemon.brain.client.ask(messages.Scale("a", 1))
+    daemon.brain.served(request)
