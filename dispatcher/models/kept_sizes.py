@@ -45,7 +45,7 @@ class KeptSizes:
 
     @property
     def problem(self) -> str:
-        """What an administrator should look at; "" while all is well."""
+        """The fault that an administrator should look at; "" while all is well."""
         if not self._problem:
             return ""
         return f"sizes of models cannot be kept in the state directory for the next start: {self._problem}"
