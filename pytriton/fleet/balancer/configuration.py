@@ -6,6 +6,8 @@
                           (or while it is on trial on some of its nodes, which get their share of requests, no more)
     set-N               else one for each set of nodes that serve the same models: health is that of the nodes in `all`
     set-N-seq           the same nodes for requests with a sequence's header: its hash chooses, so always the same one
+    packed              calls of gRPC whose message is compressed, so that HAProxy finds no model in it: the nodes
+                          that have all models. Where there is none, such calls are refused
     all                 everything else: health, metadata of the server, models that nobody knows. Checks each node
 
 A check costs a request each second for each model and node, so many models share one: that of the node. With three
@@ -39,7 +41,16 @@ _CALLS_OF_ONE_NODE = (
 _REFUSAL = "ask the node itself: this changes one node only"
 #: Of gRPC: PERMISSION_DENIED.
 _DENIED = 7
+#: UNIMPLEMENTED: what gRPC says of a compression that the server does not take.
+_UNIMPLEMENTED = 12
+_PACKED_REFUSAL = (
+    "the balancer finds no model in a compressed message, and no node is known to serve it: "
+    "send it without compression"
+)
 _ALL = "all"
+#: A call whose messages name a model.
+_NAMES_MODEL = "{ path,url_dec -m beg /inference.GRPCInferenceService/Model }"
+_IS_PACKED = "{ var(txn.packed) -m bool }"
 #: How long an idle connection of a client stays, and so for how long former workers may still get requests.
 KEEP_ALIVE_S = 10
 _TOO_MANY = 65535
@@ -105,11 +116,12 @@ def render(nodes: Sequence[Node], settings: Settings, folder: str) -> Files:
     _check(settings, folder)
     there = sorted((one for one in nodes if not one.leaves), key=lambda one: one.name)
     backends, table = _backends(there, settings)
+    packed = _packed(there)
     lines = _head(settings, folder)
     for protocol in ("http", "grpc"):
         if getattr(settings, protocol):
-            lines += _frontend(protocol, settings, folder)
-            for one in backends:
+            lines += _frontend(protocol, settings, folder, packed if there else None)
+            for one in [*backends, packed] if protocol == "grpc" else backends:
                 lines += _backend(protocol, one, settings)
     text = "".join(f"{key} {value}\n" for key, value in table)
     return Files("\n".join(lines) + "\n", text)
@@ -164,6 +176,14 @@ def _backends(
     return backends, table
 
 
+def _packed(nodes: Sequence[Node]) -> _Backend:
+    """Return the nodes that have all models: each of them can answer a call, whichever its model is."""
+    models = frozenset[str]().union(*(one.models for one in nodes))
+    having = [one for one in nodes if one.grpc is not None and one.models == models]
+    # Nodes with something on trial would get more than its share.
+    return _Backend("packed", [one for one in having if not one.shares] or having)
+
+
 def _weights(nodes: Sequence[Node], model: str) -> dict[str, int]:
     """Return what each node is to get of a model's requests, where some have it on trial; else nothing."""
     tried = [one.name for one in nodes if model in one.shares]
@@ -215,8 +235,12 @@ def _head(settings: Settings, folder: str) -> list[str]:
     ]  # fmt: skip
 
 
-def _frontend(protocol: str, settings: Settings, folder: str) -> list[str]:
+def _frontend(
+    protocol: str, settings: Settings, folder: str, packed: Optional[_Backend]
+) -> list[str]:
     address = getattr(settings, protocol)
+    sequence = f"{{ req.hdr({settings.sequence_header}) -m found }}"
+    routes: list[str] = []
     tls = f" ssl crt {settings.certificate} alpn " if settings.certificate else ""
     if protocol == "grpc":
         how = f"{tls}h2" if tls else " proto h2"
@@ -224,10 +248,17 @@ def _frontend(protocol: str, settings: Settings, folder: str) -> list[str]:
         model = [
             f"    http-request return status 200 hdr content-type application/grpc hdr grpc-status {_DENIED} "
             f"hdr grpc-message '{_REFUSAL}' if {{ path,url_dec -m reg ^/inference[.]GRPCInferenceService/({calls})$ }}",
-            # Enough for the first message's name; the rest passes as it comes.
-            "    http-request wait-for-body time 10s at-least 6",
-            "    http-request set-var(txn.model) req.body,bytes(5),protobuf(1)",
+            *_model_of_message(),
         ]
+        if packed is not None:
+            # Nobody knows which nodes have the model of a sequence, and so which of them its other messages reach.
+            refused = f"{_IS_PACKED} {sequence}" if packed.nodes else _IS_PACKED
+            model.append(
+                "    http-request return status 200 hdr content-type application/grpc "
+                f"hdr grpc-status {_UNIMPLEMENTED} hdr grpc-accept-encoding identity "
+                f"hdr grpc-message '{_PACKED_REFUSAL}' if {refused}"
+            )
+            routes.append(f"    use_backend grpc:{packed.name} if {_IS_PACKED}")
     else:
         how = f"{tls}h2,http/1.1" if tls else ""
         told = json.dumps({"error": _REFUSAL})
@@ -242,7 +273,6 @@ def _frontend(protocol: str, settings: Settings, folder: str) -> list[str]:
             "    http-request set-var(txn.model) var(txn.path),field(4,/) if { var(txn.path) -m beg /v2/models/ }",
         ]
     table = f"map({folder}/models.map)"
-    sequence = f"{{ req.hdr({settings.sequence_header}) -m found }}"
     return [
         f"frontend {protocol}",
         f"    bind {address}{how}",
@@ -252,8 +282,19 @@ def _frontend(protocol: str, settings: Settings, folder: str) -> list[str]:
         f"    http-request set-var(txn.to) var(txn.key),{table} if {{ var(txn.key) -m found }}",
         f"    http-request set-var(txn.to) var(txn.model),{table} "
         "if { var(txn.model) -m found } !{ var(txn.to) -m found }",
+        *routes,
         f"    use_backend {protocol}:%[var(txn.to)] if {{ var(txn.to) -m found }}",
         f"    default_backend {protocol}:{_ALL}",
+    ]
+
+
+def _model_of_message() -> list[str]:
+    """Return how the model is found in the first message, or that it is compressed."""
+    return [
+        # Enough for the first message's name; the rest passes as it comes.
+        "    http-request wait-for-body time 10s at-least 6",
+        f"    http-request set-var(txn.packed) bool(true) if {_NAMES_MODEL} {{ req.body,bytes(0,1) -m bin 01 }}",
+        f"    http-request set-var(txn.model) req.body,bytes(5),protobuf(1) if !{_IS_PACKED}",
     ]
 
 

@@ -9,6 +9,8 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -218,6 +220,60 @@ def test_calls_of_grpc_that_are_meant_for_one_node_are_refused(fronts: Fronts, c
     denied = caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
     assert denied is (call not in ANYWHERE), caught.value
     assert ("ask the node itself" in caught.value.details()) is denied
+
+
+def _grpc_node(name: str) -> tuple[Any, Endpoint]:
+    """Start the gRPC of a node, which answers inferences with its name."""
+    answer = grpc.unary_unary_rpc_method_handler(lambda *_: name.encode())
+    calls = grpc.method_handlers_generic_handler(
+        "inference.GRPCInferenceService", {"ModelInfer": answer}
+    )
+    server = grpc.server(ThreadPoolExecutor(2), handlers=[calls])
+    endpoint = Endpoint("127.0.0.1", server.add_insecure_port("127.0.0.1:0"))
+    server.start()
+    return server, endpoint
+
+
+_INFER = "/inference.GRPCInferenceService/ModelInfer"
+
+
+def _request(model: str) -> bytes:
+    """Return a message that is smaller when it is compressed."""
+    asked = service_pb2.ModelInferRequest(model_name=model, raw_input_contents=[bytes(1000)])
+    message: bytes = asked.SerializeToString()
+    return message
+
+
+@pytest.fixture
+def grpc_port(front: Front, serve: Callable[..., Server]) -> Iterator[int]:
+    """Where to ask for the models of two nodes, of which only `a` has both, by gRPC."""
+    port, named = lasting_port(), [_grpc_node("a"), _grpc_node("b")]
+    servers = [serve("a", "m", "only"), serve("b", "m")]
+    nodes = [replace(one.node, grpc=at) for one, (_, at) in zip(servers, named)]
+    settings = Settings(f"127.0.0.1:{front.port}", f"127.0.0.1:{port}")
+    front.haproxy.use(render(nodes, settings, str(front.haproxy.folder)))
+    yield port
+    for server, _ in named:
+        server.stop(None).wait()
+
+
+def test_a_compressed_call_goes_to_a_node_that_has_all_models(grpc_port: int) -> None:
+    with grpc.insecure_channel(f"127.0.0.1:{grpc_port}") as channel:
+        ask = partial(channel.unary_unary(_INFER), timeout=30)
+        assert {ask(_request("m")) for _ in range(8)} == {b"a", b"b"}
+        ask_packed = partial(ask, compression=grpc.Compression.Gzip)
+        assert {ask_packed(_request(model)) for model in ("m", "only") * 8} == {b"a"}
+        with pytest.raises(grpc.RpcError, match="without compression") as refused:
+            ask_packed(_request("m"), metadata=[("x-sequence-id", "1")])
+        assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_a_compressed_call_that_no_node_is_sure_to_know_is_refused(fronts: Fronts) -> None:
+    with grpc.insecure_channel(f"127.0.0.1:{fronts.grpc}") as channel:
+        ask = channel.unary_unary(_INFER)
+        with pytest.raises(grpc.RpcError, match="without compression") as refused:
+            ask(_request("only"), timeout=30, compression=grpc.Compression.Gzip)
+        assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_what_is_on_trial_gets_its_share_also_when_it_fails_at_once(
