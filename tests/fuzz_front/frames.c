@@ -56,6 +56,11 @@ Jobs *service_readers(GrpcStream *stream)
     return readers;
 }
 
+uint64_t service_message_bytes(GrpcStream *stream)
+{
+    return connection_endpoint(stream->connection)->limits->body_bytes;
+}
+
 void service_half_closed(GrpcStream *stream)
 {
     grpc_finish(stream, 0, SLICE(""));

@@ -5,6 +5,8 @@
 
 #include <stdlib.h>
 
+enum { HEALTH_BYTES = 4096 }; /* of a message with the name of a service, also unpacked */
+
 static const char *const GROUP_NAMES[GROUPS] = {"health", "metadata", "inference", "shared-memory", "model-config",
     "model-repository", "statistics", "trace", "logging"};
 
@@ -48,9 +50,21 @@ static bool allowed(GrpcStream *stream, const GrpcMethod *method)
     return false;
 }
 
+/* What asks for a service by its name. The loop reads that itself: a watch is its thread's. */
+static bool is_health(const GrpcMethod *method)
+{
+    return method && (method->kind == METHOD_CHECK || method->kind == METHOD_WATCH);
+}
+
 Jobs *service_readers(GrpcStream *stream)
 {
-    return service_of(stream)->readers;
+    return is_health(stream->method) ? NULL : service_of(stream)->readers;
+}
+
+uint64_t service_message_bytes(GrpcStream *stream)
+{
+    uint64_t most = connection_endpoint(stream->connection)->limits->body_bytes;
+    return is_health(stream->method) && most > HEALTH_BYTES ? HEALTH_BYTES : most;
 }
 
 void service_begin(GrpcStream *stream)

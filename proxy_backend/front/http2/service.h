@@ -12,6 +12,8 @@ void service_begin(GrpcStream *stream);
 void service_message(GrpcStream *stream, Text *message);
 /* Who reads messages that take long; NULL: the loop does. */
 Jobs *service_readers(GrpcStream *stream);
+/* How large a message of the call may be, as it comes and unpacked. */
+uint64_t service_message_bytes(GrpcStream *stream);
 /* The client sends no more messages. */
 void service_half_closed(GrpcStream *stream);
 /* The client has gone or has given up: nobody waits for an answer. Any thread. */

@@ -54,16 +54,27 @@ bool session_tell(EventKind kind, GrpcStream *stream)
 }
 
 /* Make a compressed message what it was before. */
-static bool expand(Event *event, Problem *problem)
+static bool expand(Event *event, uint64_t most, Problem *problem)
 {
-    GrpcStream *stream = event->stream;
-    Compression compression = stream->encoding == GRPC_GZIP ? COMPRESSION_GZIP : COMPRESSION_DEFLATE;
+    Compression compression = event->stream->encoding == GRPC_GZIP ? COMPRESSION_GZIP : COMPRESSION_DEFLATE;
     Text whole = {0};
-    bool expanded = compression_expand(compression, text_slice(&event->message), &whole,
-        connection_endpoint(stream->connection)->limits->body_bytes, problem);
+    bool expanded = compression_expand(compression, text_slice(&event->message), &whole, most, problem);
     text_free(&event->message);
     event->message = whole;
     return expanded;
+}
+
+/* Have a message as the service is to see it. */
+static bool prepare(Event *event, Problem *problem)
+{
+    uint64_t most = service_message_bytes(event->stream);
+    if (event->message.size > most) {
+        refusals_count(REFUSED_BODY_BYTES);
+        return problem_set(problem, PROBLEM_TOO_LARGE,
+            "a message of %zu bytes is larger than the most that this call takes, %llu", event->message.size,
+            (unsigned long long)most);
+    }
+    return !event->compressed || expand(event, most, problem);
 }
 
 static void refuse(GrpcStream *stream)
@@ -79,7 +90,7 @@ static void handle_message(Event *event, bool late)
     Problem problem = {0};
     if (late && grpc_is_over(stream))
         return; /* nobody waits for it any more */
-    if (event->compressed && !expand(event, &problem)) {
+    if (!prepare(event, &problem)) {
         grpc_finish_problem(stream, &problem);
         problem_clear(&problem);
         if (stream->heard_of)

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -33,6 +34,19 @@ struct Loop {
 
 /* The loop whose thread this is. */
 static __thread const Loop *here;
+
+/* Sanitized programs, which tests are made of, end where another thread would tear the wheel of timers. */
+static void check_is_here(const Loop *loop)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    if (here != loop) {
+        fprintf(stderr, "another thread than the loop's sets one of its timers\n");
+        abort();
+    }
+#else
+    (void)loop;
+#endif
+}
 
 Loop *loop_new(Problem *problem)
 {
@@ -176,6 +190,7 @@ uint64_t loop_now_ms(const Loop *loop)
 
 void loop_set_timer(Loop *loop, Timer *timer, uint64_t due_ms)
 {
+    check_is_here(loop);
     timers_set(&loop->timers, timer, due_ms);
 }
 

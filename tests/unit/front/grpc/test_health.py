@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import random
 import signal
 
 import grpc
@@ -28,6 +30,41 @@ def test_it_is_asked(made: Built) -> None:
         with pytest.raises(grpc.RpcError) as refused:
             check(_NOBODY, timeout=60)
         assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+def _named(name: bytes) -> bytes:
+    """A request that asks for a service of that name, of up to 2 MiB."""
+    size = len(name)
+    return b"\x0a" + bytes([size & 127 | 128, size >> 7 & 127 | 128, size >> 14]) + name
+
+
+def test_names_are_short_and_read_in_the_loop(made: Built) -> None:
+    """Messages that may take long are read elsewhere, where a watch must not begin: the sanitized program looks."""
+    packed = _named(random.Random(1).randbytes(900).hex().encode())
+    assert len(gzip.compress(packed)) > 256
+    too_large = (
+        (_named(b"x" * 5000), grpc.Compression.NoCompression),
+        (_named(b"x" * 2_000_000), grpc.Compression.NoCompression),
+        (_named(b"x" * 2_000_000), grpc.Compression.Gzip),
+    )
+    with (
+        running(made, protocol="grpc", libraries={"nghttp2": nghttp2()}) as front,
+        _channel(front) as channel,
+    ):
+        watch = channel.unary_stream(f"{_SERVICE}Watch", None, None)
+        check = channel.unary_unary(f"{_SERVICE}Check", None, None)
+        watching = [watch(packed, timeout=60, compression=grpc.Compression.Gzip) for _ in range(20)]
+        assert [next(one) for one in watching] == [SERVICE_UNKNOWN] * 20
+        for message, compression in too_large:
+            with pytest.raises(grpc.RpcError) as watched:
+                next(watch(message, timeout=60, compression=compression))
+            with pytest.raises(grpc.RpcError) as checked:
+                check(message, timeout=60, compression=compression)
+            for refused in (watched, checked):
+                assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        for one in watching:
+            one.cancel()
+        assert check(b"", timeout=60) == SERVING
 
 
 def test_who_watches_is_told_of_changes_and_does_not_hold_up_the_end(made: Built) -> None:
