@@ -92,6 +92,21 @@ static void send_error(
         grpc_send(stream, &reply->message);
 }
 
+/* Have the client's window as `held` says. Another thread may change it in between, and be the first to tell the stream. */
+static void set_window(GrpcStream *stream, Requests *requests)
+{
+    pthread_mutex_lock(&requests->lock);
+    bool held = requests->held, told;
+    do {
+        pthread_mutex_unlock(&requests->lock);
+        told = held;
+        grpc_hold(stream, told);
+        pthread_mutex_lock(&requests->lock);
+        held = requests->held;
+    } while (held != told);
+    pthread_mutex_unlock(&requests->lock);
+}
+
 /* A request has had its last answer, or was not taken. */
 static void end(Request *request)
 {
@@ -108,7 +123,7 @@ static void end(Request *request)
         requests->held = false;
     pthread_mutex_unlock(&requests->lock);
     if (goes_on)
-        grpc_hold(stream, false);
+        set_window(stream, requests);
     if (all)
         grpc_finish(stream, 0, SLICE(""));
     unref(requests);
@@ -178,7 +193,7 @@ static Request *begin(GrpcStream *stream, Requests *requests, Call *call)
     requests->held |= full;
     pthread_mutex_unlock(&requests->lock);
     if (full)
-        grpc_hold(stream, true);
+        set_window(stream, requests);
     return request;
 }
 

@@ -1,0 +1,174 @@
+/* infer_stream.c between a stream and calls that do as they are told: whether the client's window is open in the end.
+ *
+ * The requests of a stream become so many that its window closes. Before the stream hears of that, another thread answers them, or
+ * so many of them as the argument says; here it is the same thread, at exactly that point.
+ */
+#include "grpc/headers.h"
+#include "grpc/infer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { REQUESTS = 512 }; /* the most that are under way at a time */
+
+static CallAnswered answered;
+static Call *calls[REQUESTS];
+static size_t taken, done;
+static size_t early; /* so many are answered before the stream hears that it is held */
+static bool held;
+
+static void answer(size_t most)
+{
+    for (; done < most; done++) {
+        Answer last = {.final = true, .empty = true, .call = calls[done]};
+        answered(calls[done], &last);
+    }
+}
+
+/* ── the stream ─────────────────────────────────────────────────────────────────────────────────────── */
+
+void grpc_hold(GrpcStream *stream, bool is_held)
+{
+    (void)stream;
+    if (is_held)
+        answer(early);
+    held = is_held;
+}
+
+GrpcStream *grpc_ref(GrpcStream *stream)
+{
+    return stream;
+}
+
+void grpc_unref(GrpcStream *stream)
+{
+    (void)stream;
+}
+
+bool grpc_is_over(GrpcStream *stream)
+{
+    (void)stream;
+    return false;
+}
+
+size_t grpc_unsent(GrpcStream *stream)
+{
+    (void)stream;
+    return 0;
+}
+
+Slice grpc_header(const GrpcStream *stream, const char *name)
+{
+    (void)stream;
+    (void)name;
+    return (Slice){0};
+}
+
+void grpc_send(GrpcStream *stream, Outgoing *message)
+{
+    (void)stream;
+    (void)message;
+}
+
+void grpc_finish(GrpcStream *stream, int code, Slice text)
+{
+    (void)stream;
+    (void)code;
+    (void)text;
+}
+
+/* ── the calls ──────────────────────────────────────────────────────────────────────────────────────── */
+
+Call *calls_take(Calls *pool)
+{
+    (void)pool;
+    Call *call = calloc(1, sizeof *call);
+    call->state = calloc(1, 1024);
+    return calls[taken++] = call;
+}
+
+bool call_start(Call *call, CallAnswered callback, Problem *problem)
+{
+    (void)call;
+    (void)problem;
+    answered = callback;
+    return true;
+}
+
+Call *call_ref(Call *call)
+{
+    return call;
+}
+
+void call_unref(Call *call)
+{
+    (void)call;
+}
+
+void call_cancel(Call *call)
+{
+    (void)call;
+}
+
+void call_sends(Call *call)
+{
+    (void)call;
+}
+
+void answer_release(Answer *answer)
+{
+    (void)answer;
+}
+
+bool infer_read(Call *call, uint64_t most_inputs, InferOptions *options, Problem *problem)
+{
+    (void)call;
+    (void)most_inputs;
+    (void)options;
+    (void)problem;
+    return true;
+}
+
+bool headers_forward(const GrpcStream *stream, const HeaderPattern *pattern, Call *call, Problem *problem)
+{
+    (void)stream;
+    (void)pattern;
+    (void)call;
+    (void)problem;
+    return true;
+}
+
+InferReply *infer_reply_part(Answer *answer, InferPart part)
+{
+    (void)answer;
+    (void)part;
+    return NULL;
+}
+
+InferReply *infer_reply_error(Answer *answer, const char *text, Slice id)
+{
+    (void)answer;
+    (void)text;
+    (void)id;
+    return NULL;
+}
+
+int main(int count, char **arguments)
+{
+    InferService service = {.unread_bytes = UINT64_MAX};
+    GrpcStream stream = {0};
+    Text message = {0};
+    early = count > 1 ? strtoul(arguments[1], NULL, 10) : 0;
+    infer_stream_begin(&stream, &service);
+    for (size_t i = 0; i < REQUESTS; i++)
+        infer_stream_message(&stream, &message);
+    printf("%s, ", held ? "held" : "open");
+    answer(REQUESTS);
+    printf("%s\n", held ? "held" : "open");
+    for (size_t i = 0; i < REQUESTS; i++) {
+        free(calls[i]->state);
+        free(calls[i]);
+    }
+    infer_stream_gone(&stream);
+    return 0;
+}
