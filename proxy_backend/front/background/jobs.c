@@ -9,6 +9,7 @@ struct Jobs {
     Job *first, **last; /* those that wait */
     unsigned most_threads, most_waiting;
     unsigned threads, waiting, running;
+    bool stopped;
 };
 
 Jobs *jobs_new(unsigned threads, unsigned waiting, Problem *problem)
@@ -76,7 +77,9 @@ bool jobs_give(Jobs *jobs, Job *job, Problem *problem)
     pthread_mutex_lock(&jobs->lock);
     bool full = jobs->waiting >= jobs->most_waiting;
     bool given = false;
-    if (!full) {
+    bool dropped = jobs->stopped;
+    job->dropped = dropped;
+    if (!full && !dropped) {
         job->next = NULL;
         Job **place = jobs->last;
         *place = job;
@@ -91,6 +94,8 @@ bool jobs_give(Jobs *jobs, Job *job, Problem *problem)
         }
     }
     pthread_mutex_unlock(&jobs->lock);
+    if (dropped)
+        return jobs_refuse(problem);
     if (full)
         return problem_set(problem, PROBLEM_TOO_MANY, "%u requests like this one wait already", jobs->most_waiting);
     return given ? true : problem_no_memory(problem);
@@ -104,14 +109,44 @@ unsigned jobs_count(Jobs *jobs)
     return count;
 }
 
-void jobs_free(Jobs *jobs)
+bool jobs_refuse(Problem *problem)
 {
-    if (jobs == NULL)
-        return;
+    return problem_set(problem, PROBLEM_UNAVAILABLE, "the server ends");
+}
+
+static void wait_for_threads(Jobs *jobs)
+{
     pthread_mutex_lock(&jobs->lock);
     while (jobs->threads)
         pthread_cond_wait(&jobs->changed, &jobs->lock);
     pthread_mutex_unlock(&jobs->lock);
+}
+
+void jobs_stop(Jobs *jobs)
+{
+    if (jobs == NULL)
+        return;
+    pthread_mutex_lock(&jobs->lock);
+    Job *job = jobs->first;
+    jobs->stopped = true;
+    jobs->first = NULL;
+    jobs->last = &jobs->first;
+    jobs->waiting = 0;
+    pthread_mutex_unlock(&jobs->lock);
+    while (job) {
+        Job *next = job->next;
+        job->dropped = true;
+        job->done(job);
+        job = next;
+    }
+    wait_for_threads(jobs);
+}
+
+void jobs_free(Jobs *jobs)
+{
+    if (jobs == NULL)
+        return;
+    wait_for_threads(jobs);
     pthread_cond_destroy(&jobs->changed);
     pthread_mutex_destroy(&jobs->lock);
     free(jobs);

@@ -106,7 +106,10 @@ static void run_job(Job *job)
 
 static void job_done(Job *job)
 {
-    answer((Run *)job);
+    Run *run = (Run *)job;
+    if (job->dropped)
+        run->fine = jobs_refuse(&run->problem);
+    answer(run);
 }
 
 void method_run(GrpcStream *stream, const GrpcService *service, const GrpcMethod *method, Slice message)

@@ -15,8 +15,11 @@ static void end_job(Job *job)
 {
     const HttpJob *self = (HttpJob *)job;
     Call *call = self->call;
-    Problem problem = self->problem;
-    if (!self->done)
+    Problem problem = {0};
+    bool done = job->dropped ? jobs_refuse(&problem) : self->done;
+    if (!job->dropped)
+        problem = self->problem;
+    if (!done)
         answer_problem(call, &problem);
     else if (!self->answers_itself)
         answer_send(call, 200, self->type, NULL, 0, 0);

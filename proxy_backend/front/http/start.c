@@ -104,7 +104,8 @@ static void answer_late(Job *job)
     Problem problem = {0};
     HttpHead head;
     Target target;
-    if (http_read_head(&head, (Slice){call->body.data, head_size}, &limits, &problem))
+    bool goes_on = !job->dropped || jobs_refuse(&problem);
+    if (goes_on && http_read_head(&head, (Slice){call->body.data, head_size}, &limits, &problem))
         answer(call, &head, &target, head_size);
     else
         answer_problem(call, &problem);

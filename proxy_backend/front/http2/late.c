@@ -68,11 +68,22 @@ static void begin(Job *job)
     (void)job; /* all is done in go_on, after which it is not there any more */
 }
 
+/* What comes to a stream that is over is let go of. */
+static void end(GrpcStream *stream)
+{
+    Problem problem = {0};
+    jobs_refuse(&problem);
+    grpc_finish_problem(stream, &problem);
+    problem_clear(&problem);
+}
+
 static void go_on(Job *job)
 {
     GrpcLate *late = (GrpcLate *)job;
     GrpcStream *stream = late->stream;
     Event event;
+    if (job->dropped)
+        end(stream);
     while (take(late, &event))
         event_handle(&event, true);
     free(late->events);

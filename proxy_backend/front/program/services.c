@@ -264,6 +264,8 @@ Server *services_server(const Services *services)
 void services_stop(Services *services)
 {
     Problem problem = {0};
+    jobs_stop(services->readers); /* first: they give jobs */
+    jobs_stop(services->jobs);
     if (!server_stop(services->server, &problem))
         log_warning("Triton's core did not stop in order: %s", problem_text(&problem));
     problem_clear(&problem);

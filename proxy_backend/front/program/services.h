@@ -18,7 +18,8 @@ const Endpoint *services_endpoints(const Services *services);
 /* Tell in the log where clients are accepted. */
 void services_announce(const Services *services);
 Server *services_server(const Services *services);
-/* End the core: requests under way are waited for, at most for the exit timeout. Loops must still run. */
+/* End the core. Jobs that wait are dropped, and those that run waited for; requests under way as well, at most for the exit timeout. Loops must still
+ * run: jobs and answers use them. */
 void services_stop(Services *services);
 /* After the loops' end. */
 void services_free(Services *services);

@@ -249,6 +249,7 @@ int main(int count, char **arguments)
     pthread_mutex_unlock(&lock);
     for (int i = 0; i < THREADS; i++)
         pthread_join(threads[i], NULL);
+    jobs_stop(readers);
     loop_stop(loop);
     loop_join(loop);
     loop_free(loop);
