@@ -1,5 +1,8 @@
 /* Messages that take long to be read, because they are large or compressed: a thread for that does it. What comes on their streams meanwhile
  * waits for them, in its order, and the client may send no more than the stream's window has left.
+ *
+ * A connection has one thread at a time, for one such message: then it goes to the end of the readers' line, and another of its streams has
+ * the next turn. So nobody waits behind all that one client has sent.
  */
 #include "http2/service.h"
 #include "http2/session.h"
@@ -15,6 +18,8 @@ enum {
 /* It goes when there is nothing left to do. Guarded by the session's lock. */
 struct GrpcLate {
     Job job; /* first, so that it is found by its address */
+    GrpcLate *next; /* of the session's line; its first one has the turn */
+    Jobs *readers;
     GrpcStream *stream; /* held */
     Event *events;
     size_t at, count, room;
@@ -45,22 +50,66 @@ static bool put(GrpcLate *late, const Event *event)
     return true;
 }
 
-/* The next event; false: there is none, and the stream goes on without this. */
-static bool take(GrpcLate *late, Event *event)
+/* With the lock held. */
+static void get_in_line(Session *session, GrpcLate *late)
+{
+    GrpcLate **last = session->late_last ? &session->late_last->next : &session->late_first;
+    late->next = NULL;
+    *last = session->late_last = late;
+}
+
+/* With the lock held, of the first in the line. */
+static void leave_line(Session *session)
+{
+    session->late_first = session->late_first->next;
+    if (session->late_first == NULL)
+        session->late_last = NULL;
+}
+
+/* The next event of a turn, which has one message that takes long. False: the turn is over, and `*next` is the one that has the next
+ * one, NULL where the connection has none; `*gone`: the stream goes on without this. */
+static bool take(GrpcLate *late, bool had_long, Event *event, GrpcLate **next, bool *gone)
 {
     GrpcStream *stream = late->stream;
     Session *session = session_of(stream);
     Outgoing *done = NULL;
     pthread_mutex_lock(&session->lock);
     bool more = late->at < late->count;
-    if (more) {
+    bool goes_on = more && !(had_long && takes_long(&late->events[late->at]));
+    if (goes_on) {
         *event = late->events[late->at++];
     } else {
-        __atomic_store_n(&stream->late, NULL, __ATOMIC_RELEASE);
-        stream_resume(stream, &done);
+        leave_line(session);
+        if (more) {
+            get_in_line(session, late);
+        } else {
+            __atomic_store_n(&stream->late, NULL, __ATOMIC_RELEASE);
+            stream_resume(stream, &done);
+        }
+        *gone = !more;
+        *next = session->late_first;
     }
     session_unlock(session, done);
-    return more;
+    return goes_on;
+}
+
+/* A turn. Who has the next one of this connection; NULL: nobody. */
+static GrpcLate *turn(GrpcLate *late)
+{
+    GrpcStream *stream = late->stream;
+    GrpcLate *next = NULL;
+    Event event;
+    bool gone = false;
+    for (bool had_long = false; take(late, had_long, &event, &next, &gone);) {
+        had_long |= takes_long(&event);
+        event_handle(&event, true);
+    }
+    if (gone) {
+        free(late->events);
+        free(late);
+        grpc_unref(stream);
+    }
+    return next;
 }
 
 static void begin(Job *job)
@@ -79,25 +128,27 @@ static void end(GrpcStream *stream)
 
 static void go_on(Job *job)
 {
-    GrpcLate *late = (GrpcLate *)job;
-    GrpcStream *stream = late->stream;
-    Event event;
-    if (job->dropped)
-        end(stream);
-    while (take(late, &event))
-        event_handle(&event, true);
-    free(late->events);
-    free(late);
-    grpc_unref(stream);
+    Problem problem = {0};
+    GrpcLate *next = (GrpcLate *)job;
+    do {
+        problem_clear(&problem);
+        if (next->job.dropped)
+            end(next->stream);
+        next = turn(next);
+    } while (next && !jobs_give(next->readers, &next->job, &problem));
+    problem_clear(&problem);
 }
 
-static GrpcLate *late_new(GrpcStream *stream)
+/* With the lock held. */
+static GrpcLate *late_new(GrpcStream *stream, Jobs *readers)
 {
     GrpcLate *late = calloc(1, sizeof *late);
     if (late) {
         late->job = (Job){.run = begin, .done = go_on};
+        late->readers = readers;
         late->stream = stream;
         stream->refs++;
+        get_in_line(session_of(stream), late);
     }
     return late;
 }
@@ -125,8 +176,10 @@ bool event_postpone(Event *event)
     bool fits = true;
     pthread_mutex_lock(&session->lock);
     if (stream->late == NULL && is_long) {
-        begun = late_new(stream);
-        __atomic_store_n(&stream->late, begun, __ATOMIC_RELEASE);
+        bool is_first = session->late_first == NULL;
+        GrpcLate *late = late_new(stream, readers);
+        __atomic_store_n(&stream->late, late, __ATOMIC_RELEASE);
+        begun = is_first ? late : NULL;
     }
     bool waits = stream->late != NULL;
     if (waits)

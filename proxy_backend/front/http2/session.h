@@ -18,6 +18,7 @@ typedef struct {
     bool greeted; /* the client's first frame has come */
     bool parting; /* the deadline is the goodbye's end */
     bool looking; /* the deadline is the next look at the streams */
+    GrpcLate *late_first, *late_last; /* what takes long, of streams in the order of their turns; see late.c */
     Timer due; /* the earliest grpc-timeout; the loop's thread's */
 } Session;
 

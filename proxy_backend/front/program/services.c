@@ -20,7 +20,7 @@ enum {
     JOB_THREADS = 16, /* a model's load takes one for as long as it lasts */
     JOBS_WAITING = 1024,
     READER_THREADS = 2, /* for large requests, each of which may become as large as the limit: so many at a time */
-    READERS_WAITING = 1 << 20, /* a connection has one */
+    READERS_WAITING = 1 << 20, /* a connection has one at a time */
 };
 
 /* Which protocol and which of its paths a listener's name stands for. */

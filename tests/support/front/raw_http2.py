@@ -20,12 +20,18 @@ def literal(name: bytes, value: bytes) -> bytes:
 
 
 def call(
-    stream_id: int, path: bytes = b"/echo/Never", flags: int = 4, timeout: bytes | None = None
+    stream_id: int,
+    path: bytes = b"/echo/Never",
+    flags: int = 4,
+    timeout: bytes | None = None,
+    encoding: bytes | None = None,
 ) -> bytes:
     block = literal(b":method", b"POST") + literal(b":scheme", b"http") + literal(b":path", path)
     block += literal(b":authority", b"x") + literal(b"content-type", b"application/grpc")
     if timeout is not None:
         block += literal(b"grpc-timeout", timeout)
+    if encoding is not None:
+        block += literal(b"grpc-encoding", encoding)
     return frame(HEADERS, flags, stream_id, block)
 
 
