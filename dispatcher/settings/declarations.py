@@ -168,7 +168,7 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
         Option(
             "The memory that the workers of all models may take together. It is bytes, such as 8GiB, or a share of "
             "what the machine or its control group has, such as 60%. A model that has to load while there is "
-            "no room waits until others sleep that are idle and may sleep (min=0, lazy, or any_may_sleep); where these "
+            "no room waits until idle ones sleep that may (min=0, lazy, or any_may_sleep). Where these "
             "never have as much, it is refused: docs/how-to/elastic.md. "
             "Default: no limit.",
             values.optional(values.budget()),
