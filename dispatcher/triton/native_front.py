@@ -104,7 +104,8 @@ class NativeFront:
                 listener = listening_at(Path(path), f"{name}_unix", backlog=_BACKLOG)
                 self._listening.append(Listening(name, listener, None, Path(path)))
         own = listening_at(self._http_path, backlog=_BACKLOG)
-        self._listening.append(Listening("http", own, None, self._http_path))
+        # First: who looks for an address in the log takes the last one that it tells.
+        self._listening.insert(0, Listening("http", own, None, self._http_path))
         for cloud in clouds.served(config.tritonserver_options, os.environ):
             listener = listening(clouds.ADDRESS, cloud.port, cloud.setting, backlog=_BACKLOG)
             self._listening.append(Listening(cloud.protocol, listener, None))

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from pytriton.decorators.outputs import named_outputs
 from pytriton.decorators.wrapping import Adapter, Decorator, Plan, decorate
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.ipc.errors import shown
 from pytriton.proxy.pieces import Pieces
 from pytriton.proxy.types import Request
 
@@ -312,7 +311,7 @@ def _wrong_sizes(outputs: dict[str, Any], total: int) -> ValueError:
     for name, value in outputs.items():
         if not hasattr(value, "shape"):  # its length counts something else: letters, say
             return ValueError(
-                f"Output `{name}` is {shown(value)}, not a numpy array. Expected: an array with batch size {total}, "
+                f"Output `{name}` is a {type(value).__name__}, not a numpy array. Expected: an array with batch size {total}, "
                 "the number of rows of the inputs."
             )
     found = ", ".join(

@@ -104,7 +104,8 @@ def test_what_cannot_be_restored_is_told_and_harms_nothing(tmp_path: Path) -> No
         there = "failed" if HAS_COUNTED_GPUS else "ready"
         assert states(daemon) == {"sound": "ready", "homeless": "failed", "pinned": there}
         assert answer(daemon, "sound") == 4
-        (problem,) = daemon.client.status().problems
+        problems = daemon.client.status().problems
+        (problem,) = [one for one in problems if "cannot be used" in one]
         assert "damaged.registration cannot be used: its checksum is wrong" in problem
         assert [path.name.rpartition(".")[0] for path in (state / "set-aside").iterdir()] == [
             "damaged.registration"

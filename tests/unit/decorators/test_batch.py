@@ -157,11 +157,11 @@ def test_sequences_get_default_names_without_a_server() -> None:
             PyTritonValidationError,
             r"Unsupported output type .*NoneType.* of <lambda>\(\) \(model .*`return` may be missing",
         ),
-        (lambda x: {"y": 0.5}, ValueError, r"^Output `y` is float 0\.5, not a numpy array.*size 3"),
-        (lambda x: {"y": None}, ValueError, "^Output `y` is NoneType None, not a numpy array"),
-        (lambda x: {"y": "hello"}, ValueError, "^Output `y` is str 'hello', not a numpy array"),
-        (lambda x: {"y": [[1, 2], [3]]}, ValueError, r"^Output `y` is list \[\[1, 2\], \[3\]\]"),
-        (lambda x: {"y": x, "z": 1}, ValueError, "^Output `z` is int 1, not a numpy array"),
+        (lambda x: {"y": 0.5}, ValueError, r"^Output `y` is a float, not a numpy array.*size 3"),
+        (lambda x: {"y": None}, ValueError, "^Output `y` is a NoneType, not a numpy array"),
+        (lambda x: {"y": "hello"}, ValueError, "^Output `y` is a str, not a numpy array"),
+        (lambda x: {"y": [[1, 2], [3]]}, ValueError, r"^Output `y` is a list, not"),
+        (lambda x: {"y": x, "z": 1}, ValueError, "^Output `z` is a int, not a numpy array"),
     ],
 )
 def test_wrong_outputs_are_refused(

@@ -363,7 +363,7 @@ def test_what_it_is_told(tmp_path: Path) -> None:
             for listen in told["listen"]
         ]
         assert listen == [
-            ("http", "/c"), ("grpc", "/gc"), ("metrics", None), ("http", None), ("http", None), ("admin", None),
+            ("http", None), ("http", "/c"), ("grpc", "/gc"), ("metrics", None), ("http", None), ("admin", None),
         ]  # fmt: skip
         assert (tmp_path / "clients.sock").is_socket()
         assert upstream(one.config, one.front).socket == str(tmp_path / "http.sock")
