@@ -21,9 +21,9 @@ from pytriton.dispatcher.figures.snapshot import Snapshots
 from pytriton.dispatcher.install.python_on_demand import PythonOnDemand
 from pytriton.dispatcher.install.server_runtime import ServerRuntime, lay_out_backends
 from pytriton.dispatcher.live_settings import LiveSettings
-from pytriton.dispatcher.models.kept_sizes import KeptSizes
+from pytriton.dispatcher.models.kept.kept_sizes import KeptSizes
+from pytriton.dispatcher.models.kept.state_dir import Store
 from pytriton.dispatcher.models.registry import Registry
-from pytriton.dispatcher.models.state_dir import Store
 from pytriton.dispatcher.models.temporary_models import TemporaryModels
 from pytriton.dispatcher.models.trials import Trials
 from pytriton.dispatcher.openai_front.supervisor import OpenAIFront
@@ -51,8 +51,9 @@ from pytriton.dispatcher.triton.tritonserver import TritonServer
 from pytriton.dispatcher.upgrade import Parts, Upgrade
 from pytriton.dispatcher.workers.call_deadlocks import Waiting
 from pytriton.dispatcher.workers.one_worker.worker_factory import WorkerFactory
-from pytriton.ipc import messages, shared_entries
-from pytriton.ipc.rundir import RuntimeDir
+from pytriton.ipc import messages
+from pytriton.ipc.files import shared_entries
+from pytriton.ipc.files.rundir import RuntimeDir
 
 
 class DaemonParts(ABC):

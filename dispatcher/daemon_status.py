@@ -21,7 +21,7 @@ from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton.restarting import ServerWatch
 from pytriton.dispatcher.triton.tritonserver import TritonServer
 from pytriton.ipc import messages
-from pytriton.ipc.rundir import RuntimeDir
+from pytriton.ipc.files.rundir import RuntimeDir
 
 _log = structlog.get_logger(__name__)
 

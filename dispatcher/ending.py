@@ -15,7 +15,7 @@ from pytriton.dispatcher.events.events import Events
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.triton.tritonserver import TritonServer
 from pytriton.ipc.exit_codes import ExitCode
-from pytriton.ipc.rundir import RuntimeDir
+from pytriton.ipc.files.rundir import RuntimeDir
 
 _log = structlog.get_logger(__name__)
 

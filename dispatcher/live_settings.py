@@ -21,7 +21,7 @@ from pytriton.dispatcher.triton.server_process import ServerStartError
 from pytriton.dispatcher.triton.tritonserver import TritonServer
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
-from pytriton.ipc.rundir import ENV_RUNTIME_DIR, RuntimeDir
+from pytriton.ipc.files.rundir import ENV_RUNTIME_DIR, RuntimeDir
 
 _log = structlog.get_logger(__name__)
 

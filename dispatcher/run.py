@@ -27,14 +27,14 @@ from pytriton.dispatcher.install.server_runtime import (
     ServerRuntimeError,
     find_or_install_server,
 )
-from pytriton.dispatcher.models import state_dir
-from pytriton.dispatcher.models.state_dir import Store, StoreError
+from pytriton.dispatcher.models.kept import state_dir
+from pytriton.dispatcher.models.kept.state_dir import Store, StoreError
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.taking_over import BY_ITSELF, Origin
 from pytriton.dispatcher.triton import admin_token
 from pytriton.ipc.exit_codes import ExitCode
-from pytriton.ipc.private_files import open_private
-from pytriton.ipc.rundir import RuntimeDir, RuntimeDirError, share
+from pytriton.ipc.files.private_files import open_private
+from pytriton.ipc.files.rundir import RuntimeDir, RuntimeDirError, share
 
 _log = structlog.get_logger(__name__)
 

@@ -33,7 +33,7 @@ from pytriton.dispatcher.base.handover import (
 )
 from pytriton.dispatcher.settings.declarations import ConfigError, DaemonConfig
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
-from pytriton.ipc.private_files import remove
+from pytriton.ipc.files.private_files import remove
 
 if TYPE_CHECKING:
     from pytriton.dispatcher.install.server_runtime import ServerRuntime

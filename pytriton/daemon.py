@@ -43,7 +43,7 @@ from pytriton.exceptions import (
 )
 from pytriton.ipc import messages
 from pytriton.ipc.closeable import Closeable
-from pytriton.ipc.rundir import RuntimeDir, default_runtime_dir
+from pytriton.ipc.files.rundir import RuntimeDir, default_runtime_dir
 from pytriton.profiles import Profile
 from pytriton.run_options import RegisterOptions
 from pytriton.served_model import Model

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from pytriton.ipc.exit_codes import ExitCode
-from pytriton.ipc.rundir import RuntimeDir
+from pytriton.ipc.files.rundir import RuntimeDir
 
 
 class LastEnd(msgspec.Struct, frozen=True):

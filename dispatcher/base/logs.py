@@ -23,9 +23,9 @@ from msgspec import structs
 
 from pytriton.dispatcher.base.log_files import rotated, tail
 from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.ipc.private_files import open_private
+from pytriton.ipc.files.private_files import open_private
+from pytriton.ipc.files.rundir import RuntimeDir
 from pytriton.ipc.records import LONGEST_LINE, decoded
-from pytriton.ipc.rundir import RuntimeDir
 
 __all__ = [
     "LogFile", "child_logger", "close", "close_model_log", "configure", "log_child_line", "open_file", "tail",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-from pytriton.ipc.private_files import remove
-from pytriton.ipc.rundir import RuntimeDir
+from pytriton.ipc.files.private_files import remove
+from pytriton.ipc.files.rundir import RuntimeDir
 
 
 def lay_out_library(rundir: RuntimeDir) -> Path:

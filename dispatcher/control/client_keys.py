@@ -23,7 +23,7 @@ import zmq.auth
 
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.ipc.control import SERVER_KEY
-from pytriton.ipc.private_files import open_private
+from pytriton.ipc.files.private_files import open_private
 
 _NAME = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,63}")
 

@@ -39,8 +39,8 @@ from pytriton.dispatcher.control.pending_requests import Requests
 from pytriton.dispatcher.events.actor import acting_for
 from pytriton.ipc import control, messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton.ipc.files.rundir import share
 from pytriton.ipc.messages.client import Changing
-from pytriton.ipc.rundir import share
 
 _log = structlog.get_logger(__name__)
 

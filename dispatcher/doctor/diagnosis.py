@@ -29,7 +29,7 @@ from pytriton.dispatcher.install.server_tree import LIBRARY_NAME, ServerTree
 from pytriton.dispatcher.install.wheel import PINNED
 from pytriton.dispatcher.settings import advisories
 from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.ipc.rundir import RuntimeDir, default_runtime_dir
+from pytriton.ipc.files.rundir import RuntimeDir, default_runtime_dir
 
 __all__ = ["Check", "Status", "checks_for", "run_checks"]
 

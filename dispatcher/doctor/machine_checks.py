@@ -14,7 +14,7 @@ from pathlib import Path
 from pytriton.dispatcher.doctor.check_result import Check
 from pytriton.dispatcher.install.wheel import glibc_version, machine_flaw
 from pytriton.ipc import linux
-from pytriton.ipc.rundir import ENV_RUNTIME_DIR, MAX_SOCKET_PATH, RuntimeDir, RuntimeDirError
+from pytriton.ipc.files.rundir import ENV_RUNTIME_DIR, MAX_SOCKET_PATH, RuntimeDir, RuntimeDirError
 
 SHM = Path("/dev/shm")
 #: Triton's Python backend keeps the tensors of all requests in flight there.

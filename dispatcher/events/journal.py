@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytriton.ipc.private_files import open_private
+from pytriton.ipc.files.private_files import open_private
 
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 

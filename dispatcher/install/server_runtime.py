@@ -41,7 +41,7 @@ from pytriton.dispatcher.install.proxy_env import (
 from pytriton.dispatcher.install.server_choice import ServerChoice, choice_of
 from pytriton.dispatcher.install.server_tree import NoServer, ServerTree, read_tree
 from pytriton.dispatcher.install.wheel import PINNED, install_wheel, is_unpacked, wheel_tree
-from pytriton.ipc.rundir import ENV_RUNTIME_DIR
+from pytriton.ipc.files.rundir import ENV_RUNTIME_DIR
 from pytriton.ipc.variables import with_direct_loopback
 
 _log = structlog.get_logger(__name__)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pytriton.dispatcher.base.handover import HandOver, RegistrationState, UnusableHandOver
+from pytriton.dispatcher.models.kept.restoring import Restoring
+from pytriton.dispatcher.models.kept.state_dir import Entry
 from pytriton.dispatcher.models.registration import Registration
-from pytriton.dispatcher.models.restoring import Restoring
 from pytriton.dispatcher.models.served_models import ServedModels
 from pytriton.dispatcher.models.serving import Serving
-from pytriton.dispatcher.models.state_dir import Entry
 from pytriton.dispatcher.workers.pool import AdoptWorker
 
 

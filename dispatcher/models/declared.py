@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from pytriton.dispatcher.models.admission import MOST_WORKERS, check_autoscale
-from pytriton.dispatcher.models.state_dir import Entry
+from pytriton.dispatcher.models.kept.state_dir import Entry
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.registration_digest import digest_of, payload_hashes

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 
-from pytriton.dispatcher.models.restoring import Restoring
+from pytriton.dispatcher.models.kept.restoring import Restoring
 from pytriton.dispatcher.triton.tritonserver import TritonServer
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure

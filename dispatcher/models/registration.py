@@ -23,9 +23,9 @@ from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.models.declared import Declared
 from pytriton.dispatcher.models.in_triton.model_in_triton import ModelInTriton
+from pytriton.dispatcher.models.kept.state_dir import Entry
 from pytriton.dispatcher.models.model_info import info_of
 from pytriton.dispatcher.models.patience import Patience
-from pytriton.dispatcher.models.state_dir import Entry
 from pytriton.dispatcher.triton import own_repository
 from pytriton.dispatcher.triton.server_process import ServerLost
 from pytriton.dispatcher.triton.tritonserver import TritonServer
@@ -121,10 +121,8 @@ class Registration:
         why = "is not kept in the state directory"
         if self.registrant is not None:
             why = f"runs in threads of process {self.registrant.pid}"
-        raise RemoteFailure(
-            ErrorKind.INVALID,
-            f"model {self.spec.name} {why}: what it may have replaced is not kept",
-        )
+        text = f"model {self.spec.name} {why}: what it may have replaced is not kept"
+        raise RemoteFailure(ErrorKind.INVALID, text)
 
     def entry(self) -> Entry:
         """Return what is kept of it, as it is now."""

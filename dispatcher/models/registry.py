@@ -20,13 +20,13 @@ from pytriton.dispatcher.models.adaptations import Adaptations
 from pytriton.dispatcher.models.admission import check, check_devices, check_free, check_trial
 from pytriton.dispatcher.models.adoption import Adoption
 from pytriton.dispatcher.models.hosted_models import HostedModels
-from pytriton.dispatcher.models.kept_models import Keeping, KeptModels
+from pytriton.dispatcher.models.kept.kept_models import Keeping, KeptModels
+from pytriton.dispatcher.models.kept.restoring import Restoring
+from pytriton.dispatcher.models.kept.state_dir import Entry, Store
 from pytriton.dispatcher.models.registration import Registration
-from pytriton.dispatcher.models.restoring import Restoring
 from pytriton.dispatcher.models.served_models import ServedModels
 from pytriton.dispatcher.models.server_starts import ServerStarts
 from pytriton.dispatcher.models.serving import OnServed, Serving, StillWanted
-from pytriton.dispatcher.models.state_dir import Entry, Store
 from pytriton.dispatcher.models.told_failures import failure_told, registration_told
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import own_repository
@@ -37,7 +37,7 @@ from pytriton.dispatcher.workers.one_worker.worker_factory import StartWorker
 from pytriton.dispatcher.workers.several_loads import ReportProgress, report_to_nobody
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
-from pytriton.ipc.rundir import RuntimeDir
+from pytriton.ipc.files.rundir import RuntimeDir
 
 _log = structlog.get_logger(__name__)
 

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from pytriton.dispatcher.models.kept.restoring import Restoring
 from pytriton.dispatcher.models.registration import Registration
-from pytriton.dispatcher.models.restoring import Restoring
 from pytriton.dispatcher.triton import own_repository
 from pytriton.dispatcher.workers.one_worker.registrant import Registrant
 from pytriton.dispatcher.workers.one_worker.worker import Worker

@@ -7,7 +7,7 @@ import contextlib
 from typing import Any
 
 from pytriton.dispatcher.models.admission import check_devices
-from pytriton.dispatcher.models.restoring import Restoring
+from pytriton.dispatcher.models.kept.restoring import Restoring
 from pytriton.dispatcher.models.served_models import ServedModels
 from pytriton.dispatcher.models.serving import Serving, begins_asleep
 from pytriton.dispatcher.triton.tritonserver import TritonServer

@@ -20,13 +20,13 @@ from pytriton.dispatcher.base.news import News
 from pytriton.dispatcher.base.tasks import uninterrupted
 from pytriton.dispatcher.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.models.hosted_models import HostedModels
-from pytriton.dispatcher.models.kept_models import Keeping, KeptModels, Prepared, finish
+from pytriton.dispatcher.models.kept.kept_models import Keeping, KeptModels, Prepared, finish
+from pytriton.dispatcher.models.kept.restoring import Restoring
+from pytriton.dispatcher.models.kept.state_dir import Entry
 from pytriton.dispatcher.models.name_reservations import Reservations
 from pytriton.dispatcher.models.patience import Patience
 from pytriton.dispatcher.models.registration import Registration
-from pytriton.dispatcher.models.restoring import Restoring
 from pytriton.dispatcher.models.served_models import ServedModels
-from pytriton.dispatcher.models.state_dir import Entry
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import own_repository
 from pytriton.dispatcher.triton.tritonserver import TritonServer
@@ -40,8 +40,8 @@ from pytriton.dispatcher.workers.several_loads import ReportProgress
 from pytriton.dispatcher.workers.sleep import WakeBounds
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton.ipc.files.rundir import RuntimeDir
 from pytriton.ipc.registration_digest import registration_digest
-from pytriton.ipc.rundir import RuntimeDir
 
 _log = structlog.get_logger(__name__)
 

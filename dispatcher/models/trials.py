@@ -19,9 +19,9 @@ import structlog
 from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.events.actor import acting_for
 from pytriton.dispatcher.models.admission import check_trial
+from pytriton.dispatcher.models.kept.state_dir import Entry
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
-from pytriton.dispatcher.models.state_dir import Entry
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 

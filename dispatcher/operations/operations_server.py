@@ -26,10 +26,10 @@ from pytriton.dispatcher.page.routes import Endpoint, Page, Sources
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.ipc.access import access_headers
 from pytriton.ipc.errors import RemoteFailure
+from pytriton.ipc.files.rundir import RuntimeDir
 from pytriton.ipc.messages.answers import Status
 from pytriton.ipc.messages.figures import Figures
 from pytriton.ipc.messages.requests import Requests
-from pytriton.ipc.rundir import RuntimeDir
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)

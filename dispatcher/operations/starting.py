@@ -12,9 +12,9 @@ from pytriton.dispatcher.figures.snapshot import Snapshots
 from pytriton.dispatcher.operations.otlp import OtlpExport
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.ipc.exit_codes import ExitCode
+from pytriton.ipc.files.rundir import RuntimeDir
 from pytriton.ipc.messages.answers import Status
 from pytriton.ipc.messages.requests import Requests
-from pytriton.ipc.rundir import RuntimeDir
 
 if TYPE_CHECKING:
     from pytriton.dispatcher.operations.operations_server import OperationsServer

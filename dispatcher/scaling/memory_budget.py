@@ -33,7 +33,7 @@ from pytriton.dispatcher.figures import nvidia_smi
 from pytriton.dispatcher.figures.gpu_memory import GpuMemory
 from pytriton.dispatcher.figures.process_memory import memory_of
 from pytriton.dispatcher.models.admission import why_it_cannot_sleep
-from pytriton.dispatcher.models.kept_sizes import KeptSizes
+from pytriton.dispatcher.models.kept.kept_sizes import KeptSizes
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.settings.declarations import DaemonConfig
@@ -41,7 +41,7 @@ from pytriton.dispatcher.settings.parsing import budget_of
 from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
 from pytriton.dispatcher.workers.memory_waiting import Waiting
 from pytriton.ipc import linux, messages
-from pytriton.ipc.shared_entries import Entry
+from pytriton.ipc.files.shared_entries import Entry
 
 _log = structlog.get_logger(__name__)
 

@@ -18,7 +18,7 @@ from pytriton.dispatcher.settings import parsing as values
 from pytriton.dispatcher.settings.combinations import contradictions
 from pytriton.dispatcher.settings.option import SECONDS, Option
 from pytriton.dispatcher.settings.server_settings import ServerSettings
-from pytriton.ipc.rundir import RuntimeDir, default_state_dir
+from pytriton.ipc.files.rundir import RuntimeDir, default_state_dir
 
 #: An environment variable is this and the setting's name in capitals.
 ENV_PREFIX = "PYTRITON_DAEMON_"

@@ -8,7 +8,7 @@ import msgspec
 
 from pytriton.dispatcher.settings import parsing as values
 from pytriton.dispatcher.settings.option import PORT, Option
-from pytriton.ipc.rundir import default_runtime_dir
+from pytriton.ipc.files.rundir import default_runtime_dir
 
 
 class PlaceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -13,7 +13,7 @@ from pytriton.dispatcher.settings.declarations import ConfigError, DaemonConfig,
 from pytriton.dispatcher.settings.front_choice import only_triton
 from pytriton.dispatcher.settings.sources import load
 from pytriton.ipc import messages
-from pytriton.ipc.rundir import RuntimeDir
+from pytriton.ipc.files.rundir import RuntimeDir
 
 _log = structlog.get_logger(__name__)
 

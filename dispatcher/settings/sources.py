@@ -30,7 +30,7 @@ from pytriton.dispatcher.settings.declarations import (
     present_name,
 )
 from pytriton.dispatcher.settings.parsing import LEAST_SECRET, nearest
-from pytriton.ipc.rundir import default_runtime_dir
+from pytriton.ipc.files.rundir import default_runtime_dir
 
 FILE_NAME = "pytriton-daemon.toml"
 #: Names the settings file; no setting itself.

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pytriton.dispatcher.settings.declarations import ConfigError, options, present_name
-from pytriton.ipc.private_files import open_private
-from pytriton.ipc.rundir import RuntimeDir
+from pytriton.ipc.files.private_files import open_private
+from pytriton.ipc.files.rundir import RuntimeDir
 
 _FILE = "start.json"
 

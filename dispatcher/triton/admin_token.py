@@ -19,7 +19,7 @@ import structlog
 
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.ipc.access import ACCESS_HEADER
-from pytriton.ipc.rundir import RuntimeDir, RuntimeDirError
+from pytriton.ipc.files.rundir import RuntimeDir, RuntimeDirError
 
 _log = structlog.get_logger(__name__)
 

@@ -305,9 +305,8 @@ class Supervisor:
         return load_failure(error, self._spec.name, self.index)
 
     def _tell_load_failed(self, failure: RemoteFailure) -> None:
-        self._events.tell(
-            kinds.LOAD_FAILED, reason=failure.text, numbers={"took_s": self._since_start_s()}
-        )
+        numbers = {"took_s": self._since_start_s()}
+        self._events.tell(kinds.LOAD_FAILED, reason=failure.text, numbers=numbers)
 
     def _since_start_s(self) -> float:
         return round(asyncio.get_running_loop().time() - self._started_at, 3)
@@ -332,12 +331,8 @@ class Supervisor:
     async def _exchange(self, spent: Worker, why: str) -> None:
         """Load another worker beside a spent one, then end that; if it fails, the spent one serves on for a while."""
         answered = spent.gauge.read().answered if spent.alive else 0
-        self._events.tell(
-            kinds.SPENT,
-            worker=spent.name,
-            reason=why,
-            numbers={"pid": spent.pid, "batches": answered},
-        )
+        numbers = {"pid": spent.pid, "batches": answered}
+        self._events.tell(kinds.SPENT, worker=spent.name, reason=why, numbers=numbers)
         try:
             fresh = await self._account.beside_others(self._started_and_ready, _ROOM_BESIDE_S)
         except Exception as error:

@@ -22,7 +22,7 @@ from pytriton.exceptions import (
 )
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
-from pytriton.ipc.rundir import ENV_RUNTIME_DIR, RuntimeDir
+from pytriton.ipc.files.rundir import ENV_RUNTIME_DIR, RuntimeDir
 
 if TYPE_CHECKING:
     from pytriton.ipc import control

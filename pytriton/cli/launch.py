@@ -23,8 +23,8 @@ from pytriton.dispatcher.base.log_files import rotated
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.ipc import linux, messages
 from pytriton.ipc.exit_codes import ExitCode
-from pytriton.ipc.private_files import open_private
-from pytriton.ipc.rundir import RuntimeDir
+from pytriton.ipc.files.private_files import open_private
+from pytriton.ipc.files.rundir import RuntimeDir
 
 #: Log records that a failed start shows.
 _LAST_RECORDS = 12

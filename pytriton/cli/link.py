@@ -11,7 +11,7 @@ from pytriton.cli.errors import CliError, say
 from pytriton.ipc import control, linux, messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.exit_codes import ExitCode
-from pytriton.ipc.rundir import ENV_RUNTIME_DIR, RuntimeDir
+from pytriton.ipc.files.rundir import ENV_RUNTIME_DIR, RuntimeDir
 
 #: The longest silence of a daemon that is well.
 ANSWER_S = 10.0

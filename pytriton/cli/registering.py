@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Union
 from pytriton.cli.errors import CliError, errors_of_clients, say
 from pytriton.ipc import messages
 from pytriton.ipc.exit_codes import ExitCode
-from pytriton.ipc.rundir import RuntimeDir
+from pytriton.ipc.files.rundir import RuntimeDir
 
 if TYPE_CHECKING:
     from pytriton.autoscale import Instances

@@ -18,7 +18,7 @@ from pytriton.dispatcher.settings.declarations import ConfigError, DaemonConfig,
 from pytriton.dispatcher.settings.sources import Loaded, load
 from pytriton.dispatcher.settings.start_flags import StartFlags
 from pytriton.ipc.exit_codes import ExitCode
-from pytriton.ipc.rundir import RuntimeDir, RuntimeDirError
+from pytriton.ipc.files.rundir import RuntimeDir, RuntimeDirError
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pytriton.cli.log_lines import pretty
 from pytriton.dispatcher.base.log_files import follow as followed
 from pytriton.dispatcher.base.log_files import rotated, tail
 from pytriton.ipc.exit_codes import ExitCode
-from pytriton.ipc.rundir import RuntimeDir
+from pytriton.ipc.files.rundir import RuntimeDir
 
 
 def show(rundir: RuntimeDir, model: str | None, lines: int, *, follow: bool, as_json: bool) -> None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pytriton.decorators.outputs import named_outputs
 from pytriton.decorators.wrapping import Adapter, Decorator, Plan, decorate
 from pytriton.exceptions import PyTritonValidationError
+from pytriton.ipc.wording import with_article
 from pytriton.proxy.pieces import Pieces
 from pytriton.proxy.types import Request
 
@@ -311,8 +312,8 @@ def _wrong_sizes(outputs: dict[str, Any], total: int) -> ValueError:
     for name, value in outputs.items():
         if not hasattr(value, "shape"):  # its length counts something else: letters, say
             return ValueError(
-                f"Output `{name}` is a {type(value).__name__}, not a numpy array. Expected: an array with "
-                f"batch size {total}, the number of rows of the inputs."
+                f"Output `{name}` is {with_article(type(value).__name__)}, not a numpy array. "
+                f"Expected: an array with batch size {total}, the number of rows of the inputs."
             )
     found = ", ".join(
         f"{name}: {_length(value)}" if _length(value) >= 0 else f"{name}: no batch axis"

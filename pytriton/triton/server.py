@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from pytriton.exceptions import DaemonStartError
-from pytriton.ipc.rundir import MAX_SOCKET_PATH, RuntimeDir
+from pytriton.ipc.files.rundir import MAX_SOCKET_PATH, RuntimeDir
 
 #: Of a service manager, or for an interpreter that somebody sits at: neither is for a child.
 STAYING = (

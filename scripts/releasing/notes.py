@@ -30,7 +30,7 @@ class Formats:
 def formats(source: Path) -> Formats:
     """Return the numbers of exported files."""
     return Formats(
-        _number(source / "dispatcher" / "models" / "state_dir.py", _STATE),
+        _number(source / "dispatcher" / "models" / "kept" / "state_dir.py", _STATE),
         _number(source / "pytriton" / "ipc" / "messages" / "base.py", _PROTOCOL),
     )
 

@@ -21,7 +21,7 @@ import psutil
 from pytriton.daemon import DaemonClient, connect
 from pytriton.dispatcher.settings.declarations import ENV_OWNER, DaemonConfig
 from pytriton.ipc.forking import FORKS
-from support.forking import Forking
+from support.forks.forking import Forking
 
 #: Fetching the server on a machine that never did takes long; everything else is a matter of
 #: seconds.

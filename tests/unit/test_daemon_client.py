@@ -24,7 +24,7 @@ from pytriton.exceptions import (
     RegistrationError,
 )
 from pytriton.ipc import messages
-from pytriton.ipc.rundir import ENV_RUNTIME_DIR
+from pytriton.ipc.files.rundir import ENV_RUNTIME_DIR
 from pytriton.model_config import Tensor
 
 X = Tensor(name="x", dtype=np.float32, shape=(-1,))

@@ -21,7 +21,7 @@ from pytriton.dispatcher.workers.one_worker.registrant import Registrant
 from pytriton.dispatcher.workers.one_worker.worker import Worker
 from pytriton.dispatcher.workers.one_worker.worker_process import WorkerPlace, WorkerProcess
 from pytriton.ipc import messages
-from pytriton.ipc.rundir import RuntimeDir
+from pytriton.ipc.files.rundir import RuntimeDir
 
 
 class StartWorker(Protocol):

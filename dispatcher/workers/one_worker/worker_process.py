@@ -26,8 +26,8 @@ from pytriton.dispatcher.workers.one_worker.worker import Worker
 from pytriton.ipc import linux, messages
 from pytriton.ipc.calls.call_connection import socket_path
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton.ipc.files.shared_entries import ENV_SHARED_DIR
 from pytriton.ipc.lanes.gauge import Gauge
-from pytriton.ipc.shared_entries import ENV_SHARED_DIR
 from pytriton.ipc.variables import with_direct_loopback
 
 _log = structlog.get_logger(__name__)

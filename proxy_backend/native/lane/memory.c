@@ -14,12 +14,9 @@
 #include <unistd.h>
 
 enum { ALIGNMENT = 64, SMALLEST = 1 << 16 };
-/* What an arena keeps whether it is needed or not, and milliseconds after which it gives back what is more. */
+/* What an arena keeps whether it is needed or not. */
 #ifndef KEPT_BYTES
 #define KEPT_BYTES (64 << 20)
-#endif
-#ifndef KEPT_MS
-#define KEPT_MS 10000
 #endif
 static const uint64_t doubled_up_to = 1 << 26;
 

@@ -6,6 +6,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Milliseconds after which memory that is not needed is given back. */
+#ifndef KEPT_MS
+#define KEPT_MS 10000
+#endif
+
 /* The writing end: a memfd, sealed against shrinking, that grows. Not for several threads at once. */
 typedef struct Arena {
     int fd; /* -1: none yet */

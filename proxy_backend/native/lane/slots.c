@@ -8,9 +8,6 @@
 #include <string.h>
 
 /* Bytes that stay for the next outputs, after what others are given back. A slot that has grown larger is not kept. */
-#ifndef KEPT_MS
-#define KEPT_MS 10000
-#endif
 static const uint64_t most_kept = 64 << 20;
 
 static void free_slot(Slot *slot)

@@ -15,7 +15,7 @@ from pytriton.cli.flags import JsonFlag, RuntimeDirFlag, print_json
 from pytriton.cli.log_lines import visible
 from pytriton.ipc import messages
 from pytriton.ipc.exit_codes import ExitCode
-from pytriton.ipc.rundir import RuntimeDir
+from pytriton.ipc.files.rundir import RuntimeDir
 
 #: How often new events are asked for.
 _POLL_S = 1.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pytriton.cli import link
 from pytriton.ipc import messages
+from pytriton.ipc.files.rundir import RuntimeDir
 from pytriton.ipc.rates import Row, rows
-from pytriton.ipc.rundir import RuntimeDir
 
 _LOG_LINES = 200
 

@@ -25,7 +25,7 @@ from tritonclient.utils import InferenceServerException
 from pytriton.cli.top.feed import Feed
 from pytriton.cli.top.screen import TopApp
 from pytriton.decorators import batch
-from pytriton.ipc.rundir import RuntimeDir
+from pytriton.ipc.files.rundir import RuntimeDir
 from pytriton.model_config import ModelConfig, Tensor
 from support.models.inference import Inference
 from support.running import RunningDaemon, eventually

@@ -12,11 +12,11 @@ import msgspec
 from pytriton.dispatcher.elastic.memory import MEMORY, Size
 from pytriton.dispatcher.elastic.sharing import Room
 from pytriton.ipc import messages
-from pytriton.ipc.shared_entries import Entry
+from pytriton.ipc.files.shared_entries import Entry
 from support.fakes.brain import Brain
 from support.fakes.fake_clients import model_spec
-from support.fakes.fake_server import SERVER_PID
 from support.fakes.fake_worker import FakeWorker
+from support.fakes.triton.fake_server import SERVER_PID
 
 MIB = 1 << 20
 SLEEPY = messages.Autoscale(0, 4, idle_after_s=60.0)

@@ -22,18 +22,18 @@ from pytriton.dispatcher.base.systemd import Notifier
 from pytriton.dispatcher.control.control_socket import ControlServer, Peer, _Door
 from pytriton.dispatcher.control.peers import Sender
 from pytriton.dispatcher.daemon import Daemon
+from pytriton.dispatcher.models.kept.state_dir import Entry, Store, decode
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.models.serving import Serving
-from pytriton.dispatcher.models.state_dir import Entry, Store, decode
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton.front import ServerPlace
 from pytriton.ipc import control, messages
 from pytriton.ipc.errors import RemoteFailure
-from pytriton.ipc.rundir import RuntimeDir
+from pytriton.ipc.files.rundir import RuntimeDir
 from support.fakes.fake_clients import Client, Request
 from support.fakes.fake_processes import FakeProcesses
-from support.fakes.fake_server import SERVER_PID, FakeServer
 from support.fakes.fake_worker import FakeWorker
+from support.fakes.triton.fake_server import SERVER_PID, FakeServer
 from support.fakes.virtual_time import VirtualLoop
 
 _DAEMON = "pytriton.dispatcher.daemon_parts"

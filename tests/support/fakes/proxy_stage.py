@@ -18,8 +18,8 @@ from pytriton.proxy_backend.streams import Streams
 from pytriton.proxy_backend.translate import Translator
 from support.fakes.fake_attachment import FakeAttachment
 from support.fakes.fake_dispatcher import FakeDispatcher
-from support.fakes.fake_stub import Request, Sender, TritonPythonModel
 from support.fakes.lane_worker import Hangup, LaneWorker
+from support.fakes.triton.fake_stub import Request, Sender, TritonPythonModel
 from support.running import eventually
 
 

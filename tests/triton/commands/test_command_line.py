@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.forking import command
+from support.forks.forking import command
 from support.running import RunningDaemon, eventually
 
 from pytriton.ipc.exit_codes import ExitCode

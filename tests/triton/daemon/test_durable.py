@@ -17,7 +17,7 @@ from support.models.inference import Inference
 from support.running import RunningDaemon, eventually
 
 from pytriton._registering import gpus
-from pytriton.dispatcher.models import state_dir
+from pytriton.dispatcher.models.kept import state_dir
 from pytriton.exceptions import RegistrationError
 from pytriton.model_config import ModelConfig, Tensor
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.forking import command
+from support.forks.forking import command
 from support.models.inference import Array, Inference
 from support.ports import lasting_port
 from support.running import RunningDaemon

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from support.metric_receiver import MetricReceiver, metric_receiver
 from support.models.inference import Inference
 from support.ports import lasting_port
 from support.running import RunningDaemon, eventually
+from support.telemetry.metric_receiver import MetricReceiver, metric_receiver
 
 from pytriton.decorators import batch
 from pytriton.model_config import Tensor

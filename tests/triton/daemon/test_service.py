@@ -29,7 +29,7 @@ from pytriton.dispatcher.base.systemd import VARIABLES
 from pytriton.dispatcher.settings.start_flags import StartFlags
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.ipc.exit_codes import ExitCode
-from pytriton.ipc.rundir import RuntimeDir
+from pytriton.ipc.files.rundir import RuntimeDir
 from pytriton.model_config import ModelConfig, Tensor
 
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.http
-from support.collector import Collector, Span, collector
 from support.models.inference import PROTOCOLS, Inference
 from support.running import RunningDaemon, eventually
+from support.telemetry.collector import Collector, Span, collector
 from tritonclient.utils import InferenceServerException
 
 from pytriton.client import DecoupledModelClient

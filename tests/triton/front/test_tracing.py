@@ -9,12 +9,12 @@ from typing import Any
 
 import grpc
 import pytest
-from support.collector import Collector, Span, collector
 from support.front.asking import answer
 from support.front.both import Front, both_fronts
 from support.front.grpc_requests import request
 from support.front.requests import Ask, inputs
 from support.running import eventually
+from support.telemetry.collector import Collector, Span, collector
 from tritonclient.grpc import service_pb2_grpc
 
 CLIENTS_SPAN = "00f067aa0ba902b7"

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.environments import find_interpreter
-from support.forking import command
+from support.forks.forking import command
 from support.models.inference import Inference
 from support.models.model_folders import CONFIG, make_model
 from support.running import RunningDaemon, eventually

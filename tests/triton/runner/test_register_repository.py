@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.forking import command
+from support.forks.forking import command
 from support.models import repositories
 from support.models.inference import Inference
 from support.running import RunningDaemon

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from support.forking import command
+from support.forks.forking import command
 from support.models import repositories
 from support.models.inference import Array
 from support.running import RunningDaemon, eventually

@@ -95,7 +95,7 @@ def test_group_that_does_not_exist(tmp_path: Path, capfd: pytest.CaptureFixture[
 @needs_root
 def test_group_that_the_daemon_is_no_member_of(tmp_path: Path) -> None:
     code = (
-        "from pytriton.ipc.rundir import RuntimeDirError\n"
+        "from pytriton.ipc.files.rundir import RuntimeDirError\n"
         "try:\n"
         f"    RuntimeDir(__import__('pathlib').Path(folder)).create({some_group().gr_name!r})\n"
         "except RuntimeDirError as error:\n"

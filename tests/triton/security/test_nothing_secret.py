@@ -20,10 +20,10 @@ import msgspec
 import numpy as np
 import pytest
 import trustme
-from support.forking import command
-from support.metric_receiver import MetricReceiver, metric_receiver
+from support.forks.forking import command
 from support.models.inference import Inference
 from support.running import RunningDaemon, eventually
+from support.telemetry.metric_receiver import MetricReceiver, metric_receiver
 from tritonclient.utils import InferenceServerException
 
 from pytriton.decorators import batch

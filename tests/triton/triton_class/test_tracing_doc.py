@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.collector import collector
 from support.ports import lasting_port
 from support.running import eventually
+from support.telemetry.collector import collector
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "how-to" / "tracing.md"
 _BLOCK = re.compile(r"(<!-- not run: [^>]*-->\n)?```python\n(.*?)```", re.DOTALL)

@@ -16,7 +16,7 @@ from support.running import RunningDaemon, eventually
 from support.unruly import ONES, X, Y
 
 from pytriton.exceptions import PyTritonError
-from pytriton.ipc import shared_entries
+from pytriton.ipc.files import shared_entries
 
 NAMES = [f"m{number}" for number in range(6)]
 

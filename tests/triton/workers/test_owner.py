@@ -20,7 +20,7 @@ from support.scripts import local_environment
 from pytriton.dispatcher.base import last_exit
 from pytriton.dispatcher.settings.declarations import ENV_OWNER
 from pytriton.ipc.exit_codes import ExitCode
-from pytriton.ipc.rundir import ENV_RUNTIME_DIR, RuntimeDir
+from pytriton.ipc.files.rundir import ENV_RUNTIME_DIR, RuntimeDir
 
 ROOT = Path(__file__).parents[3]
 _PORTS = "--http-port 0 --grpc-port 0 --metrics-port 0"

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.forking import Forking
+from support.forks.forking import Forking
 
 from pytriton._registering.pickling import pack_callable
 from pytriton._registering.surroundings import capture_world

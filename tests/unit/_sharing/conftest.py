@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytriton._sharing import segments
-from pytriton.ipc.shared_entries import ENV_SHARED_DIR
+from pytriton.ipc.files.shared_entries import ENV_SHARED_DIR
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from support.forking import Forking
+from support.forks.forking import Forking
 
 from pytriton.check.facts import facts
 from pytriton.check.report import Report

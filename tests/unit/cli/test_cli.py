@@ -17,14 +17,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.forking import command
+from support.forks.forking import command
 
 from pytriton.cli.errors import CliError
 from pytriton.cli.log_lines import own_event, pretty
 from pytriton.cli.registering import Wish, load_target, register_target
 from pytriton.cli.settings import Given, kept
 from pytriton.ipc.exit_codes import ExitCode
-from pytriton.ipc.rundir import RuntimeDir
+from pytriton.ipc.files.rundir import RuntimeDir
 
 ROOT = Path(__file__).parents[3]
 

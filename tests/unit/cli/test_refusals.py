@@ -11,7 +11,7 @@ from pytriton.cli.errors import CliError
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.exit_codes import ExitCode
-from pytriton.ipc.rundir import RuntimeDir
+from pytriton.ipc.files.rundir import RuntimeDir
 
 
 @pytest.mark.parametrize("kind", ErrorKind)

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.forking import command
+from support.forks.forking import command
 
 from pytriton.cli.service_files import TEXTS, Service
 from pytriton.cli.settings import Given

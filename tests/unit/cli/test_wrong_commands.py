@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from support.forking import command
+from support.forks.forking import command
 
 from pytriton.ipc.exit_codes import ExitCode
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from support.fakes import fake_server_program
 from support.fakes.fake_worker import SPEC
+from support.fakes.triton import fake_server_program
 from support.ports import lasting_port
 
 from pytriton.dispatcher.base import last_exit
@@ -25,14 +25,14 @@ from pytriton.dispatcher.daemon import Daemon
 from pytriton.dispatcher.install.server_choice import ServerChoice
 from pytriton.dispatcher.install.server_runtime import ServerRuntime
 from pytriton.dispatcher.install.server_tree import ServerTree
+from pytriton.dispatcher.models.kept.state_dir import Store
 from pytriton.dispatcher.models.registration import Registration
-from pytriton.dispatcher.models.state_dir import Store
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.settings.start_flags import StartFlags
 from pytriton.ipc import messages
 from pytriton.ipc.errors import RemoteFailure
 from pytriton.ipc.exit_codes import ExitCode
-from pytriton.ipc.rundir import RuntimeDir
+from pytriton.ipc.files.rundir import RuntimeDir
 
 
 class ServiceManager(Notifier):

@@ -18,7 +18,7 @@ from pytriton.dispatcher.daemon_status import DaemonStatus
 from pytriton.dispatcher.elastic.known_size import KnownSize
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.ipc import messages
-from pytriton.ipc.rundir import RuntimeDir
+from pytriton.ipc.files.rundir import RuntimeDir
 
 
 def _info(name: str, state: str = "ready") -> messages.ModelInfo:

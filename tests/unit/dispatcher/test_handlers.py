@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from support.fakes.brain import Brain
 from support.fakes.fake_clients import model_spec
-from support.fakes.fake_server import SERVER_PID
+from support.fakes.triton.fake_server import SERVER_PID
 
 from pytriton.dispatcher import handlers
 from pytriton.dispatcher.handlers import newest

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.fakes.brain import Brain
-from support.fakes.fake_server import FakeServer, Obstacle
+from support.fakes.triton.fake_server import FakeServer, Obstacle
 from support.models import repositories
 
 from pytriton.dispatcher.readiness import Readiness

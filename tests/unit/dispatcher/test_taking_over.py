@@ -19,7 +19,7 @@ from pytriton.dispatcher import process, run, taking_over
 from pytriton.dispatcher.base import handover
 from pytriton.dispatcher.base.handover import Remains
 from pytriton.dispatcher.install import server_runtime
-from pytriton.dispatcher.models.state_dir import Store
+from pytriton.dispatcher.models.kept.state_dir import Store
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.ipc import messages
 

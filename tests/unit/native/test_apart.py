@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fakes.fake_tritonserver import Work, echo, run, serving
+from support.fakes.triton.fake_tritonserver import Work, echo, run, serving
 
 from pytriton.ipc import messages
 from pytriton.ipc.lanes.lane import Lane, LaneClosed

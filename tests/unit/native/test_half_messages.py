@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.fakes.fake_tritonserver import Work, echo, run, serving
+from support.fakes.triton.fake_tritonserver import Work, echo, run, serving
 
 from pytriton.ipc import messages
 from pytriton.ipc.lanes.lane import Lane, LaneClosed

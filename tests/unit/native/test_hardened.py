@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from support.fakes.fake_tritonserver import echo, output, run, serving
+from support.fakes.triton.fake_tritonserver import echo, output, run, serving
 
 from pytriton.ipc import linux
 from pytriton.ipc.calls.call_connection import MOST_MEMORIES

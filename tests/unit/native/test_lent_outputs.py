@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from support.fakes.fake_tritonserver import Work, echo, output, run, serving
+from support.fakes.triton.fake_tritonserver import Work, echo, output, run, serving
 
 from pytriton.ipc import linux, messages
 from pytriton.ipc.lanes import tensors
@@ -181,4 +181,6 @@ def test_nobody_lends_unasked(program: Path, tmp_path: Path) -> None:
 
 def _tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the dispatcher give a lost batch to the next worker."""
-    monkeypatch.setattr("support.fakes.fake_tritonserver.LOST", messages.Verdict("retry", ""))
+    monkeypatch.setattr(
+        "support.fakes.triton.fake_tritonserver.LOST", messages.Verdict("retry", "")
+    )

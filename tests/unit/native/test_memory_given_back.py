@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from support.fakes.fake_tritonserver import echo, run
+from support.fakes.triton.fake_tritonserver import echo, run
 from support.running import eventually
 
 from pytriton.ipc.lanes.lane import Lane, LaneClosed

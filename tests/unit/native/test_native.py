@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.examples import examples
-from support.fakes.fake_tritonserver import Work, echo, output, run, serving
+from support.fakes.triton.fake_tritonserver import Work, echo, output, run, serving
 
 from pytriton.ipc import linux, messages
 from pytriton.ipc.lanes.lane import Lane, LaneClosed

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from support.fakes.fake_tritonserver import output, run
+from support.fakes.triton.fake_tritonserver import output, run
 
 from pytriton.ipc.lanes.lane import Lane, LaneClosed
 from pytriton.ipc.lanes.lane_messages import (

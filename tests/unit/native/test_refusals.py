@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.fakes.fake_tritonserver import echo, output, run, serving
+from support.fakes.triton.fake_tritonserver import echo, output, run, serving
 
 from pytriton.ipc.lanes.lane import Lane, LaneClosed
 from pytriton.ipc.lanes.lane_messages import (

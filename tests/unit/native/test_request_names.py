@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fakes.fake_tritonserver import echo, run, serving
+from support.fakes.triton.fake_tritonserver import echo, run, serving
 
 from pytriton.ipc import messages
 from pytriton.ipc.errors import with_id

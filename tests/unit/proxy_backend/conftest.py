@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.fakes import fake_stub
 from support.fakes.proxy_stage import Proxy, Stage
+from support.fakes.triton import fake_stub
 
 from pytriton.ipc.messages import Verdict
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fakes.fake_stub import Logger
+from support.fakes.triton.fake_stub import Logger
 from support.running import eventually
 
 from pytriton.ipc import messages

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.fakes.fake_stub import InferenceRequest, InferenceResponse, Tensor, TritonError
+from support.fakes.triton.fake_stub import InferenceRequest, InferenceResponse, Tensor, TritonError
 
 from pytriton.ipc.calls.call_chain import Link, decode_chain
 from pytriton.ipc.calls.call_connection import CallConnection

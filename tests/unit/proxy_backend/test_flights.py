@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.fakes.fake_stub import FINAL, InferenceResponse, Request, TritonError
+from support.fakes.triton.fake_stub import FINAL, InferenceResponse, Request, TritonError
 
 from pytriton.ipc.lanes.lane import LaneError
 from pytriton.ipc.messages import Verdict

@@ -9,9 +9,9 @@ import json
 from collections.abc import Callable
 
 import pytest
-from support.fakes.fake_stub import Request, TritonError, TritonModelException, pb_utils
 from support.fakes.lane_worker import Hangup
 from support.fakes.proxy_stage import Stage, echo, hang_up, once, requests, told
+from support.fakes.triton.fake_stub import Request, TritonError, TritonModelException, pb_utils
 from support.running import eventually
 
 from pytriton.ipc import messages

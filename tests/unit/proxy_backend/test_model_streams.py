@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.fakes.fake_stub import FINAL, Request, TritonError, pb_utils
 from support.fakes.lane_worker import Hangup
 from support.fakes.proxy_stage import Stage, requests
+from support.fakes.triton.fake_stub import FINAL, Request, TritonError, pb_utils
 from support.running import eventually
 
 from pytriton.ipc import messages

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.fakes.fake_stub import FINAL, Sender
 from support.fakes.lane_worker import Hangup
 from support.fakes.proxy_stage import Proxy, Stage, batch_of, requests
+from support.fakes.triton.fake_stub import FINAL, Sender
 from support.running import eventually
 
 from pytriton.ipc import messages

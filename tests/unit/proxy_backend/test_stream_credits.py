@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.fakes.fake_stub import FINAL
 from support.fakes.proxy_stage import Proxy, batch_of
+from support.fakes.triton.fake_stub import FINAL
 from support.running import eventually
 
 from pytriton.ipc.lanes import tensors

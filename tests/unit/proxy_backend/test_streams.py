@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.fakes.fake_stub import FINAL, Request, Sender
 from support.fakes.proxy_stage import Proxy, batch_of
+from support.fakes.triton.fake_stub import FINAL, Request, Sender
 from support.running import eventually
 
 from pytriton.ipc.lanes.lane import Lane

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.fakes.fake_stub import Tensor, pb_utils
+from support.fakes.triton.fake_stub import Tensor, pb_utils
 
 from pytriton.proxy_backend import stub
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.fakes.fake_stub import Request, Tensor, TritonError
+from support.fakes.triton.fake_stub import Request, Tensor, TritonError
 
 from pytriton.ipc.datatypes import NUMERIC
 from pytriton.ipc.lanes import tensors

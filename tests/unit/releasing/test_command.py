@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 FILES = {
     "pyproject.toml": '[project]\nversion = "1.2.0"\n',
     "CHANGELOG.md": "# Changelog\n\n## [1.2.0] - 2026-01-02\n\n- a feature\n",
-    "dispatcher/models/state_dir.py": "_OWN_FORM = 1\n",
+    "dispatcher/models/kept/state_dir.py": "_OWN_FORM = 1\n",
     "pytriton/ipc/messages/base.py": "PROTOCOL = 12\n",
     "docs/releases.md": "| 1.2 | 1 | 12 | 1.2 |\n",
 }

@@ -59,7 +59,7 @@ def test_the_notes_have_the_changes_and_the_sums(built: Built) -> None:
 
 def test_a_version_without_its_row_is_told(tmp_path: Path) -> None:
     for name, line in (
-        ("dispatcher/models/state_dir.py", "_OWN_FORM = 1\n"),
+        ("dispatcher/models/kept/state_dir.py", "_OWN_FORM = 1\n"),
         ("pytriton/ipc/messages/base.py", "PROTOCOL = 12\n"),
         ("docs/place/releases.md", "| 0.1 | 1 | 12 | 0.1 |\n"),
     ):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.fakes.fake_triton import MODEL, FakeTriton, Received
+from support.fakes.triton.fake_triton import MODEL, FakeTriton, Received
 
 from pytriton.client import (
     AsyncioModelClient,

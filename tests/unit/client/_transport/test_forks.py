@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from support.fakes.fake_triton import MODEL, fake_triton
+from support.fakes.triton.fake_triton import MODEL, fake_triton
 
 #: Asks, forks, and asks in both processes: a client from before the fork, and one that is new.
 PROGRAM = """

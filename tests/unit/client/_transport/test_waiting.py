@@ -12,7 +12,7 @@ from contextlib import suppress
 import grpc
 import numpy as np
 import pytest
-from support.fakes.fake_triton import MODEL, FakeTriton, fake_triton
+from support.fakes.triton.fake_triton import MODEL, FakeTriton, fake_triton
 from support.ports import lasting_port
 from support.running import eventually
 

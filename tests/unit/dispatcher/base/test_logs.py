@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from pytriton.dispatcher.base import logs
 from pytriton.dispatcher.base.log_files import rotated, tail
 from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.ipc.files.rundir import RuntimeDir
 from pytriton.ipc.records import LONGEST_LINE, encoded, record_of
-from pytriton.ipc.rundir import RuntimeDir
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from pytriton.dispatcher.base.news import News
+from pytriton.dispatcher.models.kept.restoring import Restoring
+from pytriton.dispatcher.models.kept.state_dir import Content, Entry
 from pytriton.dispatcher.models.patience import Patience
-from pytriton.dispatcher.models.restoring import Restoring
-from pytriton.dispatcher.models.state_dir import Content, Entry
 from pytriton.dispatcher.triton.tritonserver import TritonServer
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure

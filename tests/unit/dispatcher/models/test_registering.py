@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.fakes.brain import Brain
 from support.fakes.fake_clients import Client, Request
-from support.fakes.fake_server import Obstacle
+from support.fakes.triton.fake_server import Obstacle
 
 from pytriton.ipc import messages
 

@@ -21,8 +21,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from support.examples import examples
 from support.fakes.brain import Brain
 from support.fakes.fake_clients import Client, Request
-from support.fakes.fake_server import Obstacle
 from support.fakes.fake_worker import FakeWorker
+from support.fakes.triton.fake_server import Obstacle
 
 from pytriton.ipc import messages
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from pytriton.dispatcher.models.restoring import Restoring
+from pytriton.dispatcher.models.kept.restoring import Restoring
+from pytriton.dispatcher.models.kept.state_dir import Content, Entry
 from pytriton.dispatcher.models.served_models import ServedModels
-from pytriton.dispatcher.models.state_dir import Content, Entry
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 

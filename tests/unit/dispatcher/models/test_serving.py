@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.fakes.brain import Brain
 from support.fakes.fake_clients import model_spec
-from support.fakes.fake_server import Obstacle
+from support.fakes.triton.fake_server import Obstacle
 
 from pytriton.ipc import messages
 from pytriton.ipc.errors import RemoteFailure

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from support.fakes.asked_daemons import SLEEPY, Sleeper
 from support.fakes.fake_clients import model_spec
-from support.fakes.fake_server import SERVER_PID, FakeServer, Obstacle
+from support.fakes.triton.fake_server import SERVER_PID, FakeServer, Obstacle
 
 from pytriton.dispatcher.models.admission import check
 from pytriton.ipc import messages

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Histogram, Summary
-from support.metric_receiver import MetricReceiver, metric_receiver
 from support.models.figures import model, snapshot, work
+from support.telemetry.metric_receiver import MetricReceiver, metric_receiver
 
 from pytriton.dispatcher.figures.snapshot import Scraped
 from pytriton.dispatcher.figures.triton_metrics import parsed

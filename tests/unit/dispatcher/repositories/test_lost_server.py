@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from support.fakes.brain import Brain
-from support.fakes.fake_server import Obstacle
-from support.fakes.repository_requests import ALL, load, reason, states
+from support.fakes.triton.fake_server import Obstacle
+from support.fakes.triton.repository_requests import ALL, load, reason, states
 from support.models import repositories
 
 from pytriton.ipc import messages

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.fakes.brain import Brain
-from support.fakes.repository_requests import ALL, load, states, unload
+from support.fakes.triton.repository_requests import ALL, load, states, unload
 
 from pytriton.dispatcher.repositories import model_loading
 from pytriton.ipc import messages

@@ -12,8 +12,8 @@ from typing import cast
 import msgspec
 import pytest
 from support.fakes.brain import Brain
-from support.fakes.fake_server import Obstacle
-from support.fakes.repository_requests import ALL, load, reason, states, unload
+from support.fakes.triton.fake_server import Obstacle
+from support.fakes.triton.repository_requests import ALL, load, reason, states, unload
 from support.models import repositories
 
 from pytriton.dispatcher.base.handover import RepositoriesState

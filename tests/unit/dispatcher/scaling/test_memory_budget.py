@@ -12,7 +12,7 @@ from support.fakes.asked_daemons import MIB, Budgeted
 
 from pytriton.ipc import messages
 from pytriton.ipc.errors import RemoteFailure
-from pytriton.ipc.shared_entries import Entry, Holder
+from pytriton.ipc.files.shared_entries import Entry, Holder
 
 SLEEPY = messages.Autoscale(0, 4, idle_after_s=1e6)
 

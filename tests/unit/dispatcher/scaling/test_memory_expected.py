@@ -12,7 +12,7 @@ from support.fakes.fake_worker import FakeWorker
 
 from pytriton.dispatcher.elastic.memory import Size
 from pytriton.ipc import messages
-from pytriton.ipc.shared_entries import Entry, Holder
+from pytriton.ipc.files.shared_entries import Entry, Holder
 
 
 @pytest.fixture

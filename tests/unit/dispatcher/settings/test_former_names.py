@@ -12,7 +12,7 @@ import pytest
 from pytriton.dispatcher.settings import start_flags
 from pytriton.dispatcher.settings.declarations import env_name, former_names, options, present_name
 from pytriton.dispatcher.settings.sources import load
-from pytriton.ipc.rundir import RuntimeDir
+from pytriton.ipc.files.rundir import RuntimeDir
 
 
 def test_no_name_means_two_settings() -> None:

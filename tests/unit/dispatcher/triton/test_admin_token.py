@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import admin_token
-from pytriton.ipc.rundir import RuntimeDir, RuntimeDirError
+from pytriton.ipc.files.rundir import RuntimeDir, RuntimeDirError
 
 TOKEN = "a-token-of-sixteen"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from support.fakes import fake_server_program
+from support.fakes.triton import fake_server_program
 from support.ports import lasting_port
 from support.running import eventually
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from support.fakes.brain import Brain
-from support.fakes.fake_server import Obstacle
+from support.fakes.triton.fake_server import Obstacle
 
 from pytriton.dispatcher.models.in_triton.model_in_triton import _LOAD_AGAIN_S
 from pytriton.dispatcher.models.registration import Registration

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import psutil
 import pytest
-from support.fork_stage import Stage, play, said
+from support.forks.fork_stage import Stage, play, said
 
 from pytriton.dispatcher.base.child import Child
 from pytriton.dispatcher.workers.one_worker import fork_server

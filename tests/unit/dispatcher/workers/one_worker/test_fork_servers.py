@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
-from support.fork_stage import Stage, play, said
+from support.forks.fork_stage import Stage, play, said
 
 from pytriton.dispatcher.workers.one_worker import fork_server
 from pytriton.dispatcher.workers.one_worker.fork_server import ForkServer, Surroundings

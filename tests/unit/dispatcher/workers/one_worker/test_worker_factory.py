@@ -21,7 +21,7 @@ from pytriton.dispatcher.workers.one_worker.worker_factory import WorkerFactory
 from pytriton.dispatcher.workers.one_worker.worker_process import WorkerProcess
 from pytriton.ipc import linux, messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
-from pytriton.ipc.rundir import RuntimeDir
+from pytriton.ipc.files.rundir import RuntimeDir
 
 #: What stands in the library's place: says what it was told, and ends.
 _BOOT = """

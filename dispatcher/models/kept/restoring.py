@@ -16,8 +16,8 @@ import structlog
 from pytriton.dispatcher.base.news import News
 from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.events.events import LOG_ONLY, Events
+from pytriton.dispatcher.models.kept.state_dir import Content, Entry
 from pytriton.dispatcher.models.model_info import info_of
-from pytriton.dispatcher.models.state_dir import Content, Entry
 from pytriton.ipc import messages
 from pytriton.ipc.errors import RemoteFailure
 

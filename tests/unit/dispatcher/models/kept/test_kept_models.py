@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from pytriton.dispatcher.models.kept_models import KeptModels, finish
-from pytriton.dispatcher.models.state_dir import Entry, Store, StoreError, Unfinished
+from pytriton.dispatcher.models.kept.kept_models import KeptModels, finish
+from pytriton.dispatcher.models.kept.state_dir import Entry, Store, StoreError, Unfinished
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from pytriton.dispatcher.base.worker_library import lay_out_library
-from pytriton.dispatcher.models.state_dir import Store, StoreError
+from pytriton.dispatcher.models.kept.state_dir import Store, StoreError
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.settings.start_flags import StartFlags
-from pytriton.ipc.private_files import open_private, remove, strangers
-from pytriton.ipc.rundir import RuntimeDir
+from pytriton.ipc.files.private_files import open_private, remove, strangers
+from pytriton.ipc.files.rundir import RuntimeDir
 
 
 def test_file_is_made_for_its_owner_and_a_link_is_not_followed(tmp_path: Path) -> None:

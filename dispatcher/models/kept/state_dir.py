@@ -31,7 +31,7 @@ from typing import Any, NamedTuple, Optional
 import msgspec
 
 from pytriton.ipc import messages
-from pytriton.ipc.private_files import open_private
+from pytriton.ipc.files.private_files import open_private
 
 _OWN_FORM = 1
 _FORMAT = f"pytriton-registration {_OWN_FORM} ".encode()

@@ -11,7 +11,7 @@ Layout (all names are short because a unix socket's path has at most 107 bytes):
       models/            tritonserver's model repository: NAME/VERSION/ (empty folders)
       backends/          tritonserver's backend directory: the proxy
       lib/               holds `pytriton` only: what workers put first on their sys.path
-      shared/            what workers share: who holds it (ipc/shared_entries.py)
+      shared/            what workers share: who holds it (ipc/files/shared_entries.py)
       logs/              daemon.log and model-NAME.log: JSON lines, rotated
 
 What was in `l`, `models`, `backends`, `lib` and `shared` goes when a daemon takes the directory: it makes them anew.
@@ -33,7 +33,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytriton.ipc.private_files import remove, strangers
+from pytriton.ipc.files.private_files import remove, strangers
 
 ENV_RUNTIME_DIR = "PYTRITON_DAEMON_RUNTIME_DIR"
 #: sun_path holds 108 bytes with its terminating NUL (unix(7)).

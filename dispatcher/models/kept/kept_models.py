@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
-from pytriton.dispatcher.models.state_dir import (
+from pytriton.dispatcher.models.kept.state_dir import (
     UNFINISHED,
     Entry,
     Store,

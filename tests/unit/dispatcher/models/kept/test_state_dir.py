@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.examples import examples
 
-from pytriton.dispatcher.models.state_dir import (
+from pytriton.dispatcher.models.kept.state_dir import (
     DamagedEntry,
     Entry,
     Store,

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from pytriton.dispatcher.elastic.known_size import KnownSize
-from pytriton.dispatcher.models.kept_sizes import KeptSizes
+from pytriton.dispatcher.models.kept.kept_sizes import KeptSizes
 
 SIZES = {"a": KnownSize("1.5", 1000, 50, {"digest": 7}, lived=True), "b": KnownSize("2.5", 10)}
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from pytriton.ipc.rundir import (
+from pytriton.ipc.files.rundir import (
     ENV_RUNTIME_DIR,
     MAX_SOCKET_PATH,
     RuntimeDir,

@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from pytriton.dispatcher.elastic.known_size import KnownSize
-from pytriton.ipc.private_files import open_private
+from pytriton.ipc.files.private_files import open_private
 
 _log = structlog.get_logger(__name__)
 
