@@ -9,6 +9,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+# Triton's stub comes first: it makes the proxy's modules importable.
+from support.fakes.triton.fake_stub import Request, Sender, TritonPythonModel
+
+# isort: split
 from pytriton.ipc import messages
 from pytriton.ipc.lanes.lane import Lane
 from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, FromProxy, ResponseRef, Room
@@ -19,7 +23,6 @@ from pytriton.proxy_backend.translate import Translator
 from support.fakes.fake_attachment import FakeAttachment
 from support.fakes.fake_dispatcher import FakeDispatcher
 from support.fakes.lane_worker import Hangup, LaneWorker
-from support.fakes.triton.fake_stub import Request, Sender, TritonPythonModel
 from support.running import eventually
 
 
