@@ -6,8 +6,8 @@
                           (or while it is on trial on some of its nodes, which get their share of requests, no more)
     set-N               else one for each set of nodes that serve the same models: health is that of the nodes in `all`
     set-N-seq           the same nodes for requests with a sequence's header: its hash chooses, so always the same one
-    packed              calls of gRPC whose message is compressed, so that HAProxy finds no model in it: the nodes
-                          that have all models. Where there is none, such calls are refused
+    packed              calls of gRPC in whose message HAProxy finds no model, for it is compressed, or names it late:
+                          the nodes that have all models. Where there is none, such calls are refused
     all                 everything else: health, metadata of the server, models that nobody knows. Checks each node
 
 A check costs a request each second for each model and node, so many models share one: that of the node. With three
@@ -25,32 +25,16 @@ from dataclasses import dataclass
 from typing import NamedTuple, Optional
 
 from pytriton.exceptions import PyTritonBadParameterError
+from pytriton.fleet.balancer import grpc_calls
 from pytriton.fleet.balancer.layout import Endpoint, Node
 
-#: Changes and facts of one node, which must not be asked of whichever comes next: by HTTP, and by gRPC.
+#: Changes and facts of one node, which must not be asked of whichever comes next.
 _OF_ONE_NODE = (
     "/v2/repository/", "/v2/systemsharedmemory/", "/v2/cudasharedmemory/", "/v2/logging", "/v2/trace/"
 )  # fmt: skip
 _OF_ONE_NODE_BY_MODEL = "^/v2/models/[^/]*/trace/"
-_CALLS_OF_ONE_NODE = (
-    "RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload",
-    "SystemSharedMemoryStatus", "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister",
-    "CudaSharedMemoryStatus", "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister",
-    "TraceSetting", "LogSettings",
-)  # fmt: skip
 _REFUSAL = "ask the node itself: this changes one node only"
-#: Of gRPC: PERMISSION_DENIED.
-_DENIED = 7
-#: UNIMPLEMENTED: what gRPC says of a compression that the server does not take.
-_UNIMPLEMENTED = 12
-_PACKED_REFUSAL = (
-    "the balancer finds no model in a compressed message, and no node is known to serve it: "
-    "send it without compression"
-)
 _ALL = "all"
-#: A call whose messages name a model.
-_NAMES_MODEL = "{ path,url_dec -m beg /inference.GRPCInferenceService/Model }"
-_IS_PACKED = "{ var(txn.packed) -m bool }"
 #: How long an idle connection of a client stays, and so for how long former workers may still get requests.
 KEEP_ALIVE_S = 10
 _TOO_MANY = 65535
@@ -206,7 +190,7 @@ def _set_name(names: Sequence[str]) -> str:
 
 
 def _head(settings: Settings, folder: str) -> list[str]:
-    wait = f"{round(settings.request_timeout_s * 1000)}ms"
+    wait = _milliseconds(settings.request_timeout_s)
     return [
         "# Made by pytriton-daemon: what is changed here is overwritten.",
         "global",
@@ -244,21 +228,11 @@ def _frontend(
     tls = f" ssl crt {settings.certificate} alpn " if settings.certificate else ""
     if protocol == "grpc":
         how = f"{tls}h2" if tls else " proto h2"
-        calls = "|".join(_CALLS_OF_ONE_NODE)
-        model = [
-            f"    http-request return status 200 hdr content-type application/grpc hdr grpc-status {_DENIED} "
-            f"hdr grpc-message '{_REFUSAL}' if {{ path,url_dec -m reg ^/inference[.]GRPCInferenceService/({calls})$ }}",
-            *_model_of_message(),
-        ]
+        model = grpc_calls.refuse_calls_of_one_node(_REFUSAL)
+        model += grpc_calls.find_model(_milliseconds(settings.request_timeout_s))
         if packed is not None:
-            # Nobody knows which nodes have the model of a sequence, and so which of them its other messages reach.
-            refused = f"{_IS_PACKED} {sequence}" if packed.nodes else _IS_PACKED
-            model.append(
-                "    http-request return status 200 hdr content-type application/grpc "
-                f"hdr grpc-status {_UNIMPLEMENTED} hdr grpc-accept-encoding identity "
-                f"hdr grpc-message '{_PACKED_REFUSAL}' if {refused}"
-            )
-            routes.append(f"    use_backend grpc:{packed.name} if {_IS_PACKED}")
+            model += grpc_calls.refuse_hidden(sequence, served=bool(packed.nodes))
+            routes += grpc_calls.use_packed(f"grpc:{packed.name}")
     else:
         how = f"{tls}h2,http/1.1" if tls else ""
         told = json.dumps({"error": _REFUSAL})
@@ -285,16 +259,6 @@ def _frontend(
         *routes,
         f"    use_backend {protocol}:%[var(txn.to)] if {{ var(txn.to) -m found }}",
         f"    default_backend {protocol}:{_ALL}",
-    ]
-
-
-def _model_of_message() -> list[str]:
-    """Return how the model is found in the first message, or that it is compressed."""
-    return [
-        # Enough for the first message's name; the rest passes as it comes.
-        "    http-request wait-for-body time 10s at-least 6",
-        f"    http-request set-var(txn.packed) bool(true) if {_NAMES_MODEL} {{ req.body,bytes(0,1) -m bin 01 }}",
-        f"    http-request set-var(txn.model) req.body,bytes(5),protobuf(1) if !{_IS_PACKED}",
     ]
 
 
@@ -354,6 +318,10 @@ def _towards(endpoint: Endpoint, protocol: str, settings: Settings) -> str:
     # Requests check the name that they ask for; a health check asks for the same one.
     checked = f" sni str({name}) check-sni {name} verifyhost {name}"
     return f" ssl verify required ca-file {settings.node_ca}{checked}" + (" alpn h2" if h2 else "")
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{round(seconds * 1000)}ms"
 
 
 def _is_ip(host: str) -> bool:

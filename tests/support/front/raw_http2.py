@@ -54,7 +54,18 @@ def hello(port: int, settings: bytes = b"") -> socket.socket:
 
 def frames(connection: socket.socket) -> Iterator[tuple[int, int]]:
     """Read what the server says: each frame's kind and stream."""
+    for kind, stream_id, _ in _read(connection):
+        yield kind, stream_id
+
+
+def read_frames(connection: socket.socket) -> Iterator[tuple[int, bytes]]:
+    """Read what the server says: each frame's kind and payload."""
+    for kind, _, payload in _read(connection):
+        yield kind, payload
+
+
+def _read(connection: socket.socket) -> Iterator[tuple[int, int, bytes]]:
     said = connection.makefile("rb")
     while head := said.read(9):
-        said.read(int.from_bytes(head[:3], "big"))
-        yield head[3], int.from_bytes(head[5:], "big")
+        payload = said.read(int.from_bytes(head[:3], "big"))
+        yield head[3], int.from_bytes(head[5:], "big"), payload

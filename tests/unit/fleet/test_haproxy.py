@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import grpc
 import pytest
+from support.front.raw_http2 import DATA, HEADERS, PING, frame, hello, literal, read_frames
 from support.ports import lasting_port
 from support.running import eventually
 from tritonclient.grpc import service_pb2
@@ -225,8 +226,9 @@ def test_calls_of_grpc_that_are_meant_for_one_node_are_refused(fronts: Fronts, c
 def _grpc_node(name: str) -> tuple[Any, Endpoint]:
     """Start the gRPC of a node, which answers inferences with its name."""
     answer = grpc.unary_unary_rpc_method_handler(lambda *_: name.encode())
+    each = grpc.stream_stream_rpc_method_handler(lambda asked, _: (name.encode() for _ in asked))
     calls = grpc.method_handlers_generic_handler(
-        "inference.GRPCInferenceService", {"ModelInfer": answer}
+        "inference.GRPCInferenceService", {"ModelInfer": answer, "ModelStreamInfer": each}
     )
     server = grpc.server(ThreadPoolExecutor(2), handlers=[calls])
     endpoint = Endpoint("127.0.0.1", server.add_insecure_port("127.0.0.1:0"))
@@ -266,6 +268,54 @@ def test_a_compressed_call_goes_to_a_node_that_has_all_models(grpc_port: int) ->
         with pytest.raises(grpc.RpcError, match="without compression") as refused:
             ask_packed(_request("m"), metadata=[("x-sequence-id", "1")])
         assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def _ask_in_pieces(port: int, path: str, pieces: Sequence[bytes], *, ends: bool) -> bytes:
+    """Return the first message of the answer to a call whose message comes in so many frames; `ends`: with the last."""
+    asked = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "x"}
+    asked.update({"content-type": "application/grpc", "te": "trailers"})
+    block = b"".join(literal(name.encode(), value.encode()) for name, value in asked.items())
+    with hello(port) as connection:
+        connection.sendall(frame(HEADERS, 4, 1, block))
+        said = read_frames(connection)
+        for number, piece in enumerate(pieces):
+            is_last = number == len(pieces) - 1
+            connection.sendall(frame(DATA, int(ends and is_last), 1, piece))
+            connection.sendall(frame(PING, 0, 0, bytes(8)))
+            while not is_last and next(said)[0] != PING:  # it has read the piece
+                pass
+        return next(content[5:] for kind, content in said if kind == DATA and content)
+
+
+@pytest.mark.parametrize("call", ["ModelInfer", "ModelStreamInfer"])
+@pytest.mark.parametrize("size", [4, 5000])
+def test_a_models_name_is_found_wherever_a_client_cuts_its_message(
+    grpc_port: int, call: str, size: int
+) -> None:
+    """A stream waits for the answer to a message, before it sends more; nothing is waited for in vain."""
+    asked = service_pb2.ModelInferRequest(model_name="only", raw_input_contents=[bytes(size)])
+    asked.inputs.add(name="x", datatype="INT8", shape=[size])
+    content = asked.SerializeToString()
+    message = b"\0" + len(content).to_bytes(4, "big") + content
+    for cut in range(1, 14):
+        pieces = [message[:cut], message[cut:]]
+        path = f"/inference.GRPCInferenceService/{call}"
+        assert _ask_in_pieces(grpc_port, path, pieces, ends=call == "ModelInfer") == b"a", cut
+
+
+def test_a_call_that_names_its_model_late_goes_to_a_node_that_has_all_models(
+    grpc_port: int, fronts: Fronts
+) -> None:
+    """Field by field in another order, which protobuf allows: the name after 20 KB."""
+    inputs = service_pb2.ModelInferRequest(raw_input_contents=[bytes(20_000)]).SerializeToString()
+    late = inputs + service_pb2.ModelInferRequest(model_name="only").SerializeToString()
+    with grpc.insecure_channel(f"127.0.0.1:{grpc_port}") as channel:
+        ask = partial(channel.unary_unary(_INFER), timeout=30)
+        assert {ask(late) for _ in range(8)} == {b"a"}
+    with grpc.insecure_channel(f"127.0.0.1:{fronts.grpc}") as channel:
+        with pytest.raises(grpc.RpcError, match="at the beginning of the message") as refused:
+            channel.unary_unary(_INFER)(late, timeout=30)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_a_compressed_call_that_no_node_is_sure_to_know_is_refused(fronts: Fronts) -> None:
