@@ -13,6 +13,9 @@ it does not answer any more, and what it had done when it ended::
 
 Times are CLOCK_MONOTONIC in nanoseconds, one clock for all processes of a machine. One thread writes at a time. The
 reader takes no lock: of two figures that belong together, it may see one a batch earlier than the other.
+
+Around each batch every store counts. So the worker remembers what it has written, and never reads it back. Calls that
+do not overlap, all but those of streams, need no busy time of their own: it is what they took.
 """
 
 from __future__ import annotations
@@ -31,7 +34,9 @@ from pytriton.ipc.lanes import exemplars, request_records, user_metrics
 from pytriton.ipc.lanes.histograms import BOUNDS_NS, DURATION_BUCKETS, SIZE_BUCKETS
 
 _BEGUN, _ANSWERED, _REQUESTS, _BEGUN_AT, _ENDING = range(5)
-_BUSY_NS, _BUSY_SINCE, _ROWS, _MERGED, _PARTS, _LOAD_NS, _WARMUP_NS, _ARENA = range(5, 13)
+_BUSY_NS, _BUSY_SINCE, _ROWS, _MERGED, _PARTS, _LOAD_NS, _WARMUP_NS, _ARENA, _OVERLAPPED = range(
+    5, 14
+)
 #: Why requests failed in a worker, as it sees it.
 FAILURES = ("callable", "input", "result", "timeout", "unrecoverable")
 _FAILED = {kind: 16 + number for number, kind in enumerate(FAILURES)}
@@ -51,9 +56,12 @@ _BYTES = -(-(_RECORDS + request_records.SIZE) // mmap.PAGESIZE) * mmap.PAGESIZE
 #: The same with metrics of the callable's own; of those in a registrant's process nobody knows whose they are.
 _BYTES_WITH_METRICS = _BYTES + user_metrics.SIZE
 #: Changes with what a page is like: who reads it has to know the same.
-LAYOUT = f"{_WORDS} {_RECORDS} {_BYTES_WITH_METRICS} {' '.join(FAILURES)}"
+LAYOUT = f"2: {_WORDS} {_RECORDS} {_BYTES_WITH_METRICS} {' '.join(FAILURES)}"
 #: More rows than this are taken for a mistake.
 _MOST_ROWS = 1 << 32
+#: The bucket of each number of rows that is usual.
+_BUCKET_OF_ROWS = tuple((max(rows, 1) - 1).bit_length() for rows in range(1025))
+_USUAL_ROWS = len(_BUCKET_OF_ROWS) - 1
 
 _now = time.monotonic_ns
 
@@ -118,6 +126,14 @@ NOTHING = Counts()
 class Gauge:
     """One end of the page: `begin`, `end` and their like are for the worker, `read` and `counts` for the dispatcher."""
 
+    #: Around each batch they are looked up some thirty times; so many are slow in a dictionary.
+    __slots__ = (
+        "_answered", "_begun", "_between_ns", "_between_page", "_betweens", "_buckets", "_busy_ns", "_call_ns",
+        "_call_page", "_calls", "_first_ns", "_first_page", "_firsts", "_map", "_overlapped", "_parts", "_requests",
+        "_rows", "_since", "_size_page", "_sizes", "_wait_ns", "_wait_page", "_waits", "_words", "exemplars", "kept",
+        "on_record", "records", "user_metrics",
+    )  # fmt: skip
+
     def __init__(self, fd: int) -> None:
         """Take over a descriptor of the page."""
         try:
@@ -126,6 +142,7 @@ class Gauge:
         finally:
             os.close(fd)
         self._words = memoryview(self._map).cast("Q")
+        self._remember()
         of_traces = memoryview(self._map)[_EXEMPLARS : _EXEMPLARS + exemplars.SIZE]
         self.exemplars = exemplars.Exemplars(of_traces)
         self.records = request_records.RequestRecords(memoryview(self._map)[_RECORDS:_BYTES])
@@ -177,49 +194,88 @@ class Gauge:
 
     # ── the worker's end ─────────────────────────────────────────────────────────────────────────
 
+    def _remember(self) -> None:
+        """Take what the page has as what the worker has written."""
+        words = self._words
+        self._begun, self._answered, self._requests = words[:_BEGUN_AT].tolist()
+        self._rows, self._parts, self._overlapped = words[_ROWS], words[_PARTS], words[_OVERLAPPED]
+        self._call_ns, self._wait_ns = words[_CALLS], words[_WAITS]
+        self._first_ns, self._between_ns = words[_FIRSTS], words[_BETWEENS]
+        self._since = 0  #: when the worker was idle last
+        #: The buckets: of the page, and what is in them.
+        self._buckets = [
+            words[_CALLS + 1 : _WAITS],
+            words[_WAITS + 1 : _FIRSTS],
+            words[_FIRSTS + 1 : _BETWEENS],
+            words[_BETWEENS + 1 : _SIZES],
+            words[_SIZES:_WORDS],
+        ]
+        self._call_page, self._wait_page, self._first_page, self._between_page, self._size_page = (
+            self._buckets
+        )
+        self._calls, self._waits, self._firsts, self._betweens, self._sizes = [
+            page.tolist() for page in self._buckets
+        ]
+
     def begin(self, requests: int, rows: int = 0, taken_ns: int = 0) -> int:
         """A batch begins; return when. `taken_ns`: when its proxy got it; `rows`: 0 for as many as requests."""
         words = self._words
-        now = _now()
-        words[_REQUESTS] += requests
-        words[_BEGUN_AT] = now
-        begun = words[_BEGUN]
-        if begun == words[_ANSWERED]:
-            words[_BUSY_SINCE] = now
-        words[_BEGUN] = begun + 1
-        if not 0 < rows < _MOST_ROWS:
-            rows = requests or 1
-        words[_ROWS] += rows
-        bucket = (rows - 1).bit_length()
-        words[_SIZES + (bucket if bucket < SIZE_BUCKETS else SIZE_BUCKETS - 1)] += 1
-        if 0 < taken_ns <= now:
-            waited = now - taken_ns
-            words[_WAITS] += waited
-            words[_WAITS + 1 + bisect_left(BOUNDS_NS, waited)] += 1
+        words[_BEGUN_AT] = now = _now()  # before it counts as begun: `read` relies on that
+        begun = self._begun
+        if begun == self._answered:
+            self._since = now
+            if self._overlapped:
+                words[_BUSY_SINCE] = now
+        elif not self._overlapped:
+            self._overlap()
+        self._begun = words[_BEGUN] = begun + 1
+        self._requests = words[_REQUESTS] = self._requests + requests
+        if 0 < rows <= _USUAL_ROWS:
+            at = _BUCKET_OF_ROWS[rows]
+        else:
+            rows = rows if 0 < rows < _MOST_ROWS else requests or 1
+            at = min((rows - 1).bit_length(), SIZE_BUCKETS - 1)
+        self._rows = words[_ROWS] = self._rows + rows
+        self._size_page[at] = self._sizes[at] = self._sizes[at] + 1
+        waited = now - taken_ns
+        if 0 <= waited < now:
+            self._wait_ns = words[_WAITS] = self._wait_ns + waited
+            at = bisect_left(BOUNDS_NS, waited)
+            self._wait_page[at] = self._waits[at] = self._waits[at] + 1
         return now
+
+    def _overlap(self) -> None:
+        """A call begins beside another one, for the first time: from now on, busy time is counted by itself."""
+        words = self._words
+        words[_BUSY_NS] = self._call_ns
+        words[_BUSY_SINCE] = self._since
+        self._overlapped = words[_OVERLAPPED] = 1
 
     def merged(self, taken_ns: int) -> None:
         """Another batch goes into the call that has just begun."""
         words = self._words
         words[_MERGED] += 1
         now = words[_BEGUN_AT]
-        if 0 < taken_ns <= now:
-            waited = now - taken_ns
-            words[_WAITS] += waited
-            words[_WAITS + 1 + bisect_left(BOUNDS_NS, waited)] += 1
+        waited = now - taken_ns
+        if 0 <= waited < now:
+            self._wait_ns = words[_WAITS] = self._wait_ns + waited
+            at = bisect_left(BOUNDS_NS, waited)
+            self._wait_page[at] = self._waits[at] = self._waits[at] + 1
 
-    def end(self, begun_ns: int = 0, parts: Any = (), answers: Any = ()) -> int:
+    def end(self, begun_ns: int, parts: Any = (), answers: Any = ()) -> int:
         """A batch that began then has been answered; return how many have. The rest is for `on_record`."""
         words = self._words
         now = _now()
-        took = now - begun_ns if begun_ns else 0
-        words[_CALLS] += took
-        words[_CALLS + 1 + bisect_left(BOUNDS_NS, took)] += 1
-        answered = words[_ANSWERED] + 1
-        if answered == words[_BEGUN]:
-            words[_BUSY_NS] += now - words[_BUSY_SINCE]
-        words[_ANSWERED] = answered
-        words[_BEGUN_AT] = 0
+        took = now - begun_ns
+        # Before its time: `counts` relies on that.
+        self._answered = words[_ANSWERED] = answered = self._answered + 1
+        self._call_ns = words[_CALLS] = self._call_ns + took
+        at = bisect_left(BOUNDS_NS, took)
+        self._call_page[at] = self._calls[at] = self._calls[at] + 1
+        if self._overlapped:
+            words[_BEGUN_AT] = 0  # which of those that go on began last, nobody remembers
+            if answered == self._begun:
+                words[_BUSY_NS] += now - self._since
         if took >= words[_THRESHOLD] and self.on_record is not None:
             self.on_record(begun_ns, now, parts, answers)
         return answered
@@ -228,10 +284,15 @@ class Gauge:
         """A response of a stream has been sent, so long after the batch began, or after the one before; return when."""
         words = self._words
         now = _now()
-        at = _FIRSTS if first else _BETWEENS
-        words[_PARTS] += 1
-        words[at] += now - since_ns
-        words[at + 1 + bisect_left(BOUNDS_NS, now - since_ns)] += 1
+        took = now - since_ns
+        at = bisect_left(BOUNDS_NS, took)
+        self._parts = words[_PARTS] = self._parts + 1
+        if first:
+            self._first_ns = words[_FIRSTS] = self._first_ns + took
+            self._first_page[at] = self._firsts[at] = self._firsts[at] + 1
+        else:
+            self._between_ns = words[_BETWEENS] = self._between_ns + took
+            self._between_page[at] = self._betweens[at] = self._betweens[at] + 1
         return now
 
     def failed(self, kind: str, requests: int) -> None:
@@ -261,17 +322,21 @@ class Gauge:
     def read(self) -> Reading:
         """Return what the worker has done and does."""
         words = self._words
-        begun_at = words[_BEGUN_AT]
-        busy_s = (_now() - begun_at) / 1e9 if begun_at else None
-        ending = words[_ENDING] != 0
-        return Reading(words[_BEGUN], words[_ANSWERED], words[_REQUESTS], busy_s, ending)
+        begun, answered = words[_BEGUN], words[_ANSWERED]
+        begun_at = words[_BEGUN_AT]  # of that batch, or of a later one
+        busy_s = (_now() - begun_at) / 1e9 if begun_at and answered < begun else None
+        return Reading(begun, answered, words[_REQUESTS], busy_s, words[_ENDING] != 0)
 
     def counts(self) -> Counts:
         """Return what the worker has done; with the time that the batch at hand has taken until now."""
-        words = self._words[:_WORDS].tolist()
-        busy_ns = words[_BUSY_NS]
-        if words[_BEGUN] > words[_ANSWERED]:
-            busy_ns += max(0, _now() - words[_BUSY_SINCE])
+        live = self._words
+        words = live[:_WORDS].tolist()
+        overlapped = words[_OVERLAPPED]
+        busy_ns = words[_BUSY_NS if overlapped else _CALLS]
+        # What is under way is looked at after what has ended: so no batch counts as both.
+        if live[_ANSWERED] < live[_BEGUN]:
+            since = live[_BUSY_SINCE if overlapped else _BEGUN_AT]
+            busy_ns += max(0, _now() - since) if since else 0
         # Read between two stores of the worker's, it may seem to fall: a counter does not.
         self._busy_ns = max(self._busy_ns, busy_ns)
         histograms = [
@@ -312,6 +377,8 @@ class Gauge:
         if self.kept is not None:
             os.close(self.kept)
             self.kept = None
+        for page in self._buckets:
+            page.release()
         self._words.release()
         self.exemplars.close()
         self.records.close()

@@ -58,11 +58,11 @@ class FakeWorker(Worker):
 
     def begin(self) -> None:
         """Take a batch."""
-        self.gauge_of_worker.begin(1)
+        self._begun_ns = self.gauge_of_worker.begin(1)
 
     def answer(self) -> None:
         """Answer it."""
-        self.gauge_of_worker.end()
+        self.gauge_of_worker.end(self._begun_ns)
 
     def end(self, *, in_batch: bool = False) -> None:
         """End by itself, as in a crash."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks import systems, workloads
+from benchmarks import counting, systems, workloads
 from benchmarks.__main__ import parse, split_only
 from benchmarks.systems.base import SERVERS
 
@@ -41,6 +41,12 @@ def test_what_telling_costs_is_one_argument() -> None:
     assert [one.key for one in workloads.select(args.workloads)] == ["A", "D", "F"]
     usual = {one.name for one in systems.select(None)}
     assert usual & set(systems.OBSERVED) == {"ours"}
+
+
+def test_the_cost_of_counting_is_told_for_batches_and_streams() -> None:
+    batches, responses = counting.lines(rounds=2, calls=3)
+    assert batches.startswith("a batch: ")
+    assert responses.startswith("a response of a stream: ")
 
 
 def test_workers_without_counters_show_that_calls_begin_and_end(

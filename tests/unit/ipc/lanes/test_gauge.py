@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytriton.ipc.lanes import gauge as gauge_module
 from pytriton.ipc.lanes.gauge import FAILURES, Counts, Gauge
@@ -69,7 +71,8 @@ def test_what_a_batch_took_and_waited_is_counted(ends: tuple[Gauge, Gauge], cloc
 
 
 @pytest.mark.parametrize(
-    ("rows", "bound"), [(1, 1), (2, 2), (3, 4), (4, 4), (5, 8), (1 << 16, 1 << 16)]
+    ("rows", "bound"),
+    [(1, 1), (2, 2), (3, 4), (4, 4), (5, 8), (1024, 1024), (1025, 2048), (1 << 16, 1 << 16)],
 )
 def test_sizes_are_counted_up_to_their_bound(
     ends: tuple[Gauge, Gauge], rows: int, bound: int
@@ -133,6 +136,47 @@ def test_batches_that_overlap_count_as_busy_once(ends: tuple[Gauge, Gauge], cloc
     counts = dispatcher.counts()
     assert counts.busy_ns == 30 * MS
     assert counts.call_ns == 40 * MS
+
+
+def test_between_batches_nothing_is_at_hand(ends: tuple[Gauge, Gauge], clock: Clock) -> None:
+    worker, dispatcher = ends
+    for _ in range(2):
+        begun_ns = worker.begin(1)
+        clock.now += 10 * MS
+        worker.end(begun_ns)
+        clock.now += 1000 * MS
+        assert dispatcher.read().busy_s is None
+        assert dispatcher.read().idle
+    assert dispatcher.counts().busy_ns == 20 * MS
+
+
+#: A step: the pause before it, and which of the calls under way ends; a number beyond these begins one.
+STEPS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), max_size=60)
+
+
+@given(steps=STEPS)
+def test_busy_is_the_time_with_a_call_under_way(steps: list[tuple[int, int]]) -> None:
+    """Whether calls overlap, or follow one another; looked at in between, with or without one under way."""
+    clock, (dispatcher, descriptor) = Clock(), Gauge.create()
+    worker = Gauge(descriptor)
+    under_way: list[int] = []
+    busy = took = 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gauge_module, "_now", clock)
+        for pause, which in steps:
+            clock.now += pause * MS
+            busy += pause * MS if under_way else 0
+            if which < len(under_way):
+                begun_ns = under_way.pop(which)
+                took += clock.now - begun_ns
+                worker.end(begun_ns)
+            else:
+                under_way.append(worker.begin(1))
+            counts = dispatcher.counts()
+            assert (counts.busy_ns, counts.call_ns) == (busy, took)
+            assert dispatcher.read().idle == (not under_way)
+    worker.close()
+    dispatcher.close()
 
 
 def test_busy_time_never_falls(ends: tuple[Gauge, Gauge], clock: Clock) -> None:
