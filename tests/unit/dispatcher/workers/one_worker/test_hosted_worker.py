@@ -88,12 +88,12 @@ def test_the_file_of_its_gauge_goes_when_both_have_it(scene: Scene) -> None:
     own = Gauge(os.open(scene.gauge, os.O_RDWR))
     scene.says_hello()
     assert not scene.gauge.exists()
-    own.begin(1)
+    begun_ns = own.begin(1)
     assert scene.worker.gauge.read().begun == 1
     with pytest.raises(RemoteFailure, match="worker w1 has said hello already"):
         scene.says_hello()
     scene.loop.ask(scene.worker.loaded)
-    own.end()
+    own.end(begun_ns)
     own.close()
     scene.has_ended("returned")
     record = scene.worker.end_record()
