@@ -50,7 +50,7 @@ InferReply *infer_reply_error(Answer *answer, const char *text, Slice id);
 /* What the calls of both need. */
 typedef struct {
     Calls *calls; /* with INFER_STATE bytes of state */
-    uint64_t inputs, unread_bytes; /* `unread_bytes`: of answers that a client may leave unread on one stream */
+    uint64_t inputs;
     const struct HeaderPattern *forwarded; /* NULL: none */
 } InferService;
 

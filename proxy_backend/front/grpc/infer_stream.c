@@ -152,8 +152,9 @@ static void send_answer(Request *request, Answer *answer)
 /* After each answer, also to what is no request. */
 static void check_unread(GrpcStream *stream, Requests *requests)
 {
-    if (grpc_unsent(stream) <= requests->service->unread_bytes)
+    if (!grpc_is_unread(stream))
         return;
+    refusals_count(REFUSED_UNSENT_BYTES);
     grpc_finish(stream, problem_grpc_code(PROBLEM_TOO_LARGE), SLICE("the client reads its answers too slowly"));
     cancel_all(requests);
 }

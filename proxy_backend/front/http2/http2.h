@@ -31,12 +31,6 @@ typedef struct Outgoing {
     void (*sent)(struct Outgoing *message);
 } Outgoing;
 
-/* How far a client has come with what it has begun: see waiting.c. */
-typedef struct {
-    uint64_t bytes, looked_bytes, looked_ms;
-    bool awaited;
-} GrpcProgress;
-
 /* A call: one stream of HTTP/2. */
 struct GrpcStream {
     Connection *connection;
@@ -74,7 +68,9 @@ struct GrpcStream {
     Outgoing *first, **last;
     size_t queued; /* bytes in these messages that are not with nghttp2 */
     size_t waiting; /* how many messages these are */
-    GrpcProgress coming, going;
+    size_t newest; /* the size of the last of them */
+    Progress coming, going; /* see waiting.c */
+    Progress taking; /* as `going`, for grpc_is_unread alone */
     bool begun, finishing;
     int code;
     Text trailer;
@@ -96,8 +92,8 @@ void grpc_finish_problem(GrpcStream *stream, const Problem *problem);
 bool grpc_is_over(GrpcStream *stream);
 /* Whether the server is about to end, and the client has been told. Any thread. */
 bool grpc_is_leaving(GrpcStream *stream);
-/* How many bytes its answers take that the client has not taken, with what each costs besides. Any thread. */
-size_t grpc_unsent(GrpcStream *stream);
+/* Whether it goes on though the client leaves too much of its answers unread, with what each costs besides. Any thread. */
+bool grpc_is_unread(GrpcStream *stream);
 /* Let the client send no more on this stream than what its window has left, or go on. Any thread. */
 void grpc_hold(GrpcStream *stream, bool held);
 /* The value of a header, the last one of its name; no start: there is none. */

@@ -285,6 +285,7 @@ static void queue(GrpcStream *stream, Outgoing *message, bool is_last)
         *stream->last = message;
         stream->last = &message->next;
         stream->queued += message->size;
+        stream->newest = message->size;
         stream->waiting++;
         stream->finishing = is_last;
         go_on(session, stream, &done);

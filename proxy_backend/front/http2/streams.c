@@ -2,6 +2,7 @@
 #include "http2/service.h"
 #include "http2/session.h"
 
+#include "base/clock.h"
 #include "base/compression.h"
 
 #include <stdlib.h>
@@ -279,13 +280,18 @@ bool grpc_is_leaving(GrpcStream *stream)
     return leaving;
 }
 
-size_t grpc_unsent(GrpcStream *stream)
+bool grpc_is_unread(GrpcStream *stream)
 {
     Session *session = session_of(stream);
+    const Limits *limits = connection_endpoint(stream->connection)->limits;
     pthread_mutex_lock(&session->lock);
-    size_t unsent = stream->queued + stream->waiting * MESSAGE_BYTES;
+    size_t unsent = stream->queued + stream->waiting * MESSAGE_BYTES, newest = stream->newest + MESSAGE_BYTES;
+    size_t before = unsent > newest ? unsent - newest : 0;
+    stream->taking.bytes = stream->going.bytes;
+    bool over = stream->closed || stream->finishing;
+    bool unread = !over && limits_are_unread(limits, &stream->taking, before, clock_ms());
     pthread_mutex_unlock(&session->lock);
-    return unsent;
+    return unread;
 }
 
 void stream_resume(GrpcStream *stream, Outgoing **done)

@@ -36,16 +36,9 @@ void session_set_deadline(Connection *connection)
     } /* else: the deadline of its first frame stays */
 }
 
-/* Whether the client has been too slow with something. `awaited`: it has to do it now. */
-static bool stalls(GrpcProgress *progress, bool awaited, uint64_t limit_ms, uint64_t now_ms)
+static bool stalls(Progress *progress, bool awaited, uint64_t limit_ms, uint64_t now_ms)
 {
-    bool goes_on = !awaited || !progress->awaited || progress->bytes - progress->looked_bytes >= LIMITS_PROGRESS;
-    progress->awaited = awaited;
-    if (goes_on) {
-        progress->looked_bytes = progress->bytes;
-        progress->looked_ms = now_ms;
-    }
-    return now_ms - progress->looked_ms >= limit_ms;
+    return progress_stalls(progress, awaited, LIMITS_PROGRESS, limit_ms, now_ms);
 }
 
 static bool is_in_headers(const GrpcStream *stream)

@@ -85,7 +85,7 @@ void connection_read_later(Connection *connection);
  * With TLS, a thread other than the loop's gets 0: it goes on in `writable`. Any thread. */
 ssize_t connection_write(Connection *connection, const struct iovec *parts, int count);
 /* Write all: what the socket does not take is copied, and sent before anything that is written later. False: the connection is broken, or the
- * client has left more than `unsent_bytes` unread; it is being closed, and nothing need be done. Any thread. */
+ * client leaves too much unread (limits_are_unread); it is being closed, and nothing need be done. Any thread. */
 bool connection_write_all(Connection *connection, const struct iovec *parts, int count);
 /* How many bytes connection_write_all has kept. Any thread. */
 size_t connection_unsent(Connection *connection);

@@ -46,6 +46,7 @@ struct Connection {
     Text kept; /* what is to be sent before anything else, from `kept_sent` on */
     size_t kept_sent;
     uint64_t taken; /* bytes that the socket took */
+    Progress taking; /* of the client, where much is kept */
 
     /* The loop's thread's. */
     Watch watch;

@@ -43,6 +43,29 @@ const char *refusal_name(Refusal refusal)
     return names[refusal];
 }
 
+/* Where much is there to be read: of the time that a client has for a little, and of `unsent_bytes`, which it has to read in that. */
+enum { IDLE_PART = 12, LEAST_PART = 64 };
+
+bool progress_stalls(Progress *progress, bool awaited, uint64_t least, uint64_t limit_ms, uint64_t now_ms)
+{
+    bool goes_on =
+        !awaited || !progress->awaited || (int64_t)(progress->bytes - progress->looked_bytes) >= (int64_t)least;
+    progress->awaited = awaited;
+    if (goes_on) {
+        progress->looked_bytes = progress->bytes;
+        progress->looked_ms = now_ms;
+    }
+    return now_ms - progress->looked_ms >= limit_ms;
+}
+
+bool limits_are_unread(const Limits *limits, Progress *taking, uint64_t unread, uint64_t now_ms)
+{
+    uint64_t least = limits->unsent_bytes / LEAST_PART;
+    least = least < LIMITS_PROGRESS ? LIMITS_PROGRESS : least;
+    bool stalls = progress_stalls(taking, unread > limits->unsent_bytes, least, limits->unsent_ms / IDLE_PART, now_ms);
+    return stalls || unread > limits->output_bytes;
+}
+
 /* How a limit is named in the settings, and between which values it may lie; times are in seconds there. */
 static const struct {
     const char *name;

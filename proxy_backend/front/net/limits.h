@@ -17,7 +17,7 @@ typedef struct {
     uint64_t connections_per_address; /* of one IPv4 address or /64 of IPv6; 0: as many as in all */
     uint64_t streams;                 /* of one HTTP/2 connection at a time */
     uint64_t resets_per_s;            /* of streams, by a client, on one connection */
-    uint64_t unsent_bytes; /* that net keeps for a connection; what lies with a call does not count */
+    uint64_t unsent_bytes; /* of answers that a client may leave unread without reading on */
     uint64_t handshake_ms; /* of TLS */
     uint64_t header_ms;    /* from a request's first byte, or the connection's beginning, to the end of its headers */
     uint64_t body_ms;      /* for each LIMITS_PROGRESS bytes of a body */
@@ -27,6 +27,19 @@ typedef struct {
 
 /* Who sends or reads less than that within a time limit is too slow. */
 enum { LIMITS_PROGRESS = 4096 };
+
+/* How far a client has come with what it has begun. */
+typedef struct {
+    uint64_t bytes, looked_bytes, looked_ms; /* `bytes`: counted by whoever has it; the others are of a look */
+    bool awaited;
+} Progress;
+
+/* Look whether a client has been too slow: it has to go on (`awaited`), and has done less than `least` bytes since a look that is as long ago as the
+ * limit. */
+bool progress_stalls(Progress *progress, bool awaited, uint64_t least, uint64_t limit_ms, uint64_t now_ms);
+/* Look whether a client leaves too much unread, as one more answer comes for it. `unread`: bytes that wait for it besides that answer, which may be large,
+ * and has just come. `taking`: what it has read, for this alone. */
+bool limits_are_unread(const Limits *limits, Progress *taking, uint64_t unread, uint64_t now_ms);
 
 /* What a client was refused for. */
 typedef enum {

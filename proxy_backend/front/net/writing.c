@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "net/connection_parts.h"
 
+#include "base/clock.h"
+
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
 
@@ -46,12 +48,32 @@ ssize_t connection_write(Connection *connection, const struct iovec *parts, int 
     return written;
 }
 
+/* With the lock held: how much the client has taken: that was given to the socket, and lies there no more. */
+static uint64_t read_by_client(const Connection *connection)
+{
+    int waiting = 0;
+    if (ioctl(connection->stream.fd, SIOCOUTQ, &waiting) != 0)
+        waiting = 0;
+    return connection->taken -
+        (uint64_t)waiting; /* may be "negative" where the kernel counts more than bytes: only differences matter */
+}
+
+/* With the lock held: whether the client leaves too much unread of what is kept. */
+static bool is_unread(Connection *connection)
+{
+    const Limits *limits = connection->endpoint->limits;
+    size_t unread = connection->kept.size - connection->kept_sent;
+    if (unread > limits->unsent_bytes) /* else nobody looks */
+        connection->taking.bytes = read_by_client(connection);
+    return limits_are_unread(limits, &connection->taking, unread, clock_ms());
+}
+
 /* With the lock held. False: there is no memory, or too much is kept. */
 static bool keep(Connection *connection, const struct iovec *parts, int count, size_t skipped)
 {
     Text *kept = &connection->kept;
     size_t more = size_of(parts, count) - skipped;
-    if (more > connection->endpoint->limits->unsent_bytes - (kept->size - connection->kept_sent))
+    if (is_unread(connection))
         return false;
     if (connection->kept_sent > kept->size / 2) { /* at a cost of less than it has sent */
         memmove(kept->data, kept->data + connection->kept_sent, kept->size - connection->kept_sent);
@@ -124,22 +146,17 @@ static bool send_kept(Connection *connection)
     return true;
 }
 
-/* How much the client has taken: that was given to the socket, and lies there no more. */
-static uint64_t read_by_client(Connection *connection)
+static uint64_t look_at_client(Connection *connection)
 {
-    int waiting = 0;
     pthread_mutex_lock(&connection->writing);
-    uint64_t taken = connection->taken;
+    uint64_t read = read_by_client(connection);
     pthread_mutex_unlock(&connection->writing);
-    if (ioctl(connection->stream.fd, SIOCOUTQ, &waiting) != 0)
-        waiting = 0;
-    return taken -
-        (uint64_t)waiting; /* may be "negative" where the kernel counts more than bytes: only differences matter */
+    return read;
 }
 
 static void have_patience(Connection *connection)
 {
-    connection->read_before = read_by_client(connection);
+    connection->read_before = look_at_client(connection);
     loop_set_timer(connection->loop, &connection->patience,
         loop_now_ms(connection->loop) + connection->endpoint->limits->unsent_ms);
 }
@@ -147,7 +164,7 @@ static void have_patience(Connection *connection)
 void writing_out_of_patience(Timer *timer)
 {
     Connection *connection = (Connection *)((char *)timer - offsetof(Connection, patience));
-    if ((int64_t)(read_by_client(connection) - connection->read_before) >= LIMITS_PROGRESS)
+    if ((int64_t)(look_at_client(connection) - connection->read_before) >= LIMITS_PROGRESS)
         have_patience(connection);
     else
         connection_refuse(connection, REFUSED_UNSENT_TIME);

@@ -26,7 +26,6 @@ static bool fill(GrpcService *service, const CallsSettings *calls, const Setting
     service->infer = (InferService){
         .calls = calls_new(calls, INFER_STATE, problem),
         .inputs = settings->limits.inputs,
-        .unread_bytes = settings->limits.unsent_bytes,
     };
     if (service->infer.calls == NULL)
         return false;

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-SETTINGS, HEADERS, DATA, RESET, PING, GOAWAY, CONTINUATION = 4, 1, 0, 3, 6, 7, 9
+SETTINGS, HEADERS, DATA, RESET, PING, GOAWAY, WINDOW, CONTINUATION = 4, 1, 0, 3, 6, 7, 8, 9
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
@@ -54,18 +54,25 @@ def hello(port: int, settings: bytes = b"") -> socket.socket:
 
 def frames(connection: socket.socket) -> Iterator[tuple[int, int]]:
     """Read what the server says: each frame's kind and stream."""
-    for kind, stream_id, _ in _read(connection):
-        yield kind, stream_id
+    return ((kind, stream) for kind, _, stream, _ in whole_frames(connection))
 
 
 def read_frames(connection: socket.socket) -> Iterator[tuple[int, bytes]]:
     """Read what the server says: each frame's kind and payload."""
-    for kind, _, payload in _read(connection):
-        yield kind, payload
+    return ((kind, payload) for kind, _, _, payload in whole_frames(connection))
 
 
-def _read(connection: socket.socket) -> Iterator[tuple[int, int, bytes]]:
+def whole_frames(connection: socket.socket) -> Iterator[tuple[int, int, int, bytes]]:
+    """Read what the server says: each frame's kind, flags, stream and payload."""
     said = connection.makefile("rb")
     while head := said.read(9):
         payload = said.read(int.from_bytes(head[:3], "big"))
-        yield head[3], int.from_bytes(head[5:], "big"), payload
+        yield head[3], head[4], int.from_bytes(head[5:], "big"), payload
+
+
+def messages(data: bytes) -> Iterator[bytes]:
+    """Take apart what came as data of a stream: the messages of gRPC."""
+    while data:
+        size = int.from_bytes(data[1:5], "big")
+        yield data[5 : 5 + size]
+        data = data[5 + size :]

@@ -4,6 +4,7 @@
 #include "http1/encoding.h"
 #include "http1/target.h"
 #include "json/writer.h"
+#include "net/limits.h"
 
 #include <stdlib.h>
 
@@ -127,4 +128,18 @@ void run_encoding(Slice question, Text *answer)
     head.count = 1;
     head.headers[0] = (HttpHeader){SLICE("Accept-Encoding"), question};
     text_put_string(answer, encoding_name(encoding_of_answer(&head)));
+}
+
+/* A client's limits, then when answers come, what it had read by then, and what was unread: which of them are too many. */
+void run_unread(Slice question, Text *answer)
+{
+    Limits limits = {.unsent_bytes = cut_number(&question, 8)};
+    limits.output_bytes = cut_number(&question, 8);
+    limits.unsent_ms = cut_number(&question, 8);
+    Progress taking = {0};
+    while (question.size) {
+        uint64_t now_ms = cut_number(&question, 8);
+        taking.bytes = cut_number(&question, 8);
+        text_put_char(answer, limits_are_unread(&limits, &taking, cut_number(&question, 8), now_ms) ? 'x' : '.');
+    }
 }

@@ -61,7 +61,8 @@ static Function *const functions[256] = {['u'] = run_utf8,
     ['k'] = run_chunks,
     ['t'] = run_target,
     ['e'] = run_encoding,
-    ['i'] = run_infer};
+    ['i'] = run_infer,
+    ['r'] = run_unread};
 
 int main(int count, char **arguments)
 {

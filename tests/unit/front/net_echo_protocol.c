@@ -3,6 +3,7 @@
  *     echo TEXT      TEXT and a line break
  *     write N        N letters, offered again and again until the socket has taken them
  *     keep N         N letters, of which net keeps what the socket does not take
+ *     whole N        the same, given to net at once
  *     thread N       N letters, from another thread
  *     read N         reads N more bytes, then says so
  *     sleep          nothing, until a second `sleep`, of another connection, wakes it: both are answered by another thread
@@ -58,6 +59,14 @@ static void keep(Connection *connection, size_t count)
             return;
         count -= part.iov_len;
     }
+}
+
+static void keep_whole(Connection *connection, size_t count)
+{
+    struct iovec part = {malloc(count), count};
+    memset(part.iov_base, 'x', count);
+    connection_write_all(connection, &part, 1);
+    free(part.iov_base);
 }
 
 /* Write what is left; false: the socket takes no more. */
@@ -138,6 +147,8 @@ static void obey(Connection *connection, Echo *echo, const char *line)
         write_left(connection, echo);
     } else if (strncmp(line, "keep", 4) == 0) {
         keep(connection, count);
+    } else if (strncmp(line, "whole", 5) == 0) {
+        keep_whole(connection, count);
     } else if (strncmp(line, "thread", 6) == 0) {
         echo->busy = true;
         give(new_answer(connection, count));

@@ -66,8 +66,21 @@ def test_a_client_that_reads_nothing_is_closed(start: Start) -> None:
     assert server.refused == {"unsent_time": 1}
 
 
+def test_the_newest_answer_is_kept_however_large_it_is(start: Start) -> None:
+    """It has just come; and so have those before it, of a client that reads in time."""
+    server = start("unsent_bytes=100000", "unsent_s=1000000")
+    with closing(server.connect()) as connection, closing(server.connect()) as other:
+        ask(connection, f"whole {_BIG}")
+        ask(connection, f"whole {_BIG}")
+        assert echoes(other)  # which comes later: nothing has been read until then
+        assert take(connection, 2 * _BIG) == b"x" * 2 * _BIG
+        assert echoes(connection)
+    server.end()
+    assert server.refused == {}
+
+
 def test_no_more_is_kept_for_a_client_than_may_be(start: Start) -> None:
-    server = start("unsent_bytes=100000")
+    server = start("unsent_bytes=100000", "output_bytes=200000", "unsent_s=1000000")
     with closing(server.connect()) as connection, closing(server.connect()) as other:
         ask(connection, f"keep {_BIG}")
         assert echoes(other)  # which comes later: nothing has been read until then

@@ -51,10 +51,10 @@ bool grpc_is_over(GrpcStream *stream)
     return false;
 }
 
-size_t grpc_unsent(GrpcStream *stream)
+bool grpc_is_unread(GrpcStream *stream)
 {
     (void)stream;
-    return 0;
+    return false;
 }
 
 Slice grpc_header(const GrpcStream *stream, const char *name)
@@ -155,7 +155,7 @@ InferReply *infer_reply_error(Answer *answer, const char *text, Slice id)
 
 int main(int count, char **arguments)
 {
-    InferService service = {.unread_bytes = UINT64_MAX};
+    InferService service = {0};
     GrpcStream stream = {0};
     Text message = {0};
     early = count > 1 ? strtoul(arguments[1], NULL, 10) : 0;

@@ -13,7 +13,7 @@ from support.front.building import built
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built(
         Path(__file__).with_name("holding.c"),
-        ["grpc/infer_stream.c", "memory/*.c", "base/*.c"],
+        ["grpc/infer_stream.c", "memory/*.c", "base/*.c", "net/limits.c"],
         tmp_path_factory.mktemp("holding"),
     )
 

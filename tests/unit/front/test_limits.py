@@ -1,0 +1,49 @@
+"""net/limits.c: how much a client may leave unread, and for how long."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from support.front.driver import Driver
+
+_LITTLE, _MOST, _UNSENT_MS = 64_000_000, 1_000_000_000, 60_000
+_IDLE_MS = _UNSENT_MS // 12
+_MEGABYTE = 1_000_000
+_MUCH = _LITTLE + 1
+
+
+@pytest.mark.parametrize(
+    ("looks", "expected"),
+    [
+        pytest.param([(0, 0, _LITTLE), (10**9, 0, _LITTLE)], "..", id="a-little-for-ever"),
+        pytest.param([(7, 0, _MUCH)], ".", id="much-at-once"),
+        pytest.param([(7, 0, _MUCH), (6 + _IDLE_MS, 0, _MUCH)], "..", id="much-for-a-moment"),
+        pytest.param([(7, 0, _MUCH), (7 + _IDLE_MS, 0, _MUCH)], ".x", id="nothing-is-read"),
+        pytest.param([(7, 0, _MUCH), (7 + _IDLE_MS, 5000, _MUCH)], ".x", id="nearly-nothing"),
+        pytest.param(
+            [(i * _IDLE_MS, i * _MEGABYTE, _MUCH) for i in range(9)], "." * 9, id="it-reads-on"
+        ),
+        pytest.param(
+            [
+                *((i * _IDLE_MS, i * _MEGABYTE, _MUCH) for i in range(3)),
+                (3 * _IDLE_MS, 2 * _MEGABYTE, _MUCH),
+            ],
+            "...x",
+            id="it-reads-no-more",
+        ),
+        pytest.param(
+            [(0, 0, _MUCH), (1, 9, _LITTLE), (_IDLE_MS, 9, _MUCH), (2 * _IDLE_MS, 9, _MUCH)],
+            "...x",
+            id="a-new-beginning",
+        ),
+        pytest.param([(0, 0, _MOST), (1, _MOST, _MOST + 1)], ".x", id="too-much-for-anybody"),
+    ],
+)
+def test_who_leaves_too_much_unread(
+    driver: Driver, looks: list[tuple[int, int, int]], expected: str
+) -> None:
+    """Each look: when, what has been read by then, what waits besides the newest answer."""
+    numbers = [_LITTLE, _MOST, _UNSENT_MS, *(number for look in looks for number in look)]
+    question = struct.pack(f"<{len(numbers)}Q", *numbers)
+    assert driver.ask("r", question).decode() == expected
