@@ -41,6 +41,9 @@ class Answer(Protocol):
     def add(self, delta: Delta) -> str:
         """Return what goes out for a piece; "" for nothing."""
 
+    def add_text(self, text: str) -> str:
+        """Return what goes out for a piece that is nothing but a text of the first choice; "" for nothing."""
+
     def end(self) -> str | None:
         """Return the last text; None if there is none."""
 
@@ -88,6 +91,11 @@ class Counted:
         if delta.usage is not None:
             self._said = delta.usage
         if delta.content or delta.reasoning or delta.tool_calls or delta.refusal:
+            self._pieces += 1
+
+    def add_text(self, text: str) -> None:
+        """Take note of a piece that is a text."""
+        if text:
             self._pieces += 1
 
     @property

@@ -156,6 +156,10 @@ class _PlainText:
         self._kept.append(delta.content)
         return ""
 
+    def add_text(self, text: str) -> str:
+        """Return a text, or keep it."""
+        return self.add(Delta(content=text))
+
     def end(self) -> str | None:
         """Return what was kept; None: nothing is left to be said."""
         return None if self._stream else "".join(self._kept)

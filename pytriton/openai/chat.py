@@ -51,6 +51,13 @@ class _Answer:
         """Return nothing: the first piece says who speaks."""
         return ""
 
+    def add(self, delta: Delta) -> str:
+        raise NotImplementedError
+
+    def add_text(self, text: str) -> str:
+        """Return what goes out for a text."""
+        return self.add(Delta(content=text))
+
 
 class _Stream(_Answer):
     def __init__(self, request: ChatRequest | CompletionRequest, choices: int) -> None:
@@ -82,6 +89,14 @@ class _Stream(_Answer):
             "finish_reason": None,
         }
         return f"{self._start}{json_text(shown)}]{self._tail}"
+
+    def add_text(self, text: str) -> str:
+        """Return the event of a text, which is most of a stream's."""
+        around = self._only.get(0)
+        if around is None:
+            return self.add(Delta(content=text))
+        self.counted.add_text(text)
+        return f"{around[0]}{json_text(text)}{around[1]}"
 
     def end(self) -> str:
         """Return the events that say why each answer ended, and the usage if it was asked for."""

@@ -96,6 +96,10 @@ class _Body:
             said += self._call(call)
         return said
 
+    def add_text(self, text: str) -> str:
+        """Return what goes out for a text."""
+        return self.add(Delta(content=text))
+
     def end(self) -> str:
         """Return the whole body."""
         usage = self._counted.usage

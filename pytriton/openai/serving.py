@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from pytriton.openai.asked import Asked, read, refusal
-from pytriton.openai.deltas import Delta, deltas_of
+from pytriton.openai.deltas import deltas_of
 from pytriton.openai.errors import APIError
 from pytriton.openai.held import Held
+from pytriton.proxy.one_text import OneText
 from pytriton.proxy.sending import sending
 
 __all__ = ["OUTPUT", "AsyncTexts", "Texts"]
@@ -20,7 +20,7 @@ OUTPUT = "text_output"
 #: A request gets nothing this time: between two of these the worker sees whether its client has gone.
 _NOTHING: list[Any] = [None]
 
-Results = list[Any]
+Results = Sequence[Any]
 
 
 class Texts:
@@ -65,25 +65,23 @@ class AsyncTexts:
             if asked.begun:
                 yield _said(asked.begun)
             pieces = await self._pieces(asked)
-            held = Held(_sender(asked))
+            held = Held(_sender(asked), asyncio.get_running_loop().call_soon)
             try:
-                iterator = pieces.__aiter__()
-                while True:
-                    try:
-                        piece = await held.next(iterator)
-                    except StopAsyncIteration:
-                        break
-                    if not held.keeps(_text(asked, piece)):
-                        yield _results(asked, held.taken())
-            except Exception:
-                text = held.taken()
-                if text:  # what came before an error goes out before it
-                    yield _results(asked, text)
-                raise
+                try:
+                    async for piece in pieces:
+                        if not held.keeps(_text(asked, piece)):
+                            yield _results(asked, held.taken())
+                except Exception:
+                    text = held.taken()
+                    if text:  # what came before an error goes out before it
+                        yield _results(asked, text)
+                    raise
+                finally:
+                    if hasattr(pieces, "aclose"):
+                        await pieces.aclose()
+                yield _end(asked, held.taken())
             finally:
-                if hasattr(pieces, "aclose"):
-                    await pieces.aclose()
-            yield _end(asked, held.taken())
+                held.close()
         except APIError as error:
             yield _said(refusal(requests[0], error))
 
@@ -107,7 +105,7 @@ def _is_whole(produced: Any) -> bool:
 
 def _text(asked: Asked, piece: Any) -> str:
     if type(piece) is str:
-        return asked.answer.add(Delta(content=piece))
+        return asked.answer.add_text(piece)
     return "".join([asked.answer.add(delta) for delta in deltas_of(piece)])
 
 
@@ -136,4 +134,4 @@ def _end(asked: Asked, text: str = "") -> Results:
 
 
 def _said(text: str) -> Results:
-    return [{OUTPUT: np.array([text.encode()], object)}]
+    return OneText(OUTPUT, text.encode())

@@ -40,6 +40,7 @@ MAY_IMPORT = {
         "pytriton.ipc",
         "pytriton.model_config",
         "pytriton.pb_utils",
+        "pytriton.proxy.one_text",
         "pytriton.proxy.pieces",
         "pytriton.proxy.sending",
         "pytriton.proxy.telemetry",

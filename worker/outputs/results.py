@@ -17,6 +17,7 @@ from pytriton.ipc.lanes import tensors
 from pytriton.ipc.lanes.lane import Lane
 from pytriton.ipc.lanes.lane_messages import RequestRef, ResponseRef, TensorRef
 from pytriton.ipc.lanes.tensors import Array
+from pytriton.proxy.one_text import OneText
 from pytriton.proxy.pieces import Pieces
 from pytriton.proxy.types import Request
 from pytriton.worker.outputs.output_memory import OutputBuffers
@@ -73,6 +74,11 @@ class ResultWriter:
         self._unnamed = not strict and names == [f"OUTPUT_{i + 1}" for i in range(len(names))]
         self._batching = batching
         self._strict = strict
+        only = self._outputs[0] if len(self._outputs) == 1 and not batching else None
+        #: The name of the only output, if it can be one string.
+        self._text = (
+            only.name if only and only.datatype == "BYTES" and only.dims in ((1,), (-1,)) else None
+        )
         self._buffers = buffers or OutputBuffers()
 
     def checked(self, results: Any, count: int) -> Sequence[Any]:
@@ -110,6 +116,17 @@ class ResultWriter:
             ResponseRef(self._response(result, request, lane))
             for result, request in zip(results, requests)
         ]
+
+    def write_text(self, text: OneText, request: RequestRef, lane: Lane) -> ResponseRef | None:
+        """Write an answer that is one string; None where one has to look closer.
+
+        Raises:
+            ArenaError: no memory for it.
+        """
+        requested = request.requested
+        if text.name != self._text or (requested and text.name not in requested):
+            return None
+        return ResponseRef([tensors.write_string(lane, text.name, text.data)])
 
     def _write_pieces(
         self, results: Pieces, requests: Sequence[RequestRef], lane: Lane

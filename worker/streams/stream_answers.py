@@ -32,6 +32,7 @@ from pytriton.ipc.lanes.lane_messages import (
     ResponseRef,
     Room,
 )
+from pytriton.proxy.one_text import OneText
 from pytriton.worker.fault_reports import report_error, told
 from pytriton.worker.outputs.results import ResultError, ResultWriter
 from pytriton.worker.request_ids import trace_of
@@ -181,14 +182,17 @@ class Stream:
             ArenaError: no memory for them.
             LaneClosed: the proxy is gone.
         """
-        checked = self._writer.checked(results, len(self._requests))
-        responses = [self._response(index, result) for index, result in enumerate(checked)]
-        if any(response is not None for response in responses):
-            self._outbox.put(BatchPart(self.id, responses))
-            if self.bytes_out is not None:
-                self.bytes_out += sum(map(nbytes_of, responses))
-            last_ns = self._last_ns
-            self._last_ns = self._gauge.responded(last_ns or self.begun_ns, first=not last_ns)
+        responses = self._text(results) if type(results) is OneText else None
+        if responses is None:
+            checked = self._writer.checked(results, len(self._requests))
+            responses = [self._response(index, result) for index, result in enumerate(checked)]
+            if not any(response is not None for response in responses):
+                return
+        self._outbox.put(BatchPart(self.id, responses))
+        if self.bytes_out is not None:
+            self.bytes_out += sum(map(nbytes_of, responses))
+        last_ns = self._last_ns
+        self._last_ns = self._gauge.responded(last_ns or self.begun_ns, first=not last_ns)
 
     def cancel(self, index: int) -> None:
         """Note that the client of a request has gone."""
@@ -246,6 +250,13 @@ class Stream:
         """Drop the stream without telling the proxy, which is gone."""
         self._outbox.streams.pop(self.id, None)
         self.spans.end()
+
+    def _text(self, text: OneText) -> list[ResponseRef | None] | None:
+        """Return the only response of a text to the only request; None where one has to look closer."""
+        if self._cancelled or len(self._requests) != 1:
+            return None
+        response = self._writer.write_text(text, self._requests[0], self._outbox.lane)
+        return None if response is None else [response]
 
     def _response(self, index: int, result: Any) -> ResponseRef | None:
         if result is None or index in self._cancelled:

@@ -102,6 +102,15 @@ def write_raw(
     return TensorRef(name, datatype, list(shape), ARENA, offset, nbytes)
 
 
+def write_string(lane: Writable, name: str, data: bytes) -> TensorRef:
+    """Lay a BYTES tensor of one element down in the lane's arena and return where it lies."""
+    arena = lane.arena
+    nbytes = 4 + len(data)
+    offset = arena.allocate(nbytes)
+    arena.writable()[offset : offset + nbytes] = _LENGTH.pack(nbytes - 4) + data
+    return TensorRef(name, "BYTES", [1], ARENA, offset, nbytes)
+
+
 def address(array: Array) -> int:
     """Return where an array's first element lies in this process."""
     start: int = array.__array_interface__["data"][0]

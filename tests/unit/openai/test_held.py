@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from pytriton.openai import ChatRequest
+from pytriton.openai.held import Held
 from pytriton.openai.model import served
 from pytriton.proxy.sending import sending
 from pytriton.proxy.types import Request
@@ -93,6 +94,51 @@ def test_what_came_before_an_error_goes_out_before_it() -> None:
     with pytest.raises(RuntimeError, match="broken"):
         run(fails, sent)
     assert contents(sent) == ["a", "b", "c"]
+
+
+def test_what_is_held_of_a_stream_that_is_over_is_dropped() -> None:
+    """Its end has been said: the proxy takes a part behind it for a fault of the whole lane."""
+
+    async def gives_up(request: ChatRequest) -> AsyncIterator[str]:
+        yield "a"
+        yield "b"
+        raise asyncio.CancelledError
+
+    sent: list[str] = []
+
+    async def answer() -> None:
+        sending.set(lambda results: sent.append("late"))
+        produced = served(gives_up, ["chat"])([request()])
+        sent.append((await produced.__anext__())[0]["text_output"][0].decode())
+        await produced.__anext__()
+
+    async def outlived() -> None:
+        task = asyncio.ensure_future(answer())
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.sleep(0)  # the loop's next turn
+
+    asyncio.run(outlived())
+    assert "late" not in sent
+    assert contents(sent) == ["a"]
+
+
+def test_pieces_that_come_slowly_are_not_held() -> None:
+    now = [0.0]
+    due: list[Callable[[], None]] = []
+    sent: list[str] = []
+    held = Held(sent.append, due.append, lambda: now[0])
+    for after_s, kept in ((0, False), (0.0002, True), (0.0002, True), (0.0004, False)):
+        now[0] += after_s
+        assert held.keeps("x") is kept
+        if not kept:
+            held.taken()
+    assert held.keeps("y")
+    assert len(due) == 1  # one for all that is held
+    due.pop()()
+    assert sent == ["y"]
+    assert held.keeps("z")
+    assert len(due) == 1
 
 
 def test_a_failure_to_send_ends_the_stream_and_closes_the_generator() -> None:
