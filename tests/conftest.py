@@ -15,7 +15,7 @@ from support.running import RunningDaemon
 
 from pytriton.dispatcher.settings.declarations import ENV_OWNER
 
-pytest_plugins = ["support.times"]
+pytest_plugins = ["support.suite.distributing", "support.suite.times", "support.suite.twice"]
 
 # The tests are nine thousand objects that stay: the collector would look at them again and again while they are read.
 gc.disable()
