@@ -240,6 +240,7 @@ class DaemonParts(ABC):
         self.figures.webhooks = self._webhooks.figures
         self.figures.openai = self.openai.metrics
         self.figures.events_lost = lambda: self.event_log.lost
+        self.figures.server_pid = self._only_server
         self.figures.shared_weights = lambda: shared_entries.size_of_all(self.rundir.shared)
         #: Single requests: access logs, the slowest, the failed.
         self.requests = RequestCollector(self.registry, self.rundir.access_log_file, logs.open_file)
@@ -285,6 +286,11 @@ class DaemonParts(ABC):
 
     def _metrics_url(self) -> str:
         return self._server.info().metrics_url
+
+    def _only_server(self) -> int | None:
+        """Return the process of tritonserver; None while one is started or ended. For any thread."""
+        server = self._server
+        return server.info().pid if server.settled else None
 
     @abstractmethod
     async def _handle(

@@ -56,6 +56,11 @@ class Family:
         """The name as it is told, without what a kind adds (`_total`, `_bucket` …)."""
         return f"pytriton_{self.name}"
 
+    @property
+    def outlives_upgrades(self) -> bool:
+        """Whether the next version of the daemon goes on counting, as it does for models and for tritonserver."""
+        return "model" in self.labels or self.name == "tritonserver_restarts"
+
 
 def _daemon(
     name: str, kind: str, text: str, read: Callable[[DaemonFigures], Optional[Value]]

@@ -69,6 +69,9 @@ opentelemetry-exporter-otlp-proto-http` (the extra `otlp`).
 - `OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION=base2_exponential_bucket_histogram` has durations sent with
   the fine buckets that workers count (scale 2: a quantile is off by a tenth at most). Prometheus makes native
   histograms of them (`--web.enable-otlp-receiver`).
+- Counters begin with what counts: with the daemon, tritonserver's with its process. A model that is registered anew
+  begins anew, too, so no receiver takes it for a counter that runs backwards. While another tritonserver takes the
+  place of the one that runs, its metrics are not sent.
 - A thread of its own sends; nobody waits for it. An export that a collector does not take within its time-out, or
   within a minute in all, is dropped, and counted in `pytriton_otlp_exports_total{outcome="dropped"}`. Counters are
   sums, so the next one makes up for it. The log says why, once until it works again.

@@ -63,6 +63,8 @@ class Scraped(NamedTuple):
     exemplars: Mapping[tuple[str, ...], Sequence[Exemplar]] = {}
     #: What has become of snapshots that were sent by OTLP.
     exports: Mapping[str, int] = {}
+    #: When the counters began that do not outlive an upgrade of the daemon (seconds since the epoch); 0: with it.
+    since: float = 0.0
 
 
 class Snapshots:
@@ -84,6 +86,8 @@ class Snapshots:
         shared_weights: tells how many bytes workers share.
         openai: tells what the OpenAI front has counted.
         events_lost: tells how many events the files of the event log lack.
+        server_pid: tells which tritonserver has the metrics, None while one takes another one's place; called in any
+            thread.
     """
 
     def __init__(
@@ -103,6 +107,8 @@ class Snapshots:
         self.shared_weights: Callable[[], int] = lambda: 0
         self.openai: Callable[[], Awaitable[Sequence[Told]]] | None = None
         self.events_lost: Callable[[], int] = lambda: 0
+        self.server_pid: Callable[[], int | None] = lambda: None
+        self._since = time.time()
         self._status = status
         self._metrics_url = metrics_url
         self._state_dir = state_dir
@@ -136,7 +142,7 @@ class Snapshots:
         if self.openai is not None:
             add_front(users, await self.openai())
         figures, triton = await self._take(anew=True)
-        return Scraped(figures, triton, users, self._exemplars(), self.exports())
+        return Scraped(figures, triton, users, self._exemplars(), self.exports(), self._since)
 
     def _exemplars(self) -> dict[tuple[str, ...], list[Exemplar]]:
         found: dict[tuple[str, ...], list[Exemplar]] = {}
@@ -173,7 +179,7 @@ class Snapshots:
 
     async def _ask_triton(self, *, anew: bool) -> TritonMetrics | None:
         url = self._metrics_url()
-        return await self._triton.get(lambda: _read_triton(url), anew=anew)
+        return await self._triton.get(lambda: _read_triton(url, self.server_pid), anew=anew)
 
     def _of_daemon(self, status: messages.Status, disk: _Disk) -> DaemonFigures:
         outcomes, accounts = self._registry.restoring.outcomes, self._registry.accounts
@@ -303,12 +309,12 @@ def _present(tally: InstanceTally, pid: int) -> Worker | None:
     return next((worker for worker in reversed(tally.workers) if worker.pid == pid), None)
 
 
-def _read_triton(url: str) -> TritonMetrics | None:
+def _read_triton(url: str, server_pid: Callable[[], int | None]) -> TritonMetrics | None:
     if not url:
         return None
     from pytriton.dispatcher.figures import triton_metrics
 
-    return triton_metrics.read(url)
+    return triton_metrics.read(url, server_pid)
 
 
 def _disk(folder: str) -> _Disk:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import urllib.request
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Optional
 
+import psutil
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -45,16 +46,30 @@ class TritonMetrics:
         text: as it came; "" when it told nothing.
         families: what that says.
         queues: what it says of queues, by model.
+        since: when its counters began (seconds since the epoch); None: that is not known, since a tritonserver took
+            another one's place meanwhile.
     """
 
     text: str = ""
     families: tuple[Metric, ...] = ()
     queues: Mapping[str, list[QueueFigures]] = field(default_factory=dict)
+    since: Optional[float] = 0.0
 
 
-def read(url: str) -> TritonMetrics:
-    """Return what the tritonserver there tells; blocks."""
-    return parsed(fetch(url))
+def read(url: str, process: Callable[[], Optional[int]]) -> TritonMetrics:
+    """Return what the tritonserver there tells; blocks. `process`: the only one that may answer there, if it is one."""
+    pid = process()
+    metrics = parsed(fetch(url))
+    if pid is None or process() != pid:
+        return replace(metrics, since=None)
+    return replace(metrics, since=_started_at(pid))
+
+
+def _started_at(pid: int) -> float | None:
+    try:
+        return psutil.Process(pid).create_time()
+    except psutil.Error:  # it has ended
+        return None
 
 
 def parsed(text: str) -> TritonMetrics:

@@ -79,6 +79,7 @@ class OtlpExport:
             return
         self._reasons = _Reasons()
         self._points = otlp_points
+        self._beginnings = otlp_points.Beginnings()
         self._exporter = OTLPMetricExporter()
         self._resource = _resource()
         self._exponential = self._environ.get(_HISTOGRAMS, "").startswith("base2_exponential")
@@ -110,7 +111,9 @@ class OtlpExport:
         except Exception as error:  # of whatever the snapshot asks: the next one may be had
             return f"there is no snapshot: {_text(error)}"
         try:
-            data = self._points.metrics_data(scraped, self._resource, exponential=self._exponential)
+            data = self._points.metrics_data(
+                scraped, self._resource, self._beginnings, exponential=self._exponential
+            )
         except Exception as error:  # of a value
             return f"the snapshot cannot be sent: {_text(error)}"
         return self._export(data)

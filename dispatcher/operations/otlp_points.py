@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from opentelemetry.sdk.metrics import export as otel
@@ -21,6 +22,51 @@ from pytriton.ipc.messages.figures import Histogram
 _SCOPE = "pytriton-daemon"
 _CUMULATIVE = otel.AggregationTemporality.CUMULATIVE
 _teller = Teller()
+#: Series that were told, and are not any more: so many are remembered.
+_MOST_GONE = 10_000
+
+_Series = tuple[str, tuple[tuple[str, str], ...]]
+
+
+class Beginnings:
+    """Remembers when each series began to count.
+
+    What counts again from zero, such as a model that was registered anew, has begun since it was told last. Without
+    another beginning, whoever receives it would take it for a counter that runs backwards.
+    """
+
+    def __init__(self) -> None:
+        #: What each had counted, and when it had begun (nanoseconds); those that are gone come first.
+        self._told: dict[_Series, tuple[float, int]] = {}
+        self._told_ns = 0
+
+    def settled(self, metrics: Sequence[otel.Metric], now_ns: int) -> list[otel.Metric]:
+        """Return metrics with the beginnings that their series have."""
+        found = [self._metric(metric) for metric in metrics]
+        present = sum(len(metric.data.data_points) for metric in found)
+        while len(self._told) > present + _MOST_GONE:
+            del self._told[next(iter(self._told))]
+        self._told_ns = now_ns
+        return found
+
+    def _metric(self, metric: otel.Metric) -> otel.Metric:
+        data: Any = metric.data
+        counts = isinstance(data, (otel.Histogram, otel.ExponentialHistogram)) or (
+            isinstance(data, otel.Sum) and data.is_monotonic
+        )
+        if not counts:
+            return metric
+        points = [self._point(metric.name, point) for point in data.data_points]
+        return replace(metric, data=replace(data, data_points=points))
+
+    def _point(self, name: str, point: Any) -> Any:
+        key = name, tuple(sorted(point.attributes.items()))
+        count = point.value if isinstance(point, otel.NumberDataPoint) else point.count
+        start_ns = point.start_time_unix_nano
+        counted, begun_ns = self._told.pop(key, (0, 0))
+        begun_ns = max(start_ns, begun_ns if count >= counted else self._told_ns)
+        self._told[key] = count, begun_ns
+        return point if begun_ns == start_ns else replace(point, start_time_unix_nano=begun_ns)
 
 
 class _Span(NamedTuple):
@@ -29,12 +75,20 @@ class _Span(NamedTuple):
     start_ns: int
     now_ns: int
 
+    def since(self, at: float) -> _Span:
+        """Return the part from a moment on (seconds since the epoch), if that is later than its beginning."""
+        later_ns = min(int(at * 1e9), self.now_ns)
+        return self._replace(start_ns=max(self.start_ns, later_ns))
 
-def metrics_data(scraped: Scraped, resource: Resource, *, exponential: bool) -> otel.MetricsData:
+
+def metrics_data(
+    scraped: Scraped, resource: Resource, beginnings: Beginnings, *, exponential: bool
+) -> otel.MetricsData:
     """Return all that a scraper is told.
 
     Args:
         resource: whose metrics they are
+        beginnings: of the series, as they were told before
         exponential: tell durations by fine buckets whose bounds grow by the fourth root of two
     """
     figures = scraped.figures
@@ -45,13 +99,15 @@ def metrics_data(scraped: Scraped, resource: Resource, *, exponential: bool) -> 
         *_of_triton(scraped.triton or TritonMetrics(), span),
     ]
     scope = InstrumentationScope(_SCOPE, figures.daemon.version)
+    told = beginnings.settled(metrics, span.now_ns)
     return otel.MetricsData(
-        [otel.ResourceMetrics(resource, [otel.ScopeMetrics(scope, metrics, "")], "")]
+        [otel.ResourceMetrics(resource, [otel.ScopeMetrics(scope, told, "")], "")]
     )
 
 
-def _ours(scraped: Scraped, span: _Span, *, exponential: bool) -> Iterator[otel.Metric]:
+def _ours(scraped: Scraped, whole: _Span, *, exponential: bool) -> Iterator[otel.Metric]:
     for family in FAMILIES:
+        span = whole if family.outlives_upgrades else whole.since(scraped.since)
         numbers: list[Any] = []
         histograms: list[Any] = []
         for values, value in samples_of(family, scraped):
@@ -144,7 +200,7 @@ def _users(families: Iterable[MergedFamily], span: _Span) -> Iterator[otel.Metri
 def _users_family(family: MergedFamily, span: _Span) -> Iterator[otel.Metric]:
     series = [(dict(labels), values) for labels, values in family.series.items()]
     if family.since:  # what started anew meanwhile would look as if it had counted backwards
-        span = span._replace(start_ns=min(int(family.since * 1e9), span.now_ns))
+        span = span.since(family.since)
     if family.kind == "histogram":
         points = [_of_user(labels, values, span) for labels, values in series]
         data: Any = otel.Histogram(points, _CUMULATIVE)
@@ -190,7 +246,10 @@ def _summary(
 
 
 def _of_triton(triton: TritonMetrics, span: _Span) -> Iterator[otel.Metric]:
-    """Yield tritonserver's counters and gauges."""
+    """Yield tritonserver's counters and gauges, which begin with its process."""
+    if triton.since is None:
+        return
+    span = span.since(triton.since)
     for family in triton.families:
         numbers = [
             _number(sample.labels, sample.value, span)

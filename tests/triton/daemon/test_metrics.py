@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import yaml
 from support.models.inference import Inference
@@ -113,6 +114,25 @@ def test_the_same_is_sent_to_a_collector(daemon: RunningDaemon, receiver: Metric
 
     eventually(told, lambda: f"it was not sent; there are {sorted(receiver.metrics)}")
     assert receiver.resource["service.name"] == "pytriton-daemon"
+
+
+def test_counters_of_another_tritonserver_begin_with_it(
+    daemon: RunningDaemon, receiver: MetricReceiver
+) -> None:
+    """Whoever receives them would take them for counters that run backwards."""
+    key = "nv_inference_request_success", frozenset({("model", "double"), ("version", "1")})
+    eventually(lambda: key in receiver.points, "it was not sent")
+    before = receiver.points[key].start_time_unix_nano
+    server = daemon.client.status().server
+    assert server.pid is not None
+    assert before / 1e9 == pytest.approx(psutil.Process(server.pid).create_time(), abs=2)
+    os.kill(server.pid, signal.SIGKILL)
+
+    def begun_anew() -> bool:
+        return bool(receiver.points[key].start_time_unix_nano > before)
+
+    eventually(begun_anew, lambda: str(receiver.points[key]))
+    _infer(daemon)
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool (Debian's package prometheus) is not here")

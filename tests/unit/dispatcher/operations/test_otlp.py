@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import threading
 import time
@@ -11,6 +12,12 @@ from typing import Any
 
 import pytest
 import structlog
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    Metric,
+    NumberDataPoint,
+    Sum,
+)
 from prometheus_client import CollectorRegistry, Counter, Histogram, Summary
 from support.models.figures import model, snapshot, work
 from support.telemetry.metric_receiver import MetricReceiver, metric_receiver
@@ -20,7 +27,9 @@ from pytriton.dispatcher.figures.triton_metrics import parsed
 from pytriton.dispatcher.figures.user_metrics import MergedFamily, Merger, Said, add_front
 from pytriton.dispatcher.openai_front.meters import Meters
 from pytriton.dispatcher.openai_front.state import Told
+from pytriton.dispatcher.operations import otlp_points
 from pytriton.dispatcher.operations.otlp import OtlpExport, wanted
+from pytriton.dispatcher.operations.otlp_points import Beginnings
 from pytriton.ipc.lanes.histograms import BOUNDS_S
 from pytriton.ipc.lanes.user_metrics import encoded
 from pytriton.worker.user_metrics import collected
@@ -139,6 +148,67 @@ def test_the_openai_fronts_figures_begin_with_its_process(receiver: MetricReceiv
     assert (took.start_time_unix_nano, took.time_unix_nano) == span
     for others in (receiver.point("earlier"), receiver.point("seen", **INSTANCE, colour="red")):
         assert others.start_time_unix_nano == 1000 * 10**9
+
+
+def test_counters_begin_where_their_process_began(receiver: MetricReceiver) -> None:
+    """That of tritonserver, and, after an upgrade, that of the daemon for what it does not go on counting."""
+
+    async def scrape() -> Scraped:
+        found = scraped()
+        triton = dataclasses.replace(parsed(TRITON), since=1004.0)
+        return found._replace(triton=triton, since=1002.0)
+
+    async def play(exporting: OtlpExport) -> None:
+        await until(lambda: receiver.received > 0)
+
+    export(play, scrape)
+    triton = receiver.point("nv_inference_request_success", model="m", version="1")
+    lost = receiver.point("pytriton_lost_events")
+    restarts = receiver.point("pytriton_tritonserver_restarts", reason="ended")
+    calls = receiver.point("pytriton_calls", **INSTANCE)
+    began = [one.start_time_unix_nano // 10**9 for one in (triton, lost, restarts, calls)]
+    assert began == [1004, 1002, 1000, 1000]
+
+
+def test_while_another_tritonserver_takes_over_nothing_of_it_is_sent(
+    receiver: MetricReceiver,
+) -> None:
+    async def scrape() -> Scraped:
+        return scraped()._replace(triton=dataclasses.replace(parsed(TRITON), since=None))
+
+    async def play(exporting: OtlpExport) -> None:
+        await until(lambda: receiver.received > 0)
+
+    export(play, scrape)
+    assert receiver.point("pytriton_calls", **INSTANCE).as_double == 50
+    assert "nv_inference_request_success" not in receiver.metrics
+
+
+def _told(beginnings: Beginnings, at: int, *counts: tuple[str, float]) -> dict[str, int]:
+    """Tell counters of some models at a moment; return when each is said to have begun."""
+    points = [NumberDataPoint({"model": name}, 1000, at, count) for name, count in counts]
+    data = Sum(points, AggregationTemporality.CUMULATIVE, True)
+    (metric,) = beginnings.settled([Metric("calls", "", "", data)], at)
+    found: Any = metric.data.data_points
+    return {one.attributes["model"]: one.start_time_unix_nano for one in found}
+
+
+def test_what_counts_again_from_zero_has_begun_since_it_was_told_last() -> None:
+    beginnings = Beginnings()
+    assert _told(beginnings, 1010, ("a", 50), ("b", 5)) == {"a": 1000, "b": 1000}
+    assert _told(beginnings, 1020, ("a", 3), ("b", 6)) == {"a": 1010, "b": 1000}
+    assert _told(beginnings, 1030, ("b", 6)) == {"b": 1000}
+    assert _told(beginnings, 1040, ("a", 9), ("b", 0)) == {"a": 1010, "b": 1030}
+    assert _told(beginnings, 1050, ("a", 2)) == {"a": 1040}
+
+
+def test_series_that_are_gone_are_forgotten_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(otlp_points, "_MOST_GONE", 2)
+    beginnings = Beginnings()
+    for number in range(100):
+        _told(beginnings, 1010 + number, (f"m{number}", 1), ("a", number))
+    assert len(beginnings._told) == 4
+    assert _told(beginnings, 2000, ("a", 100), ("m98", 0)) == {"a": 1000, "m98": 1109}
 
 
 def test_durations_may_have_the_fine_buckets_of_workers(
