@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+# getaddrinfo() imports it at its first use. Up to Python 3.11, a collection of garbage amid an import can end that with
+# a KeyError of the import lock: there is little garbage now, and much at a later start of tritonserver.
+import encodings.idna  # noqa: F401
 import errno
 import ipaddress
 import os

@@ -14,6 +14,11 @@ from pytriton.dispatcher.http_server.inflating import EncodingError, Inflating
 from pytriton.dispatcher.openai_front.state import Answering
 from pytriton.openai.errors import APIError
 
+if sys.version_info >= (3, 11):
+    from asyncio import timeout  # novermin
+else:
+    from async_timeout import timeout
+
 __all__ = ["Bodies", "within"]
 
 _T = TypeVar("_T")
@@ -81,29 +86,17 @@ class Bodies:
         self._all -= self._held.pop(id(request), 0)
 
 
-if sys.version_info >= (3, 11):
+async def within(awaitable: Awaitable[_T], timeout_s: float) -> _T:
+    """Wait for something, in the same task; 0 is no limit.
 
-    async def within(awaitable: Awaitable[_T], timeout_s: float) -> _T:
-        """Wait for something, in the same task; 0 is no limit.
+    `wait_for` of Python before 3.12 has a task of its own for it, and a cycle of references when that fails: what its
+    frames hold, such as the body of a request, would stay until the garbage is collected.
 
-        `wait_for` has a task of its own for it, and a cycle of references when that fails: what its frames hold, such
-        as the body of a request, would stay until the garbage is collected.
-
-        Raises:
-            asyncio.TimeoutError: it takes longer
-        """
-        async with asyncio.timeout(timeout_s or None):  # novermin
-            return await awaitable
-
-else:
-
-    async def within(awaitable: Awaitable[_T], timeout_s: float) -> _T:
-        """Wait for something; 0 is no limit.
-
-        Raises:
-            asyncio.TimeoutError: it takes longer
-        """
-        return await asyncio.wait_for(awaitable, timeout_s or None)
+    Raises:
+        asyncio.TimeoutError: it takes longer
+    """
+    async with timeout(timeout_s or None):
+        return await awaitable
 
 
 def _too_large(limits: Answering) -> APIError:

@@ -46,6 +46,14 @@ DEPENDENCIES = (
         "uvicorn and starlette, with another library as client: tritonclient[http] brings aiohttp along anyway",
     ),
     Dependency(
+        "async-timeout",
+        "async_timeout",
+        "daemon (Python 3.9 and 3.10)",
+        "a limit in time without a task of its own; part of Python since 3.11",
+        "`asyncio.wait_for`: keeps the body of a request that fails until garbage is collected; aiohttp brings "
+        "async-timeout along anyway",
+    ),
+    Dependency(
         "cloudpickle",
         "cloudpickle",
         "worker, registering",
