@@ -10,8 +10,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 import msgspec
 
@@ -19,6 +20,8 @@ from pytriton.daemon import DaemonClient, connect
 from pytriton.exceptions import DaemonNotRunningError, ModelNotFoundError, PyTritonDaemonError
 from pytriton.fleet.judging import Seen, seen_of
 from pytriton.fleet.on_ray import import_ray
+from pytriton.fleet.on_ray.environments import Environments, registered_as
+from pytriton.fleet.on_ray.runtime_env import digest_with, split
 from pytriton.ipc import messages
 from pytriton.ipc.registration_digest import registration_digest
 
@@ -43,14 +46,21 @@ class NodeActor:
     Args:
         runtime_dir: of the daemon
         flags: of `pytriton-daemon start`
+        holders: the beginning of the names of the holders of environments on this node
+        node: its id
+        ray: Ray, or what does as it does
     """
 
-    def __init__(self, runtime_dir: str, flags: Sequence[str]) -> None:
+    def __init__(
+        self, runtime_dir: str, flags: Sequence[str], holders: str, node: str, ray: Any = None
+    ) -> None:
         self._runtime_dir = runtime_dir
         self._flags = list(flags)
         self._stopped = False
-        #: The key of registrations, and model -> (digest, instances). One value: looks may run at the same time.
-        self._kept: tuple[str, dict[str, tuple[str, int]]] = "", {}
+        #: The key of registrations, model -> (digest, instances), and the keys of the environments that they need. One
+        #: value: looks may run at the same time.
+        self._kept: tuple[str, dict[str, tuple[str, int]], set[str]] = "", {}, set()
+        self._environments = Environments(holders, node, ray)
         self._client = self._connected()
 
     def _connected(self) -> DaemonClient:
@@ -90,13 +100,15 @@ class NodeActor:
         except DaemonNotRunningError:
             self._client = self._connected()
             status = self._client.status()
-        state, kept = self._kept
+        mark = self._environments.mark()
+        state, kept, needed = self._kept
         changed = self._client.changed_registrations(state)
         if changed is not None:
-            kept = {
-                one.spec.name: (one.digest, one.spec.instances) for one in changed.registrations
-            }
-            self._kept = changed.state, kept
+            known_as = [(one.spec, *registered_as(one)) for one in changed.registrations]
+            kept = {spec.name: (digest, spec.instances) for spec, digest, _ in known_as}
+            needed = {key for _, _, key in known_as if key}
+            self._kept = changed.state, kept, needed
+        self._environments.keep(needed, mark)
         facts = msgspec.msgpack.encode((_lasting(status), kept))
         key = hashlib.sha256(facts).hexdigest()[:16]
         return msgspec.msgpack.encode(status), key, None if key == known else facts
@@ -109,17 +121,23 @@ class NodeActor:
         devices: Sequence[str],
         replace: bool,
         digest: str,
+        environment: bytes = b"",
     ) -> None:
-        """Have the daemon serve a model with so many instances.
+        """Have the daemon serve a model with so many instances, in its environment if it has one.
 
         Raises:
-            PyTritonDaemonError: what has come is not what was registered.
+            PyTritonDaemonError: what has come is not what was registered, or Ray could not make the environment.
         """
         spec = msgspec.msgpack.decode(message, type=messages.ModelSpec)
-        if registration_digest(spec, payloads) != digest:
+        if digest_with(registration_digest(spec, payloads), environment) != digest:
             raise PyTritonDaemonError(f"model {spec.name!r} was damaged on its way to this node")
         spec = msgspec.structs.replace(spec, instances=instances, devices=list(devices))
-        self._client.register_prepared(messages.Register(spec, replace=replace), payloads)
+        callables, packages = split(payloads, environment)
+        around: AbstractContextManager[messages.ModelSpec] = nullcontext(spec)
+        if environment:
+            around = self._environments.made(spec, environment, packages, digest)
+        with around as inside:
+            self._client.register_prepared(messages.Register(inside, replace=replace), callables)
 
     def seen(self, model: str) -> Seen:
         """Return what the daemon has counted of a model."""
@@ -150,6 +168,7 @@ class NodeActor:
             [sys.executable, "-m", "pytriton.cli", "stop", "--runtime-dir", self._runtime_dir],
             capture_output=True, timeout=_START_S, check=False,
         )  # fmt: skip
+        self._environments.close()
 
 
 def _lasting(status: messages.Status) -> messages.Status:

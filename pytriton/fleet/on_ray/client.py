@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 import msgspec
@@ -22,6 +22,7 @@ from pytriton.exceptions import (
 )
 from pytriton.fleet.canary import Canary, canary_of
 from pytriton.fleet.on_ray import NAMESPACE, connected
+from pytriton.fleet.on_ray.runtime_env import check, uploaded, with_environment
 from pytriton.fleet.served import FleetModel, NodeStatus, models_of
 from pytriton.fleet.view import with_node
 from pytriton.ipc import messages
@@ -37,10 +38,6 @@ _LOOK_S = 0.2
 #: What Ray may be asked to hold for an instance.
 _RESOURCES = ("num_cpus", "num_gpus", "memory", "resources", "accelerator_type", "label_selector")
 _ANSWER_S = 60.0
-_NO_RUNTIME_ENV = (
-    "Ray's runtime_env does not reach the workers of a fleet: daemons start them, not Ray. Say it to register() "
-    "instead: python= (an interpreter on the nodes), env=, cwd= and sys_path=."
-)
 
 
 class RayNode(msgspec.Struct, frozen=True):
@@ -81,6 +78,7 @@ class RayFleetClient:
         config: ModelConfig | None = None,
         *,
         resources: dict[str, Any] | None = None,
+        runtime_env: Mapping[str, Any] | None = None,
         canary: float | Canary | None = None,
         wait_s: float = 600.0,
         progress: bool | Report | None = None,
@@ -98,6 +96,8 @@ class RayFleetClient:
             config: batching, queueing and more
             resources: what Ray holds for each instance: ``{"num_cpus": 1}``, ``{"num_gpus": 0.5}``,
                 ``{"resources": {"tpu": 1}}``; ``{"label_selector": {...}}`` says which nodes will do
+            runtime_env: as for an actor of Ray, which makes it on each node that gets the model; the workers run in it.
+                Folders of this machine are packed and uploaded
             canary: as for `FleetClient.register`; it goes on, and is taken back, also when this process dies
             wait_s: seconds until all have to serve; Ray may have to make room, or nodes
             progress: as for `DaemonClient.register`
@@ -111,14 +111,18 @@ class RayFleetClient:
         """
         from pytriton._registering.registering import plan
 
+        around = check(runtime_env, options)
         planned = plan(infer_fn, model_name, inputs, outputs, config, options)
+        planned = with_environment(planned, around, options)
         spec, replace = planned.message.spec, planned.message.replace
         self._check(planned.message)
         how, held = canary_of(canary, replace=replace), _checked(resources)
         payloads = planned.payloads()
+        environment, packages = uploaded(around)
         request, encoded = secrets.token_hex(8), msgspec.msgpack.encode(spec)
+        given = encoded, [*payloads, *packages], held, replace, how, request, environment
         try:
-            refused = self._ask("register", encoded, payloads, held, replace, how, request)
+            refused = self._ask("register", *given)
             if not refused:
                 with reporter(progress, spec.name) as report:
                     if how is None:
@@ -354,7 +358,7 @@ class BalancerView:
 def _checked(resources: dict[str, Any] | None) -> dict[str, Any]:
     held = {"num_cpus": 1} if resources is None else dict(resources)
     if "runtime_env" in held:
-        raise PyTritonBadParameterError(_NO_RUNTIME_ENV)
+        raise PyTritonBadParameterError("resources has runtime_env: pass it as runtime_env=")
     unknown = sorted(set(held) - set(_RESOURCES))
     if unknown:
         raise PyTritonBadParameterError(

@@ -281,7 +281,12 @@ class Cluster:
                 max_task_retries=-1, get_if_exists=True, num_cpus=0, max_concurrency=_CONCURRENCY,
                 scheduling_strategy=strategy(node, soft=False),
             )
-            .remote(f"{folder}/{self._fleet}-{node[:8]}", settings.get("flags", []))
+            .remote(
+                f"{folder}/{self._fleet}-{node[:8]}",
+                settings.get("flags", []),
+                f"fleet-{self._fleet}/environment-{node[:16]}-",
+                node,
+            )
         )  # fmt: skip
 
 

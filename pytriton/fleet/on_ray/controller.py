@@ -21,6 +21,7 @@ from pytriton.fleet.judging import Seen
 from pytriton.fleet.on_ray import versions
 from pytriton.fleet.on_ray.balancers import Balancers
 from pytriton.fleet.on_ray.cluster import Cluster
+from pytriton.fleet.on_ray.environments import without_mark
 from pytriton.fleet.on_ray.kept_state import Model, State, Store
 from pytriton.fleet.on_ray.placement import Placement
 from pytriton.fleet.on_ray.reconciling import (
@@ -32,7 +33,6 @@ from pytriton.fleet.on_ray.reconciling import (
 from pytriton.fleet.on_ray.rollouts import Rollouts, with_shares
 from pytriton.fleet.on_ray.steps import Steps
 from pytriton.ipc import messages
-from pytriton.ipc.registration_digest import registration_digest
 
 _logger = logging.getLogger("pytriton.fleet.on_ray")
 _LOOK_S = 0.5
@@ -91,18 +91,20 @@ class Controller:
         replace: bool,
         canary: Optional[Canary] = None,
         request: str = "",
+        environment: bytes = b"",
     ) -> str:
         """Want a model from now on; returns why not, or nothing. `progress` tells what becomes of it.
 
         Args:
             spec: the model
-            payloads: its callables
+            payloads: its callables, and then the packages of its environment
             resources: what Ray is to hold for each instance
             replace: there may be one of this name
             canary: step by step
             request: its id, by which it can be withdrawn; said twice it is done once, for Ray asks again when this dies
+            environment: its runtime_env
         """
-        new = msgspec.msgpack.decode(spec, type=messages.ModelSpec)
+        new = without_mark(msgspec.msgpack.decode(spec, type=messages.ModelSpec))
         with self._lock:
             if request and request in self._state.withdrawn:
                 return f"the registration of model {new.name!r} was withdrawn"
@@ -114,8 +116,7 @@ class Controller:
             why = "" if canary is None else versions.no_canary(former, resources)
             if why:
                 return f"model {new.name!r} cannot be rolled out step by step: {why}"
-            model = Model(new, list(payloads), resources, [], registration_digest(new, payloads))
-            model.request = request
+            model = versions.made(new, list(payloads), resources, environment, request)
             with self._change(new.name):
                 if former is not None:
                     versions.replace(former, model, canary)

@@ -14,12 +14,13 @@ _NAMESPACE = NAMESPACE.encode()
 
 
 class Version(msgspec.Struct):
-    """A registration of a model's name."""
+    """A registration of a model's name; `environment` is its `runtime_env`, whose packages are the last payloads."""
 
     spec: messages.ModelSpec
     payloads: list[bytes]
     resources: dict[str, Any]
     digest: str
+    environment: bytes = b""
 
 
 class Rolling(msgspec.Struct):
@@ -59,20 +60,27 @@ class Model(msgspec.Struct):
     taken_back: str = ""
     #: The id of the request that made it this version.
     request: str = ""
+    environment: bytes = b""
 
     def version(self) -> Version:
         """Return what is registered now."""
-        return Version(self.spec, self.payloads, self.resources, self.digest)
+        return Version(self.spec, self.payloads, self.resources, self.digest, self.environment)
 
     def on(self, node: str) -> Version:
         """Return what a node is to serve."""
         rolling = self.rolling
         return self.version() if rolling is None or node in rolling.nodes else rolling.former
 
+    def become(self, version: Version) -> None:
+        """Be another version; what is held for it is left as it is."""
+        self.spec, self.payloads = version.spec, version.payloads
+        self.digest, self.environment = version.digest, version.environment
+
     def use(self, version: Version) -> None:
         """Be another version, with as many instances as now."""
-        self.spec = msgspec.structs.replace(version.spec, instances=self.spec.instances)
-        self.payloads, self.digest = version.payloads, version.digest
+        instances = self.spec.instances
+        self.become(version)
+        self.spec = msgspec.structs.replace(version.spec, instances=instances)
 
 
 class State(msgspec.Struct):

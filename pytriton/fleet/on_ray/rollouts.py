@@ -72,8 +72,7 @@ class Rollouts:
     def take_back(self, name: str, model: Model, why: str) -> None:
         """Want the former version again, with as many instances as it had, and remember why."""
         assert model.rolling is not None
-        former = model.rolling.former
-        model.spec, model.payloads, model.digest = former.spec, former.payloads, former.digest
+        model.become(model.rolling.former)
         model.rolling, model.taken_back = None, why
         self.forget(name)
 

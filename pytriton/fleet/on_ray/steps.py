@@ -65,6 +65,7 @@ class Steps:
                 payloads = self._cluster.shared(digest, one.payloads)
                 devices = self._cluster.devices(model.holders, step.node)
                 question = "register", spec, payloads, step.instances, devices, step.replace, digest
+                question = *question, one.environment
         self._running[key] = _Running(step, digest, self._cluster.ask(step.node, *question))
 
     def finish(self, models: Mapping[str, Model]) -> None:

@@ -12,6 +12,21 @@ import msgspec
 
 from pytriton.fleet.canary import Canary
 from pytriton.fleet.on_ray.kept_state import Model, Rolling
+from pytriton.fleet.on_ray.runtime_env import digest_with
+from pytriton.ipc import messages
+from pytriton.ipc.registration_digest import registration_digest
+
+
+def made(
+    spec: messages.ModelSpec,
+    payloads: list[bytes],
+    resources: dict[str, Any],
+    environment: bytes,
+    request: str,
+) -> Model:
+    """Return a newly registered model, which holds nothing yet."""
+    digest = digest_with(registration_digest(spec, payloads), environment)
+    return Model(spec, payloads, resources, [], digest, request=request, environment=environment)
 
 
 def no_canary(former: Optional[Model], resources: dict[str, Any]) -> str:
@@ -62,7 +77,7 @@ def withdraw(model: Model, why: str) -> None:
     """Have a model be again what it was before it was registered last, which was a replacement; and its history too."""
     before = model.previous
     assert before is not None
-    model.spec, model.payloads, model.digest = before.spec, before.payloads, before.digest
+    model.become(before)
     model.previous, model.older, model.taken_back = model.older, None, why
     _hold(model, before.resources)
 

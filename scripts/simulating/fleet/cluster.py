@@ -111,7 +111,8 @@ class _Node(NodeActor):
 
     def __init__(self, daemon: Daemon) -> None:
         self._simulated = daemon
-        super().__init__("", ())
+        ray = SimpleNamespace(util=SimpleNamespace(list_named_actors=lambda **_: []))
+        super().__init__("", (), "", "", ray)
 
     def _connected(self) -> DaemonClient:
         return cast(DaemonClient, self._simulated)

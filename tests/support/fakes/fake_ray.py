@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -14,6 +15,7 @@ from pytriton.fleet.on_ray.cluster import Cluster, Look
 from pytriton.fleet.on_ray.controller import Controller
 from pytriton.fleet.on_ray.kept_state import Store
 from pytriton.fleet.on_ray.reconciling import Served
+from pytriton.fleet.on_ray.runtime_env import digest_with
 from pytriton.ipc import messages
 from pytriton.ipc.registration_digest import registration_digest
 from support.fakes.fake_dispatcher import status
@@ -44,6 +46,11 @@ class FakeKeys:
         self.kept.pop(key, None)
 
 
+def no_actors() -> Any:
+    """Return a Ray without any actor."""
+    return SimpleNamespace(util=SimpleNamespace(list_named_actors=lambda **_: []))
+
+
 class FakeCluster:
     """Places each holder on the node that has the fewest, of those it may be on."""
 
@@ -63,6 +70,8 @@ class FakeCluster:
         self.room = 99
         self.asked: list[tuple[Any, ...]] = []
         self.looked: dict[str, Any] = {}
+        #: What each node was told to serve a model in.
+        self.environments: dict[str, dict[str, bytes]] = {node: {} for node in nodes}
         self.counted = dict.fromkeys(nodes, Seen(100, 50))
 
     def look(self, settings: dict[str, Any], holders: Sequence[str]) -> None:
@@ -92,9 +101,10 @@ class FakeCluster:
         if method == "register":
             spec = msgspec.msgpack.decode(arguments[0], type=messages.ModelSpec)
             assert arguments[4] == (spec.name in self.served[node])  # else a daemon refuses
-            digest = registration_digest(spec, arguments[1])
+            digest = digest_with(registration_digest(spec, arguments[1]), arguments[6])
             assert digest == arguments[5]
             self.served[node][spec.name] = digest, arguments[2]
+            self.environments[node][spec.name] = arguments[6]
         elif method == "scale":
             self.served[node][arguments[0]] = self.served[node][arguments[0]][0], arguments[1]
         else:
@@ -178,10 +188,13 @@ class Fleet:
         name: str = "m",
         canary: Canary | None = None,
         request: str = "",
+        environment: bytes = b"",
     ) -> str:
         spec = messages.ModelSpec(name, 1, {}, messages.World("py"), instances=instances)
         encoded = msgspec.msgpack.encode(spec)
-        return self.controller.register(encoded, [payload], {}, replace, canary, request)
+        return self.controller.register(
+            encoded, [payload], {}, replace, canary, request, environment
+        )
 
     def steps(self, count: int = 6, seconds: float = 0.5) -> None:
         for _ in range(count):

@@ -9,6 +9,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 from support.fakes.fake_dispatcher import FakeDispatcher, status
+from support.fakes.fake_ray import no_actors
 
 from pytriton.exceptions import PyTritonDaemonError
 from pytriton.fleet.on_ray.actors import NodeActor
@@ -27,7 +28,7 @@ def test_it_takes_the_daemon_that_runs_and_starts_none_after_its_stop(
         return subprocess.CompletedProcess(command, 0, "", "")
 
     monkeypatch.setattr(subprocess, "run", run)
-    actor = NodeActor(str(Path(fake.rundir.path)), ["--http-port", "0"])
+    actor = NodeActor(str(Path(fake.rundir.path)), ["--http-port", "0"], "", "n", no_actors())
     actor.stop()
     with pytest.raises(PyTritonDaemonError, match="being stopped"):
         actor.look()
@@ -44,7 +45,7 @@ def test_it_asks_for_registrations_only_when_they_have_changed() -> None:
         return [messages.Registrations([], "one") if message.known == "one" else now]
 
     fake.answers[messages.GetRegistrations] = told
-    actor = NodeActor(str(Path(fake.rundir.path)), [])
+    actor = NodeActor(str(Path(fake.rundir.path)), [], "", "n", no_actors())
     facts = [msgspec.msgpack.decode(actor.look()[2] or b"")[1] for _ in range(3)]
     assert facts == [{"m": ["digest", 2]}] * 3
     asked = [one.known for one in fake.heard if isinstance(one, messages.GetRegistrations)]
@@ -64,7 +65,7 @@ def test_what_a_fleet_goes_by_is_told_only_when_it_has_changed() -> None:
 
     fake.answers[messages.GetStatus] = told
     fake.answers[messages.GetRegistrations] = lambda _: [messages.Registrations([], "one")]
-    actor = NodeActor(str(Path(fake.rundir.path)), [])
+    actor = NodeActor(str(Path(fake.rundir.path)), [], "", "n", no_actors())
     first, key, facts = actor.look()
     assert facts is not None
     later, same, nothing = actor.look(key)
@@ -80,7 +81,7 @@ def test_looks_at_the_same_time_leave_what_belongs_together() -> None:
     fake = FakeDispatcher()
     fake.answers[messages.GetStatus] = lambda _: [status()]
     fake.answers[messages.GetRegistrations] = lambda _: [messages.Registrations([], "none")]
-    actor = NodeActor(str(Path(fake.rundir.path)), [])
+    actor = NodeActor(str(Path(fake.rundir.path)), [], "", "n", no_actors())
     spec = messages.ModelSpec("m", 1, {}, messages.World("py"), instances=2)
     kept = {"old": "first digest", "new": "second digest"}
     newest = ["old"]

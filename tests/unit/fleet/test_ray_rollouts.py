@@ -208,6 +208,6 @@ def test_only_versions_that_may_be_wanted_are_kept(fleet: Fleet) -> None:
     assert len([key for key in fleet.keys.kept if b"/payloads/" in key]) == 2
 
 
-def test_rays_runtime_env_is_refused_with_what_to_say_instead() -> None:
-    with pytest.raises(PyTritonBadParameterError, match=r"does not reach .* python="):
+def test_a_runtime_env_among_the_resources_is_refused_with_where_to_say_it() -> None:
+    with pytest.raises(PyTritonBadParameterError, match="pass it as runtime_env="):
         _checked({"num_cpus": 1, "runtime_env": {"pip": ["torch"]}})

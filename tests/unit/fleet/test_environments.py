@@ -1,0 +1,332 @@
+"""Ray's `runtime_env` of a registration: what is refused, what workers get of it, and how long holders live."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from support.fakes.fake_dispatcher import FakeDispatcher
+from support.fakes.fake_ray import Fleet
+
+from pytriton._registering.registering import plan
+from pytriton.exceptions import PyTritonBadParameterError, PyTritonDaemonError
+from pytriton.fleet.on_ray import NAMESPACE
+from pytriton.fleet.on_ray.actors import NodeActor
+from pytriton.fleet.on_ray.environments import VARIABLE, Environments, registered_as, without_mark
+from pytriton.fleet.on_ray.runtime_env import check, digest_with, split, with_environment
+from pytriton.ipc import messages
+from pytriton.ipc.registration_digest import registration_digest
+from pytriton.model_config import Tensor
+
+A, B = "aaaa", "bbbb"
+NAMES = "fleet-f/environment-n-"
+URI = "gcs://_ray_pkg_1.zip"
+
+
+class SetupError(Exception):
+    """Ray's."""
+
+
+class FakeRay:
+    """Makes each environment at once: a process with the variables that it has, and a folder in its path."""
+
+    def __init__(self) -> None:
+        self.exceptions = SimpleNamespace(RayError=SetupError)
+        self.util = SimpleNamespace(
+            scheduling_strategies=SimpleNamespace(
+                NodeAffinitySchedulingStrategy=lambda node, soft: (node, soft)
+            ),
+            list_named_actors=lambda all_namespaces: [
+                {"name": name, "namespace": NAMESPACE} for name in self.actors
+            ],
+        )
+        self.packages: dict[bytes, bytes] = {}
+        self.experimental = SimpleNamespace(
+            internal_kv=SimpleNamespace(
+                _pin_runtime_env_uri=lambda uri, expiration_s: None,
+                _internal_kv_exists=lambda uri: uri in self.packages,
+                _internal_kv_put=self.packages.__setitem__,
+            )
+        )
+        self.cloudpickle = SimpleNamespace(register_pickle_by_value=lambda _: None)
+        self.actors: dict[str, Any] = {}
+        self.refuses = False
+        self.asked: list[dict[str, Any]] = []
+
+    def remote(self, _: type) -> Any:
+        def options(name: str, runtime_env: dict[str, Any], **more: Any) -> Any:
+            def made() -> Any:
+                self.asked.append({"runtime_env": runtime_env, **more})
+                told = SimpleNamespace(remote=lambda: runtime_env)
+                self.actors[name] = SimpleNamespace(name=name, tell=told)
+                return self.actors[name]
+
+            return SimpleNamespace(remote=made)
+
+        return SimpleNamespace(options=options)
+
+    def get(self, runtime_env: dict[str, Any]) -> Any:
+        if self.refuses:
+            raise SetupError("no such package")
+        env = {**os.environ, **runtime_env.get("env_vars", {}), "RAY_JOB_ID": "1", "SHLVL": "9"}
+        return "/venv/bin/python", ["/modules", "/lib"], "/folder", env
+
+    def get_actor(self, name: str, namespace: str) -> Any:
+        if name not in self.actors:
+            raise ValueError(name)
+        return self.actors[name]
+
+    def kill(self, actor: Any, no_restart: bool) -> None:
+        assert no_restart
+        self.actors.pop(actor.name, None)
+
+
+@pytest.fixture
+def ray() -> FakeRay:
+    return FakeRay()
+
+
+def environments(ray: FakeRay) -> Environments:
+    return Environments(NAMES, "n", ray)
+
+
+def spec(name: str = "m", **world: Any) -> messages.ModelSpec:
+    return messages.ModelSpec(name, 1, {}, messages.World("/py", **world))
+
+
+def encoded(**runtime_env: Any) -> bytes:
+    return msgspec.json.encode(runtime_env)
+
+
+# ── what a registrant may say ────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("runtime_env", "options", "words"),
+    [
+        ({"image_uri": "x", "pip": []}, {}, "runtime_env has image_uri: .* no container"),
+        ({"worker_process_setup_hook": "m.f"}, {}, "no hook"),
+        (["torch"], {}, "give a dict"),
+        ({"pip": ["torch"]}, {"python": "/py"}, "python and runtime_env's pip say the same"),
+        ({"uv": ["torch"]}, {"requirements": ["torch"]}, "requirements and runtime_env's uv"),
+        ({"working_dir": "/d"}, {"cwd": "/d"}, "cwd and runtime_env's working_dir"),
+        ({"env_vars": {"A": "1"}}, {"env": {"A": "2"}}, r"env \(A\) and runtime_env's env_vars"),
+        ({"env_vars": {"A": "1"}}, {"env": ["A"]}, r"env \(A\) and runtime_env's env_vars"),
+    ],
+)
+def test_what_workers_cannot_get_is_refused(runtime_env: Any, options: Any, words: str) -> None:
+    with pytest.raises(PyTritonBadParameterError, match=words):
+        check(runtime_env, options)
+
+
+def test_none_in_it_is_as_if_it_was_not_said() -> None:
+    assert check({"pip": None, "env_vars": {"A": "1"}}, {"env": {"B": "2"}}) == {
+        "env_vars": {"A": "1"}
+    }
+    assert check(None, {}) == {}
+
+
+def test_what_is_of_the_registrants_interpreter_stays_when_the_environment_has_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/mine")
+    monkeypatch.setenv("PLAIN", "1")
+    tensors = [Tensor(name="x", dtype=float, shape=(1,))]
+    options: Any = {"env": {"PYTHONHASHSEED": "1"}, "sys_path": ["/first"]}
+    planned = plan(len, "m", tensors, tensors, None, options)
+    assert with_environment(planned, {"env_vars": {"A": "1"}}, options) is planned
+    world = with_environment(planned, {"pip": ["torch"]}, options).message.spec.world
+    assert world.sys_path == ["/first"]
+    assert "PYTHONPATH" not in world.env
+    assert (world.env["PYTHONHASHSEED"], world.env["PLAIN"]) == ("1", "1")
+
+
+# ── what workers get ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_workers_are_in_the_environment_and_keep_what_it_does_not_say(ray: FakeRay) -> None:
+    made = environments(ray)
+    registered = spec(env={"OWN": "1", "COLOUR": "red"}, sys_path=["/mine"], cwd="/there")
+    one = encoded(env_vars={"COLOUR": "blue", "A_TOKEN": "t"}, working_dir=URI)
+    with made.made(registered, one, {URI: b"zip"}, "digest") as inside:
+        world = inside.world
+    assert (world.python, world.cwd) == ("/py", "/folder")
+    assert world.sys_path == ["/modules", "/lib", "/mine"]
+    mark = world.env[VARIABLE]
+    assert mark.startswith("digest ")
+    assert world.env == {"OWN": "1", "COLOUR": "blue", "A_TOKEN": "t", VARIABLE: mark}
+    assert ray.packages == {URI.encode(): b"zip"}
+    (asked,) = ray.asked
+    assert asked["scheduling_strategy"] == ("n", False)
+    assert asked["num_cpus"] == 0
+    assert registered_as(messages.KeptRegistration(inside, "own")) == (
+        "digest", mark.partition(" ")[2]
+    )  # fmt: skip
+    assert registered_as(messages.KeptRegistration(registered, "own")) == ("own", "")
+    assert without_mark(inside).world.env == {
+        key: value for key, value in world.env.items() if key != VARIABLE
+    }
+
+
+def test_an_interpreter_of_its_own_replaces_the_registrants(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "pytriton.fleet.on_ray.environments.worker_packages", lambda python: f"{python}+"
+    )
+    made = environments(ray)
+    with made.made(spec(sys_path=["/said"]), encoded(pip=["x"]), {}, "d") as inside:
+        world = inside.world
+    assert (world.python, world.cwd) == ("/venv/bin/python", "/")
+    assert world.sys_path == ["/said", "/modules", "/lib"]
+    assert world.env["PYTRITON_WORKER_PACKAGES"] == "/venv/bin/python+"
+
+
+def test_an_interpreter_whose_path_is_not_known_gets_the_folders_by_a_variable(
+    ray: FakeRay,
+) -> None:
+    with environments(ray).made(spec(), encoded(py_modules=[URI]), {URI: b""}, "d") as inside:
+        assert inside.world.sys_path == []
+        assert inside.world.env["PYTHONPATH"] == "/modules:/lib"
+
+
+# ── how long holders live ────────────────────────────────────────────────────────────────────────
+
+
+def _used(made: Environments, environment: bytes) -> str:
+    with made.made(spec(), environment, {}, "d") as inside:
+        return inside.world.env[VARIABLE].partition(" ")[2]
+
+
+def test_a_holder_lives_as_long_as_a_registration_needs_it(ray: FakeRay) -> None:
+    made = environments(ray)
+    one, two = (_used(made, encoded(env_vars={"A": value})) for value in "12")
+    assert _used(made, encoded(env_vars={"A": "1"})) == one
+    assert len(ray.actors) == 2  # it is shared
+    made.keep({one, two}, made.mark())
+    assert len(ray.actors) == 2
+    made.keep({two}, made.mark())
+    assert [name[len(NAMES) :].partition("-")[0] for name in ray.actors] == [two]
+    made.close()
+    assert ray.actors == {}
+
+
+def test_a_holder_that_is_used_while_somebody_asks_which_are_needed_stays(ray: FakeRay) -> None:
+    made = environments(ray)
+    before = made.mark()
+    key = _used(made, encoded(env_vars={"A": "1"}))  # registered after the daemon was asked
+    made.keep(set(), before)
+    assert len(ray.actors) == 1
+    mark = made.mark()
+    with made.made(spec(), encoded(env_vars={"A": "1"}), {}, "d"):
+        made.keep(set(), mark)
+        assert len(ray.actors) == 1
+    made.keep({key}, made.mark())
+    made.keep(set(), made.mark())
+    assert ray.actors == {}
+
+
+def test_an_actor_that_is_started_again_takes_its_holders_over(ray: FakeRay) -> None:
+    key = _used(environments(ray), encoded(env_vars={"A": "1"}))
+    twin = SimpleNamespace(name=f"{NAMES}{key}-twin")
+    ray.actors[twin.name] = twin  # of a node's actor that died in between
+    ray.actors["fleet-f/environment-other-1-2"] = other = SimpleNamespace(name="of another node")
+    again = environments(ray)
+    assert len(ray.actors) == 2
+    again.keep({key}, again.mark())
+    assert len(ray.actors) == 2
+    again.keep(set(), again.mark())
+    assert list(ray.actors.values()) == [other]
+
+
+def test_a_failure_is_told_in_rays_words_and_leaves_nothing(ray: FakeRay) -> None:
+    made = environments(ray)
+    ray.refuses = True
+    with pytest.raises(PyTritonDaemonError, match="make the runtime_env: no such package"):
+        _used(made, encoded(pip=["x"]))
+    assert ray.actors == {}
+    ray.refuses = False
+    _used(made, encoded(env_vars={"A": "1"}))
+    assert len(ray.actors) == 1
+
+
+def test_a_package_that_ray_has_forgotten_is_put_back_and_one_that_it_has_is_not(
+    ray: FakeRay,
+) -> None:
+    ray.packages[URI.encode()] = b"there"
+    with environments(ray).made(spec(), encoded(working_dir=URI), {URI: b"mine"}, "d"):
+        pass
+    assert ray.packages == {URI.encode(): b"there"}
+
+
+# ── on their way ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_nodes_actor_registers_with_the_environment_and_knows_it_by_the_fleets_digest(
+    ray: FakeRay,
+) -> None:
+    daemon = FakeDispatcher()
+    info = messages.ModelInfo("m", 1, "ready", [])
+    daemon.answers[messages.Register] = lambda _: [messages.Registered(info)]
+    actor = NodeActor(str(daemon.rundir.path), [], NAMES, "n", ray)
+    environment = encoded(working_dir=URI)
+    payloads = [b"callable", b"zip"]
+    digest = digest_with(registration_digest(spec(), payloads), environment)
+    register = partial(actor.register, msgspec.msgpack.encode(spec()), payloads, 2, [], False)
+    with pytest.raises(PyTritonDaemonError, match="damaged"):
+        register(digest, encoded(working_dir=URI, env_vars={"A": "1"}))
+    register(digest, environment)
+    sent = next(one for one in daemon.heard if isinstance(one, messages.Register))
+    assert daemon.payloads[daemon.heard.index(sent)] == [b"callable"]
+    assert sent.spec.world.cwd == "/folder"
+    kept = [messages.KeptRegistration(sent.spec, "the daemon's own")]
+    daemon.answers[messages.GetRegistrations] = lambda asked: [
+        messages.Registrations(kept, "one" if kept else "none")
+    ]
+    assert msgspec.msgpack.decode(actor.look()[2] or b"")[1] == {"m": [digest, 2]}
+    assert len(ray.actors) == 1
+    kept.clear()
+    actor.look()
+    assert ray.actors == {}
+    daemon.close()
+
+
+def test_each_version_of_a_model_has_its_own_environment() -> None:
+    fleet = Fleet(A, B)
+    fleet.register(environment=b'{"a":1}')
+    fleet.steps(30)
+    assert fleet.cluster.environments[A] == {"m": b'{"a":1}'}
+    again = fleet.begin()._state.models["m"]
+    assert (again.environment, again.digest) == (b'{"a":1}', fleet.cluster.served[A]["m"][0])
+    # The same callable in another environment is another version.
+    assert fleet.register(replace=True, environment=b'{"a":2}', request="r") == ""
+    fleet.steps(30)
+    assert [one["m"] for one in fleet.cluster.environments.values()] == [b'{"a":2}'] * 2
+    fleet.controller.rollback("m")
+    fleet.steps(30)
+    assert [one["m"] for one in fleet.cluster.environments.values()] == [b'{"a":1}'] * 2
+    fleet.register(b"other", replace=True, request="s")
+    fleet.steps(1)
+    fleet.controller.withdraw("m", "s")
+    fleet.steps(30)
+    assert [one["m"] for one in fleet.cluster.environments.values()] == [b'{"a":1}'] * 2
+
+
+def test_a_registrant_in_a_worker_of_a_fleet_does_not_hand_its_own_mark_on() -> None:
+    fleet = Fleet(A, B)
+    marked = spec(env={VARIABLE: "another registration", "OWN": "1"})
+    fleet.controller.register(msgspec.msgpack.encode(marked), [b"p"], {}, False)
+    assert fleet.controller._state.models["m"].spec.world.env == {"OWN": "1"}
+
+
+def test_packages_come_after_the_callables() -> None:
+    other = "gcs://_ray_pkg_2.zip"
+    environment = encoded(working_dir=URI, py_modules=[other, URI, "https://h/x.zip"])
+    assert split([b"c", b"check", b"1", b"2"], environment) == (
+        [b"c", b"check"], {URI: b"1", other: b"2"}
+    )  # fmt: skip
+    assert split([b"c"], b"") == ([b"c"], {})
