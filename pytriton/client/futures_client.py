@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
+import concurrent.futures.thread  # noqa: F401, gevent's threads import it, perhaps when that is too late
 import threading
+import weakref
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, TypeVar
 
+from pytriton.client._inference.daemon_threads import DaemonThreads
 from pytriton.client._inference.request import InferMethods, Request
 from pytriton.client._inference.tensor_conversion import Outputs
 from pytriton.client._transport.url import Urls
@@ -83,13 +87,14 @@ class FuturesModelClient(InferMethods[Future[Outputs]], Closeable):
             tls=tls,
         )
         workers = _UNLIMITED_WORKERS if max_workers is None else max_workers
-        self._executor = ThreadPoolExecutor(workers, f"pytriton-{model_name}")
+        self._threads = DaemonThreads(workers, f"pytriton-{model_name}")
         self._limit = None if max_queue_size is None else workers + max_queue_size
         self._non_blocking = non_blocking
         self._changed = threading.Condition()
         self._count = 0  #: requests that wait or are under way
         self._closed = False
         self._abandoned = False  #: those that wait are not to begin any more
+        _awaited.add(self)
 
     def model_config(self) -> Future[TritonModelConfig]:
         """Ask for the model's configuration."""
@@ -113,7 +118,9 @@ class FuturesModelClient(InferMethods[Future[Outputs]], Closeable):
             idle = self._count == 0
         if idle:
             self._client.close()
-        self._executor.shutdown(wait=wait)
+        if self._abandoned:
+            self._threads.run_waiting()  # each ends at once, though all threads are busy
+        self._threads.end(wait=wait)
 
     def __enter__(self: Self) -> Self:
         self._require_open()
@@ -125,9 +132,13 @@ class FuturesModelClient(InferMethods[Future[Outputs]], Closeable):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close(
-            wait=kind is None
-        )  # nobody collects results after an exception, Ctrl-C above all
+        if kind is not None:  # nobody collects results after an exception, Ctrl-C above all
+            _awaited.discard(self)
+        try:
+            self.close(wait=kind is None)
+        except BaseException:  # Ctrl-C while it waits
+            _awaited.discard(self)
+            raise
 
     def _infer(self, request: Request) -> Future[Outputs]:
         return self._submit(lambda: self._client._infer(request))
@@ -144,7 +155,7 @@ class FuturesModelClient(InferMethods[Future[Outputs]], Closeable):
                 self._changed.wait()
                 self._require_open()
             self._count += 1
-            future = self._executor.submit(self._work, work)
+            future = self._threads.submit(lambda: self._work(work))
         future.add_done_callback(self._give_back_cancelled)
         return future
 
@@ -179,3 +190,13 @@ class FuturesModelClient(InferMethods[Future[Outputs]], Closeable):
 def _require_size(name: str, size: int | None) -> None:
     if size is not None and size <= 0:
         raise ValueError(f"{name} must be greater than 0, or None for no limit; got {size}.")
+
+
+#: Those whose requests a process waits for at its end.
+_awaited: weakref.WeakSet[FuturesModelClient] = weakref.WeakSet()
+
+
+@atexit.register  # after connections.py, which closes all connections then
+def _wait_for_all() -> None:
+    for client in list(_awaited):
+        client._threads.end(wait=True)

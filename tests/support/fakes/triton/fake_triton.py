@@ -76,7 +76,7 @@ class FakeTriton:
         self.received.append(received)
         if received.method == "infer":
             self.entered.release()
-            self.gate.wait(30)
+            self.gate.wait(120)
             if self.error is not None:
                 return self.error
         if received.method in ("config", "infer") and not self.knows:

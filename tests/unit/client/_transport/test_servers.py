@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -92,6 +95,50 @@ def test_an_exception_in_the_block_waits_for_no_answer(fake: FakeTriton) -> None
     for waiting in futures[1:]:
         with pytest.raises(PyTritonClientClosedError):
             waiting.result(30)
+
+
+_LEFT = """
+import sys
+import numpy as np
+from pytriton.client import FuturesModelClient
+
+with FuturesModelClient(*sys.argv[1:3], max_workers=1, inference_timeout_s=600) as client:
+    futures = [client.infer_sample(np.ones(2, np.float32)) for _ in range(3)]
+    if sys.argv[3] == "in the block":
+        futures[0].result()
+"""
+
+
+@pytest.mark.parametrize("where", ["in the block", "at its end"])
+def test_a_process_leaves_at_ctrl_c_though_requests_are_under_way(
+    fake: FakeTriton, where: str
+) -> None:
+    fake.gate.clear()
+    program = [sys.executable, "-c", _LEFT, fake.url, MODEL, where]
+    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True) as process:
+        fake.entered.acquire()
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=100)[1]
+    assert "KeyboardInterrupt" in said
+    assert process.returncode == -signal.SIGINT
+    assert len(fake.inferences()) == 1  # those that waited did not begin
+
+
+_AWAITED = """
+import sys
+import numpy as np
+from pytriton.client import FuturesModelClient
+
+client = FuturesModelClient(*sys.argv[1:3], max_workers=2)
+for _ in range(5):
+    client.infer_sample(np.ones(2, np.float32)).add_done_callback(lambda one: print(one.result()["y"]))
+"""
+
+
+def test_a_process_ends_with_the_requests_of_a_client_that_nobody_closed(fake: FakeTriton) -> None:
+    program = [sys.executable, "-c", _AWAITED, fake.url, MODEL]
+    said = subprocess.run(program, check=True, stdout=subprocess.PIPE, text=True).stdout
+    assert said.count("[1.]") == 5
 
 
 def test_no_limits(fake: FakeTriton) -> None:
