@@ -161,7 +161,7 @@ def test_sequences_get_default_names_without_a_server() -> None:
         (lambda x: {"y": None}, ValueError, "^Output `y` is a NoneType, not a numpy array"),
         (lambda x: {"y": "hello"}, ValueError, "^Output `y` is a str, not a numpy array"),
         (lambda x: {"y": [[1, 2], [3]]}, ValueError, r"^Output `y` is a list, not"),
-        (lambda x: {"y": x, "z": 1}, ValueError, "^Output `z` is a int, not a numpy array"),
+        (lambda x: {"y": x, "z": 1}, ValueError, "^Output `z` is an int, not a numpy array"),
     ],
 )
 def test_wrong_outputs_are_refused(
