@@ -10,6 +10,7 @@ from typing import Any, Optional, Union
 
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.ipc import messages
+from pytriton.ipc.scalars import plain
 
 __all__ = [
     "INSTANCES_PARAMETER",
@@ -102,6 +103,7 @@ def autoscale_of(instances: Any) -> messages.Autoscale | None:
     Raises:
         PyTritonValidationError: it is no number of instances
     """
+    instances = plain(instances)
     if isinstance(instances, Autoscale):
         return instances.to_message()
     if isinstance(instances, (tuple, list)) and len(instances) == 2:
@@ -160,6 +162,7 @@ def autoscale_in(config: Mapping[str, Any]) -> messages.Autoscale | None:
 
 
 def _whole(name: str, value: Any, from_: int = 1) -> int:
+    value = plain(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < from_:
         raise PyTritonValidationError(
             f"Autoscale: {name} has to be a whole number from {from_}, got {value!r}."
@@ -168,6 +171,7 @@ def _whole(name: str, value: Any, from_: int = 1) -> int:
 
 
 def _number(name: str, value: Any, most: float) -> float:
+    value = plain(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= most:
         raise PyTritonValidationError(
             f"Autoscale: {name} has to be a number above 0, at most {most:g}, got {value!r}."
@@ -177,6 +181,7 @@ def _number(name: str, value: Any, most: float) -> float:
 
 def _seconds(name: str, value: Any) -> float:
     seconds = math.nan
+    value = plain(value)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         seconds = float(value)
     elif isinstance(value, str):

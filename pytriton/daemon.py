@@ -265,7 +265,7 @@ class DaemonClient(PythonRegistering, DaemonLife, Closeable):
         """
         with reporter(progress, name) as report:
             autoscale = autoscale_of(instances)
-            count = 0 if autoscale is not None else cast(int, instances)
+            count = 0 if autoscale is not None else int(cast(int, instances))
             return self.scale_prepared(messages.Scale(name, count, autoscale), report)
 
     def scale_prepared(self, message: messages.Scale, report: Report | None = None) -> Model:

@@ -147,6 +147,7 @@ class WorkerOptions(TypedDict, total=False):
         Option(
             "the model is served at once, and its workers load it when the first request comes",
             False,
+            checks.truth,
             of_process=True,
         ),
     ]
@@ -209,6 +210,7 @@ class WorkerOptions(TypedDict, total=False):
         Option(
             "write a line about each request to the model's access log; `client.log_requests` changes it",
             False,
+            checks.truth,
         ),
     ]
     zero_copy_inputs: Annotated[
@@ -217,6 +219,7 @@ class WorkerOptions(TypedDict, total=False):
             "inputs are read-only views of Triton's memory, valid until the callable returns, instead of arrays of "
             "its own",
             False,
+            checks.truth,
         ),
     ]
 
@@ -226,7 +229,9 @@ class CallableOptions(WorkerOptions, total=False):
 
     factory: Annotated[
         Optional[bool],
-        Option("call `infer_fn` once in each worker, and serve what it returns", False),
+        Option(
+            "call `infer_fn` once in each worker, and serve what it returns", False, checks.truth
+        ),
     ]
     check: Annotated[
         Optional[Callable[[Any], Any]],
@@ -261,13 +266,16 @@ class CallableOptions(WorkerOptions, total=False):
 class _RegistrationOptions(TypedDict, total=False):
     replace: Annotated[
         Optional[bool],
-        Option("take the place of a model of that name, which serves until then", False),
+        Option(
+            "take the place of a model of that name, which serves until then", False, checks.truth
+        ),
     ]
     temporary: Annotated[
         Optional[bool],
         Option(
             "serve it until this process ends, and do not keep it for the daemon's next start",
             False,
+            checks.truth,
         ),
     ]
     trace_config: Annotated[
@@ -295,7 +303,7 @@ class RegisterOptions(DeclareOptions, total=False):
 
     strict: Annotated[
         Optional[bool],
-        Option("outputs must have exactly the declared dtype and shape", False),
+        Option("outputs must have exactly the declared dtype and shape", False, checks.truth),
     ]
 
 

@@ -11,6 +11,7 @@ import msgspec
 from pytriton.declaration import Declaration
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.ipc import messages
+from pytriton.ipc.scalars import plain
 from pytriton.run_options import OPTIONS, RegisterOptions
 
 _SPEC_FIELDS = frozenset(field.name for field in msgspec.structs.fields(messages.ModelSpec))
@@ -51,7 +52,7 @@ def merge_options(
         declared.pop("instances", None)
         declared.pop("devices", None)
     defaults = {name: option.default for name, option in OPTIONS.items()}
-    merged = {**defaults, **declared, **said}
+    merged = {name: plain(value) for name, value in {**defaults, **declared, **said}.items()}
     for name, value in merged.items():
         if value is not None:
             OPTIONS[name].check(name, value)

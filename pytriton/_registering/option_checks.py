@@ -24,6 +24,12 @@ def seconds(name: str, value: Any) -> None:
         )
 
 
+def truth(name: str, value: Any) -> None:
+    """Refuse all but True and False: "no" and "false" would count as true."""
+    if not isinstance(value, bool):
+        raise PyTritonValidationError(f"{name} has to be True or False, got {value!r}.")
+
+
 def whole(least: int) -> Check:
     """Return a check for whole numbers."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Optional, Union
 
 from pytriton.client.exceptions import PyTritonClientValueError
+from pytriton.ipc.scalars import plain
 
 __all__ = ["Headers", "Parameters", "RequestOptions", "check_headers", "check_parameters"]
 
@@ -56,6 +57,8 @@ class RequestOptions:
     requested_outputs: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
+        for one in fields(self):
+            object.__setattr__(self, one.name, plain(getattr(self, one.name)))
         if isinstance(self.priority, bool) or not isinstance(self.priority, int):
             raise _unusable("priority", self.priority, "an integer")
         if self.priority < 0:

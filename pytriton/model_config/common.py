@@ -109,6 +109,8 @@ class DynamicBatcher:
         """Raise `PyTritonBadParameterError` if a field, or a policy in it, is unusable."""
         for field in ("max_queue_delay_microseconds", "priority_levels", "default_priority_level"):
             require_integer(getattr(self, field), field, minimum=0)
+        if isinstance(self.preferred_batch_size, np.ndarray):
+            self.preferred_batch_size = self.preferred_batch_size.tolist()
         for size in self.preferred_batch_size or ():
             require_integer(size, "preferred_batch_size", minimum=1)
         self.preserve_ordering = require_bool(self.preserve_ordering, "preserve_ordering")

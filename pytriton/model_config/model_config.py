@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytriton.exceptions import PyTritonBadParameterError
+from pytriton.ipc.scalars import plain
 from pytriton.model_config.common import DynamicBatcher, require_bool, require_integer
 from pytriton.model_config.pass_through import check_extra
 from pytriton.model_config.warmup import ModelWarmup
@@ -123,7 +124,7 @@ def _validate_for_triton(batcher: DynamicBatcher) -> None:
 
 def _validate_parameters(parameters: Mapping[str, Any]) -> None:
     for key, value in parameters.items():
-        if not isinstance(key, str) or not isinstance(value, (str, int, bool, float)):
+        if not isinstance(key, str) or not isinstance(plain(value), (str, int, bool, float)):
             raise PyTritonBadParameterError(
                 "The `parameters` of a model map strings to str, int, bool or float; "
                 f"got {key!r}: {value!r}."

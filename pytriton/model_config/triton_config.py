@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationError
+from pytriton.ipc.scalars import plain
 from pytriton.model_config.common import DynamicBatcher, QueuePolicy, require_integer
 from pytriton.model_config.dtypes import to_config_datatype
 from pytriton.model_config.model_config import ModelConfig
@@ -211,6 +212,7 @@ def _queue_policy(policy: QueuePolicy) -> dict[str, Any]:
 
 
 def _parameter_text(value: str | int | bool | float) -> str:
+    value = plain(value)
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytriton.exceptions import PyTritonBadParameterError
+from pytriton.ipc.scalars import plain
 from pytriton.model_config.dtypes import normalise_dtype, to_numpy_dtype, to_triton_datatype
 from pytriton.model_config.tensor import Tensor
 
@@ -162,7 +163,8 @@ class ModelWarmup:
 
     def __post_init__(self) -> None:
         for field in ("batch_size", "count"):
-            value = getattr(self, field)
+            value = plain(getattr(self, field))
+            setattr(self, field, value)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise PyTritonBadParameterError(
                     f"The `{field}` of warm-up {self.name!r} must be an integer from 1, "

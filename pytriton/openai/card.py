@@ -9,6 +9,7 @@ import msgspec
 
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.ipc.messages.model_spec import OpenAICard
+from pytriton.ipc.scalars import plain
 
 __all__ = ["KINDS", "ModelCard", "OpenAI", "card_of"]
 
@@ -36,7 +37,7 @@ class ModelCard(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         _check_kinds(self.kinds)
-        length = self.context_length
+        length = plain(self.context_length)
         if length is not None and (
             isinstance(length, bool) or not isinstance(length, int) or length < 1
         ):

@@ -32,6 +32,7 @@ from pytriton.client.exceptions import (
     PyTritonClientValueError,
 )
 from pytriton.client.tls import TlsOptions
+from pytriton.ipc.scalars import plain
 from pytriton.model_config.triton_model_config import TritonModelConfig
 
 __all__ = ["Core", "Prepared", "Settings"]
@@ -72,6 +73,7 @@ class Settings:
                 f"model_version must be a number from 1, or None for the latest; got {version!r}."
             )
         for name in ("init_timeout_s", "inference_timeout_s"):
+            object.__setattr__(self, name, plain(getattr(self, name)))
             require_timeout(name, getattr(self, name))
         if self.tls is not None and not self.urls[0].is_secure:
             raise PyTritonClientValueError(

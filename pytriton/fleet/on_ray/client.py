@@ -26,6 +26,7 @@ from pytriton.fleet.on_ray.runtime_env import check, uploaded, with_environment
 from pytriton.fleet.served import FleetModel, NodeStatus, models_of
 from pytriton.fleet.view import with_node
 from pytriton.ipc import messages
+from pytriton.ipc.scalars import plain
 from pytriton.run_options import RegisterOptions
 
 if TYPE_CHECKING:
@@ -152,6 +153,7 @@ class RayFleetClient:
             ModelNotFoundError: there is no such model.
             FleetError: not all were served in time; Ray goes on looking for room.
         """
+        instances = plain(instances)
         if isinstance(instances, bool) or not isinstance(instances, int) or instances < 1:
             raise PyTritonBadParameterError(f"instances={instances!r}: a whole number from 1")
         if not self._ask("scale", name, instances):

@@ -151,6 +151,7 @@ from pytriton.ipc.messages.worker import (
     WorkerSpent,
     WorkerUnrecoverable,
 )
+from pytriton.ipc.scalars import for_encoder
 
 __all__ = [
     "PROTOCOL",
@@ -257,7 +258,8 @@ __all__ = [
 
 AnyMessage = Union[FromClient, ToClient, WithWorker, WithModel, WithProxy]
 
-_encoder = msgspec.msgpack.Encoder()
+#: Scalars of numpy may stand for numbers: no field has a type for them.
+_encoder = msgspec.msgpack.Encoder(enc_hook=for_encoder)
 _decoder = msgspec.msgpack.Decoder(AnyMessage)
 
 
