@@ -40,6 +40,7 @@ async def explanation(daemon: Daemon, asked: messages.Explain) -> messages.Expla
         [text for text in (daemon.event_log.problem, *daemon.registry.restoring.problems) if text],
         None if waiting is None else sum(queue.pending for queue in waiting),
         daemon.status().state,
+        daemon.requests.outcomes(name),
     )
     verdict, findings = explain(situation)
     count = max(0, min(asked.events, MOST_EVENTS))

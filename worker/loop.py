@@ -187,7 +187,7 @@ class Loop:
                 answers = self._model.answer(parts)
             except Unrecoverable as end:
                 self._give_up(end.text)
-                self._model.on_failed("unrecoverable", _requests(parts))
+                self._model.on_failed("unrecoverable", _requests(parts), end.__cause__)
                 answers = [BatchFailed(part.batch.id, end.text) for part in parts]
             for part, answer in zip(parts, answers):
                 self._answer(part, answer)

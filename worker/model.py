@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from pytriton import buffers, request_ids
 from pytriton.decorators import context, set_triton_context
@@ -40,8 +40,10 @@ class Model:
     streams = False
     #: Whether it is the only one in this process.
     own_process = True
-    #: Is told how many requests have failed, and why: one of gauge.FAILURES.
-    on_failed: Callable[[str, int], None] = staticmethod(lambda kind, requests: None)
+    #: Is told why requests have failed (one of gauge.FAILURES), how many, and by which exception, if one did it.
+    on_failed: Callable[[str, int, Optional[BaseException]], None] = staticmethod(
+        lambda kind, requests, error: None
+    )
 
     #: Is told the trace of a call that is about to end, if it has one.
     on_traced: Callable[[str], None] = staticmethod(lambda trace: None)
@@ -231,7 +233,7 @@ class Model:
         faults = self._required.lacking(part.batch)
         if faults is None:
             return self.answer([part])[0]
-        self.on_failed("input", len(faults) - faults.count(None))
+        self.on_failed("input", len(faults) - faults.count(None), None)
         rest = complete(part.batch, faults)
         answer = (
             self.answer([Part(part.lane, rest)])[0] if rest.requests else BatchDone(rest.id, [])
@@ -268,7 +270,7 @@ class Model:
     def _failed(
         self, parts: Sequence[Part], error: BaseException, kind: str
     ) -> list[BatchDone | BatchFailed]:
-        self.on_failed(kind, sum([len(part.batch.requests) for part in parts]))
+        self.on_failed(kind, sum([len(part.batch.requests) for part in parts]), error)
         report_error(error, batches=[part.batch for part in parts])
         text = told(error)
         return [BatchFailed(part.batch.id, text) for part in parts]
@@ -279,7 +281,7 @@ class Model:
             lane.arena.reset()
             return BatchDone(batch.id, self.results.write(results, batch.requests, lane))
         except Exception as error:
-            self.on_failed("result", len(batch.requests))
+            self.on_failed("result", len(batch.requests), error)
             report_error(error, "what its callable returned cannot be sent", [batch])
             return BatchFailed(batch.id, told(error))
 

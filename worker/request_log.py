@@ -28,6 +28,8 @@ _NUMBER = re.compile(r"[0-9]{1,18}")
 _MOST = (1 << 63) - 1
 #: Bytes that nobody has counted.
 UNKNOWN = -1
+#: Of the name of an exception's type.
+_MOST_TYPE = 100
 
 
 class AnsweredStream(Protocol):
@@ -36,6 +38,10 @@ class AnsweredStream(Protocol):
     @property
     def failure(self) -> str:
         """Why it failed, one of gauge.FAILURES; "" when it did not."""
+
+    @property
+    def error(self) -> str:
+        """The type of the exception that it failed by, as `type_of` tells it."""
 
     @property
     def bytes_out(self) -> int | None:
@@ -53,6 +59,7 @@ class _Outcome(NamedTuple):
     place: int
     status: str
     bytes_out: int
+    error: str = ""
 
 
 class RequestLog:
@@ -60,21 +67,22 @@ class RequestLog:
 
     def __init__(self, gauge: Gauge) -> None:
         self._gauge = gauge
-        self._failure = ""
+        self._failure = self._error = ""
         gauge.on_record = self._note
 
-    def failed(self, kind: str, requests: int) -> None:
+    def failed(self, kind: str, requests: int, error: BaseException | None = None) -> None:
         """Count failed requests of the call at hand, and remember why they failed."""
-        self._failure = kind
+        self._failure, self._error = kind, "" if error is None else type_of(error)
         self._gauge.failed(kind, requests)
 
     def _note(self, begun_ns: int, ended_ns: int, parts: Sequence[Part], answers: Answers) -> None:
         ring = self._gauge.records
         kind, self._failure = self._failure or "callable", ""
+        error, self._error = self._error, ""
         budget = ring.budget
         records: list[RequestRecord] = []
         if budget and parts:
-            outcomes = list(_outcomes(parts, answers, kind))
+            outcomes = list(_outcomes(parts, answers, kind, error))
             rows = sum([part.batch.rows for part in parts]) or len(outcomes)
             for one in (outcomes if ring.all_wanted else _telling(outcomes))[:budget]:
                 batch = one.batch
@@ -93,9 +101,15 @@ class RequestLog:
                         ),
                         bytes_out=min(one.bytes_out, _MOST),
                         version=_version(batch.requests[one.place]),
+                        error=one.error,
                     )
                 )
         ring.write(records)
+
+
+def type_of(error: BaseException) -> str:
+    """Return the name of an exception's type, as far as a record has room for it."""
+    return type(error).__name__[:_MOST_TYPE]
 
 
 def nbytes_of(response: ResponseRef | None) -> int:
@@ -108,19 +122,20 @@ def _telling(outcomes: Sequence[_Outcome]) -> Sequence[_Outcome]:
     return [one for one in outcomes if one.status != OK] or outcomes[:1]
 
 
-def _outcomes(parts: Sequence[Part], answers: Answers, kind: str) -> Iterator[_Outcome]:
+def _outcomes(parts: Sequence[Part], answers: Answers, kind: str, error: str) -> Iterator[_Outcome]:
     if not isinstance(answers, Sequence):
         sent = UNKNOWN if answers.bytes_out is None else answers.bytes_out
         for part in parts:
             for place in range(len(part.batch.requests)):
-                yield _Outcome(part.batch, place, answers.failure or OK, sent)
+                yield _Outcome(part.batch, place, answers.failure or OK, sent, answers.error)
         return
     for part, answer in zip(parts, answers):
         responses = answer.responses if isinstance(answer, BatchDone) else ()
         for place in range(len(part.batch.requests)):
             response = responses[place] if place < len(responses) else None
             failed = response is None or response.error is not None
-            yield _Outcome(part.batch, place, kind if failed else OK, nbytes_of(response))
+            status, by = (kind, error) if failed else (OK, "")
+            yield _Outcome(part.batch, place, status, nbytes_of(response), by)
 
 
 def _version(ref: RequestRef) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pytriton.dispatcher.events import kinds
+from pytriton.dispatcher.events.failing import Outcomes, failing
 from pytriton.dispatcher.events.hints import hint
 from pytriton.ipc import messages
 from pytriton.ipc.messages.events import Event, Finding
@@ -37,6 +38,7 @@ class Situation:
         now: seconds since the epoch
         waiting: requests in its queue, as tritonserver says; None: it does not
         phase: of the daemon: "starting", "ready", "draining" or "stopping"
+        outcomes: of its requests in the recent past; None: nobody has counted them
     """
 
     name: str
@@ -48,6 +50,7 @@ class Situation:
     problems: Sequence[str] = field(default_factory=tuple)
     waiting: int | None = None
     phase: str = "ready"
+    outcomes: Outcomes | None = None
 
     def last(self, *wanted: kinds.Kind, instance: int | None = None) -> Event | None:
         """Return the newest event of these kinds (of an instance)."""
@@ -76,6 +79,8 @@ def explain(situation: Situation) -> tuple[str, list[Finding]]:
         findings += _of_load(info, situation.waiting)
         findings += _on_trial(info)
     findings += _of_the_past(situation)
+    if situation.outcomes is not None:
+        findings += failing(situation.name, situation.outcomes, situation.now)
     findings += _given_up(situation)
     findings += [Finding("notice", "daemon", text, hint(text)) for text in situation.problems]
     findings.sort(

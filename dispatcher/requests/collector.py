@@ -20,8 +20,11 @@ from typing import NamedTuple, Protocol
 import msgspec
 import structlog
 
+from pytriton.dispatcher.events.failing import Outcomes
 from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.requests.recent_outcomes import RecentOutcomes
 from pytriton.dispatcher.requests.samples import KEPT, Samples
+from pytriton.dispatcher.workers.tally import Tally
 from pytriton.ipc import messages
 from pytriton.ipc.lanes.gauge import FAILURES
 from pytriton.ipc.lanes.request_records import UNBOUNDED, RequestRecord, decoded
@@ -39,6 +42,8 @@ _MESSAGE_BYTES = 64
 _CLOSE_S = 2.0
 #: Of an id, which a worker says.
 _MOST_ID = 200
+#: Of the name of an exception's type.
+_MOST_ERROR = 100
 _DAY_NS = 86_400 * 10**9
 _MOST = (1 << 63) - 1
 
@@ -81,11 +86,26 @@ class _Deletion(NamedTuple):
 
 
 class _Model:
-    """The requests that are kept of one model."""
+    """The requests that are kept of one model, and its counters of the last minutes.
 
-    def __init__(self) -> None:
+    Args:
+        tally: of the model; another one is that of another model of that name
+    """
+
+    def __init__(self, tally: Tally) -> None:
+        self.tally = tally
         self.samples = Samples()
         self.log: LogFile | None = None
+        self.registration: object = None
+        self.outcomes = RecentOutcomes(tally, time.monotonic())
+
+    def look(self, registration: object) -> None:
+        """Look at the counters; what another registration did, tells nothing of this one."""
+        former, self.registration = self.registration, registration
+        if former is not None and registration is not former:
+            self.outcomes = RecentOutcomes(self.tally, time.monotonic())
+            self.samples.last_failed_at = None
+        self.outcomes.look(time.monotonic())
 
 
 class RequestCollector:
@@ -126,11 +146,15 @@ class RequestCollector:
         now = time.time()
         ledger = self._registry.ledger
         if not self._registry.stopping:  # a model that ends with the daemon keeps its log
-            for name in [name for name in self._models if ledger.get(name) is None]:
-                self._forget(self._models.pop(name))
+            for name, known in list(self._models.items()):
+                if ledger.get(name) is not known.tally:
+                    self._forget(self._models.pop(name))
         for name, tally in ledger.items():
             registration = self._registry.get(name)
-            model = self._models.setdefault(name, _Model())
+            model = self._models.get(name)
+            if model is None:
+                model = self._models[name] = _Model(tally)
+            model.look(registration)
             every = registration is not None and registration.spec.access_log
             if every and model.log is None:
                 model.log = self._open_log(self._path(name))
@@ -159,6 +183,16 @@ class RequestCollector:
                 slowest=model.samples.slowest(now) if model else [],
                 failed=model.samples.failed() if model else [],
             )
+
+    def outcomes(self, name: str) -> Outcomes | None:
+        """Return what became of a model's requests in the last minutes; None if nothing is known of it."""
+        self.look()
+        model = self._models.get(name)
+        if model is None:
+            return None
+        with self._lock:
+            last_at, last_error = model.samples.last_failed_at, model.samples.last_error
+        return Outcomes(*model.outcomes.since(time.monotonic()), last_at, last_error)
 
     @property
     def waits(self) -> bool:
@@ -217,8 +251,11 @@ class RequestCollector:
     def _take_down(self, job: _Job) -> None:
         written = False
         entries: list[RequestEntry] = []
+        errors: list[str] = []
         try:
-            entries = list(_entries(job))
+            for entry, error in _entries(job):
+                entries.append(entry)
+                errors.append(error)
             written = job.log is None or not entries or job.log.write(_lines(entries))
         finally:
             now = time.time()
@@ -227,8 +264,8 @@ class RequestCollector:
                 self._count(job, len(entries), written=written)
                 model = self._models.get(job.model)
                 samples = model.samples if model is not None else Samples()
-                for one in entries:
-                    samples.see(one, now)
+                for one, error in zip(entries, errors):
+                    samples.see(one, now, error)
 
     def _count(self, job: _Job, count: int, *, written: bool) -> None:
         tally = self._registry.ledger.get(job.model)
@@ -244,12 +281,14 @@ def _lines(entries: Sequence[RequestEntry]) -> str:
     return "\n".join(_encode(one).decode() for one in entries)
 
 
-def _entries(job: _Job) -> Iterator[RequestEntry]:
+def _entries(job: _Job) -> Iterator[tuple[RequestEntry, str]]:
+    """Yield the requests, each with the type of the exception that it failed by."""
     wall, clock = time.time(), time.monotonic_ns()
     for message in job.messages:
         for record in decoded(message) or ():
             ago_ns = clock - record.ended_ns
-            yield _entry(job, record, wall - (ago_ns / 1e9 if 0 < ago_ns < _DAY_NS else 0.0))
+            at = wall - (ago_ns / 1e9 if 0 < ago_ns < _DAY_NS else 0.0)
+            yield _entry(job, record, at), record.error[:_MOST_ERROR]
 
 
 def _entry(job: _Job, record: RequestRecord, at: float) -> RequestEntry:

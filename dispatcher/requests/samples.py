@@ -26,14 +26,18 @@ class Samples:
     """The samples that are kept of one model. Times are seconds since the epoch."""
 
     def __init__(self) -> None:
+        #: The type of the exception that the last failed request failed by, and when (seconds since the epoch).
+        self.last_error = ""
+        self.last_failed_at: float | None = None
         self._pieces: deque[_Piece] = deque()
         self._failed: deque[RequestEntry] = deque(maxlen=KEPT)
         self._count = 0
 
-    def see(self, entry: RequestEntry, now: float) -> None:
-        """Take a look at a request, and keep it where it belongs."""
+    def see(self, entry: RequestEntry, now: float, error: str = "") -> None:
+        """Take a look at a request, and keep it where it belongs; `error`: the type of what it failed by."""
         if entry.status != "ok":
             self._failed.appendleft(entry)
+            self.last_failed_at, self.last_error = entry.time, error
         piece = self._piece(now)
         self._count += 1
         one = (entry.compute_ns, self._count, entry)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from pytriton.dispatcher.base.handover import InstanceTallyState, TallyState
 from pytriton.dispatcher.workers.one_worker.worker import Worker
-from pytriton.ipc.lanes.gauge import NOTHING, Counts
+from pytriton.ipc.lanes.gauge import FAILURES, NOTHING, Counts
 from pytriton.ipc.lanes.request_records import Taken
 from pytriton.ipc.lanes.user_series import Families, with_ended
 
@@ -119,6 +119,17 @@ class Tally:
         """Return what all of its workers have done until now."""
         counts = {key: instance.counts() for key, instance in self.instances.items()}
         return Done(counts, reduce(Counts.plus, counts.values(), NOTHING))
+
+    def outcomes(self) -> tuple[int, dict[str, int]]:
+        """Return how many requests were begun until now, and how many failed, by kind; costs little."""
+        requests, failed = 0, [0] * len(FAILURES)
+        for instance in self.instances.values():
+            ended = instance.ended
+            living = [worker.outcomes() for worker in instance.workers]
+            for begun, by_kind in [(ended.requests, ended.failed), *living]:
+                requests += begun
+                failed = [one + more for one, more in zip(failed, by_kind)]
+        return requests, {**dict(zip(FAILURES, failed)), **self.failed}
 
     def records(self, limit_ns: int, budget: int) -> Iterator[_Records]:
         """Take the records of single requests that workers have written: by version, instance and worker.

@@ -37,6 +37,7 @@ from pytriton.worker.python_model.backend_host import WorkerHost
 from pytriton.worker.python_model.batches import PythonModel, failure_of
 from pytriton.worker.python_model.python_stream import PythonStream
 from pytriton.worker.request_ids import serving
+from pytriton.worker.request_log import type_of
 from pytriton.worker.streams.lane_withdrawals import Withdrawals
 from pytriton.worker.streams.stream_answers import Outbox
 
@@ -217,7 +218,7 @@ class PythonStreamLoop(Loop):
     def _failed(self, stream: PythonStream, error: BaseException) -> None:
         report_error(error, "its execute failed", [stream.part.batch])
         with self.changed:
-            stream.failure = failure_of(error)
+            stream.failure, stream.error = failure_of(error), type_of(error)
             self._gauge.failed(stream.failure, stream.unanswered)
         stream.fail(self._python.failure(error))
         if isinstance(error, PyTritonUnrecoverableError):

@@ -121,7 +121,8 @@ class PythonModel(Model):
             report_error(error, "its execute failed", [part.batch for part in parts])
             raise Unrecoverable(self.failure(error)) from error
         except callable_errors() as error:
-            self.on_failed(failure_of(error), sum([len(part.batch.requests) for part in parts]))
+            count = sum([len(part.batch.requests) for part in parts])
+            self.on_failed(failure_of(error), count, error)
             report_error(error, "its execute failed", [part.batch for part in parts])
             return [BatchFailed(part.batch.id, self.failure(error)) for part in parts]
         finally:
@@ -151,7 +152,7 @@ class PythonModel(Model):
         """
         error = response.error()
         if error is not None:
-            self.on_failed("callable", 1)
+            self.on_failed("callable", 1, None)
             details = ResponseDetails(error.code().name, final=final)
             return ResponseRef([], cut_for_client(error.message()), details)
         parameters = response.parameters()
@@ -197,7 +198,7 @@ class PythonModel(Model):
                 for response, request in zip(responses, batch.requests)
             ]
         except Exception as error:
-            self.on_failed("result", len(batch.requests))
+            self.on_failed("result", len(batch.requests), error)
             report_error(error, "what its execute returned cannot be sent", [batch])
             return BatchFailed(batch.id, self.failure(error))
         return BatchDone(batch.id, refs)

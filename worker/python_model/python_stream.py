@@ -73,6 +73,8 @@ class PythonStream:
         self.begun_ns = 0
         #: Why it failed: one of gauge.FAILURES; "" as long as it has not.
         self.failure = ""
+        #: The type of the exception that it failed by.
+        self.error = ""
         self.bytes_out: int | None = 0 if loop.counts_bytes else None
         self._last_ns = [0] * len(requests)  #: when the last response to each was sent
         self._senders: dict[int, pb_utils.ResponseSender] = {}

@@ -36,7 +36,7 @@ from pytriton.proxy.one_text import OneText
 from pytriton.worker.fault_reports import report_error, told
 from pytriton.worker.outputs.results import ResultError, ResultWriter
 from pytriton.worker.request_ids import trace_of
-from pytriton.worker.request_log import nbytes_of
+from pytriton.worker.request_log import nbytes_of, type_of
 from pytriton.worker.tracing.batch_spans import NO_SPANS, NoSpans, Spans
 
 _PARTS = 32
@@ -150,6 +150,8 @@ class Stream:
         self.spans = spans
         #: Why it failed: one of gauge.FAILURES; "" as long as it has not.
         self.failure = ""
+        #: The type of the exception that it failed by.
+        self.error = ""
         #: Bytes of its answers; None where nobody wants to know.
         self.bytes_out: int | None = 0 if gauge.records.all_wanted else None
         self.begun_ns = gauge.begin(len(batch.requests), batch.rows, batch.taken_ns)
@@ -236,7 +238,7 @@ class Stream:
         del self._outbox.streams[self.id]
         end: BatchDone | BatchFailed = BatchDone(self.id, [])
         if error is not None:
-            self.failure = _failure_of(error)
+            self.failure, self.error = _failure_of(error), type_of(error)
             self._gauge.failed(self.failure, len(self._requests))
             report_error(error, batches=[self.batch])
             end = BatchFailed(self.id, told(error))

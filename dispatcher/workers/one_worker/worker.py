@@ -94,6 +94,11 @@ class Worker:
         """Return the work that it has done until now, or until its end."""
         return self.gauge.counts() if self._counts is None else self._counts
 
+    def outcomes(self) -> tuple[int, tuple[int, ...]]:
+        """Return how many requests it has begun until now, or until its end, and how many failed, by kind."""
+        done = self._counts
+        return self.gauge.outcomes() if done is None else (done.requests, done.failed)
+
     def user_metrics(self) -> bytes:
         """Return the latest metrics of its callable's own, undecoded; b"" where there are none."""
         return self._user_metrics() if self._counts is None else self.last_user_metrics

@@ -44,6 +44,7 @@ class RequestRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
         requests, rows: of the call that it was in.
         bytes_out: -1: nobody has counted them.
         version: that it was for; 0: the only one.
+        error: the type of the exception that it failed by, if one did it: its name, and nothing of its text.
     """
 
     id: str
@@ -56,6 +57,7 @@ class RequestRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     bytes_in: int
     bytes_out: int
     version: int = 0
+    error: str = ""
 
 
 class Taken(NamedTuple):

@@ -51,6 +51,8 @@ def _model(folder: Path) -> Callable[..., Any]:
                 os.kill(os.getpid(), signal.SIGKILL)
             while (folder / "hold").exists():
                 time.sleep(0.01)
+            if (folder / "raise").exists():
+                raise ArithmeticError(f"private {x[0, 0] + 12345}")
             if (folder / "leak").exists():
                 leaked.append(bytearray(os.urandom(1) * (60 << 20)))
             assert weights is not None
@@ -191,6 +193,19 @@ def test_poison(case: Case) -> None:
     case.says("requests ended every worker that ran them once", "killed by signal 9 (SIGKILL)",
               "what is special about that request")  # fmt: skip
     case.shows("last_end", "SIGKILL")
+
+
+def test_failing_requests(case: Case) -> None:
+    """The worker lives on, and no request is answered: that is as bad as no worker."""
+    case.register()
+    (case.folder / "raise").touch()
+    for _ in range(3):
+        with pytest.raises(InferenceServerException, match="private 12346"):
+            case.infer()
+    case.says("failing_requests is ready, but all 3 requests of the last ",
+              "the callable raised; the last one ", "s ago: ArithmeticError",
+              "pytriton-daemon slowest failing_requests")  # fmt: skip
+    assert "private" not in case.said()
 
 
 def test_starved_queue(case: Case) -> None:

@@ -88,6 +88,17 @@ def test_failures_say_why(stage: Stage) -> None:
     assert [one.status for one in found] == ["ok", "ok"]  # the failure before is over
 
 
+def test_failures_have_the_type_of_the_exception_and_nothing_of_its_text(stage: Stage) -> None:
+    both = part(1, request("a"), request("b"))
+    stage.log.failed("callable", 1, ValueError("a secret"))
+    found = stage.call([both], [BatchDone(1, [answer(1), ResponseRef([], "no")])])
+    assert [one.error for one in found] == ["", "ValueError"]
+    assert [one.error for one in stage.call([both], [BatchFailed(1, "no")])] == ["", ""]
+    stage.log.failed("callable", 2, type("x" * 1000, (Exception,), {})())
+    found = stage.call([both], [BatchFailed(1, "no")])
+    assert [one.error for one in found] == ["x" * 100] * 2
+
+
 def test_a_sample_is_one_request_of_a_call_or_those_that_failed(stage: Stage) -> None:
     stage.gauge.records.want(0, 5)
     three = part(1, request("a"), request("b"), request("c"))
@@ -102,9 +113,10 @@ def test_a_sample_is_one_request_of_a_call_or_those_that_failed(stage: Stage) ->
     ("failure", "sent", "said"), [("", 12, ("ok", 12)), ("timeout", None, ("timeout", -1))]
 )
 def test_a_stream_has_one_end(stage: Stage, failure: str, sent: Any, said: Any) -> None:
-    stream = SimpleNamespace(failure=failure, bytes_out=sent)
+    stream = SimpleNamespace(failure=failure, bytes_out=sent, error="ZeroDivisionError")
     (found,) = stage.call([part(1, request("s"))], stream)
     assert (found.status, found.bytes_out) == said
+    assert found.error == "ZeroDivisionError"
 
 
 @pytest.mark.parametrize(

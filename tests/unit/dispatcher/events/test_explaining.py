@@ -8,6 +8,7 @@ import pytest
 
 from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.events.explaining import RECENT_S, Situation, explain
+from pytriton.dispatcher.events.failing import Outcomes
 from pytriton.dispatcher.events.kinds import Kind
 from pytriton.ipc import messages
 
@@ -27,6 +28,14 @@ def info(
     *instances: messages.InstanceInfo, state: str = "ready", **fields: Any
 ) -> messages.ModelInfo:
     return messages.ModelInfo("m", 1, state, list(instances), **fields)
+
+
+def test_a_model_whose_requests_fail_is_as_good_as_down() -> None:
+    outcomes = Outcomes(300, 8, {"callable": 8}, NOW - 1, "ValueError")
+    found = situation(info(instance()), outcomes=outcomes)
+    verdict, findings = explain(found)
+    assert verdict == f"m is ready, but {findings[0].text}"
+    assert findings[0].about == "failing"
 
 
 def situation(what: messages.ModelInfo | None, *events: messages.Event, **more: Any) -> Situation:

@@ -16,6 +16,7 @@ import pytest
 from support.running import eventually
 
 from pytriton.dispatcher.base.logs import LogFile
+from pytriton.dispatcher.events.failing import Outcomes
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.requests import collector as collector_module
 from pytriton.dispatcher.requests.collector import RequestCollector
@@ -35,7 +36,10 @@ class Stage:
         self.spec = messages.ModelSpec("m", 3, {}, messages.World(""))
         self.ledger = Ledger()
         self.tally = self.ledger.of("m")
-        self.worker = SimpleNamespace(alive=True, gauge=self.gauge)
+        self.worker = SimpleNamespace(
+            alive=True, gauge=self.gauge, outcomes=self.gauge.outcomes, counts=self.gauge.counts
+        )
+        self.registered = SimpleNamespace()
         self.tally.of(3, 1).workers.append(cast(Any, self.worker))
         self.opened: list[LogFile] = []
         self.registry = SimpleNamespace(
@@ -45,7 +49,8 @@ class Stage:
         self.collector.look()
 
     def registration(self, name: str) -> Any:
-        return SimpleNamespace(spec=self.spec)
+        self.registered.spec = self.spec
+        return self.registered
 
     def path(self, model: str) -> Path:
         return self.folder / f"access-{model}.log"
@@ -96,6 +101,64 @@ def test_without_an_access_log_requests_are_sampled(stage: Stage) -> None:
     assert abs(told.slowest[0].time - time.time()) < 60
     assert (told.access_log, told.logged, told.left_out) == (False, 0, 0)
     assert list(stage.folder.iterdir()) == []
+
+
+def test_what_became_of_requests_lately_is_known_with_the_last_error(stage: Stage) -> None:
+    stage.gauge.begin(3)
+    stage.gauge.failed("callable", 2)
+    stage.tally.failed["lost"] += 1
+    stage.serve("wrong", status="callable", error="ValueError")
+
+    def told() -> Outcomes:
+        found = stage.collector.outcomes("m")
+        assert found is not None
+        return found
+
+    eventually(lambda: told().last_error == "ValueError", lambda: str(told()))
+    found = told()
+    assert found.requests == 3
+    assert {kind: count for kind, count in found.failed.items() if count} == {
+        "callable": 2, "lost": 1,
+    }  # fmt: skip
+    assert found.last_at == pytest.approx(time.time(), abs=60)
+    assert stage.collector.outcomes("other") is None
+
+
+def test_what_a_model_does_right_after_its_registration_is_known(stage: Stage) -> None:
+    """It was being loaded when it was looked at before, and nobody had registered it."""
+    loading = stage.ledger.of("n")
+    there = {"m": stage.registration("m")}
+    stage.registry.get = there.get
+    stage.collector.look()
+    loading.failed["lost"] += 1
+    there["n"] = SimpleNamespace(spec=stage.spec)
+    found = stage.collector.outcomes("n")
+    assert found is not None
+    assert found.failed["lost"] == 1
+
+
+def test_what_another_registration_did_tells_nothing_of_this_one(stage: Stage) -> None:
+    stage.gauge.begin(3)
+    stage.gauge.failed("callable", 3)
+    stage.serve("wrong", status="callable", error="ValueError")
+    eventually(lambda: stage.told().failed, "records")
+    stage.registered = SimpleNamespace()
+    found = stage.collector.outcomes("m")
+    assert found is not None
+    assert (found.requests, sum(found.failed.values()), found.last_at) == (0, 0, None)
+    stage.gauge.begin(1)
+    found = stage.collector.outcomes("m")
+    assert found is not None
+    assert found.requests == 1
+
+
+def test_a_model_that_took_anothers_name_at_once_has_none_of_its_requests(stage: Stage) -> None:
+    """It was unregistered and registered between two looks."""
+    stage.serve("former", status="callable")
+    eventually(lambda: stage.told().failed, "records")
+    stage.ledger.forget("m")
+    stage.ledger.of("m")
+    assert (stage.told().failed, stage.told().slowest) == ([], [])
 
 
 def test_with_one_each_request_is_a_line_until_it_is_turned_off(stage: Stage) -> None:
