@@ -32,6 +32,7 @@ from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.settings import start_flags
 from pytriton.dispatcher.taking_over import SIGNALS
+from pytriton.dispatcher.triton import clouds
 from pytriton.dispatcher.triton.first_start import start_server
 from pytriton.dispatcher.triton.server_process import ServerStartError
 from pytriton.ipc import messages
@@ -73,6 +74,8 @@ class Daemon(DaemonParts):
                 await self._start_server()
             else:
                 self.upgrade.adopt(handed)
+                resting = frozenset(handed.state.resting)
+                self.registry.server_starts.let_rest(lambda spec: spec.name in resting)
         except (ServerStartError, PortError) as error:
             in_use = isinstance(error, PortError)
             code = ExitCode.PORT_IN_USE if in_use else ExitCode.NO_SERVER
@@ -99,10 +102,19 @@ class Daemon(DaemonParts):
     async def _start_server(self) -> None:
         """Start tritonserver with what it can load at once; raises ServerStartError, PortError."""
         starts = self.registry.server_starts
-        starts.place_sleeping()
+        starts.place_sleeping(self._may_rest)
         loaded = await start_server(self._server, self.config, starts.preload_at_first_start)
         await starts.have_loaded(loaded)
         self._server_watch.tell_started()
+
+    def _may_rest(self, spec: messages.ModelSpec) -> bool:
+        """Whether nobody needs a model but those who ask tritonserver's front for it.
+
+        Models of repositories may need any: ensembles as their steps, and those of other backends call them.
+        """
+        awaits = self._front.awaits and self._server.proxy_is_native
+        vertex = clouds.vertex_model(self.config.tritonserver_options)
+        return awaits and not self.config.model_repository and spec.name != vertex
 
     def _listen_tcp(self) -> ExitCode | None:
         """Answer clients with a key, if the settings say where; return the exit code if that cannot be."""

@@ -122,6 +122,9 @@ class DaemonParts(ABC):
             self.events,
             accounts_of(config, self._sizes),
         )
+        restoring = self.registry.restoring
+        self._front.await_models(restoring.awaited, restoring.asked)
+        restoring.gone = self._front.forget_awaited
         #: Takes registrations back that nobody confirms.
         self.trials = Trials(self.registry)
         self.waiting = Waiting()

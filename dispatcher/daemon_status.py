@@ -92,7 +92,8 @@ class DaemonStatus:
         """Return all models in the order of registration."""
         served = [self.model_info(registration) for registration in self._registry]
         served += self._repository_models.known.infos(self._server.info().http_url)
-        return [*served, *self._registry.restoring.infos({info.name for info in served})]
+        http_url = self._server.info().http_url
+        return [*served, *self._registry.restoring.infos({info.name for info in served}, http_url)]
 
     def status(self) -> messages.Status:
         """Return how everything is."""

@@ -17,7 +17,7 @@ from pytriton.dispatcher.models.admission import check, check_cache, check_devic
 from pytriton.dispatcher.models.served_models import told_registrations
 from pytriton.dispatcher.models.told_failures import failure_told, registration_told
 from pytriton.dispatcher.requests import profiling
-from pytriton.dispatcher.worker_handlers import Handler, Payloads, check_protocol
+from pytriton.dispatcher.worker_handlers import BRING_S, Handler, Payloads, check_protocol
 from pytriton.dispatcher.workers.one_worker.registrant import Registrant
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
@@ -175,9 +175,7 @@ async def get_registrations(
     daemon: Daemon, peer: Peer, message: messages.GetRegistrations, payloads: Payloads
 ) -> messages.AnyMessage:
     """Tell what is registered, so that another daemon can serve it, too."""
-    registry = daemon.registry
-    found = [registry.by_name(name) for name in message.names] if message.names else list(registry)
-    kept = [one for one in found if one.kept]
+    kept = daemon.registry.declared(message.names)
     # In a thread: a large payload takes a while to hash, the first time.
     return await asyncio.to_thread(
         told_registrations, kept, with_payloads=message.payloads, known=message.known
@@ -203,6 +201,7 @@ async def log_requests(
     daemon: Daemon, peer: Peer, message: messages.LogRequests, payloads: Payloads
 ) -> messages.AnyMessage:
     """Turn a model's access log on or off."""
+    await daemon.registry.restoring.bring(message.name, BRING_S)
     registration = await daemon.registry.amend(message.name, access_log=message.on)
     registration.events.tell(kinds.ACCESS_LOG, numbers={"on": int(message.on)})
     daemon.requests.look()
@@ -220,6 +219,7 @@ async def profile_worker(
     daemon: Daemon, peer: Peer, message: messages.ProfileWorker, payloads: Payloads
 ) -> messages.AnyMessage:
     """Tell what a worker does, for a while."""
+    await daemon.registry.restoring.bring(message.model, BRING_S)
     registration = daemon.registry.by_name(message.model)
     if registration.registrant is not None:
         text = f"model {message.model} runs in threads of process {registration.registrant.pid}"

@@ -370,4 +370,5 @@ class Upgrade:
             events=parts.events.serial,
             sizes=dict(registry.accounts.sizes),
             repositories=parts.repository_models.hand_over(),
+            resting=[entry.spec.name for entry in registry.restoring.resting()],
         )

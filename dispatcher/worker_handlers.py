@@ -16,6 +16,9 @@ from pytriton.ipc.errors import ErrorKind, RemoteFailure
 if TYPE_CHECKING:
     from pytriton.dispatcher.daemon import Daemon
 
+#: Whoever asks for a model that rests waits so long for it: a proxy waits 10 s for an answer.
+BRING_S = 5.0
+
 Payloads = Sequence[bytes]
 Handler = Callable[[Any, Peer, Any, Payloads], Awaitable[Optional[messages.AnyMessage]]]
 
@@ -80,6 +83,7 @@ async def load_other(
     daemon: Daemon, peer: Peer, message: messages.LoadOther, payloads: Payloads
 ) -> messages.AnyMessage:
     """Load a model because another one asks for it."""
+    await daemon.registry.restoring.bring(message.name, BRING_S)
     await daemon.model_control.load(message, payloads)
     return messages.Done()
 
@@ -88,6 +92,7 @@ async def unload_other(
     daemon: Daemon, peer: Peer, message: messages.UnloadOther, payloads: Payloads
 ) -> messages.AnyMessage:
     """Unload a model because another one asks for it."""
+    await daemon.registry.restoring.bring(message.name, BRING_S)
     await daemon.model_control.unload(message)
     return messages.Done()
 
@@ -95,7 +100,8 @@ async def unload_other(
 async def ask_readiness(
     daemon: Daemon, peer: Peer, message: messages.AskReadiness, payloads: Payloads
 ) -> messages.AnyMessage:
-    """Tell whether a model is ready."""
+    """Tell whether a model is ready. One that rests is brought."""
+    await daemon.registry.restoring.bring(message.name, BRING_S)
     return messages.Readiness(daemon.model_control.is_ready(message.name, message.version))
 
 

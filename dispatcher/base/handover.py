@@ -146,6 +146,8 @@ class ServerState(msgspec.Struct, frozen=True):
     restarts: dict[str, int] = {}
     #: That of the proxies which it has loaded.
     protocol: int = _UNSAID
+    #: Where it tells of models that requests wait for; -1: of none.
+    asked: int = -1
 
 
 class OpenAIState(msgspec.Struct, frozen=True):
@@ -240,6 +242,8 @@ class HandOver(msgspec.Struct, frozen=True):
     sizes: dict[str, KnownSize] = {}
     #: None: a former version that served none.
     repositories: Optional[RepositoriesState] = None
+    #: The kept models that tritonserver gets when somebody asks for them.
+    resting: list[str] = []
 
 
 class Remains(msgspec.Struct, frozen=True):
@@ -348,6 +352,7 @@ def descriptors(state: HandOver) -> list[int]:
     found = [*state.locks, state.control, state.helper[1], *state.operations]
     found += _of_child(state.server.child)
     found += [one.descriptor for one in (state.server.admin, *state.server.listeners)]
+    found += [] if state.server.asked < 0 else [state.server.asked]
     if state.openai is not None:
         found += [state.openai.listener, state.openai.channel, *_of_child(state.openai.child)]
     for registration in state.registrations:

@@ -17,6 +17,8 @@ RECENT_S = 3600.0
 _LONG_BATCH_S, _LONG_LOAD_S = 10.0, 30.0
 #: Exchanges of a worker for its memory in the recent past that make a leak.
 _LEAKS = 2
+#: The word of status on a model that begins asleep, and that tritonserver does not have yet.
+RESTS = "not asked for since the daemon's start: tritonserver gets it with the first request"
 _ORDER = ("down", "degraded", "notice")
 
 _FAILED_REPLACEMENTS = (kinds.NOT_REPLACED, kinds.NOT_ROLLED_BACK, kinds.NOT_REGISTERED)
@@ -210,6 +212,8 @@ def _on_trial(info: messages.ModelInfo) -> Iterator[Finding]:
 def _asleep(situation: Situation) -> Finding:
     slept = situation.last(kinds.SLEPT)
     why = slept.reason if slept is not None else "it has not been loaded yet"
+    if situation.info is not None and situation.info.scaling == RESTS:
+        why = RESTS
     # A worker that served shows that whatever was before is over.
     trouble = situation.last(kinds.NO_MEMORY, kinds.CRASH_LOOP, kinds.READY, kinds.WOKEN, *_CHANGES)
     if trouble is None or trouble.kind not in (kinds.NO_MEMORY.name, kinds.CRASH_LOOP.name):

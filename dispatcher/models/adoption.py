@@ -34,7 +34,7 @@ class Adoption:
 
     def unsettled(self) -> str:
         """Say what is under way with a model, so that nothing can be handed over now; "" if nothing is."""
-        if self._restoring.pending:
+        if self._restoring.under_way:
             return "models are being restored"
         for key, registration in self._served.keys.items():
             name = registration.spec.name

@@ -69,6 +69,7 @@ class Patience:
         """
         while True:
             await self.until_up()
+            self._restoring.ask_for(name)
             change = self._restoring.news.next
             if not self._restoring.waits(name):
                 return

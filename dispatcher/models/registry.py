@@ -351,6 +351,7 @@ class Registry(ServedModels):
         """End the registrations under way, then stop serving everything at once; the next start serves it again."""
         self.stopping = True
         self.adaptations.stop()
+        self.restoring.stop()
         await self._serving.give_up_all()
         ends = [self._serving.take_down(name, "the daemon stops", last=True) for name in self.names]
         results = await asyncio.gather(*ends, return_exceptions=True)
@@ -367,7 +368,7 @@ class Registry(ServedModels):
     def _refuse_taken(self, request: messages.Register) -> None:
         name = request.spec.name
         there = self.names.get(name)
-        check_free(request, None if there is None else there.spec, self.restoring.waits(name))
+        check_free(request, None if there is None else there.spec, self.restoring.comes(name))
 
     async def until_up(self, name: str, done: str, report: ReportProgress) -> None:
         """Wait until tritonserver is up; `done` is what is to be done with the model then.
@@ -379,7 +380,7 @@ class Registry(ServedModels):
 
     async def _until_served(self, name: str, done: str, report: ReportProgress) -> None:
         """Wait until tritonserver is up, and the model restored."""
-        if not self.restoring.waits(name):
+        if not self.restoring.comes(name):
             self._former(name)  # what there is not need not be waited for
         patience = self._serving.patience(name, done, report)
         await patience.until_up()

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from pytriton.dispatcher.models.declared import Declared
 from pytriton.dispatcher.models.kept.restoring import Restoring
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.triton import own_repository
@@ -52,6 +53,18 @@ class ServedModels:
         if name in self.names:
             return None
         return next((one for one in self.keys.values() if one.spec.name == name), None)
+
+    def declared(self, names: Sequence[str]) -> list[Registration | Declared]:
+        """Return what is kept of these names, or of all: of those that serve, and of those that rest.
+
+        Raises:
+            RemoteFailure: there is none of a name.
+        """
+        resting = self._restoring.declared()
+        if not names:
+            return [*(one for one in self if one.kept), *resting.values()]
+        found = [resting.get(name) or self.by_name(name) for name in names]
+        return [one for one in found if isinstance(one, Declared) or one.kept]
 
     def by_key(self, key: str) -> Registration:
         """Return the registration that a proxy belongs to.
@@ -113,7 +126,7 @@ class ServedModels:
 
 
 def told_registrations(
-    registrations: Sequence[Registration], *, with_payloads: bool, known: str = ""
+    registrations: Sequence[Registration | Declared], *, with_payloads: bool, known: str = ""
 ) -> messages.Registrations:
     """Return registrations as clients are told of them; none when they are as a client knows them. Any thread may ask.
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
-from pytriton.dispatcher.models.admission import check_devices
+from pytriton.dispatcher.models.admission import check_devices, why_it_cannot_sleep
 from pytriton.dispatcher.models.kept.restoring import Restoring
 from pytriton.dispatcher.models.served_models import ServedModels
 from pytriton.dispatcher.models.serving import Serving, begins_asleep
 from pytriton.dispatcher.triton.tritonserver import TritonServer
+from pytriton.ipc import messages
 from pytriton.ipc.errors import RemoteFailure
 
 
@@ -32,16 +34,23 @@ class ServerStarts:
         self._serving = serving
         self._restoring = restoring
 
-    def place_sleeping(self) -> None:
-        """Before tritonserver's first start: place what is kept and begins asleep, so that it loads all at once.
+    def place_sleeping(self, resting: Callable[[messages.ModelSpec], bool]) -> None:
+        """Before tritonserver's first start: what is kept and begins asleep is `resting`, or else is placed at once.
 
-        One by one, each load takes longer the more models tritonserver has.
+        So tritonserver loads the latter at its start: one by one, each load takes longer the more models it has.
         """
+        self.let_rest(resting)
         for entry in self._restoring.entries():
-            if begins_asleep(entry.spec, restored=True):
+            if begins_asleep(entry.spec, restored=True) and not self._restoring.rests(
+                entry.spec.name
+            ):
                 with contextlib.suppress(RemoteFailure):  # it is restored in turn, and fails
                     check_devices(entry.spec)
                     self._serving.place_asleep(entry)
+
+    def let_rest(self, resting: Callable[[messages.ModelSpec], bool]) -> None:
+        """Have kept models wait for the first request that can, if they begin asleep and are `resting`."""
+        self._restoring.rest(lambda entry: can_rest(entry.spec) and resting(entry.spec))
 
     def preload_at_first_start(self) -> dict[str, dict[str, Any]]:
         """Do the same as `preload`; of an attempt before, nothing is left."""
@@ -95,3 +104,12 @@ class ServerStarts:
         """tritonserver has ended."""
         for registration in self._served.keys.values():
             registration.in_triton.forget_proxies()
+
+
+def can_rest(spec: messages.ModelSpec) -> bool:
+    """Whether tritonserver need not have a model before somebody asks for it.
+
+    Not one that somebody looks after meanwhile: whoever has it on trial, or the OpenAI front.
+    """
+    looked_after = spec.trial is not None or spec.openai is not None
+    return begins_asleep(spec, restored=True) and not looked_after and not why_it_cannot_sleep(spec)

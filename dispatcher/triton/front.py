@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -154,6 +154,21 @@ class Front(Protocol):
     @property
     def replaces(self) -> bool:
         """Whether a process can be started beside another one, to take its place without a request lost."""
+
+    @property
+    def awaits(self) -> bool:
+        """Whether requests can wait for models that a process does not have yet: see `await_models`."""
+
+    def await_models(
+        self, names: Callable[[], Sequence[str]], asked: Callable[[str], None]
+    ) -> None:
+        """Have requests wait for these models, as they are when a process starts; `asked` is told which one.
+
+        Such a request goes on when the model is loaded, when `forget_awaited` is called, or after `wake_timeout_s`.
+        """
+
+    async def forget_awaited(self, name: str) -> None:
+        """Have requests wait no more for a model."""
 
     @property
     def vertex_needs_model(self) -> bool:

@@ -71,6 +71,10 @@ class NativeAdmin:
         """Have it say that it is ready, if its models are; or that it is not."""
         await self._ask("POST", "/admin/ready", {"ready": ready})
 
+    async def forget(self, name: str) -> None:
+        """Have requests wait no more for a model."""
+        await self._ask("POST", "/admin/forget", {"model": name})
+
     async def close(self) -> None:
         """Close the connection; questions under way raise Unreached."""
         if not self._closed.done():

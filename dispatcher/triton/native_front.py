@@ -13,10 +13,10 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 from pytriton.dispatcher.base.child import Child, bound_to_us
 from pytriton.dispatcher.base.handover import ListenerState, ServerState
@@ -25,6 +25,7 @@ from pytriton.dispatcher.install.compiled_front import NativeProgram
 from pytriton.dispatcher.install.server_runtime import python_link, server_environment
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import clouds, native_settings
+from pytriton.dispatcher.triton.asked_models import AskedModels
 from pytriton.dispatcher.triton.endpoints import Endpoints
 from pytriton.dispatcher.triton.front import MEMORY, PRIVATELY, Refused, ServerPlace, Unreached
 from pytriton.dispatcher.triton.gate import Models
@@ -46,7 +47,7 @@ _HTTP_SOCKET = "http.sock"
 class _Process(NamedTuple):
     """A process, with the socket that it is asked on; `accepting` is done when it accepts connections.
 
-    `protocol` is that of the proxies which it loads.
+    `protocol` is that of the proxies which it loads; `asked`: where it tells of models that requests wait for.
     """
 
     place: ServerPlace
@@ -54,6 +55,7 @@ class _Process(NamedTuple):
     child: Child
     accepting: asyncio.Future[None]
     protocol: int = messages.PROTOCOL
+    asked: Optional[AskedModels] = None
 
     def connect(self) -> NativeAdmin:
         assert self.admin.path is not None
@@ -63,7 +65,7 @@ class _Process(NamedTuple):
 class NativeFront:
     """Our own program; see `Front` for what the methods do."""
 
-    replaces = True
+    replaces = awaits = True
     vertex_needs_model = False
 
     def __init__(self, config: DaemonConfig, place: ServerPlace, program: NativeProgram) -> None:
@@ -75,6 +77,8 @@ class NativeFront:
         self._starts = 0
         self._listening: list[Listening] = []
         self._processes: dict[int, _Process] = {}  #: by their ids, until each is forgotten
+        self._awaited: Callable[[], Sequence[str]] = tuple
+        self._asked: Callable[[str], None] = lambda name: None
         self.program = program.program
         self.endpoints = Endpoints(config)
 
@@ -110,6 +114,21 @@ class NativeFront:
             listener = listening(clouds.ADDRESS, cloud.port, cloud.setting, backlog=_BACKLOG)
             self._listening.append(Listening(cloud.protocol, listener, None))
 
+    def await_models(
+        self, names: Callable[[], Sequence[str]], asked: Callable[[str], None]
+    ) -> None:
+        """Have requests wait for models that a process gets when they are asked for."""
+        self._awaited, self._asked = names, asked
+
+    async def forget_awaited(self, name: str) -> None:
+        """Have requests wait no more for a model."""
+        for process in list(self._processes.values()):
+            if process.asked is not None and not process.child.exited.done():
+                admin = process.connect()
+                with contextlib.suppress(Refused, Unreached):  # then it ends
+                    await admin.forget(name)
+                await admin.close()
+
     def make_gate(self, backend: str) -> NativeGate:
         """Have the front say from its start that it is not ready, until the gate is opened."""
         self._held = True
@@ -132,6 +151,9 @@ class NativeFront:
             admin,
         ]
         reader, writer = os.pipe()
+        names = self._awaited()
+        asked, tells = _pipe_of_asked(self._asked) if names else (None, -1)
+        awaited = None if asked is None else native_settings.awaited(self._config, names, tells)
         document = native_settings.document(
             self._config,
             place,
@@ -140,6 +162,7 @@ class NativeFront:
             preload,
             held=self._held,
             waiting=beside,
+            awaited=awaited,
             ready_fd=writer,
         )
         settings = _readable(document)
@@ -157,16 +180,24 @@ class NativeFront:
                 kill_on_death=place.kill_on_death,
                 # The files that it creates in /dev/shm and in its cache are for this user alone.
                 umask=0o077,
-                pass_fds=[settings, writer, *(one.listener.fileno() for one in listening)],
+                pass_fds=[
+                    *(number for number in (settings, writer, tells) if number >= 0),
+                    *(one.listener.fileno() for one in listening),
+                ],
             )
         except BaseException:
             os.close(reader)
             admin.close()
+            if asked is not None:
+                asked.close()
             raise
         finally:
             os.close(settings)
             os.close(writer)
-        self._processes[child.pid] = _Process(place, admin, child, _until_readable(reader))
+            if tells >= 0:
+                os.close(tells)
+        accepting = _until_readable(reader)
+        self._processes[child.pid] = _Process(place, admin, child, accepting, asked=asked)
         return child
 
     def hand_over(self, pid: int, child: Child, restarts: Mapping[str, int]) -> ServerState:
@@ -178,6 +209,7 @@ class NativeFront:
             [_handed(one) for one in self._listening],
             dict(restarts),
             self._processes[pid].protocol,
+            -1 if (asked := self._processes[pid].asked) is None else asked.descriptor,
         )
 
     def adopt(self, state: ServerState) -> Child:
@@ -198,7 +230,8 @@ class NativeFront:
         accepting.set_result(None)
         own = replace(place, shm_prefix=f"{place.shm_prefix}{state.number}-")
         admin = _adopted(state.admin, {})
-        self._processes[child.pid] = _Process(own, admin, child, accepting, state.protocol)
+        asked = None if state.asked < 0 else AskedModels(state.asked, self._asked)
+        self._processes[child.pid] = _Process(own, admin, child, accepting, state.protocol, asked)
         return child
 
     def connect(self, pid: int) -> NativeAdmin:
@@ -210,6 +243,8 @@ class NativeFront:
         process = self._processes.pop(pid, None)
         if process is not None:
             process.admin.close()
+            if process.asked is not None:
+                process.asked.close()
             process.place.sweep_shared_memory()
 
     def let_in(self, pid: int) -> None:
@@ -227,6 +262,13 @@ class NativeFront:
         for one in self._listening:
             one.close()
         self._listening = []
+
+
+def _pipe_of_asked(asked: Callable[[str], None]) -> tuple[AskedModels, int]:
+    """Return the daemon's end of a pipe, and the process's."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)  # a loop writes
+    return AskedModels(reader, asked), writer
 
 
 def _handed(one: Listening) -> ListenerState:

@@ -75,6 +75,7 @@ def document(
     held: bool,
     waiting: bool,
     ready_fd: int,
+    awaited: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the front's settings.
 
@@ -87,6 +88,7 @@ def document(
         held: it says that it is not ready until the daemon says otherwise
         waiting: it accepts connections of clients when it is told to, not from its start on
         ready_fd: a descriptor to write to when it accepts connections
+        awaited: the models that requests wait for; None: there are none
     """
     return {
         "core": str(program.core),
@@ -107,6 +109,17 @@ def document(
         "held": held,
         "waiting": waiting,
         "ready_fd": ready_fd,
+        "awaited": awaited,
+    }
+
+
+def awaited(config: DaemonConfig, names: Sequence[str], descriptor: int) -> dict[str, Any]:
+    """Return which models requests wait for, within the bounds of models that wake, and where that is told."""
+    return {
+        "names": names,
+        "fd": descriptor,
+        "wait_s": max(1, round(config.wake_timeout_s)),
+        "most": config.wake_queue_size,
     }
 
 

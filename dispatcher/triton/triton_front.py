@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pytriton.dispatcher.base.child import Child, bound_to_us
 from pytriton.dispatcher.install.server_runtime import python_link, server_environment
@@ -22,7 +22,7 @@ from pytriton.ipc.calls.call_chain import KEY_VARIABLE
 class TritonFront:
     """NVIDIA's executable; see `Front` for what the methods do."""
 
-    replaces = False
+    replaces = awaits = False
     vertex_needs_model = True
     http_socket = None
 
@@ -67,6 +67,14 @@ class TritonFront:
             # The files that it creates in /dev/shm and in its cache are for this user alone.
             umask=0o077,
         )
+
+    def await_models(
+        self, names: Callable[[], Sequence[str]], asked: Callable[[str], None]
+    ) -> None:
+        """Do nothing: tritonserver tells clients that it does not know a model that it does not have."""
+
+    async def forget_awaited(self, name: str) -> None:
+        """Do nothing: nobody waits."""
 
     def let_in(self, pid: int) -> None:
         """Do nothing: tritonserver takes requests as soon as it has started."""

@@ -147,6 +147,7 @@ static void tell_ready(int fd)
 static void drain(Place *places, size_t count, Server *server)
 {
     server_hold(server, true); /* who asks is told that it is not ready */
+    awaited_end(server->awaited); /* nobody waits for what does not come any more */
     for (size_t i = 0; i < count; i++) {
         loop_post(places[i].loop, &places[i].close);
         connections_drain(places[i].loop);

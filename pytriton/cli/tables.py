@@ -23,6 +23,8 @@ _PIPE_WIDTH = 200
 #: Where columns are sentences, which may be broken.
 _PIPE_WIDTH_OF_TEXT = 100
 #: Of a model without workers of ours.
+#: So many models of which the same is said are named.
+_NAMED = 5
 _BY_TRITONSERVER = "served by tritonserver"
 
 
@@ -82,9 +84,13 @@ def _print_remarks(console: Console, status: messages.Status) -> None:
         waits = f"; {one.waiting} models wait" if one.waiting else ""
         used = f"{one.used / (1 << 20):,.0f} of {one.budget / (1 << 20):,.0f} MiB"
         console.print(Text(f"{one.resource}: {used} in use{waits}"))
+    said: dict[str, list[str]] = {}
     for model in status.models:
         if model.scaling:
-            console.print(Text(f"{model.name}: {model.scaling}"))
+            said.setdefault(model.scaling, []).append(model.name)
+    for text, names in said.items():
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        console.print(Text(f"{', '.join(names[:_NAMED])}{more}: {text}"))
     for problem in status.problems:
         console.print(Text(problem, style="red"))
 

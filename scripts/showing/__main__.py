@@ -42,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--out", default="build/elastic", help="folder of the plot")
     one.set_defaults(show=square.show)
     one = commands.add_parser("starts", help=starts.__doc__)
-    one.add_argument("--models", type=int, nargs="+", default=[10, 200, 1000])
+    one.add_argument("--models", type=int, nargs="+", default=[10, 250, 1000])
     one.add_argument("--times", type=int, default=1, help="starts with each number (1)")
     one.set_defaults(show=starts.show)
     one = commands.add_parser("shared", help=shared.__doc__)

@@ -1,4 +1,4 @@
-"""Starts of a daemon that keeps many lazy models: until it is ready, and all names are."""
+"""Starts of a daemon that keeps many lazy models: until it is ready, and until one of them has answered."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ from showing.asking import ask, load_of_machine
 from showing.memory import pss
 
 _MIB = 1 << 20
+#: So many names are asked for whether they are ready.
+_NAMES = 20
 _ONE = [Tensor(name="x", dtype=np.float32, shape=(1,))]
 _OTHER = [Tensor(name="y", dtype=np.float32, shape=(1,))]
 
 
 def show(given: argparse.Namespace) -> bool:
-    """Print the table; whether all names were ready, and the first answers right."""
+    """Print the table; whether the names that were asked for were ready, and the first answers right."""
     print(
-        "| lazy models | ready after, s | all names ready, s | first answer, s | CPU s of the daemon | of tritonserver "
+        "| lazy models | ready after, s | first answer, s | a name ready, ms | CPU s of the daemon | of tritonserver "
         "| MiB of tritonserver (PSS) | its threads |\n|--:|--:|--:|--:|--:|--:|--:|--:|"
     )
     right = True
@@ -64,17 +66,18 @@ def _start(folder: str, count: int) -> bool:
         ready_s = time.monotonic() - began
         own, server = psutil.Process(daemon.process.pid), daemon.server
         cpu = [sum(one.cpu_times()[:2]) for one in (own, server)]
-        address = daemon.http
-        there = sum(_is_ready(address, f"m{number}") for number in range(count))
-        names_s = time.monotonic() - began
         memory, threads = pss(server.pid) / _MIB, server.num_threads()
-        answer, took = ask(address, f"m{count - 1}", 5)
+        answer, took = ask(daemon.http, f"m{count - 1}", 5)
+        names = range(0, count, max(1, count // _NAMES))
+        began = time.monotonic()
+        there = all([_is_ready(daemon.http, f"m{number}") for number in names])
+        name_ms = (time.monotonic() - began) * 1000 / len(names)
     print(
-        f"| {count:,} | {ready_s:.2f} | {names_s:.2f} | {took:.2f} | {cpu[0]:.2f} | {cpu[1]:.2f} "
+        f"| {count:,} | {ready_s:.2f} | {took:.2f} | {name_ms:.0f} | {cpu[0]:.2f} | {cpu[1]:.2f} "
         f"| {memory:.0f} | {threads:,} |",
         flush=True,
     )
-    return there == count and answer == 6.0
+    return there and answer == 6.0
 
 
 def _is_ready(address: str, model: str) -> bool:

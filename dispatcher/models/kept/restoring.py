@@ -1,13 +1,15 @@
 """After a start: the models that the daemon served when it last ran are registered again, one after the other.
 
-One that waits for room in the budget of memory holds up none of those after it.
+One that waits for room in the budget of memory holds up none of those after it. Those that rest are registered when
+somebody asks for them: tritonserver's front tells of requests, and has them wait (core/awaited.h).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -16,12 +18,17 @@ import structlog
 from pytriton.dispatcher.base.news import News
 from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.events.events import LOG_ONLY, Events
+from pytriton.dispatcher.events.explaining import RESTS
+from pytriton.dispatcher.models.declared import Declared
 from pytriton.dispatcher.models.kept.state_dir import Content, Entry
 from pytriton.dispatcher.models.model_info import info_of
 from pytriton.ipc import messages
 from pytriton.ipc.errors import RemoteFailure
 
 _log = structlog.get_logger(__name__)
+
+#: So many that were asked for are registered at a time.
+_AT_ONCE = 4
 
 Register = Callable[[Entry], Awaitable[object]]
 #: Returns when a load has ended, or waits for something that others need not wait for; gets the model's name, too.
@@ -32,12 +39,16 @@ UntilBegun = Callable[[asyncio.Task[None], str], Awaitable[None]]
 class _Kept:
     """A kept registration that is not served.
 
-    `error`: why it could not be; None while it waits its turn. `task`: registers it just now.
+    `error`: why it could not be; None while it waits its turn. `rests`: it has none before somebody asks for it.
+    `asked`: somebody has. `task`: registers it just now.
     """
 
     entry: Entry
     error: str | None = None
+    rests: bool = False
+    asked: bool = False
     task: asyncio.Future[object] | None = None
+    declared: Declared | None = None
 
 
 class Restoring:
@@ -45,7 +56,8 @@ class Restoring:
 
     Attributes:
         problems: a sentence about each file that could not be read.
-        news: one more is restored, could not be, or is given up.
+        news: one more is restored, could not be, is given up, or is asked for.
+        gone: is told the name of one that rested, and is neither served nor restored.
         outcomes: how many were "restored", and how many tries "failed".
     """
 
@@ -54,6 +66,10 @@ class Restoring:
         self.problems = content.problems
         self._kept = {entry.spec.name: _Kept(entry) for entry in content.entries}
         self._running = asyncio.Lock()
+        self._at_once = asyncio.Semaphore(_AT_ONCE)
+        self._register: Register | None = None
+        self._asked: set[asyncio.Task[None]] = set()
+        self.gone: Callable[[str], Coroutine[object, object, None]] = _tell_nobody
         self.news = News()
         self.outcomes: Counter[str] = Counter()
         for problem in self.problems:
@@ -71,10 +87,12 @@ class Restoring:
         """
         async with self._running:
             loading: list[asyncio.Task[None]] = []
+            self._register = register
             try:
                 for name in list(self._kept):
                     kept = self._kept.get(name)
-                    if kept is not None:  # nobody has unregistered or replaced it meanwhile
+                    # Nobody has unregistered or replaced it meanwhile, or has it registered just now.
+                    if kept is not None and not kept.rests and kept.task is None:
                         loading.append(asyncio.create_task(self._restore(name, kept, register)))
                         await until_begun(loading[-1], name)
                 all_begun()
@@ -82,6 +100,88 @@ class Restoring:
             finally:
                 for task in loading:
                     task.cancel()
+
+    # ── those that rest ──────────────────────────────────────────────────────────────────────────
+
+    def rest(self, may: Callable[[Entry], bool]) -> None:
+        """Have those that `may` wait until somebody asks for them."""
+        for kept in self._kept.values():
+            kept.rests = kept.error is None and may(kept.entry)
+
+    def resting(self) -> list[Entry]:
+        """Return those that rest, in order."""
+        return [kept.entry for kept in self._kept.values() if kept.rests]
+
+    def declared(self) -> dict[str, Declared]:
+        """Return the declarations of those that rest, by name."""
+        found = {}
+        for name, kept in self._kept.items():
+            if kept.rests:
+                kept.declared = kept.declared or Declared(kept.entry)
+                found[name] = kept.declared
+        return found
+
+    def rests(self, name: str) -> bool:
+        """Whether a model waits until somebody asks for it."""
+        kept = self._kept.get(name)
+        return kept is not None and kept.rests
+
+    def comes(self, name: str) -> bool:
+        """Whether a model rests, is being restored, or still to be."""
+        return self.rests(name) or self.waits(name)
+
+    def awaited(self) -> list[str]:
+        """Return the names that requests may wait for: of those that rest, or were asked for a moment ago."""
+        return [
+            name
+            for name, kept in self._kept.items()
+            if kept.rests or (kept.asked and not kept.error)
+        ]
+
+    def ask_for(self, name: str) -> None:
+        """Have one that rests registered now; nothing happens if it is no such one."""
+        kept = self._kept.get(name)
+        if kept is None or not kept.rests:
+            return
+        kept.rests, kept.asked = False, True
+        if self._register is not None:  # else `run` does it
+            self._spawn(self._restore_asked(name, kept, self._register))
+        self.news.tell()
+
+    def asked(self, name: str) -> None:
+        """Note that a request waits for a model."""
+        self.ask_for(name)
+        if not self.waits(name):  # nor does it come any more
+            self._spawn(self.gone(name))
+
+    async def bring(self, name: str, limit_s: float) -> None:
+        """Have one that rests registered; return when it is, or could not be, at most so many seconds later."""
+        if not self.comes(name):
+            return
+
+        async def until_there() -> None:
+            while self.waits(name):
+                await self.news.next.wait()
+
+        self.ask_for(name)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(until_there(), limit_s)
+
+    async def _restore_asked(self, name: str, kept: _Kept, register: Register) -> None:
+        async with self._at_once:
+            await self._restore(name, kept, register)
+
+    def _spawn(self, doing: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(doing)
+        self._asked.add(task)
+        task.add_done_callback(self._asked.discard)
+
+    def stop(self) -> None:
+        """End the registrations under way of those that were asked for."""
+        for task in self._asked:
+            task.cancel()
+
+    # ── what is known of all ─────────────────────────────────────────────────────────────────────
 
     def entries(self) -> list[Entry]:
         """Return those that have not been tried."""
@@ -94,7 +194,11 @@ class Restoring:
 
     def failures(self) -> dict[str, Entry]:
         """Return those that could not be restored, by name, but for those that are tried again just now."""
-        return {name: kept.entry for name, kept in self._kept.items() if not self.waits(name)}
+        return {
+            name: kept.entry
+            for name, kept in self._kept.items()
+            if not (kept.rests or self.waits(name))
+        }
 
     def restored(self, name: str) -> None:
         """A kept model is served."""
@@ -109,6 +213,8 @@ class Restoring:
         self.outcomes["restored"] += 1
 
     async def _restore(self, name: str, kept: _Kept, register: Register) -> None:
+        if kept.task is not None or self._kept.get(name) is not kept:
+            return  # it is registered just now, or not to be any more
         kept.task = asyncio.ensure_future(register(kept.entry))
         try:
             await asyncio.wait([kept.task])
@@ -134,6 +240,8 @@ class Restoring:
         finally:
             kept.task = None
             self.news.tell()
+        if kept.error is not None and kept.asked:
+            await self.gone(name)
 
     def _tell(
         self,
@@ -148,13 +256,20 @@ class Restoring:
         )
 
     def waits(self, name: str) -> bool:
-        """Whether a model is being restored, or still to be."""
+        """Whether a model is being restored, or still to be; not one that rests."""
         kept = self._kept.get(name)
-        return kept is not None and (kept.error is None or kept.task is not None)
+        if kept is None or kept.rests:
+            return False
+        return kept.error is None or kept.task is not None
 
     @property
     def pending(self) -> bool:
-        """Whether a model is being restored, or still to be."""
+        """Whether a model is being restored, or still to be, though nobody asks for it."""
+        return any(self.waits(name) for name, kept in self._kept.items() if not kept.asked)
+
+    @property
+    def under_way(self) -> bool:
+        """The same, and of those that somebody has asked for."""
         return any(self.waits(name) for name in self._kept)
 
     @property
@@ -176,6 +291,8 @@ class Restoring:
         while kept.task is not None:
             await self.news.next.wait()
         self.forget(name)
+        if kept.rests or kept.asked:
+            await self.gone(name)
         return True
 
     def error(self, name: str) -> str | None:
@@ -188,11 +305,17 @@ class Restoring:
         self.news.tell()
         return there
 
-    def infos(self, without: set[str]) -> Iterator[messages.ModelInfo]:
+    def infos(self, without: set[str], http_url: str = "") -> Iterator[messages.ModelInfo]:
         """Yield what status shows of those that are not among `without`."""
         for name, kept in self._kept.items():
             if name in without:
                 continue
-            state = "restoring" if kept.error is None else "failed"
+            state = "asleep" if kept.rests else "restoring" if kept.error is None else "failed"
             known = info_of(kept.entry.spec, state, kept.entry.registered_at)
-            yield msgspec.structs.replace(known, error=kept.error)
+            url = f"{http_url}/v2/models/{name}" if http_url and kept.rests else ""
+            scaling = RESTS if kept.rests else ""
+            yield msgspec.structs.replace(known, error=kept.error, url=url, scaling=scaling)
+
+
+async def _tell_nobody(name: str) -> None:
+    """Do nothing: nobody waits for a model."""

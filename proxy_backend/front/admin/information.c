@@ -9,13 +9,22 @@ bool server_information(Server *server, Text *json, Problem *problem)
         message_take(message, json, problem);
 }
 
+/* What the core says of a model; where it does not have that, it may come. */
+static bool said(Server *server, Slice model, TRITONSERVER_Error *error, Problem *problem)
+{
+    if (api_succeeded(error, problem))
+        return true;
+    awaited_asked(server->awaited, model, problem);
+    return false;
+}
+
 bool model_information(Server *server, Slice model, Slice version, Text *json, Problem *problem)
 {
     ServerName name;
     int64_t number;
     TRITONSERVER_Message *message = NULL;
     return server_name(model, "model name", &name, problem) && server_version(version, &number, problem) &&
-        api_succeeded(triton.ServerModelMetadata(server->server, name.text, number, &message), problem) &&
+        said(server, model, triton.ServerModelMetadata(server->server, name.text, number, &message), problem) &&
         message_take(message, json, problem);
 }
 
@@ -25,7 +34,7 @@ bool model_configuration(Server *server, Slice model, Slice version, Text *json,
     int64_t number;
     TRITONSERVER_Message *message = NULL;
     return server_name(model, "model name", &name, problem) && server_version(version, &number, problem) &&
-        api_succeeded(triton.ServerModelConfig(server->server, name.text, number, 1, &message), problem) &&
+        said(server, model, triton.ServerModelConfig(server->server, name.text, number, 1, &message), problem) &&
         message_take(message, json, problem);
 }
 
@@ -35,7 +44,7 @@ bool model_statistics(Server *server, Slice model, Slice version, Text *json, Pr
     int64_t number;
     TRITONSERVER_Message *message = NULL;
     return server_name(model, "model name", &name, problem) && server_version(version, &number, problem) &&
-        api_succeeded(triton.ServerModelStatistics(server->server, name.text, number, &message), problem) &&
+        said(server, model, triton.ServerModelStatistics(server->server, name.text, number, &message), problem) &&
         message_take(message, json, problem);
 }
 

@@ -75,6 +75,8 @@ bool repository_load(
     for (size_t i = 0; i < so_far; i++)
         triton.ParameterDelete((TRITONSERVER_Parameter *)(uintptr_t)made[i]);
     free(made);
+    if (loaded)
+        awaited_settled(server->awaited, model);
     return loaded;
 }
 

@@ -32,6 +32,7 @@ static const Codes codes[] = {
     [PROBLEM_STORAGE] = {507, 8},
     [PROBLEM_UNKNOWN] = {400, 2},
     [PROBLEM_VERSION] = {505, 3},
+    [PROBLEM_AWAITED] = {503, 14},
 };
 
 bool problem_set(Problem *problem, ProblemKind kind, const char *format, ...)

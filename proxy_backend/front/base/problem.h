@@ -25,12 +25,14 @@ typedef enum {
     PROBLEM_STORAGE,     /* 507 RESOURCE_EXHAUSTED: there is no memory for a model */
     PROBLEM_UNKNOWN,     /* 400 UNKNOWN: a model does not say what kind of an error it is */
     PROBLEM_VERSION,     /* 505, of HTTP only */
+    PROBLEM_AWAITED,     /* 503 UNAVAILABLE: a model that comes, now that it was asked for; see core/awaited.h */
 } ProblemKind;
 
 /* All zero: there is none. */
 typedef struct {
     ProblemKind kind;
     char *text; /* for free(), valid UTF-8, at most PROBLEM_TEXT bytes; NULL: there was no memory for it */
+    size_t awaited; /* of PROBLEM_AWAITED: which model, awaited.c's */
 } Problem;
 
 enum { PROBLEM_TEXT = 8192 }; /* room for what a model says, see pytriton/ipc/errors.py */

@@ -62,17 +62,25 @@ CallTensor *parts_add_tensor(CallTensor **tensors, size_t *count, size_t *room, 
     return added;
 }
 
+Server *call_server(Call *call)
+{
+    return calls_settings_of(parts_of(call)->calls)->server;
+}
+
 bool call_model(Call *call, Slice model, Slice version, Problem *problem)
 {
     CallParts *parts = parts_of(call);
-    Server *server = calls_settings_of(parts->calls)->server;
+    Server *server = call_server(call);
     ServerName name;
     int64_t number;
     uint32_t flags = 0;
-    if (!server_name(model, "model name", &name, problem) || !server_version(version, &number, problem) ||
-        !api_succeeded(
-            triton.ServerModelTransactionProperties(server->server, name.text, number, &flags, NULL), problem))
+    if (!server_name(model, "model name", &name, problem) || !server_version(version, &number, problem))
         return false;
+    if (!api_succeeded(
+            triton.ServerModelTransactionProperties(server->server, name.text, number, &flags, NULL), problem)) {
+        awaited_asked(server->awaited, model, problem);
+        return false;
+    }
     call->decoupled = (flags & ANSWERS_MANY_TIMES) != 0;
     parts->model = parts_copy(parts, model, "the model name", problem);
     return parts->model &&

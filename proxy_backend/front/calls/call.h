@@ -86,7 +86,10 @@ void *call_memory(Call *call, size_t size);
 
 /* ── the request ────────────────────────────────────────────────────────────────────────────────── */
 
-/* Which model. This comes first. `version` "": its policy chooses. The problem: there is none such, or it is not ready. */
+/* The core that it is for. */
+Server *call_server(Call *call);
+/* Which model. This comes first. `version` "": its policy chooses. The problem: there is none such, or it is not ready; with
+ * PROBLEM_AWAITED, nothing has been done with the call, and all may be tried again. */
 bool call_model(Call *call, Slice model, Slice version, Problem *problem);
 bool call_id(Call *call, Slice id, Problem *problem);
 

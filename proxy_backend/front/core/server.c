@@ -99,6 +99,7 @@ void server_free(Server *server)
     stop_polling(server);
     if (server->server)
         api_ignore(triton.ServerDelete(server->server), "deleting the server");
+    awaited_free(server->awaited);
     if (server->allocator)
         api_ignore(triton.ResponseAllocatorDelete(server->allocator), "deleting the allocator");
     options_free(&server->options);
@@ -152,8 +153,10 @@ bool server_model_is_ready(Server *server, Slice model, Slice version, bool *rea
     ServerName name;
     int64_t number;
     *ready = false;
-    return server_name(model, "model name", &name, problem) && server_version(version, &number, problem) &&
-        api_succeeded(triton.ServerModelIsReady(server->server, name.text, number, ready), problem);
+    if (!server_name(model, "model name", &name, problem) || !server_version(version, &number, problem))
+        return false;
+    bool answered = api_succeeded(triton.ServerModelIsReady(server->server, name.text, number, ready), problem);
+    return (answered && *ready) || (!awaited_asked(server->awaited, model, problem) && answered);
 }
 
 bool server_name(Slice name, const char *what, ServerName *copy, Problem *problem)

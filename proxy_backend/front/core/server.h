@@ -2,6 +2,7 @@
 #ifndef PYTRITON_FRONT_SERVER_H
 #define PYTRITON_FRONT_SERVER_H
 
+#include "core/awaited.h"
 #include "core/options.h"
 
 #include <pthread.h>
@@ -11,6 +12,7 @@ typedef struct {
     OptionsKept options;
     pthread_mutex_t lock; /* guards those options, which admin/ changes */
     TRITONSERVER_ResponseAllocator *allocator; /* of calls/ */
+    Awaited *awaited; /* whoever starts the server puts it here; NULL: no model comes when it is asked for */
     /* server.c's: */
     bool held, polls, ends;
     pthread_t poller;
@@ -33,7 +35,7 @@ bool server_is_held(const Server *server);
 
 /* A version as clients write it: "": the model's policy chooses, -1. */
 bool server_version(Slice text, int64_t *version, Problem *problem);
-/* False, with a problem: there is no such model. */
+/* False, with a problem: there is no such model, or not yet. */
 bool server_model_is_ready(Server *server, Slice model, Slice version, bool *ready, Problem *problem);
 
 /* A copy of a model's name on the stack, for the core. Folders have such names, so they are short. */

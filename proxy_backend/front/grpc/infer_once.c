@@ -2,11 +2,15 @@
 #include "grpc/headers.h"
 #include "grpc/infer.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 
 typedef struct {
     GrpcStream *stream; /* held until it has been answered */
+    Call *call;
+    const InferService *service;
     bool answered;
+    AwaitedBy waiter; /* while its model comes */
     InferReply reply;
 } Once;
 
@@ -71,9 +75,57 @@ static bool begin(GrpcStream *stream, const InferService *service, Call *call, P
     return headers_forward(stream, service->forwarded, call, problem);
 }
 
+static void go_on(AwaitedBy *waiter, Problem *problem);
+
+/* Have a call wait for its model, if that is the problem. */
+static bool waits(Call *call, Problem *problem)
+{
+    Once *once = call->state;
+    once->waiter.go_on = go_on;
+    if (problem->kind != PROBLEM_AWAITED)
+        return false;
+    call_ref(call);
+    bool waits = awaited_wait(call_server(call)->awaited, problem, &once->waiter);
+    if (!waits)
+        call_unref(call);
+    return waits;
+}
+
+/* The end of a call that has not been started. */
+static void give_up(GrpcStream *stream, Problem *problem)
+{
+    if (problem->kind != PROBLEM_NONE)
+        grpc_finish_problem(stream, problem);
+    forget(stream, false);
+    grpc_unref(stream);
+}
+
+/* Whoever calls it has a reference to the call. Should the client have given up before, nobody has cancelled the call. */
+static void start(Call *call)
+{
+    const Once *once = call->state;
+    GrpcStream *stream = once->stream;
+    Problem problem = {0};
+    if ((grpc_is_over(stream) || !begin(stream, once->service, call, &problem) ||
+            !call_start(call, answered, &problem)) &&
+        !waits(call, &problem))
+        give_up(stream, &problem);
+    problem_clear(&problem);
+}
+
+static void go_on(AwaitedBy *waiter, Problem *problem)
+{
+    Once *once = (Once *)((char *)waiter - offsetof(Once, waiter));
+    Call *call = once->call;
+    if (problem->kind == PROBLEM_NONE)
+        start(call);
+    else
+        give_up(once->stream, problem);
+    call_unref(call);
+}
+
 void infer_once(GrpcStream *stream, const InferService *service, Text *message)
 {
-    Problem problem = {0};
     Call *call = calls_take(service->calls);
     if (call == NULL) {
         answer_problem(stream, PROBLEM_UNAVAILABLE, "there is no memory for the request");
@@ -85,15 +137,10 @@ void infer_once(GrpcStream *stream, const InferService *service, Text *message)
     text_clear(message);
     Once *once = call->state;
     once->stream = grpc_ref(stream);
+    once->call = call;
+    once->service = service;
     __atomic_store_n(&stream->service, call_ref(call), __ATOMIC_RELEASE);
-    /* Should the client have given up before, nobody has cancelled the call. */
-    if (grpc_is_over(stream) || !begin(stream, service, call, &problem) || !call_start(call, answered, &problem)) {
-        if (problem.kind != PROBLEM_NONE)
-            grpc_finish_problem(stream, &problem);
-        problem_clear(&problem);
-        forget(stream, false);
-        grpc_unref(stream);
-    }
+    start(call);
     call_unref(call);
 }
 

@@ -2,6 +2,7 @@
 #include "grpc/headers.h"
 #include "grpc/infer.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 
 /* Requests of a stream that are under way at a time: beyond, the client's window closes until half of them have ended. */
@@ -28,6 +29,7 @@ struct Request {
     Call *call;
     InferOptions options;
     bool cancelled;
+    AwaitedBy waiter; /* while its model comes */
 };
 
 static void unref(Requests *requests)
@@ -198,10 +200,60 @@ static Request *begin(GrpcStream *stream, Requests *requests, Call *call)
     return request;
 }
 
+/* A request that has not been started. */
+static void fail(Request *request, const Problem *problem)
+{
+    GrpcStream *stream = request->stream;
+    send_error(stream, request->all, problem->kind, problem_text(problem), request->options.id, NULL);
+    check_unread(stream, request->all);
+    end(request);
+}
+
+static void go_on(AwaitedBy *waiter, Problem *problem);
+
+/* Have a request wait for its model, if that is the problem. */
+static bool waits(Request *request, const Problem *problem)
+{
+    request->waiter.go_on = go_on;
+    if (problem->kind != PROBLEM_AWAITED)
+        return false;
+    call_ref(request->call);
+    bool waits = awaited_wait(call_server(request->call)->awaited, problem, &request->waiter);
+    if (!waits)
+        call_unref(request->call);
+    return waits;
+}
+
+/* Whoever calls it has a reference to the call. */
+static void start(Request *request)
+{
+    const InferService *service = request->all->service;
+    Call *call = request->call;
+    Problem problem = {0};
+    if ((!infer_read(call, service->inputs, &request->options, &problem) ||
+            !headers_forward(request->stream, service->forwarded, call, &problem) ||
+            !call_start(call, answered, &problem)) &&
+        !waits(request, &problem))
+        fail(request, &problem);
+    problem_clear(&problem);
+}
+
+static void go_on(AwaitedBy *waiter, Problem *problem)
+{
+    Request *request = (Request *)((char *)waiter - offsetof(Request, waiter));
+    Call *call = request->call;
+    if (problem->kind == PROBLEM_NONE && grpc_is_over(request->stream))
+        end(request);
+    else if (problem->kind == PROBLEM_NONE)
+        start(request);
+    else
+        fail(request, problem);
+    call_unref(call);
+}
+
 void infer_stream_message(GrpcStream *stream, Text *message)
 {
     Requests *requests = stream->service;
-    Problem problem = {0};
     if (requests == NULL)
         return;
     const InferService *service = requests->service;
@@ -219,13 +271,7 @@ void infer_stream_message(GrpcStream *stream, Text *message)
         call_unref(call);
         return;
     }
-    if (!infer_read(call, service->inputs, &request->options, &problem) ||
-        !headers_forward(stream, service->forwarded, call, &problem) || !call_start(call, answered, &problem)) {
-        send_error(stream, requests, problem.kind, problem_text(&problem), request->options.id, NULL);
-        problem_clear(&problem);
-        check_unread(stream, requests);
-        end(request);
-    }
+    start(request);
     call_unref(call);
 }
 

@@ -2,6 +2,7 @@
 
 #include "grpc/method_handlers.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 
 #define ENTRY(name, path, request, answer, client_streams, server_streams) {path, METHOD_##name, &request, &answer},
@@ -61,6 +62,7 @@ typedef struct {
     Text request, answer;
     Problem problem;
     bool fine;
+    AwaitedBy waiter; /* while its model comes */
 } Run;
 
 static void run_free(Run *run)
@@ -85,9 +87,29 @@ static void handle(Run *run)
         run->fine = problem_no_memory(&run->problem);
 }
 
+static void go_on(AwaitedBy *waiter, Problem *problem);
+
+/* Have a call wait for its model, if that is the problem. */
+static bool waits(Run *run)
+{
+    Problem problem = run->problem;
+    if (run->fine || problem.kind != PROBLEM_AWAITED)
+        return false;
+    run->problem = (Problem){0};
+    run->waiter.go_on = go_on;
+    if (!awaited_wait(run->service->server->awaited, &problem, &run->waiter)) {
+        run->problem = problem;
+        return false;
+    }
+    problem_clear(&problem); /* the call may have been answered by now */
+    return true;
+}
+
 static void answer(Run *run)
 {
     GrpcStream *stream = run->stream;
+    if (waits(run))
+        return;
     if (run->fine) {
         run->part = (struct iovec){run->answer.data, run->answer.size};
         run->message = (Outgoing){.parts = &run->part, .count = run->answer.size > 0, .sent = sent};
@@ -109,6 +131,21 @@ static void job_done(Job *job)
     Run *run = (Run *)job;
     if (job->dropped)
         run->fine = jobs_refuse(&run->problem);
+    answer(run);
+}
+
+static void go_on(AwaitedBy *waiter, Problem *problem)
+{
+    Run *run = (Run *)((char *)waiter - offsetof(Run, waiter));
+    text_clear(&run->answer);
+    if (problem->kind == PROBLEM_NONE) {
+        if (jobs_give(run->service->jobs, &run->job, &run->problem))
+            return;
+    } else {
+        run->problem = *problem;
+        *problem = (Problem){0};
+    }
+    run->fine = false;
     answer(run);
 }
 

@@ -3,6 +3,8 @@
 
 #include "http/connection.h"
 
+#include <stddef.h>
+
 /* ── jobs ─────────────────────────────────────────────────────────────────────────────────────────── */
 
 static void run_job(Job *job)
@@ -11,14 +13,39 @@ static void run_job(Job *job)
     self->done = answer_begin(self->call, &self->problem) && self->work(self->call, &self->problem);
 }
 
+/* The model has come, or not: the job is run anew, or its request is answered. */
+static void go_on(AwaitedBy *waiter, Problem *problem)
+{
+    HttpCall *state = (HttpCall *)((char *)waiter - offsetof(HttpCall, waiter));
+    Call *call = state->job.call;
+    if (problem->kind == PROBLEM_NONE && jobs_give(state->service->settings.jobs, &state->job.job, problem))
+        return;
+    answer_problem(call, problem);
+    call_unref(call);
+}
+
+static bool job_waits(HttpJob *job, Problem *problem)
+{
+    HttpCall *state = http_call(job->call);
+    job->problem = (Problem){0};
+    state->waiter.go_on = go_on;
+    if (problem->kind != PROBLEM_AWAITED ||
+        !awaited_wait(state->service->settings.server->awaited, problem, &state->waiter))
+        return false;
+    problem_clear(problem); /* the call may have been answered by now */
+    return true;
+}
+
 static void end_job(Job *job)
 {
-    const HttpJob *self = (HttpJob *)job;
+    HttpJob *self = (HttpJob *)job;
     Call *call = self->call;
     Problem problem = {0};
     bool done = job->dropped ? jobs_refuse(&problem) : self->done;
     if (!job->dropped)
         problem = self->problem;
+    if (!done && job_waits(self, &problem))
+        return;
     if (!done)
         answer_problem(call, &problem);
     else if (!self->answers_itself)
@@ -89,7 +116,8 @@ bool http_handle_model_ready(HttpRequest *request, Problem *problem)
     bool ready = false;
     if (!server_model_is_ready(request->service->settings.server, request->name, request->version, &ready, problem) ||
         !ready)
-        return problem_set(problem, PROBLEM_INVALID, "Model version not ready");
+        return problem->kind == PROBLEM_AWAITED ? false
+                                                : problem_set(problem, PROBLEM_INVALID, "Model version not ready");
     return answer_health(request->call, true);
 }
 

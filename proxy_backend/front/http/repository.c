@@ -223,6 +223,28 @@ bool http_handle_drain(HttpRequest *request, Problem *problem)
     return true;
 }
 
+/* POST /admin/forget {"model": "m"}: it is not kept any more; whoever waits for it is answered. */
+bool http_handle_forget(HttpRequest *request, Problem *problem)
+{
+    Json json;
+    Text scratch = {0}, model = {0};
+    Slice key;
+    if (read_object(request->body, request->limits, &json, problem)) {
+        while (json_member(&json, &scratch, &key))
+            if (!(slice_is(key, "model") ? json_string_to(&json, &model) : json_skip(&json)))
+                break;
+        if (!json_end(&json))
+            json_problem(&json, parsing, problem);
+    }
+    awaited_settled(request->service->settings.server->awaited, text_slice(&model));
+    text_free(&scratch);
+    text_free(&model);
+    if (problem->kind != PROBLEM_NONE)
+        return false;
+    answer_text(request->call, 200, TYPE_JSON, SLICE(""));
+    return true;
+}
+
 /* POST /admin/ready {"ready": false}: whether it may say that it is ready. */
 bool http_handle_hold(HttpRequest *request, Problem *problem)
 {

@@ -78,6 +78,9 @@ typedef struct {
     bool later; /* with 503: the text says that the same may be asked again later */
     HttpLate late;
     HttpJob job;
+    size_t head_size; /* of the request */
+    bool is_expanded; /* its body is no longer compressed */
+    AwaitedBy waiter; /* while its model comes */
 } HttpCall;
 
 /* A whole request. It stays as long as the handler runs; what is needed later has to be copied. */
@@ -146,6 +149,9 @@ bool base64_decode(char *text, size_t size, size_t *decoded);
 /* Hand the headers on that the model, or a trace, is to have; those of the model are text. */
 bool call_take_headers(HttpRequest *request, Problem *problem);
 
+/* Have a request run anew when its model has come. False: it is to be answered with the problem. Any thread. (start.c) */
+bool request_waits(Call *call, Problem *problem);
+
 /* ── handlers ─────────────────────────────────────────────────────────────────────────────────────────── */
 
 HttpHandler http_handle_infer, http_handle_generate, http_handle_generate_stream;
@@ -155,7 +161,7 @@ HttpHandler http_handle_index, http_handle_load, http_handle_unload;
 HttpHandler http_handle_log_read, http_handle_log_change, http_handle_trace_read, http_handle_trace_change;
 HttpHandler http_handle_region_status, http_handle_region_register, http_handle_region_unregister;
 HttpHandler http_handle_gpu_status, http_handle_gpu_register, http_handle_gpu_unregister;
-HttpHandler http_handle_drain, http_handle_hold;
+HttpHandler http_handle_drain, http_handle_forget, http_handle_hold;
 
 /* A copy of a text that stays as long as the call; false: there is no memory. */
 bool http_keep(Call *call, Slice text, Slice *copy, Problem *problem);

@@ -59,6 +59,7 @@ static const Pattern metrics_patterns[] = {
 
 static const Pattern admin_patterns[] = {
     {{"admin", "drain"}, API_OTHER, NULL, http_handle_drain},
+    {{"admin", "forget"}, API_OTHER, NULL, http_handle_forget},
     {{"admin", "ready"}, API_OTHER, NULL, http_handle_hold},
 };
 
@@ -185,7 +186,8 @@ void request_run(HttpRequest *request)
     request->name = route.name;
     request->version = route.version;
     request->repository = route.repository;
-    if (!request_is_allowed(request, route.api, &problem) || !handler(request, &problem))
+    if ((!request_is_allowed(request, route.api, &problem) || !handler(request, &problem)) &&
+        !request_waits(request->call, &problem))
         answer_problem(request->call, &problem);
 }
 

@@ -3,6 +3,8 @@
 
 #include "http1/encoding.h"
 
+#include <stddef.h>
+
 enum {
     LONG_JSON = 256 << 10, /* bytes; a loop reads them in two milliseconds */
     LONG_BODY = 8 << 20, /* of tensors, whose strings are looked through */
@@ -18,6 +20,7 @@ static void begin_answer(Connection *connection, HttpConnection *http, const Htt
     state->keep_alive = head->keep_alive;
     state->is_head = head->method == HTTP_HEAD;
     state->is_old = head->minor == 0;
+    state->head_size = http->head_size;
     pthread_mutex_lock(&http->lock);
     http->busy = true;
     http->missed = http->pending.size > 0 || connection_has_unread(connection);
@@ -38,6 +41,7 @@ static bool expand(Call *call, size_t head_size, Compression compression, Proble
     }
     text_free(&call->body);
     call->body = expanded;
+    http_call(call)->is_expanded = true;
     return true;
 }
 
@@ -50,7 +54,7 @@ static void answer(Call *call, HttpHead *head, Target *target, size_t head_size)
     Problem problem = {0};
     Compression compression;
     bool known = encoding_of_request(head, &compression, &problem);
-    if (known && compression != COMPRESSION_NONE)
+    if (known && compression != COMPRESSION_NONE && !state->is_expanded)
         known = expand(call, head_size, compression, &problem) &&
             http_read_head(head, (Slice){call->body.data, head_size}, &limits, &problem);
     if (!known || !target_read(target, head->path, &problem)) {
@@ -121,6 +125,27 @@ static void give_to_thread(Call *call, size_t head_size)
     state->late = (HttpLate){{.run = begin_late, .done = answer_late}, call, head_size};
     if (!jobs_give(is_admin ? settings->jobs : settings->readers, &state->late.job, &problem))
         answer_problem(call, &problem);
+}
+
+static void go_on(AwaitedBy *waiter, Problem *problem)
+{
+    HttpCall *state = (HttpCall *)((char *)waiter - offsetof(HttpCall, waiter));
+    if (problem->kind == PROBLEM_NONE)
+        give_to_thread(state->late.call, state->head_size);
+    else
+        answer_problem(state->late.call, problem);
+}
+
+bool request_waits(Call *call, Problem *problem)
+{
+    HttpCall *state = http_call(call);
+    state->late.call = call;
+    state->waiter.go_on = go_on;
+    if (problem->kind != PROBLEM_AWAITED ||
+        !awaited_wait(state->service->settings.server->awaited, problem, &state->waiter))
+        return false;
+    problem_clear(problem); /* the call may have been answered by now */
+    return true;
 }
 
 void request_start(Connection *connection, HttpConnection *http, HttpLoop *loop)

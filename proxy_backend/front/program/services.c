@@ -199,6 +199,10 @@ static bool start(Services *services, void (*drain)(void *user), Problem *proble
         return false;
     log_through(log_by_core);
     server_hold(services->server, settings->held);
+    AwaitedSettings awaited = settings->awaited; /* the names stay */
+    services->server->awaited = awaited.count ? awaited_new(&awaited, problem) : NULL;
+    if (awaited.count && services->server->awaited == NULL)
+        return false;
     services->shared_memory = shared_memory_new(problem);
     services->tracing = services->shared_memory ? tracing_new(services->server, problem) : NULL;
     services->jobs = services->tracing ? jobs_new(JOB_THREADS, JOBS_WAITING, problem) : NULL;

@@ -232,6 +232,30 @@ static bool read_sagemaker(Source *source, void *to)
     return read_members(source, members, sizeof members / sizeof *members, to);
 }
 
+static bool read_names(Source *source, void *to)
+{
+    AwaitedSettings *awaited = to;
+    if (!json_array(&source->json))
+        return false;
+    while (json_element(&source->json)) {
+        char **name = grow(&awaited->names, &awaited->count, sizeof *name);
+        if (name == NULL || !read_string(source, name))
+            return false;
+    }
+    return true;
+}
+
+static bool read_awaited(Source *source, void *to)
+{
+    static const Member members[] = {
+        {"names", read_names, 0},
+        {"fd", read_fd, offsetof(AwaitedSettings, fd)},
+        {"wait_s", read_unsigned, offsetof(AwaitedSettings, wait_s)},
+        {"most", read_unsigned, offsetof(AwaitedSettings, most)},
+    };
+    return read_members(source, members, sizeof members / sizeof *members, to);
+}
+
 static const Member document[] = {
     {"core", read_string, offsetof(Settings, core)},
     {"libraries", read_libraries, 0},
@@ -245,6 +269,7 @@ static const Member document[] = {
     {"sagemaker", read_sagemaker, 0},
     {"held", read_bool, offsetof(Settings, held)},
     {"waiting", read_bool, offsetof(Settings, waiting)},
+    {"awaited", read_awaited, offsetof(Settings, awaited)},
     {"ready_fd", read_fd, offsetof(Settings, ready_fd)},
 };
 
@@ -252,7 +277,7 @@ bool settings_parse(Slice text, Settings *settings, Problem *problem)
 {
     const JsonLimits limits = {.depth = 16, .values = 1 << 20, .string_bytes = DOCUMENT_MOST};
     Source source = {.json = json_read(text, &limits), .problem = problem, .at = "the document"};
-    *settings = (Settings){.loops = 1, .limits = limits_default(), .ready_fd = -1};
+    *settings = (Settings){.loops = 1, .limits = limits_default(), .awaited.fd = -1, .ready_fd = -1};
     bool good = read_members(&source, document, sizeof document / sizeof *document, settings);
     text_free(&source.scratch);
     if (json_failed(&source.json) || (good && !json_end(&source.json)))

@@ -12,6 +12,7 @@
  *      "sagemaker": {"model": "name", "folder": "/path"},
  *      "held": true,                                                it says that it is not ready, until the dispatcher says otherwise
  *      "waiting": true,                                             clients' connections are accepted from SIGUSR1 on only
+ *      "awaited": {"names": ["name", ...], "fd": 9, "wait_s": 60, "most": 1000},  models that the core gets when they are asked for, see awaited.h
  *      "ready_fd": 7}                                               it gets a byte when connections are accepted
  *
  * Protocols are http, grpc, metrics, admin, sagemaker and vertex_ai. All but "core" may be missing or null.
@@ -19,6 +20,7 @@
 #ifndef PYTRITON_FRONT_SETTINGS_H
 #define PYTRITON_FRONT_SETTINGS_H
 
+#include "core/awaited.h"
 #include "core/options.h"
 #include "net/limits.h"
 #include "net/tls.h"
@@ -54,6 +56,7 @@ typedef struct {
     const char *http_forward, *grpc_forward;
     const char *vertex_health, *vertex_predict, *vertex_model, *sagemaker_model, *sagemaker_folder;
     bool held, waiting;
+    AwaitedSettings awaited;
     int ready_fd; /* -1: nobody wants to know */
 } Settings;
 

@@ -142,3 +142,18 @@ char *chain_stuck(
     buffer_free(&question);
     return text;
 }
+
+bool chain_comes(const CallMessage *call, const char *endpoint)
+{
+    Buffer question = {0}, reply = {0};
+    Reader ready;
+    put_message(&question, ASK_READINESS_NAME, ASK_READINESS_FIELDS);
+    put_string(&question, ASK_READINESS_name);
+    put_text(&question, call->model.start, call->model.size);
+    put_text_field(&question, ASK_READINESS_version, "");
+    bool comes = ask(endpoint, &question, &reply, READINESS_NAME) && reply_find(&reply, READINESS_ready, &ready) &&
+        get_bool(&ready);
+    buffer_free(&question);
+    buffer_free(&reply);
+    return comes;
+}

@@ -88,6 +88,14 @@ static CallError make(Calls *calls, Call *call, const CallMessage *message)
     TRITONSERVER_InferenceRequest *request = NULL;
     CallError error =
         request_make(calls->server, calls->connection, message, call->model, call->flow, &request, &call->inputs);
+    if (error.text && strcmp(error.code, "NOT_FOUND") == 0 && chain_comes(message, calls->endpoint)) {
+        free(error.text);
+        if (request)
+            failed(TRITONSERVER_InferenceRequestDelete(request));
+        request = NULL;
+        error =
+            request_make(calls->server, calls->connection, message, call->model, call->flow, &request, &call->inputs);
+    }
     call->request = request;
     return error.text ? error : call_start(call);
 }

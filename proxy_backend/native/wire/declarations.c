@@ -322,6 +322,17 @@ static const Field Verdict_fields[] = {
 };
 static const Declared Verdict = {"Verdict", true, 4, Verdict_fields};
 
+static const Field AskReadiness_fields[] = {
+    {"name", true, {.kind = SHAPE_TEXT}},
+    {"version", false, {.kind = SHAPE_TEXT}},
+};
+static const Declared AskReadiness = {"AskReadiness", true, 2, AskReadiness_fields};
+
+static const Field Readiness_fields[] = {
+    {"ready", true, {.kind = SHAPE_BOOL}},
+};
+static const Declared Readiness = {"Readiness", true, 1, Readiness_fields};
+
 static const Field Failure_fields[] = {
     {"kind", true, {.kind = SHAPE_TEXT}},
     {"text", true, {.kind = SHAPE_TEXT}},
@@ -339,5 +350,6 @@ const Declared *const call_messages[] = {
 };
 
 const Declared *const control_messages[] = {
-    &Attach, &Attached, &LaneLost, &BatchOverdue, &MayCall, &CallsWait, &StuckCalls, &Detach, &Verdict, &Failure, NULL
+    &Attach, &Attached, &LaneLost, &BatchOverdue, &MayCall, &CallsWait, &StuckCalls, &Detach, &Verdict,
+    &AskReadiness, &Readiness, &Failure, NULL
 };

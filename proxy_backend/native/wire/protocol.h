@@ -241,6 +241,15 @@ enum { VERDICT_FIELDS = 4 };
 #define VERDICT_text "text"
 #define VERDICT_wait_s "wait_s"
 #define VERDICT_whole "whole"
+/* Ask whether a model is ready, any version of it without one. Answered with Readiness. */
+#define ASK_READINESS_NAME "AskReadiness"
+enum { ASK_READINESS_FIELDS = 2 };
+#define ASK_READINESS_name "name"
+#define ASK_READINESS_version "version"
+/* Answer to AskReadiness. */
+#define READINESS_NAME "Readiness"
+enum { READINESS_FIELDS = 1 };
+#define READINESS_ready "ready"
 /* The request could not be carried out. `kind` is one of `errors.ErrorKind`. */
 #define FAILURE_NAME "Failure"
 enum { FAILURE_FIELDS = 3 };

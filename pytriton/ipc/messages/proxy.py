@@ -7,6 +7,7 @@ from typing import Literal, Optional, Union
 import msgspec
 
 from pytriton.ipc.messages.base import PROTOCOL, Message
+from pytriton.ipc.messages.python_model import AskReadiness, Readiness
 
 
 class Attach(Message, frozen=True):
@@ -145,4 +146,6 @@ WithProxy = Union[
     StuckCalls,
     Detach,
     Verdict,
+    AskReadiness,
+    Readiness,
 ]

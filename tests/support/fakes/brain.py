@@ -33,6 +33,7 @@ from pytriton.ipc.files.rundir import RuntimeDir
 from support.fakes.fake_clients import Client, Request
 from support.fakes.fake_processes import FakeProcesses
 from support.fakes.fake_worker import FakeWorker
+from support.fakes.triton.fake_front import FakeFront
 from support.fakes.triton.fake_server import SERVER_PID, FakeServer
 from support.fakes.virtual_time import VirtualLoop
 
@@ -87,6 +88,7 @@ class Brain:
 
     Args:
         folder: for its runtime directory and its state directory; the next one in it restores what this one kept
+        awaits: requests can wait for models that tritonserver does not have yet
         usual_plan: what becomes of workers: "serves", "fails", "crashes", "hangs" (it loads for ever), "silent"
         settings: of the daemon
 
@@ -98,7 +100,10 @@ class Brain:
     control: FakeControlServer
     server: FakeServer
 
-    def __init__(self, folder: Path, *, usual_plan: str = "serves", **settings: Any) -> None:
+    def __init__(
+        self, folder: Path, *, usual_plan: str = "serves", awaits: bool = False, **settings: Any
+    ) -> None:
+        self.front = FakeFront(awaits=awaits)
         self.loop = VirtualLoop()
         asyncio.set_event_loop(self.loop)
         self.processes = FakeProcesses()
@@ -133,7 +138,7 @@ class Brain:
         for name, value in {
             "TritonServer": self._make_server,
             "ControlServer": self._make_control,
-            "_front": lambda config, place: None,
+            "_front": lambda config, place: self.front,
             "KillOnDeath": lambda regions: SimpleNamespace(close=lambda: None),
             "lay_out_backends": lambda runtime, path, is_taken_over: backends,
             "lay_out_library": lambda rundir: folder,

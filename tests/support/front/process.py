@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,7 @@ class FrontProcess:
 
     process: subprocess.Popen[bytes]
     http: tuple[str, int]
+    admin: tuple[str, int] = ("", 0)
 
     def connect(self) -> socket.socket:
         """Connect to its port of HTTP."""
@@ -55,25 +56,32 @@ def running(
     limits: Mapping[str, float] | None = None,
     *,
     protocol: str = "http",
+    descriptors: Sequence[int] = (),
     **more: object,
 ) -> Iterator[FrontProcess]:
-    """Start it with such limits, for that protocol, and `more` of its settings.
+    """Start it with such limits, for that protocol, with descriptors, and `more` of its settings.
 
     It has to end in order, and without a word of the sanitizers.
     """
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_server(("127.0.0.1", 0)) as admin,
+    ):
         settings, told = os.pipe()
         heard, ready = os.pipe()
         document = {
             "core": str(made.core),
-            "listen": [{"fd": listener.fileno(), "protocol": protocol}],
+            "listen": [
+                {"fd": listener.fileno(), "protocol": protocol},
+                {"fd": admin.fileno(), "protocol": "admin"},
+            ],
             "limits": dict(limits or {}),
             "ready_fd": ready,
             **more,
         }
         process = subprocess.Popen(
             [made.program, f"--settings={settings}"],
-            pass_fds=(settings, ready, listener.fileno()),
+            pass_fds=(settings, ready, listener.fileno(), admin.fileno(), *descriptors),
             stderr=subprocess.PIPE,
         )
         for descriptor in (settings, ready):
@@ -83,7 +91,7 @@ def running(
         with open(heard, "rb") as source:
             assert source.read(1), process.communicate()[1].decode()
         try:
-            yield FrontProcess(process, listener.getsockname())
+            yield FrontProcess(process, listener.getsockname(), admin.getsockname())
         finally:
             process.terminate()
             said = process.communicate(timeout=60)[1].decode()

@@ -2,7 +2,7 @@
  *
  * echo: in ServerInferAsync itself. thread: in a thread. early: the request is released before it is answered. many: so many answers as
  * parameter "answers" says, and then that it was all. racing: from several threads at once. held: when it has been cancelled. refused: not
- * at all. huge: wants more memory than there is. failing: an error. odd: texts that are no UTF-8. short: fewer bytes than its shape says.
+ * at all. coming: as echo, once it has been loaded. huge: wants more memory than there is. failing: an error. odd: texts that are no UTF-8. short: fewer bytes than its shape says.
  */
 #include "fake_core.h"
 
@@ -45,8 +45,12 @@ TRITONSERVER_Error *TRITONSERVER_LogMessage(int level, const char *file, const i
     return NULL;
 }
 
+static bool has_come; /* the model "coming" */
+
 static bool is_model(const char *model)
 {
+    if (strcmp(model, "coming") == 0)
+        return __atomic_load_n(&has_come, __ATOMIC_ACQUIRE);
     static const char *const models[] = {
         "echo", "thread", "early", "many", "racing", "held", "refused", "huge", "failing", "odd", "short"};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
@@ -73,6 +77,40 @@ TRITONSERVER_Error *TRITONSERVER_ServerModelBatchProperties(
     (void)version;
     (void)unused;
     *flags = strcmp(model, "echo") == 0 ? BATCH_FIRST_DIM : 1;
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONSERVER_ServerModelIsReady(
+    TRITONSERVER_Server *server, const char *model, int64_t version, bool *ready)
+{
+    (void)server;
+    *ready = is_model(model) && version <= 1;
+    return NULL;
+}
+
+/* Nothing is said of a model that is there. */
+TRITONSERVER_Error *TRITONSERVER_ServerModelMetadata(
+    TRITONSERVER_Server *server, const char *model, int64_t version, TRITONSERVER_Message **message)
+{
+    (void)server;
+    (void)version;
+    *message = NULL;
+    return is_model(model) ? NULL : TRITONSERVER_ErrorNew(TRITON_ERROR_NOT_FOUND, "Request for unknown model");
+}
+
+TRITONSERVER_Error *TRITONSERVER_MessageSerializeToJson(TRITONSERVER_Message *message, const char **base, size_t *size)
+{
+    (void)message;
+    *base = "{}";
+    *size = 2;
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONSERVER_ServerLoadModel(TRITONSERVER_Server *server, const char *model)
+{
+    (void)server;
+    if (strcmp(model, "coming") == 0)
+        __atomic_store_n(&has_come, true, __ATOMIC_RELEASE);
     return NULL;
 }
 

@@ -1,0 +1,243 @@
+#define _GNU_SOURCE
+#include "core/awaited.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+typedef enum { ABSENT, TOLD, SETTLED } State;
+
+struct Awaited {
+    char **names; /* sorted */
+    State *states; /* of each; guarded by the lock, as all that follows but `left` */
+    size_t count;
+    size_t left; /* how many are not settled */
+    int fd;
+    uint64_t wait_ms, most;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    AwaitedBy *first, **last; /* in the order of their ends */
+    size_t waiting;
+    pthread_t thread; /* has waiters go on; it comes with the first of them */
+    bool runs, ends;
+};
+
+static int by_name(const void *one, const void *other)
+{
+    return strcmp(*(char *const *)one, *(char *const *)other);
+}
+
+Awaited *awaited_new(AwaitedSettings *settings, Problem *problem)
+{
+    pthread_condattr_t attributes;
+    Awaited *awaited = calloc(1, sizeof *awaited);
+    State *states = calloc(settings->count + 1, sizeof *states);
+    if (awaited == NULL || states == NULL || pthread_condattr_init(&attributes) != 0) {
+        free(awaited);
+        free(states);
+        problem_no_memory(problem);
+        return NULL;
+    }
+    if (settings->count)
+        qsort(settings->names, settings->count, sizeof *settings->names, by_name);
+    *awaited = (Awaited){.names = settings->names,
+        .states = states,
+        .count = settings->count,
+        .left = settings->count,
+        .fd = settings->fd,
+        .wait_ms = settings->wait_s * 1000,
+        .most = settings->most};
+    awaited->last = &awaited->first;
+    pthread_mutex_init(&awaited->lock, NULL);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&awaited->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    return awaited;
+}
+
+/* Which of them that is; `count`: none. */
+static size_t find(const Awaited *awaited, Slice model)
+{
+    size_t first = 0, end = awaited->count;
+    while (first < end) {
+        size_t middle = first + (end - first) / 2;
+        const char *name = awaited->names[middle];
+        size_t size = strlen(name);
+        int order = memcmp(name, model.start, size < model.size ? size : model.size);
+        if (order == 0 && size == model.size)
+            return middle;
+        if (order < 0 || (order == 0 && size < model.size))
+            first = middle + 1;
+        else
+            end = middle;
+    }
+    return awaited->count;
+}
+
+/* ── those that wait ──────────────────────────────────────────────────────────────────────────────── */
+
+static bool say_later(const Awaited *awaited, size_t model, ProblemKind kind, Problem *problem)
+{
+    problem_set(problem, kind, "model '%s' is not loaded yet: try again later", awaited->names[model]);
+    problem->awaited = model;
+    return true;
+}
+
+/* Take the next one off the list that has waited to its end. With the lock held. */
+static AwaitedBy *take_due(Awaited *awaited, uint64_t now_ms)
+{
+    for (AwaitedBy **at = &awaited->first; *at; at = &(*at)->next) {
+        AwaitedBy *waiter = *at;
+        if (awaited->states[waiter->model] != SETTLED && waiter->until_ms > now_ms && !awaited->ends)
+            continue;
+        *at = waiter->next;
+        if (waiter->next == NULL)
+            awaited->last = at;
+        awaited->waiting--;
+        return waiter;
+    }
+    return NULL;
+}
+
+/* With the lock held, which is not while the waiter goes on. */
+static void go_on(Awaited *awaited, AwaitedBy *waiter)
+{
+    bool came = awaited->states[waiter->model] == SETTLED && !awaited->ends;
+    Problem problem = {0};
+    pthread_mutex_unlock(&awaited->lock);
+    if (!came)
+        say_later(awaited, waiter->model, PROBLEM_UNAVAILABLE, &problem);
+    waiter->go_on(waiter, &problem);
+    problem_clear(&problem);
+    pthread_mutex_lock(&awaited->lock);
+}
+
+/* With the lock held: until something has changed, or somebody has waited for long enough. */
+static void rest(Awaited *awaited)
+{
+    if (awaited->first == NULL) {
+        pthread_cond_wait(&awaited->changed, &awaited->lock);
+        return;
+    }
+    uint64_t until_ms = awaited->first->until_ms;
+    struct timespec until = {(time_t)(until_ms / 1000), (long)(until_ms % 1000) * 1000000};
+    pthread_cond_timedwait(&awaited->changed, &awaited->lock, &until);
+}
+
+static void *have_them_go_on(void *argument)
+{
+    Awaited *awaited = argument;
+    pthread_mutex_lock(&awaited->lock);
+    for (;;) {
+        AwaitedBy *waiter = take_due(awaited, clock_ms());
+        if (waiter)
+            go_on(awaited, waiter);
+        else if (awaited->ends)
+            break;
+        else
+            rest(awaited);
+    }
+    pthread_mutex_unlock(&awaited->lock);
+    return NULL;
+}
+
+bool awaited_wait(Awaited *awaited, const Problem *problem, AwaitedBy *waiter)
+{
+    pthread_mutex_lock(&awaited->lock);
+    bool may = !awaited->ends && awaited->waiting < awaited->most;
+    if (may && !awaited->runs)
+        may = awaited->runs = pthread_create(&awaited->thread, NULL, have_them_go_on, awaited) == 0;
+    if (may) {
+        waiter->next = NULL;
+        waiter->model = problem->awaited;
+        waiter->until_ms = clock_ms() + awaited->wait_ms;
+        *awaited->last = waiter;
+        awaited->last = &waiter->next;
+        awaited->waiting++;
+        pthread_cond_signal(&awaited->changed);
+    }
+    pthread_mutex_unlock(&awaited->lock);
+    return may;
+}
+
+void awaited_end(Awaited *awaited)
+{
+    if (awaited == NULL)
+        return;
+    pthread_mutex_lock(&awaited->lock);
+    awaited->ends = true;
+    bool runs = awaited->runs;
+    awaited->runs = false;
+    pthread_cond_signal(&awaited->changed);
+    pthread_mutex_unlock(&awaited->lock);
+    if (runs)
+        pthread_join(awaited->thread, NULL);
+}
+
+void awaited_free(Awaited *awaited)
+{
+    if (awaited == NULL)
+        return;
+    awaited_end(awaited);
+    pthread_cond_destroy(&awaited->changed);
+    pthread_mutex_destroy(&awaited->lock);
+    free(awaited->states);
+    free(awaited);
+}
+
+/* ── models ───────────────────────────────────────────────────────────────────────────────────────── */
+
+/* A line is written as a whole, or not at all. */
+static bool tell(const Awaited *awaited, const char *name)
+{
+    char line[PIPE_BUF];
+    size_t size = strlen(name);
+    if (size + 1 > sizeof line)
+        return false;
+    memcpy(line, name, size);
+    line[size] = '\n';
+    ssize_t written;
+    do {
+        written = write(awaited->fd, line, size + 1);
+    } while (written < 0 && errno == EINTR);
+    if (written < 0)
+        log_warning("the dispatcher is not told that model '%s' is asked for: %s", name, strerror(errno));
+    return written > 0;
+}
+
+bool awaited_asked(Awaited *awaited, Slice model, Problem *problem)
+{
+    if (awaited == NULL || model.size == 0 || __atomic_load_n(&awaited->left, __ATOMIC_RELAXED) == 0)
+        return false;
+    size_t found = find(awaited, model);
+    if (found == awaited->count)
+        return false;
+    pthread_mutex_lock(&awaited->lock);
+    State state = awaited->states[found];
+    if (state == ABSENT && tell(awaited, awaited->names[found]))
+        state = awaited->states[found] = TOLD;
+    pthread_mutex_unlock(&awaited->lock);
+    return state != SETTLED &&
+        say_later(awaited, found, state == TOLD ? PROBLEM_AWAITED : PROBLEM_UNAVAILABLE, problem);
+}
+
+void awaited_settled(Awaited *awaited, Slice model)
+{
+    if (awaited == NULL || model.size == 0)
+        return;
+    size_t found = find(awaited, model);
+    if (found == awaited->count)
+        return;
+    pthread_mutex_lock(&awaited->lock);
+    if (awaited->states[found] != SETTLED) {
+        awaited->states[found] = SETTLED;
+        __atomic_sub_fetch(&awaited->left, 1, __ATOMIC_RELAXED);
+        pthread_cond_signal(&awaited->changed);
+    }
+    pthread_mutex_unlock(&awaited->lock);
+}

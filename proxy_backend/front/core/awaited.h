@@ -1,0 +1,48 @@
+/* Models that the dispatcher keeps, and that the core does not have before somebody asks for one. Whoever does may wait: the dispatcher is told, on a
+ * pipe, a line with the name, and has the core load it.
+ *
+ *     asked for ──▶ told ──▶ the core has loaded it, or it is no longer kept: settled, for good
+ *
+ * Any thread may call any of these.
+ */
+#ifndef PYTRITON_FRONT_AWAITED_H
+#define PYTRITON_FRONT_AWAITED_H
+
+#include "base/problem.h"
+
+#include <stddef.h>
+
+typedef struct Awaited Awaited;
+
+/* Whoever waits for a model. It lies in what waits, and is that one's again when `go_on` is called, once. */
+typedef struct AwaitedBy {
+    struct AwaitedBy *next; /* awaited.c's, as the next two */
+    size_t model;
+    uint64_t until_ms;
+    /* Ask again, in a thread that others wait for; or the model has not come in time, or the server ends, and that is the problem. */
+    void (*go_on)(struct AwaitedBy *waiter, Problem *problem);
+} AwaitedBy;
+
+/* What the dispatcher says: the names, where it reads (-1: nowhere), how long somebody waits, and how many do at most. */
+typedef struct {
+    char **names;
+    size_t count;
+    int fd;
+    uint64_t wait_s, most;
+} AwaitedSettings;
+
+/* It takes the names' order away. NULL: a problem. */
+Awaited *awaited_new(AwaitedSettings *settings, Problem *problem);
+/* Have all who wait go on without their model, and nobody wait any more. `awaited` may be NULL, as in all that follows. */
+void awaited_end(Awaited *awaited);
+void awaited_free(Awaited *awaited);
+
+/* The core does not have a model. True: it is one of these, and the dispatcher knows that it is asked for; the problem says so (PROBLEM_AWAITED, or
+ * PROBLEM_UNAVAILABLE where nobody can wait). Any other problem is replaced. */
+bool awaited_asked(Awaited *awaited, Slice model, Problem *problem);
+/* Wait, after that. False: too many do, or the server ends. */
+bool awaited_wait(Awaited *awaited, const Problem *problem, AwaitedBy *waiter);
+/* The core has a model, or it is not kept any more. */
+void awaited_settled(Awaited *awaited, Slice model);
+
+#endif
