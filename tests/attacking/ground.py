@@ -75,8 +75,9 @@ class Row:
 class Ground:
     """A daemon with the native front, and three models."""
 
-    def __init__(self, daemon: RunningDaemon) -> None:
+    def __init__(self, daemon: RunningDaemon, shortest_limit_s: float) -> None:
         self.daemon = daemon
+        self._shortest_limit_s = shortest_limit_s
         config = ModelConfig(max_batch_size=8)
         register = daemon.client.register
         register(_echo, "echo", _X, _Y, config, progress=False)
@@ -94,7 +95,7 @@ class Ground:
         before = self.holding()
         tally = Tally()
         begun = time.monotonic()
-        with watching(self.place.http) as seen:
+        with watching(self.place.http, self._shortest_limit_s) as seen:
             kind.run(self.place, count, tally)
         seconds = time.monotonic() - begun
         problems = []
@@ -182,6 +183,7 @@ def _address(text: str) -> tuple[str, int]:
 @contextlib.contextmanager
 def attacked_ground(**limits: float) -> Iterator[Ground]:
     """Yield a running daemon; in the end it has to go in order."""
-    pairs = tuple(f"{name}={value}" for name, value in {**_LIMITS, **limits}.items())
+    given = {**_LIMITS, **limits}
+    pairs = tuple(f"{name}={value}" for name, value in given.items())
     with RunningDaemon.start(front="native", front_limit=pairs) as daemon:
-        yield Ground(daemon)
+        yield Ground(daemon, min(given.values()))

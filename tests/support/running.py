@@ -50,6 +50,17 @@ def eventually(
         time.sleep(0.02)
 
 
+def halt(pid: int) -> None:
+    """Stop a process (SIGSTOP), and return when none of its threads does anything any more."""
+    os.kill(pid, signal.SIGSTOP)
+
+    def stands_still() -> bool:
+        states = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/status")]
+        return all("\nState:\tT " in state for state in states)
+
+    eventually(stands_still, f"process {pid} stands still")
+
+
 #: Of a worker that takes its time to start, or a server to answer, no test may see more than that, unless it
 #: asks for it.
 _PATIENT = {

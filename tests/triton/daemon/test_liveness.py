@@ -15,7 +15,7 @@ import psutil
 import pytest
 from geventhttpclient.response import HTTPConnectionClosed
 from support.models.inference import PROTOCOLS, Array, Inference
-from support.running import FRONT, RunningDaemon, eventually
+from support.running import FRONT, RunningDaemon, eventually, halt
 from tritonclient.utils import InferenceServerException
 
 from pytriton.decorators import batch
@@ -79,7 +79,7 @@ def test_a_hanging_server_is_started_again_and_workers_keep_their_models(
     before = daemon.client.status()
     pid = _server_pid(daemon)
     addresses = {protocol: getattr(daemon, protocol) for protocol in PROTOCOLS}
-    os.kill(pid, signal.SIGSTOP)
+    halt(pid)
     with ThreadPoolExecutor(4) as threads:
         asked = [threads.submit(_infer, addresses[protocol], protocol) for protocol in PROTOCOLS]
         for one in asked:
@@ -128,7 +128,7 @@ def test_without_the_probe_a_request_ends_by_its_own_timeout(tmp_path: Path) -> 
     with RunningDaemon.start(server_probe_interval_s=0, server_probe_timeout_s=0.1) as daemon:
         _register(daemon, tmp_path)
         pid, address = _server_pid(daemon), daemon.grpc
-        os.kill(pid, signal.SIGSTOP)
+        halt(pid)
         with pytest.raises(InferenceServerException, match="Deadline Exceeded"):
             _infer(address, "grpc", client_timeout=1.0)
         os.kill(pid, signal.SIGCONT)
@@ -177,7 +177,7 @@ def test_what_a_server_has_taken_along_is_unregistered(
     """It was asked to unload the model, and ended instead."""
     _register(daemon, tmp_path)
     pid = _server_pid(daemon)
-    os.kill(pid, signal.SIGSTOP)
+    halt(pid)
     daemon.client.unregister("model")
     assert daemon.client.models() == []
     eventually(lambda: _serves_anew(daemon, pid), "it is up again")
@@ -187,6 +187,6 @@ def test_what_a_server_has_taken_along_is_unregistered(
 
 def test_a_stop_does_not_wait_for_a_hanging_server(daemon: RunningDaemon, tmp_path: Path) -> None:
     _register(daemon, tmp_path)
-    os.kill(_server_pid(daemon), signal.SIGSTOP)
+    halt(_server_pid(daemon))
     assert daemon.stop() == ExitCode.OK
     assert "batches still run after the grace period" not in daemon.said()

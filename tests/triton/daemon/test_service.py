@@ -20,7 +20,7 @@ import numpy as np
 import psutil
 import pytest
 from support.models.inference import Inference
-from support.running import ANSWER_S, AS_SHIPPED, RunningDaemon, eventually
+from support.running import ANSWER_S, AS_SHIPPED, RunningDaemon, eventually, halt
 from tritonclient.utils import InferenceServerException
 
 from pytriton.daemon import connect
@@ -129,9 +129,7 @@ def test_readiness_signs_of_life_and_the_end_are_told(manager: Manager) -> None:
 
         manager.until("WATCHDOG")
         manager.until("WATCHDOG")
-        daemon.process.send_signal(signal.SIGSTOP)
-        stopped = psutil.Process(daemon.process.pid)
-        eventually(lambda: stopped.status() == psutil.STATUS_STOPPED, "the daemon stands still")
+        halt(daemon.process.pid)
         manager.come()
         with pytest.raises(queue.Empty):
             manager.next(2 * WATCHDOG_S)

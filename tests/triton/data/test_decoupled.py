@@ -301,11 +301,13 @@ def test_a_stream_over_its_time_ends_with_an_error(
         await asyncio.Event().wait()
 
     model = serve(waits if asynchronous else endless, execution_timeout_s=2.0)
-    with Streaming(daemon.grpc, model.name, {"n": _number(3)}) as stream:
-        answers = iter(stream)
-        assert next(answers)["y"].item() == 3
-        with pytest.raises(InferenceServerException, match="execution_timeout_s"):
-            list(answers)
+    got: list[float] = []
+    with (
+        Streaming(daemon.grpc, model.name, {"n": _number(3)}) as stream,
+        pytest.raises(InferenceServerException, match="execution_timeout_s"),
+    ):
+        got.extend(answer["y"].item() for answer in stream)
+    assert {*got} <= {3}  # on a busy machine there may be none within the time
     restarts = 0 if asynchronous else 1
     eventually(
         lambda: daemon.client.model(model.name).instances[0].restarts == restarts, "as it should"

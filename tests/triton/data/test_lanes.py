@@ -352,13 +352,14 @@ def test_workers_that_are_replaced_get_their_lanes_back(
 def test_waiting_on_a_lane_is_not_hanging(
     daemon: RunningDaemon, serve: Callable[..., Model], threads: ThreadPoolExecutor
 ) -> None:
-    """The third batch waits longer than a batch may run."""
+    """The last one waits longer than a batch may run, each runs for a small part of that."""
+    lanes, lasts_s = 15, 0.7
 
     def slower(requests: Any) -> Any:
-        time.sleep(2)
+        time.sleep(lasts_s)
         return [{"y": request["x"] * 2} for request in requests]
 
-    model = serve(slower, PLAIN, lanes=3, execution_timeout_s=3.9, on_crash="fail")
-    asked = [threads.submit(ask, daemon, np.full(1, k, np.float32)) for k in range(6)]
-    assert [one.result().tolist() for one in asked] == [[2.0 * k] for k in range(6)]
+    model = serve(slower, PLAIN, lanes=lanes, execution_timeout_s=9.7, on_crash="fail")
+    asked = [threads.submit(ask, daemon, np.full(1, k, np.float32)) for k in range(lanes)]
+    assert [one.result().tolist() for one in asked] == [[2.0 * k] for k in range(lanes)]
     assert [(i.restarts, i.ends) for i in model.instances] == [(0, [])]

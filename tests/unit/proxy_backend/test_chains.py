@@ -148,7 +148,7 @@ def test_a_handle_that_a_client_has_made_up_opens_nothing(tmp_path: object) -> N
             assert has_closed(name)
             assert not tell_failure(name, "text", "INTERNAL")
     assert handle.failure() is None
-    assert len(os.listdir("/proc/self/fd")) == descriptors - 1  # but `other`
+    assert len(os.listdir("/proc/self/fd")) < descriptors  # without `other`
     handle.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -58,14 +59,22 @@ def test_the_time_out_is_for_each_response_with_asyncio(triton: PlainTriton, fil
         async with AsyncioDecoupledModelClient(
             triton.grpc, "count", inference_timeout_s=2.5
         ) as client:
-            responses = client.infer_sample(count(3)).__aiter__()
-            assert (await responses.__anext__())["number"] == 0
+            begun = False
+            while not begun:
+                responses = client.infer_sample(count(3)).__aiter__()
+                with suppress(PyTritonClientTimeoutError):  # the machine may be busy for that long
+                    assert (await responses.__anext__())["number"] == 0
+                    begun = True
             with pytest.raises(PyTritonClientTimeoutError, match=r"Timeout: 2\.5 s"):
                 await responses.__anext__()
             while not (files / "cancelled").exists():
                 await asyncio.sleep(0.01)
             (files / "wait").unlink()
-            assert await _numbers(client, 3) == [0, 1, 2]
+            numbers: list[int] = []
+            while not numbers:
+                with suppress(PyTritonClientTimeoutError):
+                    numbers = await _numbers(client, 3)
+            assert numbers == [0, 1, 2]
 
     asyncio.run(asyncio.wait_for(ask(), 60))
 

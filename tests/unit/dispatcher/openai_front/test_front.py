@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from support.fakes.openai_rig import HELLO, USAGE, Client, Rig, Script, post
 
 from pytriton.dispatcher.openai_front.keys import KeyFile, KeysError
+from pytriton.dispatcher.openai_front.reading import within
 from pytriton.openai import APIError
 
 KEY = "sk-0123456789abcdef"
@@ -157,18 +159,58 @@ def test_too_many_requests_at_once() -> None:
     rig.run(test)
 
 
-def test_a_silent_stream_gets_comments_and_a_late_one_ends() -> None:
+def test_what_takes_too_long_is_given_up() -> None:
+    async def test() -> None:
+        waits = asyncio.ensure_future(asyncio.Event().wait())
+        with pytest.raises(asyncio.TimeoutError):
+            await within(waits, 0.01)
+        assert waits.cancelled()
+
+    asyncio.run(test())
+
+
+class Limit:
+    """The time that an answer may take, which is over when a test says so."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._is_over = False
+        patch.setattr("pytriton.dispatcher.openai_front.texts.within", self._within)
+
+    def ends(self) -> None:
+        self._is_over = True
+
+    async def _within(self, awaitable: Coroutine[Any, Any, None], timeout_s: float) -> None:
+        assert timeout_s == self._limit_s
+        task = asyncio.ensure_future(awaitable)
+        while not self._is_over and not task.done():
+            await asyncio.wait([task], timeout=0.01)
+        if task.done():
+            return task.result()
+        task.cancel()
+        await asyncio.wait([task])
+        raise asyncio.TimeoutError
+
+
+def test_a_silent_stream_gets_comments_and_a_late_one_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limit = Limit(monkeypatch, 77.0)
+
     async def test(client: Client) -> None:
         rig.script[:] = [asyncio.Event()]
-        status, _, text = await post(client, {**HELLO, "stream": True})
-        assert status == 200
-        assert text.startswith(": keep-alive\n\n")
+        body = json.dumps({**HELLO, "stream": True})
+        async with client.post("/v1/chat/completions", data=body) as answer:
+            assert answer.status == 200
+            assert await answer.content.readuntil(b"\n\n") == b": keep-alive\n\n"
+            limit.ends()
+            text = await answer.text()
         assert '"code":"timeout"' in text
         assert text.endswith("data: [DONE]\n\n")
         while not rig.given_up:
             await asyncio.sleep(0)
 
-    rig = Rig([], keepalive_s=0.02, timeout_s=0.2)
+    rig = Rig([], keepalive_s=0.02, timeout_s=77.0)
     rig.run(test)
 
 
@@ -285,7 +327,8 @@ def test_streams_that_are_cut_off_cost_what_came(
 ) -> None:
     path = tmp_path / "keys.toml"
     path.write_text(f'[[key]]\nname = "a"\nkey = "{KEY}"\ntokens_per_minute = 60\n')
-    rig = Rig([], keys_file=str(path), timeout_s=0.2 if end == "timeout" else 60)
+    rig = Rig([], keys_file=str(path), timeout_s=77.0)
+    limit = Limit(monkeypatch, 77.0)
     mine = {"Authorization": f"Bearer {KEY}"}
 
     async def test(client: Client) -> None:
@@ -298,6 +341,8 @@ def test_streams_that_are_cut_off_cost_what_came(
         body = json.dumps({**HELLO, "stream": True})
         async with client.post("/v1/chat/completions", data=body, headers=mine) as answer:
             assert await answer.content.readuntil(b"d\n\n")
+            if end == "timeout":
+                limit.ends()
             if end != "gone":
                 await answer.read()
         assert await used == (3 if end == "whole" else 4)

@@ -127,11 +127,12 @@ def test_calls_that_are_given_up_end_no_others(start: Start) -> None:
 def test_calls_end_when_their_time_is_over(start: Start) -> None:
     """Each at its own time, whatever comes before; the client need not end it."""
     server = start()
+    calls = b"".join(
+        call(i, b"/echo/Never", timeout=timeout) + frame(DATA, 0, i, _message(1, b"x"))
+        for i, timeout in ((1, b"600m"), (3, b"100000u"), (5, b"1H"), (7, b"200m"))
+    )
     with hello(server.port) as connection:
-        for i, timeout in ((1, b"600m"), (3, b"100000u"), (5, b"1H"), (7, b"200m")):
-            connection.sendall(
-                call(i, b"/echo/Never", timeout=timeout) + frame(DATA, 0, i, _message(1, b"x"))
-            )
+        connection.sendall(calls)
         ended = (stream for kind, stream in frames(connection) if kind == HEADERS)
         assert list(islice(ended, 3)) == [3, 7, 1]
     counts = server.end()

@@ -56,7 +56,7 @@ def test_a_proxy_that_has_said_that_it_ends_is_not_missed(stub: subprocess.Popen
         proxies.seen("p", stub.pid)
         proxies.forget("p")
         proxies.forget("p")
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert len(os.listdir("/proc/self/fd")) <= before
         assert (proxies.names(), gone.names) == (set(), [])
 
     asyncio.run(main())
