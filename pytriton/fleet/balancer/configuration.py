@@ -124,9 +124,14 @@ def check_node(node: Node, settings: Settings) -> None:
 
 
 def server_name(node: Node) -> str:
-    """Return what HAProxy calls a node: its address, of the characters that a name may have."""
+    """Return what HAProxy calls a node: its address, of the characters that a name may have.
+
+    Different addresses have different names: one that had to be changed has its hash behind it.
+    """
     text = node.name[len("tcp://") :] if node.name.startswith("tcp://") else node.name
-    return re.sub(r"[^A-Za-z0-9._:-]", "_", text).strip("_") or "node"
+    usual = re.fullmatch(r"[A-Za-z0-9._:\[\]-]+(/[0-9a-f]+)?", text) is not None
+    name = re.sub(r"[^A-Za-z0-9._:-]", "_", text).strip("_") or "node"
+    return name if usual else f"{name[:100]}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def _backends(

@@ -9,8 +9,9 @@ import hashlib
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Optional
 
@@ -57,6 +58,8 @@ class NodeActor:
         self._runtime_dir = runtime_dir
         self._flags = list(flags)
         self._stopped = False
+        #: Held while a daemon is started, or stopped.
+        self._starting = threading.Lock()
         #: The key of registrations, model -> (digest, instances), and the keys of the environments that they need. One
         #: value: looks may run at the same time.
         self._kept: tuple[str, dict[str, tuple[str, int]], set[str]] = "", {}, set()
@@ -68,8 +71,14 @@ class NodeActor:
             return connect(self._runtime_dir, _ANSWER_S)
         except DaemonNotRunningError:
             pass
-        if self._stopped:  # a look that was under way must not start it again
-            raise PyTritonDaemonError("the fleet is being stopped")
+        with self._starting:
+            if self._stopped:  # a look that was under way must not start it again
+                raise PyTritonDaemonError("the fleet is being stopped")
+            return self._started()
+
+    def _started(self) -> DaemonClient:
+        with suppress(DaemonNotRunningError):  # another look has started it
+            return connect(self._runtime_dir, _ANSWER_S)
         Path(self._runtime_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
         command = [sys.executable, "-m", "pytriton.cli", "start", "--detach", "--ephemeral"]
         command += ["--runtime-dir", self._runtime_dir, *self._flags]
@@ -164,10 +173,11 @@ class NodeActor:
     def stop(self) -> None:
         """Stop the daemon; returns when it has ended."""
         self._stopped = True
-        subprocess.run(
-            [sys.executable, "-m", "pytriton.cli", "stop", "--runtime-dir", self._runtime_dir],
-            capture_output=True, timeout=_START_S, check=False,
-        )  # fmt: skip
+        with self._starting:
+            subprocess.run(
+                [sys.executable, "-m", "pytriton.cli", "stop", "--runtime-dir", self._runtime_dir],
+                capture_output=True, timeout=_START_S, check=False,
+            )  # fmt: skip
         self._environments.close()
 
 

@@ -16,6 +16,8 @@ from pytriton.ipc import messages
 _LATE_S = 60.0
 #: A balancer that has not asked for so long is not waited for.
 _BALANCER_S = 10.0
+#: One that was told something new asks again when it has carried that out: HAProxy may take a while to read it.
+_BUSY_S = 150.0
 
 #: The addresses, the statuses, and what is to go, as they were published last.
 _Published = tuple[dict[str, str], dict[str, messages.Status], set[tuple[str, str]]]
@@ -39,6 +41,7 @@ class Balancers:
         self._published: _Published = ({}, {}, set())
         self._complete = False
         self._leaving: dict[tuple[str, str], int] = {}
+        #: Balancer -> what it has carried out, until when it is waited for.
         self._asked: dict[str, tuple[int, float]] = {}
 
     def publish(
@@ -98,7 +101,7 @@ class Balancers:
         now = self._clock()
         if now - self._born < _BALANCER_S:  # those there are may not have asked yet
             return frozenset()
-        self._asked = {name: one for name, one in self._asked.items() if now - one[1] < _BALANCER_S}
+        self._asked = {name: one for name, one in self._asked.items() if now < one[1]}
         slowest = min((done for done, _ in self._asked.values()), default=self._generation)
         return frozenset(key for key, since in self._leaving.items() if slowest >= since)
 
@@ -110,8 +113,11 @@ class Balancers:
         """
         if not self._complete:  # Ray has just started it again: what the balancer has is better
             return -1, b""
-        self._asked[balancer] = generation, self._clock()
-        if generation == self._generation:
+        # One that this controller has not reached yet is of a former life, on a machine whose clock was ahead.
+        done = generation if generation <= self._generation else -1
+        fresh = done == self._generation
+        self._asked[balancer] = done, self._clock() + (_BALANCER_S if fresh else _BUSY_S)
+        if fresh:
             return generation, b""
         if self._told[0] != self._generation:
             found = [

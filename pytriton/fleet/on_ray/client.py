@@ -185,7 +185,7 @@ class RayFleetClient:
         Raises:
             ModelNotFoundError: there is no such model.
         """
-        if not self._ask("unregister", name):
+        if not self._ask("unregister", name, secrets.token_hex(8)):
             raise self._unknown(name)
         while not self._ask("progress", name)[0]:
             time.sleep(_LOOK_S)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple, Optional, TypeVar
 
 import msgspec
@@ -12,6 +13,7 @@ import msgspec
 from pytriton.fleet.judging import Seen
 from pytriton.fleet.on_ray import NAMESPACE, import_ray
 from pytriton.fleet.on_ray.actors import Holder, NodeActor
+from pytriton.fleet.on_ray.environments import named_actors
 from pytriton.fleet.on_ray.reconciling import Served
 from pytriton.ipc import messages
 
@@ -198,6 +200,14 @@ class Cluster:
         if actor is not None:
             self._ray.kill(actor, no_restart=True)
 
+    def release_all_but(self, holders: Collection[str]) -> None:
+        """Release what a controller has held that died before it could say so, or before it could release it."""
+        beginning = f"fleet-{self._fleet}/"
+        for name in named_actors(self._ray, beginning):
+            holder = name[len(beginning) :]
+            if "/" in holder and holder not in holders:  # others have no serial
+                self.release(holder)
+
     def devices(self, holders: Sequence[str], node: str) -> list[str]:
         """Return the GPUs of the instances on a node, one entry each; none where Ray gives none."""
         found = [
@@ -208,13 +218,22 @@ class Cluster:
         return found if all(found) else []
 
     def stop(self) -> None:
-        """Stop all daemons, and end the nodes' actors."""
-        asked = [actor.stop.remote() for actor in self._actors.values()]
+        """Stop all daemons, and end all actors, also of nodes that are no more of the fleet."""
+        beginning = f"fleet-{self._fleet}/"
+        actors = self._named(f"{beginning}node-")
+        asked = [actor.stop.remote() for actor in actors]
         if asked:
             self._ray.wait(asked, num_returns=len(asked), timeout=120.0)
-        for actor in self._actors.values():
+        for actor in [*actors, *self._named(beginning)]:
             self._ray.kill(actor, no_restart=True)
         self._actors.clear()
+
+    def _named(self, beginning: str) -> list[Any]:
+        found = []
+        for name in named_actors(self._ray, beginning):
+            with contextlib.suppress(ValueError):  # it has ended meanwhile
+                found.append(self._ray.get_actor(name, NAMESPACE))
+        return found
 
     def _look_at_holders(self, holders: Sequence[str]) -> None:
         for name in self._to_be_asked(holders):

@@ -59,6 +59,8 @@ class Controller:
         self._lock = threading.RLock()
         self._cluster = Cluster(fleet) if cluster is None else cluster
         self._placement = Placement(self._cluster, self._state)
+        if kept is not None:
+            self._cluster.release_all_but(self._placement.all())
         self._statuses: dict[str, bytes] = {}
         self._observed: dict[str, dict[str, Served]] = {}
         self._wanted: dict[str, Wanted] = {}
@@ -189,14 +191,17 @@ class Controller:
                 self._placement.make_holders(model)
         return True
 
-    def unregister(self, name: str) -> bool:
-        """Want a model no more; whether there was one."""
+    def unregister(self, name: str, request: str = "") -> bool:
+        """Want a model no more; whether there was one. As for `register`, `request` is done once."""
         with self._lock:
             model = self._state.models.get(name)
+            if request and request in self._state.withdrawn:
+                return True
             if model is None:
                 return False
             with self._change(name):
                 del self._state.models[name]
+                self._state.withdrawn = [*self._state.withdrawn, request][-_WITHDRAWN:]
             self._rollouts.forget(name)
             self._placement.release(model)
         return True
@@ -232,14 +237,11 @@ class Controller:
                 for one in self._observed.values()
                 if name in one and one[name].digest == model.digest
             )
-            fresh = wanted is not None and wanted.digest == model.digest
-            fresh = (
-                fresh
-                and wanted is not None
+            done = (
+                wanted is not None and model.rolling is None and wanted.digest == model.digest
                 and sum(wanted.nodes.values()) + wanted.pending == model.spec.instances
-            )
-            done = bool(fresh and wanted is not None and is_served(name, wanted, self._observed))
-            done = done and model.rolling is None
+                and is_served(name, wanted, self._observed)
+            )  # fmt: skip
             return done, served, model.spec.instances, self._steps.error(name)
 
     def drained(self, node: str) -> bool:

@@ -91,7 +91,7 @@ class State(msgspec.Struct):
     draining: list[str] = msgspec.field(default_factory=list)
     #: The nodes that holders were last confined to, where the fleet is not to have the whole cluster.
     among: list[str] = msgspec.field(default_factory=list)
-    #: The newest requests that were withdrawn: the registration of one may come later, or once more.
+    #: The newest requests that were withdrawn, or that have unregistered a model: Ray may ask once more.
     withdrawn: list[str] = msgspec.field(default_factory=list)
 
 

@@ -15,6 +15,8 @@ from pytriton.fleet.on_ray.reconciling import Register, Remove, Step
 _logger = logging.getLogger("pytriton.fleet.on_ray")
 #: Until what a daemon refused is tried again.
 _RETRY_S = 30.0
+#: Of one node at a time: its actor has to have threads left that tell what it serves.
+_AT_ONCE = 12
 
 
 class _Running(NamedTuple):
@@ -26,9 +28,8 @@ class _Running(NamedTuple):
 
 
 class _Failed(NamedTuple):
-    """A model's last fault: on which node, and when."""
+    """A model's last fault on a node, and when it was."""
 
-    node: str
     text: str
     at: float
 
@@ -45,13 +46,16 @@ class Steps:
         self._cluster = cluster
         self._clock = clock
         self._running: dict[tuple[str, str], _Running] = {}
-        self._failed: dict[str, _Failed] = {}
+        #: Model -> node -> its last fault there, the newest one last.
+        self._failed: dict[str, dict[str, _Failed]] = {}
 
     def begin(self, step: Step, models: Mapping[str, Model]) -> None:
         """Have a node take a step, unless it is at one, or the last one has failed just now."""
         key = step.node, step.model
-        failed = self._failed.get(step.model)
+        failed = self._failed.get(step.model, {}).get(step.node)
         if key in self._running or (failed is not None and self._clock() - failed.at < _RETRY_S):
+            return
+        if sum(node == step.node for node, _ in self._running) >= _AT_ONCE:
             return
         digest = ""
         question: tuple[Any, ...] = "unregister", step.model
@@ -77,28 +81,33 @@ class Steps:
             del self._running[key]
             error = ended.get(key, "")
             self._cluster.forget_look(step.node)  # it may be of before
-            failed = self._failed.get(step.model)
-            if error and self._is_wanted(step, digest, models):
-                text = f"{step.node[:8]}: {error}"
-                self._failed[step.model] = _Failed(step.node, text, self._clock())
-            elif error:
+            if error and not self._is_wanted(step, digest, models):
                 _logger.warning("step %s failed: %s", step, error)
-            elif failed is not None and failed.node == step.node:
-                del self._failed[step.model]
-        for model, told in list(self._failed.items()):
-            if told.node not in self._cluster.alive:
-                del self._failed[model]
+                continue
+            self._forget(step.model, step.node)
+            if error:
+                failed = _Failed(f"{step.node[:8]}: {error}", self._clock())
+                self._failed.setdefault(step.model, {})[step.node] = failed
+        for model, faults in list(self._failed.items()):
+            for node in faults.keys() - self._cluster.alive.keys():
+                self._forget(model, node)
         if not self._running:
             self._cluster.share_nothing()
 
     def error(self, model: str) -> str:
         """Return what went wrong with a model; nothing where it did not."""
-        failed = self._failed.get(model)
-        return "" if failed is None else failed.text
+        faults = self._failed.get(model)
+        return "" if not faults else list(faults.values())[-1].text
 
     def forget_error(self, model: str) -> None:
         """Something else is wanted of a model now, or it is served as wanted."""
         self._failed.pop(model, None)
+
+    def _forget(self, model: str, node: str) -> None:
+        faults = self._failed.get(model, {})
+        faults.pop(node, None)
+        if not faults:
+            self._failed.pop(model, None)
 
     def _is_wanted(self, step: Step, digest: str, models: Mapping[str, Model]) -> bool:
         """Whether a failure tells of what is wanted now: not of a former version, nor of a node that has died."""

@@ -144,6 +144,10 @@ class FakeCluster:
         self.places.pop(name, None)
         self.released.add(name)
 
+    def release_all_but(self, holders: Sequence[str]) -> None:
+        for one in {*self.but} - {*holders} - self.released:
+            self.release(one)
+
     def stop(self) -> None:
         self.served.clear()
 

@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from pytriton.fleet.judging import Seen
+from pytriton.fleet.on_ray import NAMESPACE
 from pytriton.fleet.on_ray.cluster import Cluster
 
 A, B = "aaaa", "bbbb"
@@ -29,6 +30,7 @@ class FakeActor:
     def __init__(self, node: str, answer: Callable[..., Any]) -> None:
         self._node = node
         self._answer = answer
+        self.name = ""
 
     def __getattr__(self, method: str) -> Any:
         return SimpleNamespace(
@@ -40,9 +42,14 @@ class FakeRay:
     """Two nodes, of which some hang."""
 
     exceptions = SimpleNamespace(RayTaskError=KeyError, RayError=RuntimeError)
-    util = Mock()
 
     def __init__(self) -> None:
+        self.util = Mock()
+        self.util.list_named_actors = lambda all_namespaces: [
+            {"name": name, "namespace": NAMESPACE} for name in self.named
+        ]
+        self.named: list[str] = []
+        self.killed: list[str] = []
         self.nodes_alive = [A, B]
         self.hung: set[str] = set()
         self.waits: list[float] = []
@@ -84,10 +91,17 @@ class FakeRay:
         return reference.value
 
     def get_actor(self, name: str, _: str) -> Any:
-        raise ValueError(name)
+        if name not in self.named:
+            raise ValueError(name)
+        actor = FakeActor(name, self._answer(name))
+        actor.name = name
+        return actor
 
-    def kill(self, _: Any, no_restart: bool) -> None:
+    def kill(self, actor: Any, no_restart: bool) -> None:
         assert no_restart
+        if actor.__dict__.get("name") in self.named:
+            self.killed.append(actor.name)
+            self.named.remove(actor.name)
 
 
 @pytest.fixture
@@ -153,3 +167,29 @@ def test_a_holder_may_be_released_while_it_is_asked(ray: FakeRay, cluster: Clust
     ray.while_answering = lambda: cluster.release("m/1")
     cluster.look({}, ["m/1", "m/2"])
     assert cluster.places == {"m/2": (A, [])}
+
+
+def test_holders_that_nobody_knows_are_released_and_nothing_else(
+    ray: FakeRay, cluster: Cluster
+) -> None:
+    ray.named = [
+        "fleet-f", "fleet-f/node-aaaa", "fleet-f/environment-aaaa-1-2", "fleet-f/m/1", "fleet-f/node-m/1",
+        "fleet-f/node-m/2", "fleet-of-another/m/1",
+    ]  # fmt: skip
+    cluster.release_all_but(["m/1", "node-m/1"])
+    assert ray.killed == ["fleet-f/node-m/2"]
+
+
+def test_the_end_ends_all_actors_of_the_fleet_whoever_knows_of_them(
+    ray: FakeRay, cluster: Cluster
+) -> None:
+    """Such as those of a node that is no more of the fleet."""
+    ray.named = [
+        "fleet-f/node-cccc",
+        "fleet-f/m/1",
+        "fleet-f/environment-aaaa-1-2",
+        "fleet-other/m/1",
+    ]
+    cluster.stop()
+    assert ("fleet-f/node-cccc", "stop") in ray.asked
+    assert ray.named == ["fleet-other/m/1"]

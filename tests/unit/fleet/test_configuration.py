@@ -162,7 +162,12 @@ def test_what_cannot_stand_in_the_text_is_refused(settings: Settings, folder: st
 
 
 def test_a_nodes_name_becomes_a_word() -> None:
-    assert server_name(node("tcp://[::1]:7 x")) == "::1_:7_x"
+    assert server_name(node("tcp://[::1]:7")) == "::1_:7"
+    # HAProxy refuses a backend with two servers of one name.
+    names = ["tcp://[::1]:7 x", "tcp://[::1]:7_x", "/run/a b", "/run/a_b", "/run/a/b", "a\n"]
+    found = [server_name(node(one)) for one in names]
+    assert len(set(found)) == len(names)
+    assert all(re.fullmatch(r"[A-Za-z0-9._:-]+", one) for one in found)
 
 
 def told(**urls: str) -> messages.Status:

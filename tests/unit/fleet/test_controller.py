@@ -89,12 +89,75 @@ def test_a_balancer_that_has_carried_out_the_newest_view_is_told_nothing_more(
 def test_a_balancer_that_has_gone_is_not_waited_for(fleet: Fleet) -> None:
     fleet.register()
     fleet.steps(30)
-    fleet.seen()
+    fleet.seen(done=fleet.seen()[0])
     fleet.controller.drain(B)
     fleet.steps(6)
     assert B in fleet.cluster.counts()
     fleet.steps(30)
     assert fleet.cluster.counts() == {A: 4}
+
+
+def test_a_balancer_that_is_at_what_it_was_told_is_waited_for(fleet: Fleet) -> None:
+    """HAProxy takes 18 s to read what 1,000 nodes need, and the former view holds until it has."""
+    fleet.register()
+    fleet.steps(30)
+    generation, _ = fleet.seen(done=fleet.seen()[0])
+    fleet.controller.drain(B)
+    fleet.steps(6)
+    later, _ = fleet.seen(done=generation)
+    fleet.steps(80)
+    assert B in fleet.cluster.counts()
+    fleet.seen(done=later)
+    fleet.steps(6)
+    assert fleet.cluster.counts() == {A: 4}
+
+
+def test_a_balancer_knows_of_a_former_life_whose_clock_was_ahead(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has carried out then says nothing of now, however high its number is."""
+    fleet.register()
+    fleet.steps(30)
+    before, _ = fleet.seen()
+    monkeypatch.setattr("time.time_ns", lambda: before - 10**12)
+    fleet.controller = fleet.begin()
+    fleet.steps(30)
+    generation, seen = fleet.seen(done=before)
+    assert (generation < before, seen) == (True, {A: ["m"], B: ["m"]})
+    fleet.controller.drain(B)
+    fleet.steps(6)
+    fleet.seen(done=before)
+    fleet.steps(6)
+    assert B in fleet.cluster.counts()  # requests still go there
+    later, _ = fleet.seen(done=generation)
+    fleet.seen(done=later)
+    fleet.steps(6)
+    assert fleet.cluster.counts() == {A: 4}
+
+
+def test_what_a_controller_held_that_died_before_it_could_say_so_is_released(
+    fleet: Fleet,
+) -> None:
+    fleet.register()
+    fleet.steps()
+    fleet.cluster.hold("m/9", {}, [])
+    fleet.cluster.hold("unregistered/1", {}, [])
+    fleet.controller = fleet.begin()
+    assert fleet.cluster.released == {"m/9", "unregistered/1"}
+    fleet.steps()
+    assert fleet.cluster.counts() == {A: 2, B: 2}
+
+
+def test_unregistering_is_done_once_also_when_ray_asks_again(fleet: Fleet) -> None:
+    """A controller that dies before it has answered is asked again, and the client is to be told that it is done."""
+    fleet.register()
+    assert fleet.controller.unregister("m", "r")
+    fleet.controller = fleet.begin()
+    assert fleet.controller.unregister("m", "r")
+    assert not fleet.controller.unregister("m", "another")
+    fleet.register()
+    assert fleet.controller.unregister("m", "r")
+    assert "m" in fleet.controller._state.models
 
 
 def test_without_room_elsewhere_a_drained_node_serves_on(fleet: Fleet) -> None:
@@ -176,6 +239,32 @@ def test_what_a_daemon_refuses_is_told_and_tried_again_later(fleet: Fleet) -> No
     fleet.cluster.refuses = set()
     fleet.steps(80)
     assert fleet.controller.progress("m") == (True, 4, 4, "")
+
+
+def test_a_node_that_refuses_does_not_hold_up_the_others(fleet: Fleet) -> None:
+    fleet.cluster.refuses = {A}
+    fleet.register()
+    fleet.steps()
+    assert fleet.cluster.counts() == {B: 2}
+    moved = next(name for name, (node, _) in fleet.cluster.places.items() if node == A)
+    fleet.cluster.places[moved] = B, []  # Ray has moved it to where it works
+    fleet.steps(2)
+    assert fleet.cluster.counts() == {B: 3}
+    assert [node for _, node in fleet.cluster.asked].count(A) == 1
+    assert fleet.controller.progress("m")[3] == "aaaa: no room"
+
+
+def test_a_node_has_threads_left_that_tell_what_it_serves(fleet: Fleet) -> None:
+    """Its actor has sixteen, and to load a model takes one of them for as long."""
+    fleet.cluster.slow = {A, B}
+    for index in range(20):
+        fleet.register(name=f"m{index}", instances=2)
+    fleet.steps()
+    begun = [node for _, node in fleet.cluster.asked]
+    assert (begun.count(A), begun.count(B)) == (12, 12)
+    fleet.cluster.slow = set()
+    fleet.steps()
+    assert all(fleet.controller.progress(f"m{index}")[0] for index in range(20))
 
 
 def test_unregistering_takes_it_from_all_nodes(fleet: Fleet) -> None:

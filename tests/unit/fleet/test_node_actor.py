@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,6 +35,35 @@ def test_it_takes_the_daemon_that_runs_and_starts_none_after_its_stop(
     with pytest.raises(PyTritonDaemonError, match="being stopped"):
         actor.look()
     assert commands == ["stop"]
+    fake.close()
+
+
+def test_a_daemon_that_is_being_started_is_stopped_with_the_fleet(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Else it runs on, with nobody left who knows of it."""
+    commands: list[str] = []
+    begun, go_on = threading.Event(), threading.Event()
+
+    def run(command: list[str], **_: Any) -> Any:
+        if command[3] == "start":
+            begun.set()
+            go_on.wait()
+        commands.append(command[3])
+        return subprocess.CompletedProcess(command, 1, "", "no")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    fake = FakeDispatcher()
+    actor = NodeActor(str(fake.rundir.path), [], "", "n", no_actors())
+    fake.die()
+    with ThreadPoolExecutor(2) as pool:
+        look = pool.submit(actor.look)
+        begun.wait()
+        stop = pool.submit(actor.stop)
+        go_on.set()
+        stop.result()
+        assert isinstance(look.exception(), PyTritonDaemonError)
+    assert commands == ["start", "stop"]
     fake.close()
 
 
