@@ -19,6 +19,29 @@ __all__ = [
     "served_models",
 ]
 
+#: Usual words of other programs -> what stands for them here, or in a group of commands.
+_MEANT = {
+    "ls": ("list", "models", "status"),
+    "list": ("models", "status"),
+    "ps": ("status", "top"),
+    "info": ("status", "models"),
+    "describe": ("explain", "status"),
+    "rm": ("remove", "unregister"),
+    "remove": ("unregister",),
+    "delete": ("remove", "unregister"),
+    "add": ("register",),
+    "deploy": ("register",),
+    "load": ("register",),
+    "serve": ("register", "start"),
+    "run": ("register", "start"),
+    "up": ("start",),
+    "down": ("stop",),
+    "kill": ("stop",),
+    "init": ("start",),
+    "log": ("logs",),
+    "check": ("doctor",),
+}
+
 
 def served_models(incomplete: str) -> list[str]:
     """Return the models that a shell may complete to: those of the daemon that is found without a flag."""
@@ -44,7 +67,20 @@ ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", autocompletion=se
 
 
 class PlainFlags(TyperGroup):
-    """A group whose help, and that of its commands, shows flags without `<bool>`."""
+    """A group whose help, and that of its commands, shows flags without `<bool>`.
+
+    Where a word is no command of it, but a usual one of other programs, the error says which command does that.
+    """
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        word = args[0]
+        if word not in self.commands:
+            if word == "help":
+                ctx.fail(f"No such command 'help'. Say '{ctx.command_path} --help'.")
+            meant = [one for one in _MEANT.get(word, ()) if one in self.commands]
+            if meant:
+                ctx.fail(f"No such command {word!r}. Did you mean {' or '.join(map(repr, meant))}?")
+        return super().resolve_command(ctx, args)
 
     def get_params(self, ctx: Any) -> Any:
         return _plain(super().get_params(ctx))

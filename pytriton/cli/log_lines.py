@@ -39,6 +39,12 @@ def own_event(line: str) -> str | None:
     return visible(str(record.get("event", "")))
 
 
+def model_of(line: str) -> str | None:
+    """Return the name of the model that a record is about, None where it is about none."""
+    model = (_record(line) or {}).get("model")
+    return model if isinstance(model, str) else None
+
+
 def _record(line: str) -> dict[str, Any] | None:
     try:
         record = json.loads(line)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import typer
 
-from pytriton.cli.errors import CliError
+from pytriton.cli.errors import CliError, say
 from pytriton.cli.link import no_daemon
-from pytriton.cli.log_lines import pretty
+from pytriton.cli.log_lines import model_of, pretty
 from pytriton.dispatcher.base.log_files import follow as followed
 from pytriton.dispatcher.base.log_files import rotated, tail
 from pytriton.ipc.exit_codes import ExitCode
@@ -18,18 +20,43 @@ from pytriton.ipc.files.rundir import RuntimeDir
 
 
 def show(rundir: RuntimeDir, model: str | None, lines: int, *, follow: bool, as_json: bool) -> None:
-    """Print the last `lines` records, and with `follow` each new one until interrupted."""
+    """Print the last `lines` records, and with `follow` each new one until interrupted.
+
+    Of a model that is not served, such as one of a repository that could not be loaded, print what the daemon's log
+    has of it.
+    """
     path = rundir.log_file(model)
     # A name with a slash would be a path to somewhere else.
     if path.parent != rundir.logs or not (path.exists() or rotated(path)):
-        raise _no_log(rundir, model)
-    if follow:
+        found = [] if model is None else list(_about(tail(rundir.log_file(), sys.maxsize), model))
+        if model is None or not found:
+            raise _no_log(rundir, model)
+        say(
+            f"model {model!r} has no log of its own: it is not served. The daemon's log says of it:"
+        )
+        _show_of_daemon(rundir.log_file(), model, found[-lines:] if lines else [], follow, as_json)
+    elif follow:
         with closing(followed(path, lines)) as stream:
             for line in stream:
                 _print(line, as_json)
     else:
         for line in tail(path, lines):
             _print(line, as_json)
+
+
+def _show_of_daemon(path: Path, model: str, lines: list[str], follow: bool, as_json: bool) -> None:
+    for line in lines:
+        _print(line, as_json)
+    if follow:
+        with closing(followed(path, 0)) as stream:
+            for line in _about(stream, model):
+                _print(line, as_json)
+
+
+def _about(lines: Iterable[str], model: str) -> Iterator[str]:
+    """Yield the records that are about a model."""
+    name = json.dumps(model)
+    return (line for line in lines if name in line and model_of(line) == model)
 
 
 def _print(line: str, as_json: bool) -> None:

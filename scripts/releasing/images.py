@@ -106,8 +106,9 @@ def _copy(context: Path, dockerfile: Path, target: Path) -> int:
 def _start(image: dict[str, str], variables: dict[str, str], root: Path) -> str:
     """Run an image's command on free ports until its health check passes, and stop it."""
     command = json.loads(image["ENTRYPOINT"]) + json.loads(image["CMD"])
-    ports = [f"--{name}-port=0" for name in ("http", "grpc", "metrics")]
-    addresses = [f"--{name}-address=127.0.0.1" for name in ("http", "grpc", "metrics")]
+    endpoints = ("http", "grpc", "metrics", "openai")
+    ports = [f"--{name}-port=0" for name in endpoints]
+    addresses = [f"--{name}-address=127.0.0.1" for name in endpoints]
     check = json.loads(image["HEALTHCHECK"].partition("CMD ")[2])
     environment = {**os.environ, **variables, "PYTRITON_DAEMON_RUNTIME_DIR": str(root / "run")}
     environment["PYTRITON_DAEMON_STATE_DIR"] = str(root / "state")

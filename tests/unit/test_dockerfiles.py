@@ -19,6 +19,7 @@ from releasing.images import instructions
 from typer.main import get_command
 
 from pytriton.dispatcher.install import proxy_compiler
+from pytriton.dispatcher.settings.declarations import DaemonConfig
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -167,6 +168,19 @@ def test_an_image_of_the_daemon_gets_what_the_wheel_is_made_of(path: Path) -> No
     }
     library = proxy_compiler.LIBRARY
     assert any(library in command for command in values(path, "RUN"))  # or the build ends
+
+
+@pytest.mark.parametrize(
+    "path", [ROOT / "examples" / "packaging" / "Dockerfile", *IMAGES], ids=lambda path: path.name
+)
+def test_ports_that_are_exposed_are_those_that_the_command_opens(path: Path) -> None:
+    """An engine publishes exposed ports alone (`--publish-all`), and listening on 127.0.0.1 is in vain there."""
+    words = json.loads(values(path, "CMD")[0])
+    opened = [flag for flag, value in zip(words, words[1:]) if value == "0.0.0.0"]
+    settings = [flag[2:].replace("-address", "_port") for flag in opened]
+    ports = {str(getattr(DaemonConfig(), name)) for name in settings}
+    assert set(values(path, "EXPOSE")[0].split()) == ports
+    assert path not in IMAGES or "openai_port" in settings
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import typer
 from pytriton.cli.commands import fleet_on_ray
 from pytriton.cli.commands.fleet_on_ray import RayFlag
 from pytriton.cli.errors import CliError, command, errors_of_clients, say
-from pytriton.cli.flags import JsonFlag, print_json
+from pytriton.cli.flags import JsonFlag, PlainFlags, print_json
 from pytriton.ipc.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 ENV_NODES, ENV_KEY_FILE = "PYTRITON_DAEMON_NODES", "PYTRITON_DAEMON_KEY_FILE"
 
-fleet = typer.Typer(help="The daemons of several nodes at once.", no_args_is_help=True)
+fleet = typer.Typer(
+    cls=PlainFlags, help="The daemons of several nodes at once.", no_args_is_help=True
+)
 NodesFlag = Annotated[
     Optional[str],
     typer.Option(

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from pytriton.cli.errors import CliError, command
-from pytriton.cli.flags import ConfigFlag, JsonFlag, print_json
+from pytriton.cli.flags import ConfigFlag, JsonFlag, PlainFlags, print_json
 from pytriton.cli.settings import Given
 from pytriton.ipc.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from pytriton.dispatcher.control.client_keys import KeyStore
 
-keys = typer.Typer(help="Keys of clients that control the daemon over TCP.", no_args_is_help=True)
+keys = typer.Typer(
+    cls=PlainFlags, help="Keys of clients that control the daemon over TCP.", no_args_is_help=True
+)
 KeysDirFlag = Annotated[
     Optional[str], typer.Option("--keys-dir", metavar="PATH", help="Folder of the keys.")
 ]

@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from pytriton.cli.errors import command
-from pytriton.cli.flags import JsonFlag, RuntimeDirFlag, print_json
+from pytriton.cli.flags import JsonFlag, PlainFlags, RuntimeDirFlag, print_json
 
 repository = typer.Typer(
+    cls=PlainFlags,
     help="List, load and unload the models of model repositories (--model-repository).",
     no_args_is_help=True,
 )

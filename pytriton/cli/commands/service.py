@@ -13,13 +13,13 @@ import typer
 
 from pytriton.cli import service_files
 from pytriton.cli.errors import CliError, command, say
-from pytriton.cli.flags import ConfigFlag
+from pytriton.cli.flags import ConfigFlag, PlainFlags
 from pytriton.cli.service_files import Service
 from pytriton.cli.settings import Given, with_setting_flags
 from pytriton.ipc.exit_codes import ExitCode
 
 service = typer.Typer(
-    help="Have systemd or supervisord keep a daemon running.", no_args_is_help=True
+    cls=PlainFlags, help="Have systemd or supervisord keep a daemon running.", no_args_is_help=True
 )
 
 SystemdFlag = Annotated[bool, typer.Option("--systemd", help="A unit of systemd.")]

@@ -97,6 +97,10 @@ def test_the_runtime_directory_may_stand_in_the_settings_file(cli: Cli, tmp_path
     ("arguments", "told"),
     [
         (("strat",), "No such command 'strat'"),
+        (("ls",), "No such command 'ls'. Did you mean 'models' or 'status'?"),
+        (("ps",), "Did you mean 'status' or 'top'?"),
+        (("help",), "Say 'pytriton-daemon --help'."),
+        (("keys", "rm"), "No such command 'rm'. Did you mean 'remove'?"),
         (("start", "--http-prt", "1"), "--http-port"),
         (("start", "--http-port", "x"), "--http-port: 'x' is not a whole number from 0 to 65535"),
         (("start", "--detach", "--grpc-port", "-2"), "flag --grpc-port: '-2' is not"),
@@ -254,6 +258,14 @@ def test_logs_work_without_a_daemon(cli: Cli, tmp_path: Path) -> None:
     assert cli("logs", "m", "-n", "1").stdout == (
         "2026-01-02 03:04:05.678 error    m/1: text 4 pid=7\n"
     )
+    of_n = json.dumps({**RECORD, "model": "n"})
+    rundir.log_file().write_text(
+        "\n".join([of_n, *lines, json.dumps({"event": '"n"'}), of_n]) + "\n"
+    )
+    other = cli("logs", "n", "--json")  # it could not be loaded, say: it has no log of its own
+    assert other.stdout.splitlines() == [of_n, of_n]
+    assert "model 'n' has no log of its own" in other.stderr
+    assert cli("logs", "n", "-n", "1", "--json").stdout.splitlines() == [of_n]
     other = cli("logs", "../daemon")
     assert other.returncode == ExitCode.REGISTRATION
     assert "there are logs of: m." in other.stderr

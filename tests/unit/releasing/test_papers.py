@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from releasing import artifacts, inventory, notes
+from releasing import artifacts, inventory, notes, state
 from releasing.building import Built
 
 ROOT = Path(__file__).parents[3]
@@ -55,6 +55,11 @@ def test_the_notes_have_the_changes_and_the_sums(built: Built) -> None:
     assert "# pytriton-daemon 1.0.0\n\n- A new thing.\n" in text
     assert f"{artifacts.digest(built.sdist)}  p-1.tar.gz\n" in text
     assert f"protocol {notes.formats(ROOT).protocol}." in text
+
+
+def test_the_version_at_hand_has_its_row() -> None:
+    """Whoever raises PROTOCOL, or the form of state files, writes the number down for users."""
+    assert notes.undocumented(ROOT, state.version_of(ROOT)) == []
 
 
 def test_a_version_without_its_row_is_told(tmp_path: Path) -> None:
