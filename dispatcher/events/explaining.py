@@ -144,7 +144,7 @@ def _given_up(situation: Situation) -> Iterator[Finding]:
             continue
         by = f" by {last.who}" if last.who else ""
         text = f"{what}{by}, which failed, and {instead}: {last.reason}"
-        yield Finding("notice", "daemon", text, _joined(hint(last.reason), advice), last.at)
+        yield Finding("notice", "daemon", text, advice, last.at)  # hints are for callables
 
 
 def _last_of_daemon(situation: Situation, *wanted: kinds.Kind) -> Event | None:

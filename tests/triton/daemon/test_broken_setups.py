@@ -23,6 +23,7 @@ from tritonclient.utils import InferenceServerException
 from pytriton import Limits
 from pytriton.daemon import Model
 from pytriton.decorators import batch
+from pytriton.dispatcher.settings.start_flags import StartFlags
 from pytriton.exceptions import ModelNotFoundError, PyTritonDaemonError
 from pytriton.model_config import Tensor
 
@@ -79,6 +80,12 @@ class Case:
             make or _model(self.folder), self.name, X, Y, factory=True, progress=False, **options
         )
 
+    def register_as(self, name: str, **options: Any) -> Model:
+        """Register another model that does the same."""
+        return self.daemon.client.register(
+            _model(self.folder), name, X, Y, factory=True, progress=False, **options
+        )
+
     def infer(self, value: float = 1.0) -> None:
         connection = Inference("http", self.daemon.http)
         try:
@@ -121,7 +128,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def daemon(folder: Path) -> Iterator[RunningDaemon]:
     """One that has been started again since "failed_restore" was registered, whose file is gone by now."""
-    settings: dict[str, Any] = {"state_dir": str(folder / "state"), "operations": "127.0.0.1:0"}
+    settings: dict[str, Any] = {
+        "state_dir": str(folder / "state"), "operations": "127.0.0.1:0", "memory_budget": "8GiB",
+    }  # fmt: skip
     with RunningDaemon.start(**settings) as former:
         Case(former, folder, "failed_restore").register()
     (folder / "failed_restore" / "weights").unlink()
@@ -287,16 +296,61 @@ def test_failed_upgrade(case: Case) -> None:
     case.says(
         "failed_upgrade is ready; the daemon was to be upgraded by user", "this version goes on"
     )
+    assert "callable" not in case.said()
 
 
-def test_top_has_what_the_page_has(daemon: RunningDaemon) -> None:
-    """For the first of them: what comes over a pipe is not cut."""
+def test_memory_wait(case: Case) -> None:
+    """Another model has what there is, and never sleeps."""
+    holder = case.register_as("memory_holder", memory="6GiB")
+    case.register(lazy=True, memory="5GiB")
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(case.infer)
+        try:
+            case.says("memory_wait is waking: it waits for memory: it needs 5,120 MiB of memory, and ",
+                      " MiB of memory is free", "`pytriton-daemon status` shows the budget")  # fmt: skip
+            case.shows("state", "waking")
+            (budget,) = case.daemon.client.status().memory
+            assert (budget.budget, budget.waiting) == (8 << 30, 1)
+        finally:
+            holder.unregister()
+        asked.result()
+    assert "waits for memory" not in case.said()
+
+
+def test_wrong_settings(case: Case) -> None:
+    """They were wrong when they were to be read anew: everything is as it was, but not as somebody wants it."""
+    settings = case.folder / "settings.toml"
+    settings.write_text("log_level = 'loud'\n")
+    StartFlags({}, str(settings), str(case.folder)).write(case.daemon.config.rundir)
+    case.register()
+    case.daemon.process.send_signal(signal.SIGHUP)
+    case.says("wrong_settings is ready; ", "settings were to be read anew",
+              "which failed, and the old ones hold: ", "'loud' is not one of", "reload again")  # fmt: skip
+
+
+def _top(daemon: RunningDaemon) -> str:
+    """What `top` says, which is not cut where it goes through a pipe."""
     done = subprocess.run(
         [sys.executable, "-m", "pytriton.cli", "top", "--once", "--interval", "0.2",
          "--runtime-dir", daemon.config.runtime_dir],
         capture_output=True, text=True, check=True, timeout=100,
     )  # fmt: skip
-    lines = {line.split()[0]: line for line in done.stdout.splitlines() if line.strip()}
+    return done.stdout
+
+
+def test_top_has_what_the_page_has(daemon: RunningDaemon) -> None:
+    """For the first of them."""
+    lines = {line.split()[0]: line for line in _top(daemon).splitlines() if line.strip()}
     assert "could not be" in lines["failed_restore"]
     assert "failed" in lines["failed_restore"]
     assert "unready" in lines["crash_loop"]
+
+
+def test_drained(case: Case) -> None:
+    """The last of these tests: a daemon that drains takes no models any more."""
+    case.register()
+    case.daemon.client.drain(settle_s=0.0, stop=False)
+    case.says("drained is ready, but the daemon drains, as user ", " asked: it answers requests",
+              "ask another daemon")  # fmt: skip
+    assert _top(case.daemon).startswith("draining, ")
+    assert case.daemon.client.status().state == "draining"
