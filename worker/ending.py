@@ -1,4 +1,7 @@
-"""The end of a worker's process: in time, whatever threads its callable has left.
+"""The end of a worker's process: it hears that it shall end, and ends in time, whatever its callable does meanwhile.
+
+A callable may use signals of its own (`signal.alarm` for a time limit, SIGCHLD), and fork processes that it ends with
+SIGTERM (`multiprocessing`). Neither is the worker's end.
 
 Python ends a process only when every thread that is no daemon has returned. A thread that a callable has started may
 sleep or wait for work; it would keep a worker alive that has been told to end.
@@ -9,11 +12,72 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import signal
 import sys
 import threading
+from types import FrameType
+from typing import Optional
 
 #: What such threads get to return in, once nothing is served any more.
 THREADS_S = 2.0
+
+
+class EndSignal:
+    """SIGTERM as something that a loop can wait for, in this process and in no child that the callable forks.
+
+        SIGTERM ──▶ handler ──▶ told        any signal that Python handles ──▶ woken ──▶ hear ──▶ told, of SIGTERM
+
+    The second way is for a callable that has replaced the handler, the first one for one that has replaced what
+    `signal.set_wakeup_fd` had set, as an event loop with signal handlers does.
+
+    Attributes:
+        told: a descriptor that becomes readable when this process is told to end
+        woken: a descriptor that becomes readable at any signal; `hear` has to be called then
+    """
+
+    def __init__(self) -> None:
+        """Handle SIGTERM from now on. Only the main thread can."""
+        self.told, self._tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._mine = [self.told, self._tell, self.woken, self._wake]  #: none in a child
+        #: What each thread that is about to fork had blocked before.
+        self._masks = threading.local()
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGTERM, self._handle)
+        os.register_at_fork(
+            before=self._before_fork,
+            after_in_parent=self._after_fork,
+            after_in_child=self._let_go_in_child,
+        )
+
+    def hear(self) -> None:
+        """Look which signals have come."""
+        with contextlib.suppress(BlockingIOError):
+            while heard := os.read(self.woken, 4096):
+                if signal.SIGTERM in heard:
+                    self._handle()
+
+    def _handle(self, number: int = 0, frame: Optional[FrameType] = None) -> None:
+        with contextlib.suppress(BlockingIOError):  # it has been told often enough
+            os.write(self._tell, b"\0")
+
+    def _before_fork(self) -> None:
+        """Keep SIGTERM from a child that has this process's handler still: it would be heard here, and not there."""
+        self._masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def _after_fork(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._masks.before)
+
+    def _let_go_in_child(self) -> None:
+        if signal.getsignal(signal.SIGTERM) == self._handle:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        others = signal.set_wakeup_fd(-1)
+        if others not in (-1, self._wake):  # a child's own, if this is a child of it
+            signal.set_wakeup_fd(others)
+        mine, self._mine = self._mine, []
+        for descriptor in mine:
+            os.close(descriptor)
+        self._after_fork()
 
 
 def end_in_time(code: int, threads_s: float = THREADS_S) -> None:

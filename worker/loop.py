@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import signal
 import socket
 import time
 import weakref
@@ -27,6 +26,7 @@ from pytriton.ipc.lanes.arena import KEPT_S, ArenaError
 from pytriton.ipc.lanes.gauge import Gauge
 from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
 from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, BatchFailed, BatchLent, Credit
+from pytriton.worker.ending import EndSignal
 from pytriton.worker.fault_reports import report
 from pytriton.worker.model import Model, Part, Unrecoverable
 from pytriton.worker.request_log import Answers, RequestLog
@@ -96,6 +96,10 @@ class Loop:
             if self._look_at is not None and time.monotonic() > self._look_at:
                 self._give_back()
         self.close()
+
+    def listen_for(self, end: EndSignal) -> None:
+        """Hear the signals of this process; `run` is then given `end.told`."""
+        self._watch(end.woken, end.hear)
 
     def _look_again(self) -> None:
         """Some lane holds much memory: have it given back when it has not been needed for a while."""
@@ -319,11 +323,3 @@ def _let_go_in_children(loop: Loop) -> None:
             loop._let_go()
 
     os.register_at_fork(after_in_child=let_go)
-
-
-def signal_pipe(number: int) -> int:
-    """Return a descriptor that becomes readable when the signal comes; the handler itself does nothing."""
-    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    signal.signal(number, lambda *_: None)
-    return reader

@@ -19,9 +19,9 @@ from pytriton.ipc.lanes.gauge import Gauge
 from pytriton.worker import environment, worker_limits
 from pytriton.worker.callables import load_callable, run_check
 from pytriton.worker.calls.model_calls import Caller
+from pytriton.worker.ending import EndSignal
 from pytriton.worker.fault_reports import report_error, report_threads, told, traceback_of
 from pytriton.worker.heap import keep_freed_memory
-from pytriton.worker.loop import signal_pipe
 from pytriton.worker.model import Model
 from pytriton.worker.streams.stream_loops import loop_of
 from pytriton.worker.tracing import batch_spans
@@ -70,7 +70,9 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
             control.send(messages.WorkerReady(worker))
             model.watch_readiness(worker, endpoint)
             try:
-                loop.run(signal_pipe(signal.SIGTERM))
+                end = EndSignal()
+                loop.listen_for(end)
+                loop.run(end.told)
                 model.close()
             finally:
                 batch_spans.finish()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib
+import multiprocessing
 import os
 import signal
 import sys
@@ -339,6 +340,27 @@ def test_a_forked_child_does_not_hide_a_crash(
     finally:
         for path in tmp_path.iterdir():
             os.kill(int(path.name), signal.SIGKILL)
+
+
+def test_a_callable_may_use_signals_and_end_its_children_with_sigterm(
+    inference: Inference, serve: Serve
+) -> None:
+    """Neither is the end of its worker."""
+
+    def infer(requests: Any) -> Any:
+        signal.signal(signal.SIGALRM, lambda *_: None)
+        signal.raise_signal(signal.SIGALRM)
+        child = multiprocessing.get_context("fork").Process(target=signal.pause)
+        child.start()
+        child.terminate()
+        child.join()
+        return [
+            {"y": np.full_like(request["x"], [os.getpid(), child.exitcode])} for request in requests
+        ]
+
+    model = serve(infer)
+    answers = [inference.infer("model", {"x": ONES})["y"].tolist() for _ in range(3)]
+    assert answers == [[[model.instances[0].pid, -signal.SIGTERM]]] * 3
 
 
 def test_what_a_worker_starts_ends_with_it(daemon: RunningDaemon) -> None:

@@ -128,3 +128,102 @@ def test_lanes_thread_of_a_python_model_ends_before_what_it_waits_on(
     control.close()
     os.close(told)
     os.close(tell)
+
+
+_SIGNALS = """
+import multiprocessing, os, select, signal, threading, time
+from pytriton.worker.ending import EndSignal
+end = EndSignal()
+forks = multiprocessing.get_context("fork")
+
+def is_told():
+    while select.select([end.woken], [], [], 0)[0]:
+        end.hear()
+    return bool(select.select([end.told], [], [], 0)[0])
+
+"""
+
+
+def _run_signals(code: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", _SIGNALS + code],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.split()
+
+
+def test_only_sigterm_ends_it() -> None:
+    said = _run_signals(
+        "for number in (signal.SIGALRM, signal.SIGCHLD, signal.SIGUSR1):\n"
+        "    signal.signal(number, lambda *_: None)\n"
+        "    signal.raise_signal(number)\n"
+        "    print(is_told())\n"
+        "signal.raise_signal(signal.SIGTERM)\n"
+        "print(is_told())"
+    )
+    assert said == ["False", "False", "False", "True"]
+
+
+@pytest.mark.parametrize(
+    "replaced",
+    [
+        "signal.set_wakeup_fd(-1)",
+        "signal.signal(signal.SIGTERM, lambda *_: None)",
+    ],
+)
+def test_sigterm_is_heard_whatever_of_it_a_callable_has_replaced(replaced: str) -> None:
+    assert _run_signals(f"{replaced}\nsignal.raise_signal(signal.SIGTERM)\nprint(is_told())") == [
+        "True"
+    ]
+
+
+_CHILD = """
+def child():
+    signal.sigwait([signal.SIGUSR1])
+
+def ask():
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])  # for the child
+    for at_once in (True, False):
+        reading, writing = os.pipe()
+        process = forks.Process(target=lambda: (os.write(writing, b"b"), child()))
+        process.start()
+        if not at_once:
+            os.read(reading, 1)
+        process.terminate()
+        process.join()
+        print(process.exitcode, is_told())
+
+{ask}
+assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+"""
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        "ask()",
+        "thread = threading.Thread(target=ask); thread.start(); thread.join()",
+    ],
+)
+def test_sigterm_to_a_forked_child_ends_the_child_alone(ask: str) -> None:
+    assert _run_signals(_CHILD.format(ask=ask)) == ["-15", "False"] * 2
+
+
+def test_forked_children_may_fork() -> None:
+    said = _run_signals(
+        "def child():\n"
+        "    reading, writing = os.pipe()\n"  # at the numbers of what the child has let go of
+        "    grandchild = forks.Process(target=os.write, args=(writing, b'grandchild'))\n"
+        "    grandchild.start()\n"
+        "    grandchild.join()\n"
+        "    print(os.read(reading, 100).decode(), flush=True)\n"
+        "process = forks.Process(target=child)\n"
+        "process.start()\n"
+        "process.join()\n"
+        "print(process.exitcode)"
+    )
+    assert said == ["grandchild", "0"]
