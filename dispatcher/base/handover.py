@@ -125,6 +125,7 @@ class TallyState(msgspec.Struct, frozen=True):
     records_logged: int = 0
     records_left_out: int = 0
     wakes: int = 0
+    former: list[Any] = []
 
 
 class ListenerState(msgspec.Struct, frozen=True):

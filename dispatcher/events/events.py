@@ -10,6 +10,7 @@ import structlog
 
 from pytriton.dispatcher.events.actor import asked_by
 from pytriton.dispatcher.events.kinds import Kind
+from pytriton.ipc.errors import sendable
 from pytriton.ipc.messages.events import Event
 
 _log = structlog.get_logger(__name__)
@@ -83,7 +84,7 @@ class Events:
             serial=next(self._serials),
             at=time.time(),
             kind=kind.name,
-            model=model or self._model,
+            model=sendable(model or self._model),
             version=self._version if version is None else version,
             instance=self._instance if instance is None else instance,
             worker=worker,
@@ -113,4 +114,6 @@ def _log_event(kind: Kind, event: Event) -> None:
 
 
 def _cut(text: str, most: int) -> str:
+    """Return a text that a file and a message can have: names of files in it may be no Unicode."""
+    text = sendable(text[: most + 1])
     return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -7,9 +7,9 @@ counters survive a worker, and a replacement of the model: a tally belongs to a 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
-from typing import NamedTuple
+from typing import Any, NamedTuple, Union
 
 from pytriton.dispatcher.base.handover import InstanceTallyState, TallyState
 from pytriton.dispatcher.workers.one_worker.worker import Worker
@@ -21,6 +21,10 @@ from pytriton.ipc.lanes.user_series import Families, with_ended
 _Records = tuple[int, int, Taken]
 #: Workers that have ended whose records are kept until somebody takes them.
 _MOST_LEFT = 100
+#: Versions of a model whose instances are told apart: each replacement may have another one.
+_MOST_VERSIONS = 50
+#: What is handed over of a counter: a worker may say anything, and a document has no larger integers.
+_MOST = (1 << 63) - 1
 
 
 class InstanceTally:
@@ -61,6 +65,7 @@ class Tally:
 
     Attributes:
         instances: by version and number; those from the declared number on are spares.
+        former: what instances did of versions that nobody has heard of for long.
         retries: requests that were tried again after their worker was lost.
         poison: requests that were taken to be what ends workers.
         wakes: how often the model slept and got a worker again.
@@ -70,6 +75,7 @@ class Tally:
 
     def __init__(self) -> None:
         self.instances: dict[tuple[int, int], InstanceTally] = {}
+        self.former = NOTHING
         self.retries = 0
         self.poison = 0
         self.wakes = 0
@@ -81,13 +87,28 @@ class Tally:
 
     def of(self, version: int, instance: int) -> InstanceTally:
         """Return what is counted of an instance."""
-        return self.instances.setdefault((version, instance), InstanceTally())
+        found = self.instances.get((version, instance))
+        if found is None:
+            self._make_room(version)
+            found = self.instances[version, instance] = InstanceTally()
+        return found
+
+    def _make_room(self, version: int) -> None:
+        """Put the oldest version that has no worker to what is former, where there are too many."""
+        living = {key[0]: False for key in self.instances}
+        if version in living or len(living) < _MOST_VERSIONS:
+            return
+        for (one, _), tally in self.instances.items():
+            living[one] = living[one] or bool(tally.workers)
+        oldest = next((one for one, lives in living.items() if not lives), None)
+        for key in [key for key in self.instances if key[0] == oldest]:
+            self.former = self.former.plus(self.instances.pop(key).ended)
 
     def hand_over(self, name: str) -> TallyState:
         """Return what the next version of this process goes on with; what living workers did is in their pages."""
         instances = [
             InstanceTallyState(
-                version, number, list(one.ended), dict(one.ends), one.starts, one.user_series
+                version, number, _bounded(one.ended), dict(one.ends), one.starts, one.user_series
             )
             for (version, number), one in self.instances.items()
         ]
@@ -100,17 +121,17 @@ class Tally:
             self.records_logged,
             self.records_left_out,
             self.wakes,
+            _bounded(self.former),
         )
 
     def adopt(self, state: TallyState) -> None:
         """Go on with what a former version of this process has counted."""
         for one in state.instances:
             instance = self.of(one.version, one.instance)
-            instance.ended = Counts._make(
-                tuple(count) if isinstance(count, list) else count for count in one.counts
-            )
+            instance.ended = _counts(one.counts)
             instance.ends, instance.starts = Counter(one.ends), one.starts
             instance.user_series = one.user_series
+        self.former = _counts(state.former) if state.former else NOTHING
         self.retries, self.poison, self.wakes = state.retries, state.poison, state.wakes
         self.failed = Counter(state.failed)
         self.records_logged, self.records_left_out = state.records_logged, state.records_left_out
@@ -118,11 +139,11 @@ class Tally:
     def done(self) -> Done:
         """Return what all of its workers have done until now."""
         counts = {key: instance.counts() for key, instance in self.instances.items()}
-        return Done(counts, reduce(Counts.plus, counts.values(), NOTHING))
+        return Done(counts, reduce(Counts.plus, counts.values(), self.former))
 
     def outcomes(self) -> tuple[int, dict[str, int]]:
         """Return how many requests were begun until now, and how many failed, by kind; costs little."""
-        requests, failed = 0, [0] * len(FAILURES)
+        requests, failed = self.former.requests, list(self.former.failed)
         for instance in self.instances.values():
             ended = instance.ended
             living = [worker.outcomes() for worker in instance.workers]
@@ -159,6 +180,18 @@ class Tally:
             self._left.append((worker.version, worker.instance, worker.last_records))
 
         worker.exited.add_done_callback(ended)
+
+
+def _bounded(counts: Counts) -> list[Union[int, list[int]]]:
+    """Return counts as a document can have them."""
+    return [
+        [min(count, _MOST) for count in one] if isinstance(one, tuple) else min(one, _MOST)
+        for one in counts
+    ]
+
+
+def _counts(handed: Sequence[Any]) -> Counts:
+    return Counts._make(tuple(count) if isinstance(count, list) else count for count in handed)
 
 
 class Ledger:

@@ -87,7 +87,9 @@ class RequestRecords:
         self._memory = memory
         self._words = memory[:_HEADER].cast("Q")
         self._ring = memory[_HEADER:SIZE]
-        self._told_left_out = 0
+        self._told_left_out = self._words[
+            _LEFT_OUT
+        ]  # a former version of the dispatcher has told these
 
     # ── the worker's end ─────────────────────────────────────────────────────────────────────────
 

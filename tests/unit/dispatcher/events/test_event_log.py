@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.running import eventually
 
 from pytriton.dispatcher.events import event_log, kinds
 from pytriton.dispatcher.events.event_log import EventLog
 from pytriton.dispatcher.events.journal import Journal
+from pytriton.ipc.messages.events import Event
 
 
 @pytest.fixture(autouse=True)
@@ -210,3 +212,13 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             log.events.tell(kinds.CRASHED, model="m9")
         assert log.about("m1") == []
         assert len(log.about("m9")) == 300
+
+
+def test_an_event_that_cannot_be_written_does_not_end_the_writing(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        log._take(Event(log.serial + 1, 1.0, kinds.CRASHED.name, "m", reason="\udcff"))
+        eventually(lambda: log.problem, "what is wrong is said")
+        assert log.lost == 1
+        log.events.tell(kinds.READY, model="m")
+    with opened(tmp_path) as log:
+        assert sorted(_kinds(log)) == ["events_lost", "ready"]

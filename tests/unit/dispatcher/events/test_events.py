@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 import structlog
 
@@ -90,3 +91,14 @@ def test_a_sink_that_fails_harms_nobody(told: list[Event]) -> None:
         events.tell(kinds.STOPPING)
     assert [event.kind for event in told] == ["stopping"]
     assert [log["event"] for log in logs] == ["daemon stops", "a fault of the event log"]
+
+
+def test_texts_that_no_file_or_message_can_have_are_escaped(
+    events: Events, told: list[Event]
+) -> None:
+    """The name of a file need not be UTF-8, and stands in the error that it causes."""
+    events.tell(kinds.NOT_LOADED, model="m\udcff", reason="no \udcff: " + "\udcff" * 3000)
+    (one,) = told
+    assert (one.model, one.reason[:12]) == ("m\\udcff", "no \\udcff: \\")
+    assert len(one.reason) == LONGEST_REASON
+    msgspec.msgpack.encode(one)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -24,7 +26,7 @@ from pytriton.dispatcher.workers.one_worker.worker import Worker
 from pytriton.dispatcher.workers.pool import Pool
 from pytriton.dispatcher.workers.tally import Tally
 from pytriton.ipc import messages
-from pytriton.ipc.lanes.gauge import NOTHING
+from pytriton.ipc.lanes.gauge import NOTHING, Counts
 
 TWO = msgspec.structs.replace(SPEC, instances=2)
 
@@ -179,3 +181,36 @@ def test_counters_go_on() -> None:
     assert other.of(2, 1).counts().plus(instance.ended).calls == 10
     assert (other.of(2, 1).ends, other.of(2, 1).starts) == ({"hang": 1}, 3)
     assert (other.retries, other.wakes, other.failed) == (7, 3, {"lost": 2})
+
+
+def test_counters_that_no_document_can_have_are_bounded() -> None:
+    """A worker may write anything into its page, again and again."""
+    tally = Tally()
+    tally.of(1, 0).ended = NOTHING._replace(calls=1 << 70, call_buckets=(1 << 64, 3))
+    document = msgspec.msgpack.encode(tally.hand_over("m"))
+    other = Tally()
+    other.adopt(msgspec.msgpack.decode(document, type=TallyState))
+    assert other.done().total.calls == (1 << 63) - 1
+    assert other.done().total.call_buckets == ((1 << 63) - 1, 3)
+
+
+def test_former_versions_are_told_together_once_there_are_many() -> None:
+    """A model that is replaced by another version each night: its figures do not grow for ever."""
+    tally = Tally()
+    oldest = tally.of(1, 0)
+    oldest.workers.append(cast(Any, SimpleNamespace(outcomes=lambda: (0, (0,) * 5), counts=Counts)))
+    for version in range(1, 500):
+        for number in range(2):
+            tally.of(version, number).ended = NOTHING._replace(requests=1, failed=(1, 0, 0, 0, 0))
+    assert len(tally.instances) <= 2 * 50
+    assert (1, 0) in tally.instances  # it lives
+    assert (499, 1) in tally.instances
+    assert tally.done().total.requests == 2 * 499
+    assert tally.outcomes() == (
+        998, {"callable": 998, "input": 0, "result": 0, "timeout": 0, "unrecoverable": 0},
+    )  # fmt: skip
+    other = Tally()
+    other.adopt(
+        msgspec.msgpack.decode(msgspec.msgpack.encode(tally.hand_over("m")), type=TallyState)
+    )
+    assert other.done().total.requests == 2 * 499

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 
@@ -168,3 +169,17 @@ def test_a_gauge_calls_for_records_of_calls_that_are_wanted(gauges: tuple[Gauge,
     worker.failed("callable", 1)
     worker.end(worker.begin(1), [], "failed")
     assert seen == ["long", "failed"]
+
+
+def test_what_was_left_out_is_told_once_though_another_dispatcher_takes_over() -> None:
+    former, descriptor = Gauge.create()
+    worker = Gauge(os.dup(descriptor))
+    former.records.want(0, UNBOUNDED)
+    worker.records.write([RequestRecord("x" * RING, "ok", 1, 1, 1, 1, 1, 1, 1)])
+    assert former.records.take().left_out == 1
+    following = Gauge.adopt(descriptor)
+    assert following.records.take().left_out == 0
+    worker.records.write([RequestRecord("x" * RING, "ok", 1, 1, 1, 1, 1, 1, 1)])
+    assert following.records.take().left_out == 1
+    for one in (former, worker, following):
+        one.close()
