@@ -1,6 +1,7 @@
 """The runtime for KServe: its container is one that Kubernetes takes, and its command one that the daemon takes.
 
-KServe's own kinds have no schema here: their container is looked at as that of a pod.
+KServe's own kinds have no schema here: their container is looked at as that of a pod, and their other fields are those
+of the models in KServe's Python package (kserve 0.21).
 """
 
 from __future__ import annotations
@@ -19,6 +20,45 @@ from pytriton.cli.app import app
 FOLDER = Path(__file__).parents[3] / "deploy" / "kserve"
 RUNTIME: dict[str, Any] = yaml.safe_load((FOLDER / "clusterservingruntime.yaml").read_text())
 SERVICE: dict[str, Any] = yaml.safe_load((FOLDER / "inferenceservice.yaml").read_text())
+
+
+#: Kind of object -> its fields that can be said here, with their types.
+FIELDS: dict[str, dict[str, type]] = {
+    "object": {"apiVersion": str, "kind": str, "metadata": dict, "spec": dict},
+    "ServingRuntimeSpec": {
+        "affinity": dict, "annotations": dict, "builtInAdapter": dict, "containers": list, "disabled": bool,
+        "grpcDataEndpoint": str, "grpcEndpoint": str, "hostIPC": bool, "httpDataEndpoint": str,
+        "imagePullSecrets": list, "labels": dict, "multiModel": bool, "nodeSelector": dict, "protocolVersions": list,
+        "replicas": int, "resourceClaims": list, "schedulerName": str, "storageHelper": dict,
+        "supportedModelFormats": list, "tolerations": list, "volumes": list, "workerSpec": dict,
+    },
+    "SupportedModelFormat": {"autoSelect": bool, "name": str, "priority": int, "version": str},
+    "InferenceServiceSpec": {"explainer": dict, "predictor": dict, "transformer": dict},
+    "PredictorSpec": {"maxReplicas": int, "minReplicas": int, "model": dict},
+    "ModelSpec": {
+        "modelFormat": dict, "protocolVersion": str, "resources": dict, "runtime": str, "runtimeVersion": str,
+        "storage": dict, "storageUri": str,
+    },
+    "ModelFormat": {"name": str, "version": str},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        ("object", RUNTIME),
+        ("object", SERVICE),
+        ("ServingRuntimeSpec", RUNTIME["spec"]),
+        *(("SupportedModelFormat", one) for one in RUNTIME["spec"]["supportedModelFormats"]),
+        ("InferenceServiceSpec", SERVICE["spec"]),
+        ("PredictorSpec", SERVICE["spec"]["predictor"]),
+        ("ModelSpec", SERVICE["spec"]["predictor"]["model"]),
+        ("ModelFormat", SERVICE["spec"]["predictor"]["model"]["modelFormat"]),
+    ],
+)
+def test_kserve_knows_the_fields(kind: str, given: dict[str, Any]) -> None:
+    for name, value in given.items():
+        assert type(value) is FIELDS[kind][name], f"{kind}.{name}"
 
 
 def test_the_example_asks_for_the_runtime_and_a_format_that_it_has() -> None:

@@ -1,6 +1,7 @@
 """The fleet on KubeRay: pods that Kubernetes takes, commands that the program takes, names that lead to each other.
 
-KubeRay's own kind has no schema here: its pods are looked at as such.
+No package has the schema of KubeRay's own kind: its pods are looked at as such, and its other fields are those that
+KubeRay 1.6 documents (docs.ray.io, "KubeRay CRD API reference").
 """
 
 from __future__ import annotations
@@ -23,6 +24,29 @@ BALANCER = OBJECTS[0]["spec"]["template"]["spec"]
 HEAD = CLUSTER["spec"]["headGroupSpec"]["template"]["spec"]
 (WORKERS,) = CLUSTER["spec"]["workerGroupSpecs"]
 NODE = WORKERS["template"]["spec"]
+_GROUP = {"rayStartParams": dict, "template": dict}
+#: Kind of object -> its fields, as documented.
+FIELDS: dict[str, dict[str, type]] = {
+    "RayCluster": {"apiVersion": str, "kind": str, "metadata": dict, "spec": dict},
+    "RayClusterSpec": {
+        "authOptions": dict, "autoscalerOptions": dict, "enableInTreeAutoscaling": bool,
+        "gcsFaultToleranceOptions": dict, "headGroupSpec": dict, "headServiceAnnotations": dict, "managedBy": str,
+        "rayVersion": str, "suspend": bool,
+        "workerGroupSpecs": list,
+    },
+    "AuthOptions": {"mode": str, "enableK8sTokenAuth": bool, "secretName": str},
+    "AutoscalerOptions": {
+        "env": list, "envFrom": list, "idleTimeoutSeconds": int, "image": str, "imagePullPolicy": str,
+        "resources": dict, "securityContext": dict, "upscalingMode": str, "version": str, "volumeMounts": list,
+    },
+    "HeadGroupSpec": {
+        **_GROUP, "enableIngress": bool, "headService": dict, "resources": dict, "labels": dict, "serviceType": str,
+    },
+    "WorkerGroupSpec": {
+        **_GROUP, "groupName": str, "idleTimeoutSeconds": int, "labels": dict, "maxReplicas": int, "minReplicas": int,
+        "numOfHosts": int, "replicas": int, "resources": dict, "scaleStrategy": dict, "suspend": bool,
+    },
+}  # fmt: skip
 PODS = {"head": HEAD, "node": NODE, "balancer": BALANCER}
 
 
@@ -52,6 +76,30 @@ def test_the_program_takes_the_commands() -> None:
     drained = taken(node["lifecycle"]["preStop"]["exec"]["command"])
     assert drained["node"] is None  # the one that it is run on
     assert drained["timeout"] < NODE["terminationGracePeriodSeconds"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        ("RayCluster", CLUSTER),
+        ("RayClusterSpec", CLUSTER["spec"]),
+        ("AuthOptions", CLUSTER["spec"]["authOptions"]),
+        ("AutoscalerOptions", CLUSTER["spec"]["autoscalerOptions"]),
+        ("HeadGroupSpec", CLUSTER["spec"]["headGroupSpec"]),
+        ("WorkerGroupSpec", WORKERS),
+    ],
+)
+def test_kuberay_knows_the_fields(kind: str, given: dict[str, Any]) -> None:
+    for name, value in given.items():
+        assert type(value) is FIELDS[kind][name], f"{kind}.{name}"
+    if "rayStartParams" in given:
+        assert all(type(one) is str for one in given["rayStartParams"].values())
+
+
+def test_the_autoscaler_is_the_one_that_kuberay_is_told_of() -> None:
+    """Else Ray takes its second one, and KubeRay starts a node again in the pod of another one."""
+    assert CLUSTER["spec"]["autoscalerOptions"]["version"] == "v2"
+    assert all("restartPolicy" not in pod for pod in (HEAD, NODE))  # KubeRay says Never then
 
 
 def test_names_lead_to_each_other() -> None:
