@@ -15,8 +15,11 @@
 #define _GNU_SOURCE
 #include "fake_tritonserver.h"
 
+#include <dirent.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 int released, statistics;
@@ -49,6 +52,22 @@ static char *contents(const char *path)
     return text;
 }
 
+/* Whether a proxy is there still. One whose last stream is over only just ends by itself, after the instance. */
+static bool has_sockets(void)
+{
+    bool found = false;
+    DIR *open_files = opendir("/proc/self/fd");
+    struct dirent *entry;
+    while (open_files && !found && (entry = readdir(open_files))) {
+        char target[32] = {0};
+        ssize_t size = readlinkat(dirfd(open_files), entry->d_name, target, sizeof target - 1);
+        found = size > 0 && strncmp(target, "socket:", 7) == 0;
+    }
+    if (open_files)
+        closedir(open_files);
+    return found;
+}
+
 int main(int count, char **words)
 {
     if (count != 4)
@@ -72,6 +91,8 @@ int main(int count, char **words)
         usleep(1000);
     demand(TRITONBACKEND_ModelInstanceFinalize(&instance));
     demand(TRITONBACKEND_ModelFinalize(&model));
+    while (has_sockets())
+        usleep(1000);
     free(model.config);
     free(request);
     free(batch);
