@@ -14,7 +14,7 @@ from pytriton.ipc.messages.events import Event, Finding
 #: What happened longer ago says nothing of the present.
 RECENT_S = 3600.0
 #: A batch, or a load, that runs so long without a limit is worth a word.
-_LONG_BATCH_S, _LONG_LOAD_S = 10.0, 30.0
+_LONG_BATCH_S, _LONG_STREAM_S, _LONG_LOAD_S = 10.0, 600.0, 30.0
 #: Exchanges of a worker for its memory in the recent past that make a leak.
 _LEAKS = 2
 #: The word of status on a model that begins asleep, and that tritonserver does not have yet.
@@ -65,9 +65,10 @@ class Situation:
         return next(fitting, None)
 
     def recent(self, *wanted: kinds.Kind) -> list[Event]:
-        """Return the events of these kinds of the recent past, oldest first."""
+        """Return the events of these kinds of the recent past, oldest first; a former registration's are over."""
         names = {kind.name for kind in wanted}
-        since = self.now - RECENT_S
+        begun = self.last(*_REPLACEMENTS)
+        since = max(self.now - RECENT_S, begun.at if begun is not None else 0.0)
         return [event for event in self.events if event.kind in names and event.at >= since]
 
 
@@ -294,13 +295,19 @@ def _of_instance(situation: Situation, instance: messages.InstanceInfo) -> Itera
         why = told.reason if told is not None else "it does not say why"
         text = f"{who}: the model's own is_ready says no: {why}"
         yield Finding(severity, "unwilling", text, log, instance=number)
-    elif instance.busy_s is not None and instance.busy_s > _LONG_BATCH_S:
+    elif instance.busy_s is not None and instance.busy_s > _long_s(situation.info):
         text = f"{who}{on} has been busy with one batch for {instance.busy_s:.0f} s (pid {instance.pid})"
         advice = (
             f"What it does: kill -QUIT {instance.pid} prints its stacks to the log. Register with "
             "execution_timeout_s, and what hangs is ended."
         )
         yield Finding("degraded", "hang", text, _joined(advice, log), instance=number)
+
+
+def _long_s(info: messages.ModelInfo | None) -> float:
+    """Return how long a batch may take without a word: a stream is as long as what it has to say."""
+    policy = info.config.get("model_transaction_policy") if info is not None else None
+    return _LONG_STREAM_S if (policy or {}).get("decoupled") else _LONG_BATCH_S
 
 
 def _loading(
@@ -328,11 +335,8 @@ def _of_load(info: messages.ModelInfo, waiting: int | None) -> Iterator[Finding]
         return
     if serving and all(one.busy_s is not None for one in serving):
         longest = max(one.busy_s or 0.0 for one in serving)
-        many = "" if waiting is None else f": {waiting}"
-        text = (
-            f"all {len(serving)} ready instances are busy, the longest batch for {longest:.2f} s: requests wait in "
-            f"the queue{many}"
-        )
+        wait = "requests may wait" if waiting is None else f"requests wait in the queue: {waiting}"
+        text = f"all {len(serving)} ready instances are busy, the longest batch for {longest:.2f} s: {wait}"
         advice = (
             f"More instances (pytriton-daemon scale {info.name} N), or batching (max_batch_size)."
         )

@@ -36,7 +36,7 @@ def explain(
     """Say why a model is as it is, what to do, and what was decided about it."""
     from pytriton.cli import link
 
-    rundir = link.runtime_dir(runtime_dir)
+    rundir, begun = link.runtime_dir(runtime_dir), time.time()
     answer: Any = link.ask(rundir, messages.Explain(model, lines))
     if as_json:
         print_json(answer)
@@ -44,7 +44,7 @@ def explain(
         for line in explanation_lines(answer):
             typer.echo(line)
     if follow:
-        _follow(rundir, messages.GetEvents(model), answer.events, as_json)
+        _follow(rundir, messages.GetEvents(model, since=begun), answer.events, as_json)
 
 
 @command
@@ -65,13 +65,13 @@ def events(
     """List what was decided: who registered, replaced, scaled what, and what became of it."""
     from pytriton.cli import link
 
-    rundir = link.runtime_dir(runtime_dir)
-    after = 0.0 if since is None else moment(since, time.time())
+    rundir, begun = link.runtime_dir(runtime_dir), time.time()
+    after = 0.0 if since is None else moment(since, begun)
     asked = messages.GetEvents(model, kind or [], after, 0, lines)
     answer: Any = link.ask(rundir, asked)
     _print(answer.events, as_json)
     if follow:
-        _follow(rundir, messages.GetEvents(model, kind or []), answer.events, as_json)
+        _follow(rundir, messages.GetEvents(model, kind or [], begun), answer.events, as_json)
 
 
 def explanation_lines(answer: messages.Explanation) -> list[str]:
@@ -111,7 +111,7 @@ def moment(text: str, now: float) -> float:
         return now - float(ago[1]) * _UNITS[ago[2]]
     try:
         return datetime.datetime.fromisoformat(text).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError, OSError):  # the clock of the system does not go so far
         raise CliError(
             ExitCode.USAGE,
             f"--since {text}: give how long ago (30m, 2h, 7d) or a time such as 2026-11-22T10:00",
@@ -121,12 +121,14 @@ def moment(text: str, now: float) -> float:
 def _follow(
     rundir: RuntimeDir, asked: messages.GetEvents, shown: Sequence[messages.Event], as_json: bool
 ) -> None:
+    """Go on with what comes after the events that were shown; where none was, with what comes from now on."""
     from pytriton.cli import link
 
     after = max((event.serial for event in shown), default=0)
     while True:
         time.sleep(_POLL_S)
-        message = messages.GetEvents(asked.model, asked.kinds, 0.0, after, 1000)
+        since = 0.0 if after else asked.since
+        message = messages.GetEvents(asked.model, asked.kinds, since, after, 1000)
         answer: Any = link.ask(rundir, message)
         _print(answer.events, as_json)
         after = max((event.serial for event in answer.events), default=after)

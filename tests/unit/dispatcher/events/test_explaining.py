@@ -30,6 +30,34 @@ def info(
     return messages.ModelInfo("m", 1, state, list(instances), **fields)
 
 
+_DECOUPLED = {"model_transaction_policy": {"decoupled": True}}
+
+
+def test_a_stream_takes_as_long_as_it_takes() -> None:
+    streams = situation(info(instance(busy_s=95.0), config=_DECOUPLED), waiting=0)
+    assert explain(streams) == ("m is ready: nothing is wrong", [])
+    stuck = situation(info(instance(busy_s=601.0), config=_DECOUPLED), waiting=0)
+    assert "has been busy with one batch for 601 s" in explain(stuck)[0]
+
+
+def test_what_nobody_knows_is_not_said() -> None:
+    """Whether requests wait, tritonserver has not said."""
+    verdict, _ = explain(situation(info(instance(busy_s=0.4))))
+    assert verdict.endswith("the longest batch for 0.40 s: requests may wait")
+
+
+@pytest.mark.parametrize("kind", [kinds.HANG, kinds.POISON, kinds.LIMIT, kinds.CRASHED])
+@pytest.mark.parametrize("mended", [kinds.REPLACED, kinds.REGISTERED, kinds.ROLLED_BACK])
+def test_what_a_former_registration_did_is_over(kind: Kind, mended: Kind) -> None:
+    """It was replaced because of that, perhaps."""
+    before = event(kind, "as it was", ago_s=100)
+    after = event(mended, ago_s=50)
+    assert explain(situation(info(instance()), before, after))[1] == []
+    again = event(kind, "as it is", ago_s=10)
+    (found,) = explain(situation(info(instance()), before, after, again))[1]
+    assert "once; the last: as it is" in found.text
+
+
 def test_a_model_whose_requests_fail_is_as_good_as_down() -> None:
     outcomes = Outcomes(300, 8, {"callable": 8}, NOW - 1, "ValueError")
     found = situation(info(instance()), outcomes=outcomes)
