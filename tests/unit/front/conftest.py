@@ -23,6 +23,11 @@ _SOURCES = (
 )  # fmt: skip
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark all tests here: they run programs that have to be compiled first."""
+    item.add_marker("programs")
+
+
 def _compile(target: Path, sources: Sequence[Path] = (), flags: Sequence[str] = ()) -> Path:
     files = [*_HERE.glob("drive*.c"), *(file for part in _SOURCES for file in FRONT.glob(part))]
     return built_of([*sources, *files], target, *flags)

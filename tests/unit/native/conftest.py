@@ -33,6 +33,11 @@ _LIBRARIES = ("-lm", "-ldl", "-Wl,-z,lazy")
 _LINK = ("-rdynamic", "-Wl,--allow-shlib-undefined", "-Wl,-z,lazy")
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark all tests here: they run programs that have to be compiled first."""
+    item.add_marker("programs")
+
+
 @pytest.fixture(scope="session")
 def ask_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What asks the dispatcher one question, sanitized."""
