@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import cloudpickle
 
@@ -55,7 +56,7 @@ def report_error(
     if logger is None:
         record = record_of(error, _traceback(error), what, ids, list(_trace_ids(batches)))
         line, was_cut = encoded(record)
-        _print_record(line.decode())
+        _write(line.decode(), sys.__stderr__ or sys.stderr)
         if was_cut:
             _print(record.exception)
         return
@@ -126,7 +127,7 @@ def _print(text: str) -> None:
     """Print to the log; a line that it would cut goes on in the next one."""
     for line in text.splitlines():
         for start in range(0, max(1, len(line)), _LONGEST_LINE):
-            print(line[start : start + _LONGEST_LINE], file=sys.stderr)
+            _write(line[start : start + _LONGEST_LINE], sys.__stderr__ or sys.stderr)
 
 
 def report_threads() -> None:
@@ -144,7 +145,7 @@ def note(text: str) -> None:
     """Report something that is as it should be."""
     logger: logging.Logger | None = getattr(_here, "logger", None)
     if logger is None:
-        print(text)
+        _write(text, sys.__stdout__ or sys.stdout)
         return
     logger.info("model %s: %s", _here.model, text)
 
@@ -158,12 +159,15 @@ def report(text: str) -> None:
     logger.warning("model %s: %s", _here.model, text)
 
 
-def _print_record(text: str) -> None:
-    """Print to the process's own standard error, wherever a callable has led that of Python."""
-    stream = sys.__stderr__ or sys.stderr
+def _write(text: str, stream: TextIO | None) -> None:
+    """Write a line to an output of the process's own, wherever a callable has led those of Python.
+
+    One that it has closed takes no reports: that is no reason for the worker to end.
+    """
     if stream is not None:
-        stream.write(f"{text}\n")
-        stream.flush()
+        with contextlib.suppress(OSError, ValueError):
+            stream.write(f"{text}\n")
+            stream.flush()
 
 
 def _trace_ids(batches: Sequence[Batch]) -> Iterator[str]:

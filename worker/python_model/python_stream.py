@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 from functools import partial
 from typing import Any, Protocol
@@ -19,6 +18,7 @@ from pytriton.ipc.lanes.lane_messages import (
     ResponseDetails,
     ResponseRef,
 )
+from pytriton.worker.fault_reports import report
 from pytriton.worker.model import Part
 from pytriton.worker.python_model.batches import ANSWERED, PythonModel, WrongReturn, check_responses
 from pytriton.worker.request_log import nbytes_of
@@ -215,7 +215,7 @@ class PythonStream:
             self.lost = True  # the lanes' thread sees its end, too
         except LaneError as error:
             self.lost = True
-            print(f"an answer could not be sent: {error}", file=sys.stderr)
+            report(f"an answer could not be sent: {error}")
             # Who is answered by no more parts would wait for ever: the lane ends, with all that waits for it.
             with contextlib.suppress(OSError):  # the proxy was quicker
                 self.outbox.lane.hang_up()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,33 @@ def test_all_of_a_long_text_is_printed(capfd: pytest.CaptureFixture[str]) -> Non
     first, *rest = capfd.readouterr().err.split("\n")
     assert decoded(first.encode()) is not None
     assert text in "".join(rest)  # in lines that the log does not cut
+
+
+_CLOSED = """
+import os, sys
+from pytriton.worker.fault_reports import note, report, report_error
+{close}
+report_error(ValueError("no"))
+report_error(ValueError("x" * (1 << 20)))  # in several lines
+report("that")
+note("this")
+os._exit(7)
+"""
+
+
+@pytest.mark.parametrize(
+    "close",
+    [
+        "os.close(1); os.close(2)",
+        "sys.stdout.close(); sys.stderr.close()",
+        "sys.stdout = sys.stderr = object()",
+    ],
+)
+def test_an_output_that_a_callable_has_closed_ends_nobody(close: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _CLOSED.format(close=close)], capture_output=True, check=False
+    )
+    assert done.returncode == 7
 
 
 def test_the_end_of_a_thread_is_reported(

@@ -228,7 +228,7 @@ def test_a_sender_waits_while_the_proxy_has_much_to_pass_on(lanes: Lanes) -> Non
 
 
 def test_without_a_proxy_nothing_is_sent_and_nobody_waits(
-    lanes: Lanes, capsys: pytest.CaptureFixture[str]
+    lanes: Lanes, capfd: pytest.CaptureFixture[str]
 ) -> None:
     stream, requests, _ = begin(lanes)
     lanes[0].hang_up()
@@ -239,11 +239,11 @@ def test_without_a_proxy_nothing_is_sent_and_nobody_waits(
     sender.send(answer())
     stream.returned([])
     stream.fail("no")
-    assert capsys.readouterr().err == ""
+    assert capfd.readouterr().err == ""
 
 
 def test_an_answer_that_cannot_be_sent_ends_the_lane(
-    lanes: Lanes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    lanes: Lanes, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Its client would wait for ever: the proxy has to hear of it."""
     stream, requests, _ = begin(lanes)
@@ -254,6 +254,6 @@ def test_an_answer_that_cannot_be_sent_ends_the_lane(
     monkeypatch.setattr(lanes[1], "send", refuse)
     requests[0].get_response_sender().send(answer())
     assert stream.lost
-    assert "an answer could not be sent: the proxy has read nothing" in capsys.readouterr().err
+    assert "an answer could not be sent: the proxy has read nothing" in capfd.readouterr().err
     with pytest.raises(LaneClosed):
         lanes[0].receive()

@@ -198,12 +198,12 @@ def test_without_a_trace_there_are_no_spans(
 def test_a_malformed_context_is_not_traced_and_said(
     lanes: tuple[Lane, Lane],
     spans: InMemorySpanExporter,
-    capsys: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str],
     text: str,
 ) -> None:
     assert isinstance(answer(echo, lanes, [text, context(8)]), BatchDone)
     assert [span.context.trace_id for span in named(spans, "python_backend_execute")] == [8]
-    assert "a trace context cannot be read" in capsys.readouterr().err
+    assert "a trace context cannot be read" in capfd.readouterr().err
 
 
 def test_a_tracer_is_set_once(spans: InMemorySpanExporter) -> None:
