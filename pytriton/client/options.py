@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Optional, Union
@@ -24,6 +26,12 @@ _RESERVED = {
     "sequence_end": "sequence_end",
 }
 _RESERVED_PREFIX = "triton_"
+#: Values of 64 bits, which both protocols carry whole: JSON takes larger ones for floating-point numbers.
+_LOWEST, _HIGHEST = -(2**63), 2**63 - 1
+#: Headers by which a server finds the end of a request: another value makes the next request of what is left.
+_OF_THE_CONNECTION = ("connection", "content-length", "transfer-encoding")
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
 
 @dataclass(frozen=True)
@@ -61,16 +69,38 @@ class RequestOptions:
             object.__setattr__(self, one.name, plain(getattr(self, one.name)))
         if isinstance(self.priority, bool) or not isinstance(self.priority, int):
             raise _unusable("priority", self.priority, "an integer")
-        if self.priority < 0:
-            raise _unusable("priority", self.priority, "0 or more")
-        if self.timeout_s is not None and not self.timeout_s > 0:
-            raise _unusable("timeout_s", self.timeout_s, "more than 0 seconds")
-        if self.request_id is not None and not isinstance(self.request_id, str):
-            raise _unusable("request_id", self.request_id, "a string")
-        if not isinstance(self.sequence_id, (int, str)):
-            raise _unusable("sequence_id", self.sequence_id, "an integer or a string")
-        if isinstance(self.requested_outputs, str):
-            raise _unusable("requested_outputs", self.requested_outputs, "a list of names")
+        if not 0 <= self.priority <= _HIGHEST:
+            raise _unusable("priority", self.priority, "0 or more, and less than 2**63")
+        if self.timeout_s is not None:
+            self._check_timeout(self.timeout_s)
+        if self.request_id is not None and not _is_text(self.request_id):
+            raise _unusable("request_id", self.request_id, "a string of valid Unicode")
+        if isinstance(self.sequence_id, bool) or not (
+            _is_text(self.sequence_id)
+            or (isinstance(self.sequence_id, int) and _LOWEST <= self.sequence_id <= _HIGHEST)
+        ):
+            raise _unusable(
+                "sequence_id",
+                self.sequence_id,
+                "an integer of 64 bits or a string of valid Unicode",
+            )
+        names = self.requested_outputs
+        if names is not None and (
+            isinstance(names, str)
+            or not isinstance(names, Sequence)
+            or not all(_is_text(name) for name in names)
+        ):
+            raise _unusable("requested_outputs", names, "a list of names")
+
+    def _check_timeout(self, timeout_s: float) -> None:
+        if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)):
+            raise _unusable("timeout_s", timeout_s, "a number of seconds")
+        if not timeout_s > 0:
+            raise _unusable("timeout_s", timeout_s, "more than 0 seconds")
+        if not math.isfinite(timeout_s) or timeout_s * 1e6 > _HIGHEST:
+            raise _unusable(
+                "timeout_s", timeout_s, "less than 2**63 microseconds; None is no limit"
+            )
 
     def as_arguments(self, request_id: str) -> dict[str, Any]:
         """Return them as tritonclient's `infer` names them; the time-out is in µs there."""
@@ -93,7 +123,12 @@ def check_parameters(parameters: Parameters) -> dict[str, Value] | None:
     if parameters is None:
         return None
     checked = _checked("parameters", parameters)
-    for name in checked:
+    for name, value in checked.items():
+        if isinstance(value, int) and not _LOWEST <= value <= _HIGHEST:
+            raise PyTritonClientValueError(
+                f"The parameter {name!r} must be an integer of 64 bits, got {value!r}. Send it as text, or as an "
+                "input."
+            )
         if name in _RESERVED:
             raise PyTritonClientValueError(
                 f"The parameter {name!r} is Triton's own; set it with "
@@ -114,21 +149,48 @@ def check_headers(headers: Headers) -> dict[str, str]:
         PyTritonClientValueError: a name or a value that is none
     """
     checked = _checked("headers", {} if headers is None else headers)
-    return {name: str(value) for name, value in checked.items()}
+    texts = {name: str(value) for name, value in checked.items()}
+    for name, value in texts.items():
+        if name.lower() in _OF_THE_CONNECTION:
+            raise PyTritonClientValueError(f"The header {name!r} is set by the client itself.")
+        if not _HEADER_NAME.fullmatch(name):
+            raise PyTritonClientValueError(
+                f"The name of a header has letters, digits and !#$%&'*+-.^_`|~ only, got {name!r}."
+            )
+        if not _HEADER_VALUE.fullmatch(value):
+            raise PyTritonClientValueError(
+                f"The header {name!r} has a character that headers cannot have: {value!r}."
+            )
+    return texts
 
 
 def _checked(what: str, given: Mapping[str, Value]) -> dict[str, Value]:
     if not isinstance(given, Mapping):
         raise PyTritonClientValueError(f"The {what} must be a dict, got {given!r}.")
+    given = {name: plain(value) for name, value in given.items()}
     for name, value in given.items():
-        if not isinstance(name, str):
-            raise PyTritonClientValueError(f"Names of {what} must be strings, got {name!r}.")
+        if not _is_text(name):
+            raise PyTritonClientValueError(
+                f"Names of {what} must be strings of valid Unicode, got {name!r}."
+            )
         if not isinstance(value, (str, int, bool)):
             raise PyTritonClientValueError(
                 f"Values of {what} must be str, int or bool, got {name!r}: {value!r}. "
                 "Send other values as text, or as an input."
             )
-    return dict(given)
+        if isinstance(value, str) and not _is_text(value):
+            raise PyTritonClientValueError(
+                f"Texts in {what} must be valid Unicode, got {name!r}: {value!r}."
+            )
+    return given
+
+
+def _is_text(value: object) -> bool:
+    """Return whether it is a string that can be sent: a lone surrogate, as of a file's odd name, cannot."""
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False
 
 
 def _unusable(name: str, value: object, wanted: str) -> PyTritonClientValueError:

@@ -77,8 +77,9 @@ def test_options_reach_the_server(fake: FakeTriton) -> None:
 
 def test_parameters_and_headers_reach_the_server(fake: FakeTriton) -> None:
     parameters: dict[str, str | int | bool] = {"text": "t", "count": 3, "flag": True}
+    given: Any = {**parameters, "count": np.int64(3), "flag": np.True_}
     with ModelClient(fake.url, MODEL) as client:
-        client.infer_batch(x=X[None], parameters=parameters, headers={"X-Who": "me", "x-n": 5})
+        client.infer_batch(x=X[None], parameters=given, headers={"X-Who": "me", "x-n": 5})
     (received,) = fake.inferences()
     assert values(received) == parameters
     assert (received.headers["x-who"], received.headers["x-n"]) == ("me", "5")
@@ -161,6 +162,13 @@ def ask(*inputs: Any, **named: Any) -> Any:
         ([X], {"parameters": {"priority": 1}}, r"RequestOptions\(priority=\.\.\.\)"),
         ([X], {"parameters": {"timeout": 1}}, r"RequestOptions\(timeout_s=\.\.\.\)"),
         ([X], {"parameters": {"triton_a": 1}}, "Triton's own"),
+        ([X], {"parameters": {"a": 2**63}}, "parameter 'a' must be an integer of 64 bits"),
+        ([X], {"parameters": {"a": "\ud800"}}, "Texts in parameters must be valid Unicode"),
+        ([X], {"parameters": {"\ud800": 1}}, "Names of parameters must be strings of valid"),
+        ([X], {"headers": {"a": "b\r\nc: d"}}, "header 'a' has a character that headers cannot"),
+        ([X], {"headers": {"a": "\u65e5"}}, "header 'a' has a character that headers cannot"),
+        ([X], {"headers": {"a b": "c"}}, "name of a header has letters, digits and"),
+        ([X], {"headers": {"Content-Length": 0}}, "'Content-Length' is set by the client itself"),
         ([X], {"headers": {"a": 1.5}}, "Values of headers must be str, int or bool"),
         ([X], {"headers": "a: b"}, "headers must be a dict"),
         ([X], {"options": {"priority": 1}}, "options must be RequestOptions"),
@@ -207,10 +215,21 @@ def test_text_has_to_be_encoded(array: Any, said: str) -> None:
         {"priority": -1},
         {"priority": True},
         {"priority": "1"},
+        {"priority": 2**63},
         {"timeout_s": 0},
+        {"timeout_s": "5"},
+        {"timeout_s": float("nan")},
+        {"timeout_s": float("inf")},
+        {"timeout_s": 1e300},
+        {"request_id": "\ud800"},
         {"request_id": 5},
         {"sequence_id": 1.5},
+        {"sequence_id": True},
+        {"sequence_id": 2**63},
+        {"sequence_id": "\ud800"},
         {"requested_outputs": "y"},
+        {"requested_outputs": 5},
+        {"requested_outputs": [1]},
     ],
 )
 def test_options_that_cannot_be(fields: dict[str, Any]) -> None:
