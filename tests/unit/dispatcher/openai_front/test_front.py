@@ -183,13 +183,16 @@ class Limit:
     async def _within(self, awaitable: Coroutine[Any, Any, None], timeout_s: float) -> None:
         assert timeout_s == self._limit_s
         task = asyncio.ensure_future(awaitable)
-        while not self._is_over and not task.done():
-            await asyncio.wait([task], timeout=0.01)
-        if task.done():
-            return task.result()
-        task.cancel()
-        await asyncio.wait([task])
-        raise asyncio.TimeoutError
+        try:
+            while not self._is_over and not task.done():
+                await asyncio.wait([task], timeout=0.01)
+        finally:
+            is_done = task.done()
+            task.cancel()
+            await asyncio.wait([task])
+        if not is_done:
+            raise asyncio.TimeoutError
+        task.result()
 
 
 def test_a_silent_stream_gets_comments_and_a_late_one_ends(
