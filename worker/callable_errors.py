@@ -2,7 +2,7 @@
 
 `asyncio.CancelledError` is one of them, though it is no `Exception`. A callable raises it without that anybody has
 cancelled it: where it awaits a task that was cancelled, a call of a closed grpc.aio channel, or a scope of anyio's.
-All others that are no `Exception` (`SystemExit`, say) end the worker.
+All others that are no `Exception` (`SystemExit`, say) end the worker, in whichever thread or event loop they come up.
 """
 
 from __future__ import annotations

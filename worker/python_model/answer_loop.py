@@ -6,7 +6,8 @@ Answers may come after `execute` has returned, too.
     lanes' thread   lanes, control messages, signals: new batches to the main thread, credit to who waits
     any thread      response senders; an event loop for `async def execute`
 
-All that these share (outboxes, lanes, the arena) is used under one lock.
+All that these share (outboxes, lanes, the arena) is used under one lock. What a coroutine raises that ends the worker
+(`SystemExit`, say) is raised in the main thread.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import socket
 import threading
 import time
 from collections.abc import Coroutine
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from functools import partial
 from typing import Any
 
 from pytriton.exceptions import PyTritonUnrecoverableError
@@ -61,6 +64,7 @@ class PythonStreamLoop(Loop):
         self._jobs: queue.SimpleQueue[PythonStream | None] = queue.SimpleQueue()
         self._events: asyncio.AbstractEventLoop | None = None
         self._events_thread: threading.Thread | None = None
+        self._fatal: Future[None] = Future()  #: what a coroutine raised that ends the worker
         self._closing = False
         self._told = -1  #: the descriptor that says when to end
         self._withdrawals = Withdrawals()
@@ -81,6 +85,8 @@ class PythonStreamLoop(Loop):
         lanes.start()
         while not self._is_over():
             stream = self._jobs.get()
+            if self._fatal.done():
+                self._fatal.result()
             if stream is not None:
                 self._execute(stream)
         self._waker.send(b"\0")
@@ -199,9 +205,10 @@ class PythonStreamLoop(Loop):
             if inspect.iscoroutine(returned):
                 if self._python.decoupled:
                     stream.returned([])
-                    self._in_background(self._finish(stream, returned))
+                    finish = self._in_background(self._finish(stream, returned))
+                    finish.add_done_callback(partial(self._look_at_end, stream))
                     return
-                returned = self._in_background(returned).result()
+                returned = self._awaited(returned)
             stream.finish(returned)
         except callable_errors() as error:
             self._failed(stream, error)
@@ -215,6 +222,20 @@ class PythonStreamLoop(Loop):
         except callable_errors() as error:
             self._failed(stream, error)
 
+    def _look_at_end(self, stream: PythonStream, finish: Future[None]) -> None:
+        if finish.cancelled():  # before its first step, by a task of the model's
+            self._failed(stream, asyncio.CancelledError())
+            return
+        error = finish.exception()
+        if error is not None:
+            self._end_with(error)
+
+    def _end_with(self, error: BaseException) -> None:
+        """Have the main thread raise this: in another one, it would end just that."""
+        if not self._fatal.done():
+            self._fatal.set_exception(error)
+        self._jobs.put(None)
+
     def _failed(self, stream: PythonStream, error: BaseException) -> None:
         report_error(error, "its execute failed", [stream.part.batch])
         with self.changed:
@@ -226,14 +247,27 @@ class PythonStreamLoop(Loop):
                 self._give_up(told(error))
             self._jobs.put(None)
 
-    def _in_background(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    def _awaited(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        returned = self._in_background(coroutine)
+        wait([returned, self._fatal], return_when=FIRST_COMPLETED)
+        if self._fatal.done():
+            self._fatal.result()
+        return returned.result()
+
+    def _in_background(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
         if self._events is None:
             self._events = asyncio.new_event_loop()
             self._events_thread = threading.Thread(
-                target=self._events.run_forever, name="events", daemon=True
+                target=self._run_events, args=[self._events], name="events", daemon=True
             )
             self._events_thread.start()
         return asyncio.run_coroutine_threadsafe(coroutine, self._events)
+
+    def _run_events(self, events: asyncio.AbstractEventLoop) -> None:
+        try:
+            events.run_forever()
+        except BaseException as error:  # SystemExit or KeyboardInterrupt of any task
+            self._end_with(error)
 
     def is_event_loop(self) -> bool:
         """Whether this thread runs `async def execute`."""

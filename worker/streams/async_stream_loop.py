@@ -36,6 +36,7 @@ class AsyncStreamLoop(StreamLoop):
         self._withdrawals = Withdrawals()
         self._events = self._model.event_loop()
         self._ended = asyncio.Event()
+        self._fatal: BaseException | None = None  #: what a callable raised that ends the worker
         self._told = -1  #: the descriptor that says when to end
 
     def run(self, told_to_end: int) -> None:
@@ -51,12 +52,14 @@ class AsyncStreamLoop(StreamLoop):
 
     async def _serve_all(self) -> None:
         await self._ended.wait()
-        if not self.unrecoverable:
+        if not self.unrecoverable and self._fatal is None:
             for lane, outbox in list(self._outboxes.items()):
                 if not outbox.retire():
                     self._drop(lane)
-        while self._tasks and not self.unrecoverable:
+        while self._tasks and not self.unrecoverable and self._fatal is None:
             await asyncio.wait(self._tasks.values(), return_when=asyncio.FIRST_COMPLETED)
+        if self._fatal is not None:
+            raise self._fatal
 
     def _watch(self, fd: int, handler: Callable[[], None]) -> None:
         self._events.add_reader(fd, handler)
@@ -156,6 +159,12 @@ class AsyncStreamLoop(StreamLoop):
         self, outbox: Outbox, stream: Stream, task: asyncio.Task[BaseException | None]
     ) -> None:
         del self._tasks[stream]
+        if not task.cancelled() and task.exception() is not None:
+            # It ends the worker, as asyncio has it with SystemExit and KeyboardInterrupt.
+            self._fatal = task.exception()
+            self._ended.set()
+            stream.forget()
+            return
         if outbox.lane not in self._outboxes:  # it is gone
             self._answered(stream.begun_ns)
             return

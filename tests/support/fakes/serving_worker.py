@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +31,8 @@ class ServingWorker(NamedTuple):
     is_alive: Callable[[], bool]
     #: Tells it to end; the fixture does so, too.
     end: Callable[[], object]
+    #: What it ended with, where the loop is all there is of it.
+    raised: Sequence[BaseException] = ()
 
     def proxy(self, *, streams: bool) -> Lane:
         """Connect as a proxy; with streams, the worker has said how much room it has."""
@@ -86,17 +88,42 @@ def loop_with(
     told, tell = os.pipe()
     with ControlClient(dispatcher.rundir.control_endpoint) as control, contextlib.closing(gauge):
         loop: Loop = loop_of(model)(model, Allowance(spec), gauge, control, "w1", path)
-        thread = threading.Thread(target=loop.run, args=[told], daemon=True)
+        raised: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                loop.run(told)
+            except BaseException as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=run, daemon=True)
         thread.start()
         try:
-            yield ServingWorker(path, thread.is_alive, lambda: os.write(tell, b"\0"))
+            yield ServingWorker(path, thread.is_alive, lambda: os.write(tell, b"\0"), raised)
         finally:
             os.write(tell, b"\0")
             thread.join(20)
             os.close(tell)
             os.close(told)
             assert not thread.is_alive()
+            if raised:  # its process would end
+                _end_lanes(loop)
             if isinstance(loop, PythonStreamLoop) and loop._events is not None:
                 assert loop._events_thread is not None
                 loop._events.call_soon_threadsafe(loop._events.stop)
                 loop._events_thread.join(20)
+
+
+def _end_lanes(loop: Loop) -> None:
+    if not isinstance(loop, PythonStreamLoop):
+        loop.close()
+        return
+    loop._closing = True
+    loop._waker.send(b"\0")
+    eventually(
+        lambda: all(one.name != "lanes" for one in threading.enumerate()), "its thread has ended"
+    )
+    with loop.changed:
+        loop.close()
+    loop._woken.close()
+    loop._waker.close()
