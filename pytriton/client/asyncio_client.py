@@ -113,7 +113,7 @@ class AsyncClient(BaseClient[R]):
 
 
 class AsyncioModelClient(AsyncClient[Coroutine[Any, Any, Outputs]]):
-    """A client for coroutines. Arguments are those of `BaseClient`.
+    """A client for coroutines. Arguments are those of `ModelClient`.
 
     Example:
         >>> async with AsyncioModelClient("localhost", "linear") as client:      # doctest: +SKIP

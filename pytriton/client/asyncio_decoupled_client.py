@@ -17,7 +17,7 @@ __all__ = ["AsyncioDecoupledModelClient"]
 
 
 class AsyncioDecoupledModelClient(AsyncClient[AsyncIterator[Outputs]]):
-    """A client for one decoupled model in coroutines, over gRPC. Arguments are those of `BaseClient`.
+    """A client for one decoupled model in coroutines, over gRPC. Arguments are those of `ModelClient`.
 
     `infer_sample` and `infer_batch` return an async iterator of the responses; any number of requests may be
     under way. Leaving an iterator early cancels its request. `inference_timeout_s` is the longest wait for each

@@ -15,7 +15,7 @@ __all__ = ["DecoupledModelClient"]
 
 
 class DecoupledModelClient(SyncClient[Iterator[Outputs]]):
-    """A blocking client for one decoupled model, over gRPC. Arguments are those of `BaseClient`.
+    """A blocking client for one decoupled model, over gRPC. Arguments are those of `ModelClient`.
 
     `infer_sample` and `infer_batch` send the request and return an iterator of its responses. One request is under way
     at a time: read the iterator to its end, or close it, before the next. Requests of several clients run side by side.

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, TimeoutError, sync_playwright
 
 #: The pages that pictures are made of.
 PICTURES = {
@@ -78,16 +78,26 @@ def look(browser: Browser, address: str, pages: list[str], view: View, out: Path
     page = context.new_page()
     page.on("pageerror", lambda error: print(f"{page.url}: {error}", file=sys.stderr))
     page.set_default_timeout(_PATIENCE_MS)
-    for name in pages:
-        page.goto(f"{address}/{name}")
-        yield from (f"{view.name}: {name}: {one}" for one in _faults(page))
     for title, name in PICTURES.items():
         page.goto(f"{address}/{name}")
         page.screenshot(path=out / f"{title}-{view.name}.png")
-    _search(page, f"{address}/index.html")
-    yield from (f"{view.name}: the search: {one}" for one in _faults(page))
-    page.screenshot(path=out / f"search-{view.name}.png")
+    for name in pages:
+        yield from (f"{view.name}: {one}" for one in _look_at(page, name, f"{address}/{name}"))
+    try:
+        _search(page, f"{address}/index.html")
+        yield from (f"{view.name}: the search: {one}" for one in _faults(page))
+        page.screenshot(path=out / f"search-{view.name}.png")
+    except TimeoutError:
+        yield f"{view.name}: the search: it found nothing within {_PATIENCE_MS // 1000} s"
     context.close()
+
+
+def _look_at(page: Page, name: str, address: str) -> Iterator[str]:
+    try:
+        page.goto(address)
+        yield from (f"{name}: {one}" for one in _faults(page))
+    except TimeoutError:
+        yield f"{name}: it did not come within {_PATIENCE_MS // 1000} s"
 
 
 def _search(page: Page, address: str) -> None:
@@ -126,14 +136,15 @@ def main() -> int:
     pages = list(PICTURES.values())
     if arguments.all:
         pages = sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html"))
-    found: list[str] = []
+    found = 0
     with served(site) as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         for view in VIEWS:
-            found += look(browser, address, pages, view, out)
+            for one in look(browser, address, pages, view, out):
+                found += 1
+                print(one, flush=True)  # at once: all pages take minutes
         browser.close()
-    print(*found, sep="\n" if found else "")
-    print(f"{len(pages)} pages in {len(VIEWS)} views, {len(found)} findings; pictures in {out}")
+    print(f"{len(pages)} pages in {len(VIEWS)} views, {found} findings; pictures in {out}")
     return int(bool(found))
 
 
