@@ -36,18 +36,19 @@ __all__ = ["Check", "Status", "checks_for", "run_checks"]
 #: The binaries unpacked (143 MB), perhaps an environment for the Python proxy (99 MB), what pip needs meanwhile.
 INSTALL_BYTES = 400_000_000
 SERVER_TIMEOUT_S = 60.0
+#: The port that a start does without: the first model with `openai=` opens it.
+_LATER = "openai_port"
 
 
 def checks_for(config: DaemonConfig) -> list[Check]:
     """Look at everything that a daemon with these settings depends on."""
     ports = {
-        f"{name}_port": getattr(config, f"{name}_port")
-        for name in ("http", "grpc", "metrics")
-        if getattr(config, f"allow_{name}")
+        f"{name}_port": (getattr(config, f"{name}_address"), getattr(config, f"{name}_port"))
+        for name in ("http", "grpc", "metrics", "openai")
+        if getattr(config, f"allow_{name}", True)
     }
     return run_checks(
         choice_of(config),
-        host=config.http_address,
         ports=ports,
         runtime_dir=config.rundir.path,
         state_dir=None if config.ephemeral else config.state_path,
@@ -66,8 +67,7 @@ def _running_daemon(rundir: RuntimeDir) -> int | None:
 def run_checks(
     choice: ServerChoice | None = None,
     *,
-    host: str = "127.0.0.1",
-    ports: Mapping[str, int] | None = None,
+    ports: Mapping[str, tuple[str, int]] | None = None,
     runtime_dir: Path | None = None,
     state_dir: Path | None = None,
     exposed: Sequence[str] = (),
@@ -77,8 +77,7 @@ def run_checks(
 
     Args:
         choice: the settings about tritonserver.
-        host: the address that the servers will listen on.
-        ports: setting name to port, such as {"http_port": 8000}; port 0 is always fine.
+        ports: setting name to address and port, such as {"http_port": ("127.0.0.1", 8000)}; port 0 is always fine.
         runtime_dir: the daemon's; by default the one that a start would choose.
         state_dir: what is registered is kept there; None: nowhere.
         exposed: the ports that other machines may reach (`advisories.exposed`).
@@ -97,7 +96,7 @@ def run_checks(
         ("cache", partial(_check_cache, choice)),
         *(
             (f"port {name}", partial(_check_port, host, name, port, daemon))
-            for name, port in _each(ports)
+            for name, (host, port) in (ports or {}).items()
         ),
         (
             "runtime directory",
@@ -111,10 +110,6 @@ def run_checks(
         ("GPUs", machine.check_gpus),
     ]
     return [_run(name, check) for name, check in checks]
-
-
-def _each(ports: Mapping[str, int] | None) -> Iterator[tuple[str, int]]:
-    yield from (ports or {}).items()
 
 
 def _each_state_dir(folder: Path | None) -> Iterator[tuple[str, Callable[[], Check]]]:
@@ -345,5 +340,10 @@ def _check_port(host: str, name: str, port: int, daemon: int | None) -> Check:
             return Check(
                 f"port {name}", "ok", f"{host}:{port} is used by the daemon that runs here"
             )
-        return Check(f"port {name}", "problem", str(error), f"set {name} to another port, or to 0")
+        mend = f"set {name} to another port, or to 0"
+        if name == _LATER:
+            return Check(
+                f"port {name}", "warning", f"{error}; it is needed once a model asks for it", mend
+            )
+        return Check(f"port {name}", "problem", str(error), mend)
     return Check(f"port {name}", "ok", f"{host}:{port or 'any'} is free")

@@ -18,6 +18,8 @@ from pytriton.dispatcher.install import compiled_front, interpreters
 from pytriton.dispatcher.install.server_choice import ServerChoice, choice_of
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 
+HOST = "127.0.0.1"
+
 
 @pytest.fixture
 def choice(tmp_path: Path) -> ServerChoice:
@@ -32,7 +34,7 @@ def by_name(checks: list[Check]) -> dict[str, Check]:
 def test_every_check_says_something_and_leaves_nothing(
     choice: ServerChoice, tmp_path: Path
 ) -> None:
-    ports = {"http_port": 0, "grpc_port": 0}
+    ports = {"http_port": (HOST, 0), "grpc_port": (HOST, 0)}
     checks = by_name(run_checks(choice, ports=ports, runtime_dir=tmp_path / "run"))
     assert list(checks) == [
         "machine",
@@ -89,9 +91,13 @@ def test_a_state_directory_is_tried(
 
 
 def test_a_port_in_use_is_reported_with_its_holder(choice: ServerChoice, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        ports = {"http_port": listener.getsockname()[1]}
+    with socket.create_server((HOST, 0)) as listener:
+        taken = (HOST, listener.getsockname()[1])
+        ports = {"http_port": taken, "openai_port": taken, "grpc_port": ("127.0.0.2", taken[1])}
         checks = by_name(run_checks(choice, ports=ports, runtime_dir=tmp_path))
+    assert checks["port grpc_port"].status == "ok"
+    assert checks["port openai_port"].status == "warning"  # until a model asks for it
+    assert "once a model asks for it" in checks["port openai_port"].detail
     assert checks["port http_port"].status == "problem"
     assert f"pid {os.getpid()}" in checks["port http_port"].detail
 
@@ -102,8 +108,8 @@ def test_a_port_of_the_running_daemon_is_fine(
 ) -> None:
     """tritonserver's are its child's."""
     daemon = os.getppid() if of_child else os.getpid()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        ports = {"http_port": listener.getsockname()[1]}
+    with socket.create_server((HOST, 0)) as listener:
+        ports = {"http_port": (HOST, listener.getsockname()[1])}
         checks = by_name(run_checks(choice, ports=ports, runtime_dir=tmp_path, daemon=daemon))
         other = by_name(run_checks(choice, ports=ports, runtime_dir=tmp_path, daemon=1 << 22))
     assert checks["port http_port"].status == "ok"
