@@ -22,9 +22,9 @@ _BAD = {"failed", "problem", "given up", "lost"}
 _PIPE_WIDTH = 200
 #: Where columns are sentences, which may be broken.
 _PIPE_WIDTH_OF_TEXT = 100
-#: Of a model without workers of ours.
 #: So many models of which the same is said are named.
 _NAMED = 5
+#: Of a model without workers of ours.
 _BY_TRITONSERVER = "served by tritonserver"
 
 

@@ -7,15 +7,22 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from pytriton.cli.errors import command
+from pytriton.cli.errors import CliError, command
 from pytriton.cli.flags import ConfigFlag, RuntimeDirFlag
 from pytriton.cli.settings import Given, kept, with_setting_flags
+from pytriton.ipc.exit_codes import ExitCode
 
 ServerFlag = Annotated[
     bool,
     typer.Option(
         "--server",
         help="Replace tritonserver alone, without a request lost: with front=native.",
+    ),
+]
+WaitModelsFlag = Annotated[
+    bool,
+    typer.Option(
+        "--wait-models", help="Wait until the models that are kept are restored, too (--detach)."
     ),
 ]
 TimeoutFlag = Annotated[
@@ -31,6 +38,7 @@ def start(
     detach: Annotated[
         bool, typer.Option("--detach", help="Start in the background and wait until ready.")
     ] = False,
+    wait_models: WaitModelsFlag = False,
     print_config: Annotated[
         bool,
         typer.Option("--print-config", help="Print every setting and its source, start nothing."),
@@ -47,7 +55,9 @@ def start(
     from pytriton.cli import launch
 
     if detach:
-        _print_started(launch.run_detached(loaded.config, given))
+        _print_started(launch.run_detached(loaded.config, given), wait_models)
+    elif wait_models:
+        raise CliError(ExitCode.USAGE, "--wait-models goes with --detach")
     else:
         raise typer.Exit(launch.run_here(loaded.config, given))
 
@@ -145,6 +155,7 @@ def restart(
     config: ConfigFlag = None,
     timeout: TimeoutFlag = 120.0,
     server: ServerFlag = False,
+    wait_models: WaitModelsFlag = False,
 ) -> None:
     """Stop the daemon if one runs, and start it in the background.
 
@@ -163,12 +174,19 @@ def restart(
     settings = given.load_to_serve()  # before the stop: wrong settings leave the old daemon running
     if link.running_pid(rundir) is not None:
         typer.echo(f"stopped the daemon (pid {link.stop(rundir, timeout)})")
-    _print_started(launch.run_detached(settings.config, given))
+    _print_started(launch.run_detached(settings.config, given), wait_models)
 
 
-def _print_started(status: Any) -> None:
+def _print_started(status: Any, wait_models: bool) -> None:
+    from pytriton.cli import link
+    from pytriton.cli.kept_models import remarks, wait_until_restored
     from pytriton.cli.tables import endpoints
 
+    if wait_models:
+        rundir = link.runtime_dir(Path(status.runtime_dir))
+        status = wait_until_restored(status, lambda: link.ask_status(rundir))
     typer.echo(f"the daemon is ready (pid {status.pid}), runtime directory {status.runtime_dir}")
     for line in endpoints(status.server):
         typer.echo(f"  {line}")
+    for text in remarks(status):
+        typer.echo(f"  {text}")

@@ -1,0 +1,54 @@
+"""Kept models after `start --detach`: how many are how far, and waiting for them."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from support.fakes.fake_dispatcher import status
+
+from pytriton.cli.errors import CliError
+from pytriton.cli.kept_models import remarks, wait_until_restored
+from pytriton.ipc import messages
+from pytriton.ipc.exit_codes import ExitCode
+
+
+def said(*states: str) -> messages.Status:
+    models = [
+        messages.ModelInfo(f"m{number}", 1, state, [], error="why")
+        for number, state in enumerate(states)
+    ]
+    return msgspec.structs.replace(status(), models=models)
+
+
+@pytest.mark.parametrize(
+    ("states", "texts"),
+    [
+        ((), []),
+        (("ready", "waking"), []),
+        (("restoring",), ["1 kept model is being restored"]),
+        (
+            ("restoring", "restoring", "asleep"),
+            ["2 kept models are being", "1 kept model is asleep"],
+        ),
+        (("failed", "ready"), ["1 kept model is not served"]),
+        (("asleep",) * 1000, ["1,000 kept models are asleep"]),
+    ],
+)
+def test_it_says_how_far_they_are(states: tuple[str, ...], texts: list[str]) -> None:
+    told = list(remarks(said(*states)))
+    assert len(told) == len(texts)
+    assert all(one.startswith(text) for one, text in zip(told, texts))
+
+
+def test_it_waits_until_none_is_being_restored() -> None:
+    answers = [said("restoring", "restoring"), said("ready", "restoring"), said("ready", "asleep")]
+    pauses: list[float] = []
+    last = answers[-1]
+    assert wait_until_restored(answers.pop(0), lambda: answers.pop(0), pauses.append) is last
+    assert len(pauses) == 2
+
+
+def test_it_names_those_that_could_not_be() -> None:
+    with pytest.raises(CliError, match=r"m1: why") as failure:
+        wait_until_restored(said("ready", "failed"), lambda: said(), lambda seconds: None)
+    assert failure.value.code == ExitCode.REGISTRATION
