@@ -15,13 +15,13 @@ from pytriton.proxy.sending import sending
 from pytriton.proxy.types import Request
 from pytriton.worker.model import Part
 from pytriton.worker.request_ids import serving
-from pytriton.worker.streams.gathering import GatheringOutbox
+from pytriton.worker.streams.gathering import GatheringOutbox, Turns
 from pytriton.worker.streams.lane_withdrawals import Withdrawals
 from pytriton.worker.streams.stream_answers import ExecutionTimeout, Outbox, Stream
 from pytriton.worker.streams.stream_loops import StreamLoop
 
 #: Batches that one proxy may have under way in a worker whose callable is asynchronous.
-_AT_ONCE = 64
+_AT_ONCE = 128
 
 
 class AsyncStreamLoop(StreamLoop):
@@ -35,6 +35,7 @@ class AsyncStreamLoop(StreamLoop):
         self._heard: dict[Lane, asyncio.Event] = {}
         self._withdrawals = Withdrawals()
         self._events = self._model.event_loop()
+        self._turns = Turns(self._events.call_soon)
         self._ended = asyncio.Event()
         self._fatal: BaseException | None = None  #: what a callable raised that ends the worker
         self._told = -1  #: the descriptor that says when to end
@@ -101,7 +102,7 @@ class AsyncStreamLoop(StreamLoop):
         super()._welcome(lane)
 
     def _outbox(self, lane: Lane) -> Outbox:
-        return GatheringOutbox(lane, self._batches_at_once, self._events.call_soon, self._drop)
+        return GatheringOutbox(lane, self._batches_at_once, self._turns, self._drop)
 
     def _drop(self, lane: Lane, error: Exception | None = None) -> None:
         self._events.remove_reader(lane.fileno())
@@ -117,9 +118,11 @@ class AsyncStreamLoop(StreamLoop):
     def _serve(self, ready: list[Lane]) -> None:
         super()._serve(ready)
         lane = ready[0]
-        if lane in self._outboxes:
-            self._heard[lane].set()
-            for stream in self._outboxes[lane].streams.values():
+        outbox = self._outboxes.get(lane)
+        if outbox is not None:
+            if not outbox.full:  # else all that wait for room would wake up to wait again
+                self._heard[lane].set()
+            for stream in outbox.streams.values():
                 if stream.abandoned:
                     self._tasks[stream].cancel()
 

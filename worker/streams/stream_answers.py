@@ -1,8 +1,9 @@
 """Decoupled models: the answers to a batch go out as the callable makes them, as fast as the proxy takes them.
 
 Parts wait in the lane's arena until the proxy has passed them on (`Credit`); no more than `_PARTS` of
-them, and about `_BYTES`. Then a generator is not asked for the next one: it waits at its `yield`. So it does where
-another model asked for the stream and has enough to read (`Hold`), until that has read (`Go`).
+them (of many streams `_EACH` for each), and about `_BYTES`. Then a generator is not asked for the next one: it waits at
+its `yield`. So it does where another model asked for the stream and has enough to read (`Hold`), until that has read
+(`Go`).
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ from pytriton.worker.request_log import nbytes_of, type_of
 from pytriton.worker.tracing.batch_spans import NO_SPANS, NoSpans, Spans
 
 _PARTS = 32
+#: For each of many streams: one that waits for room has to be woken, and so have all beside it.
+_EACH = 8
 _BYTES = 8 << 20
 
 
@@ -61,7 +64,12 @@ class Outbox:
     @property
     def full(self) -> bool:
         """Whether the proxy has to take something first."""
-        return self._parts >= _PARTS or (self._parts > 0 and self.lane.arena.used >= _BYTES)
+        parts = self._parts
+        if parts < _PARTS and self.lane.arena.used < _BYTES:
+            return False
+        return parts >= max(_PARTS, _EACH * len(self.streams)) or (
+            parts > 0 and self.lane.arena.used >= _BYTES
+        )
 
     def put(self, message: BatchPart | Metrics) -> None:
         """Send a part, or what else is given back by a credit."""

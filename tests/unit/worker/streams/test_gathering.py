@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -21,7 +22,7 @@ from pytriton.ipc.lanes.lane_messages import (
     ResponseRef,
     Room,
 )
-from pytriton.worker.streams.gathering import GatheringOutbox, Use
+from pytriton.worker.streams.gathering import GatheringOutbox, Turns, Use
 
 SHORT_NS, LONG_NS = 1_000, 5_000_000
 
@@ -39,12 +40,16 @@ class Loop:
         self.used = Use(0, 0)
         self.faults: list[Exception] = []
         self._soon: list[Callable[[], None]] = []
-        self.outbox = GatheringOutbox(
-            lanes[1], 100, self._soon.append, lambda _, error: self.faults.append(error),
-            lambda: self.now_ns, lambda: self.used,
-        )  # fmt: skip
-        self.outbox.streams = dict.fromkeys(range(64))  # type: ignore[assignment]
-        assert self.proxy.receive() == Room(100)
+        self._turns = Turns(self._soon.append, lambda: self.now_ns, lambda: self.used)
+        self.outbox = self.add(lanes)
+
+    def add(self, lanes: tuple[Lane, Lane]) -> GatheringOutbox:
+        """Return the outbox of a lane with streams."""
+        fault = self.faults.append
+        outbox = GatheringOutbox(lanes[1], 100, self._turns, lambda _, error: fault(error))
+        outbox.streams = dict.fromkeys(range(64))  # type: ignore[assignment]
+        assert lanes[0].receive() == Room(100)
+        return outbox
 
     def turn(self, *numbers: int, each_ns: int = SHORT_NS) -> None:
         """Have streams answer in one turn."""
@@ -78,6 +83,16 @@ class Loop:
 @pytest.fixture
 def loop(lanes: tuple[Lane, Lane]) -> Loop:
     return Loop(lanes)
+
+
+@pytest.fixture
+def more_lanes() -> Iterator[tuple[Lane, Lane]]:
+    """Both ends of another lane, the proxy's and the worker's."""
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    proxy, worker = Lane(ends[0], peer_trusted=False), Lane(ends[1], peer_trusted=True)
+    yield proxy, worker
+    proxy.close()
+    worker.close()
 
 
 def together(*numbers: int) -> BatchParts:
@@ -122,11 +137,47 @@ def test_a_turn_is_as_short_as_its_steps_whatever_others_did_meanwhile(loop: Loo
     assert loop.said(2) == [together(*range(20)), together(1, 2)]
 
 
-def test_no_part_waits_longer_than_two_milliseconds_for_others(loop: Loop) -> None:
+def test_no_part_waits_longer_than_ten_milliseconds_for_others(loop: Loop) -> None:
+    """However long other processes have the processor."""
     loop.turn(1, 2)
     loop.said(2)
-    loop.turn(*range(30), each_ns=90_000)
-    assert loop.said(2) == [together(*range(24)), together(*range(24, 30))]
+    for number in range(5):
+        loop.outbox.put(part(number))
+        loop.now_ns += 4_000_000
+    loop.end()
+    assert loop.said(2) == [together(*range(4)), part(4)]
+
+
+def test_each_look_judges_what_came_since_the_last_one(loop: Loop) -> None:
+    """Else a long step would pass for the many short ones before it."""
+    loop.turn(1, 2)
+    loop.said(2)
+    for number in range(20):
+        loop.outbox.put(part(number))
+    loop.now_ns += 1_000_000  # others had the processor, so it looks
+    loop.outbox.put(part(20))
+    loop.compute(700_000)
+    loop.outbox.put(part(21))
+    assert loop.said(1) == [together(*range(22))]
+    loop.end()
+
+
+def test_parts_of_several_lanes_in_one_turn_wait_on_each(
+    loop: Loop, more_lanes: tuple[Lane, Lane]
+) -> None:
+    """One part on each lane: that is a turn with several, and the next one sends a message on each."""
+    other, proxy = loop.add(more_lanes), more_lanes[0]
+    loop.outbox.put(part(1))
+    other.put(part(2))
+    loop.end()
+    assert (loop.said(1), proxy.receive()) == ([part(1)], part(2))
+    loop.outbox.put(part(1))
+    other.put(part(2))
+    loop.outbox.put(part(3))
+    other.put(part(4))
+    assert loop.said(0) == []
+    loop.end()
+    assert (loop.said(1), proxy.receive()) == ([together(1, 3)], together(2, 4))
 
 
 def test_what_waits_in_a_turn_that_takes_long_goes_out_with_the_next_part(loop: Loop) -> None:
@@ -169,9 +220,19 @@ def test_parts_that_wait_count_as_unread(loop: Loop) -> None:
     loop.turn(1, 2)
     for number in range(30):
         loop.outbox.put(part(number))
+    loop.outbox.streams = dict.fromkeys(range(4))  # type: ignore[assignment]
     assert loop.outbox.full
     loop.end()
-    loop.outbox.heard(Credit(32))
+    loop.outbox.heard(Credit(1))
+    assert not loop.outbox.full
+
+
+def test_many_streams_have_room_for_some_parts_each(loop: Loop) -> None:
+    """One that waits for room is woken by each credit, and so are all that wait beside it."""
+    for number in range(64):
+        for _ in range(7):
+            loop.outbox.put(part(number))
+        loop.end()
     assert not loop.outbox.full
 
 
