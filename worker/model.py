@@ -118,7 +118,9 @@ class Model:
         if self._events is None:
             import asyncio  # few callables need it, and it takes 30 ms
 
-            self._events = asyncio.new_event_loop()
+            from pytriton.worker.event_loops import new_event_loop
+
+            self._events = new_event_loop()
             asyncio.set_event_loop(self._events)
         return self._events
 

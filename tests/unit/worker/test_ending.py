@@ -181,6 +181,29 @@ def test_sigterm_is_heard_whatever_of_it_a_callable_has_replaced(replaced: str) 
     ]
 
 
+_IN_A_LOOP = """
+import asyncio
+from pytriton.worker.event_loops import new_event_loop
+
+events = new_event_loop()
+
+async def hear():
+    told = asyncio.Event()
+    events.add_reader(end.told, told.set)
+    events.call_soon(os.kill, os.getpid(), signal.SIGTERM)
+    await asyncio.wait_for(told.wait(), 60)
+
+events.run_until_complete(hear())
+print(type(events).__module__)
+"""
+
+
+def test_sigterm_is_heard_in_the_loop_of_streams() -> None:
+    """uvloop has what `signal.set_wakeup_fd` sets for itself while it runs."""
+    pytest.importorskip("uvloop")
+    assert _run_signals(_IN_A_LOOP) == ["uvloop"]
+
+
 _CHILD = """
 def child():
     signal.sigwait([signal.SIGUSR1])
