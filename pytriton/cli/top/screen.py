@@ -87,6 +87,8 @@ class TopApp(App[None]):
         self._order = order
         self._with_instances = True
         self._paused = False
+        #: A daemon that is slower than the interval is asked once at a time: rates are those between two answers.
+        self._asking = False
         #: What the pane below shows of the chosen model.
         self._pane: Callable[[str], list[Text]] = self._log_lines
         self._figures: messages.Figures | None = None
@@ -118,17 +120,20 @@ class TopApp(App[None]):
     # ── figures ──────────────────────────────────────────────────────────────────────────────────
 
     def _ask(self) -> None:
-        if not self._paused:
+        if not self._paused and not self._asking:
+            self._asking = True
             self._take()
 
-    @work(thread=True, exclusive=True, group="figures")
+    @work(thread=True, group="figures")
     def _take(self) -> None:
         try:
             figures, rows = self._feed.take()
         except CliError as error:
             self.call_from_thread(self._lost, str(error))
-            return
-        self.call_from_thread(self._taken, figures, rows)
+        else:
+            self.call_from_thread(self._taken, figures, rows)
+        finally:
+            self._asking = False
 
     def _lost(self, why: str) -> None:
         """Show that what is on the screen is old: the daemon may come back."""

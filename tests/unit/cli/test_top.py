@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,30 @@ def test_models_and_instances_are_shown_within_80_columns() -> None:
         assert "2 models" in said(app, "head")
 
     on_screen(FakeFeed(TWO), play)
+
+
+def test_a_daemon_that_is_slow_is_asked_once_at_a_time() -> None:
+    """Two threads that take snapshots would take each other's for the one before."""
+    feed, may_answer, asked = FakeFeed(TWO), threading.Event(), [0]
+    quick = feed.take
+
+    def slow() -> tuple[messages.Figures, list[Row]]:
+        asked[0] += 1
+        assert may_answer.wait(60)
+        return quick()
+
+    async def play(app: TopApp, pilot: Pilot[None]) -> None:
+        feed.take = slow  # type: ignore[method-assign]
+        for _ in range(3):
+            app._ask()
+        may_answer.set()
+        await settled(app, pilot)
+        assert asked == [1]
+        app._ask()
+        await settled(app, pilot)
+        assert asked == [2]
+
+    on_screen(feed, play)
 
 
 def test_a_wide_screen_has_all_columns() -> None:
