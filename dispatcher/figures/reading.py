@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
-class _OwnThread(Executor):
+class OwnThread(Executor):
     """Runs each function in a thread of its own, which the process does not wait for when it ends.
 
     A pool has few threads and its end waits for all of them: one that hangs on a dead file server would hold up
@@ -58,7 +58,7 @@ class Reading(Generic[T]):
         old = anew or loop.time() >= self._begun_at + self._kept_s
         if self._reading is None or (old and self._reading.done()):
             self._begun_at = loop.time()
-            self._reading = loop.run_in_executor(_OwnThread(), read)
+            self._reading = loop.run_in_executor(OwnThread(), read)
         reading = self._reading
         left_s = self._begun_at + self._patience_s - loop.time()
         if not reading.done() and left_s > 0:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 import zlib
 from collections.abc import Awaitable, Callable
@@ -21,9 +22,10 @@ from typing import Any
 
 from aiohttp import web
 
+from pytriton.dispatcher.figures.reading import OwnThread
 from pytriton.dispatcher.http_server.inflating import EncodingError, Inflating
 from pytriton.dispatcher.page import openapi, view
-from pytriton.dispatcher.page.asking import passed_on
+from pytriton.dispatcher.page.asking import Answer, passed_on
 from pytriton.dispatcher.page.history import History
 from pytriton.ipc.messages.answers import Status
 from pytriton.ipc.messages.figures import Figures
@@ -53,6 +55,8 @@ _WATCHED_S = 600.0
 _EVERY_S = 5.0
 #: A request is text of people.
 _REQUEST_BYTES = 1 << 20
+#: Requests to models that are under way: one that hangs takes a minute.
+_MOST_ASKED = 8
 _dumps = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
@@ -86,6 +90,7 @@ class Page:
         self._taking = asyncio.Lock()
         self._taken_at = self._watched_at = 0.0
         self._plotting: asyncio.Task[None] | None = None
+        self._room = threading.BoundedSemaphore(_MOST_ASKED)
 
     def routes(
         self, guarded: Callable[[Endpoint], Endpoint] = lambda answer: answer
@@ -178,10 +183,19 @@ class Page:
             return _problem(409, "the server serves no HTTP (http_port)")
         config = next((one.config for one in status.models if one.name == name), {})
         headers = await asyncio.to_thread(self._sources.headers)
+        if not self._room.acquire(blocking=False):
+            return _problem(429, f"{_MOST_ASKED} requests of the page are under way: wait for them")
+
+        def ask() -> Answer:
+            try:
+                return passed_on(status.server.http_url, name, bytes(body), config, headers)
+            finally:
+                self._room.release()
+
+        # A thread of the pool would be missing to scrapers. Who asks may go: it ends by itself.
+        asking = asyncio.get_running_loop().run_in_executor(OwnThread(), ask)
         try:
-            code, answer, kind = await asyncio.to_thread(
-                passed_on, status.server.http_url, name, bytes(body), config, headers
-            )
+            code, answer, kind = await asyncio.shield(asking)
         except OSError as error:
             return _problem(502, f"the server does not answer: {error}")
         return web.Response(body=answer, status=code, headers={**HEADERS, "content-type": kind})
@@ -201,7 +215,13 @@ async def _read(request: web.Request) -> bytearray:
 
 
 def _answer(value: Any, code: int = 200) -> web.Response:
-    return web.json_response(value, status=code, headers=HEADERS, dumps=_dumps)
+    # What is no Unicode can come in a log: in JSON, its escape says the same.
+    body = _dumps(value).encode("utf-8", "backslashreplace")
+    return web.Response(
+        body=body,
+        status=code,
+        headers={**HEADERS, "content-type": "application/json; charset=utf-8"},
+    )
 
 
 def _problem(code: int, text: str) -> web.Response:

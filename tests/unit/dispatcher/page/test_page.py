@@ -8,6 +8,7 @@ import json
 import shlex
 import threading
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -20,6 +21,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from support.models.figures import model, snapshot, work
 
+from pytriton.dispatcher.page import routes
 from pytriton.dispatcher.page.history import POINTS, History
 from pytriton.dispatcher.page.openapi import document
 from pytriton.dispatcher.page.routes import HEADERS, Page, Sources
@@ -68,9 +70,11 @@ class Daemon:
         self.status = status(info("digits"), info(HOSTILE))
         self.figures = snapshot(1010, model("digits", work(50)), model(HOSTILE, work(1)))
         self.taken = 0
-        self.page = Page(
-            Sources(self.take, self.tell, self.log, self.requests, self.is_owner, self.headers)
+        self.lines = LOG
+        self.sources = Sources(
+            self.take, self.tell, self.log, self.requests, self.is_owner, self.headers
         )
+        self.page = Page(self.sources)
 
     async def take(self) -> Figures:
         self.taken += 1
@@ -80,7 +84,7 @@ class Daemon:
         return self.status
 
     def log(self, name: str, lines: int) -> list[str]:
-        return LOG[-lines:]
+        return self.lines[-lines:]
 
     async def requests(self, name: str) -> Requests | None:
         slow = RequestEntry(1.0, HOSTILE, name, 1, 0, "ok", None, 48_200_000, 1, 3, 4, None)
@@ -205,6 +209,13 @@ def test_one_model_is_told_with_its_errors_and_its_log(daemon: Daemon) -> None:
     assert (found["slowest"], found["failed"]) == ([], [])
 
 
+def test_what_is_no_unicode_in_a_log_is_escaped(daemon: Daemon) -> None:
+    daemon.lines = ['{"event": "cannot open \\udcff", "level": "error"}']
+    answer = daemon.ask("GET", "/page/model.json?name=digits")
+    assert answer.status_code == 200
+    assert r"cannot open \udcff" in answer.text
+
+
 def test_a_model_that_is_not_there_is_no_page(daemon: Daemon) -> None:
     answer = daemon.ask("GET", "/page/model.json", params={"name": "nobody"})
     assert (answer.status_code, answer.json()["error"]) == (
@@ -266,6 +277,45 @@ def test_a_request_is_passed_on_with_the_rights_of_the_daemon(daemon: Daemon, se
         "body": '{"inputs": []}',
         "token": "right",
     }
+
+
+def test_models_that_hang_hold_up_neither_the_page_nor_others(
+    daemon: Daemon, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits has a thread of its own; the event loop's pool has as few as the machine has cores."""
+    monkeypatch.setattr(routes, "_MOST_ASKED", 3)
+    daemon.page = Page(daemon.sources)
+    may_answer, asked = threading.Event(), threading.Semaphore(0)
+
+    def hangs(*arguments: Any) -> tuple[int, bytes, str]:
+        asked.release()
+        assert may_answer.wait(60)
+        return 200, b"{}", "application/json"
+
+    monkeypatch.setattr(routes, "passed_on", hangs)
+    headers = {"authorization": "Bearer right"}
+
+    async def run() -> list[int]:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        async with daemon.client() as client:
+
+            def ask() -> Any:
+                return client.post(
+                    "/page/infer?name=digits", content=b"{}", headers=headers, timeout=60
+                )
+
+            hanging = [asyncio.ensure_future(ask()) for _ in range(3)]
+            for _ in hanging:
+                while not asked.acquire(blocking=False):
+                    await asyncio.sleep(0.01)
+            there = await client.get("/page/model.json?name=digits", timeout=60)
+            seen = [there.status_code]
+            seen.append((await ask()).status_code)
+            may_answer.set()
+            seen += [(await one).status_code for one in hanging]
+            return [*seen, (await ask()).status_code]
+
+    assert asyncio.run(run()) == [200, 429, 200, 200, 200, 200]
 
 
 def test_a_stream_is_asked_for_as_one_and_shown_as_it_comes(daemon: Daemon, server: str) -> None:
