@@ -31,13 +31,28 @@ from pytriton.ipc.messages.events import Event
 FOLDER = "events"
 #: Events that wait to be written; more are left out of the files.
 _MOST_WAITING = 10_000
-#: Events in memory of each model, and of the daemon itself; and models that have any there.
-_PER_MODEL, _MODELS = 300, 1000
+#: Events in memory of each model, and of the daemon itself: what was asked for, and all else; models that have any.
+_ASKED_PER_MODEL, _PER_MODEL, _MODELS = 100, 300, 1000
 #: What a stop waits for the disk.
 _CLOSE_S = 2.0
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Event).decode
+
+
+class _Recent:
+    """The newest events of one model. A crash loop does not displace who registered it, and what failed."""
+
+    def __init__(self) -> None:
+        self._asked: deque[Event] = deque(maxlen=_ASKED_PER_MODEL)
+        self._others: deque[Event] = deque(maxlen=_PER_MODEL)
+
+    def add(self, event: Event) -> None:
+        (self._asked if is_asked(event) else self._others).append(event)
+
+    def all(self) -> list[Event]:
+        """Return them, oldest first; for any thread."""
+        return sorted([*self._asked, *self._others], key=lambda event: event.serial)
 
 
 class EventLog:
@@ -60,7 +75,7 @@ class EventLog:
         self._asked = Journal(folder, "audit", size // 2)
         self._others = Journal(folder, "events", size // 2)
         self._writes = size > 0
-        self._recent: OrderedDict[str, deque[Event]] = OrderedDict()
+        self._recent: OrderedDict[str, _Recent] = OrderedDict()
         self._waiting: deque[Event] = deque()
         self._lost = 0
         #: Events that are missing in the files, all of them.
@@ -87,13 +102,14 @@ class EventLog:
 
     def about(self, model: str) -> list[Event]:
         """Return the newest events of a model ("": of the daemon itself), oldest first."""
-        return list(self._recent.get(model, ()))
+        recent = self._recent.get(model)
+        return recent.all() if recent is not None else []
 
     def all(self) -> list[Event]:
         """Return every event that is known, oldest first. Reads files: not for the event loop."""
         found = {event.serial: event for event in self._read()}
-        for events in list(self._recent.values()):
-            found.update((event.serial, event) for event in list(events))
+        for recent in list(self._recent.values()):
+            found.update((event.serial, event) for event in recent.all())
         return [found[serial] for serial in sorted(found)]
 
     @property
@@ -129,9 +145,9 @@ class EventLog:
             self._changed.notify()
 
     def _remember(self, event: Event) -> None:
-        events = self._recent.setdefault(event.model, deque(maxlen=_PER_MODEL))
+        recent = self._recent.setdefault(event.model, _Recent())
         self._recent.move_to_end(event.model)
-        events.append(event)
+        recent.add(event)
         if len(self._recent) > _MODELS:
             self._recent.popitem(last=False)
 

@@ -211,7 +211,22 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         for _ in range(1000):
             log.events.tell(kinds.CRASHED, model="m9")
         assert log.about("m1") == []
-        assert len(log.about("m9")) == 300
+        assert len(log.about("m9")) == 301
+        for _ in range(1000):
+            log.events.tell(kinds.SCALED, model="m9")
+        assert len(log.about("m9")) == 400
+
+
+def test_a_crash_loop_displaces_nothing_that_was_asked_for(tmp_path: Path) -> None:
+    with opened(tmp_path, 0) as log:
+        log.events.tell(kinds.REGISTERED, model="m")
+        log.events.tell(kinds.CRASHED, model="m")
+        log.events.tell(kinds.NOT_REPLACED, model="m")
+        for _ in range(1000):
+            log.events.tell(kinds.CRASHED, model="m")
+        told = log.about("m")
+        assert [one.kind for one in told[:3]] == ["registered", "not_replaced", "crashed"]
+        assert [one.serial for one in told] == sorted(one.serial for one in told)
 
 
 def test_an_event_that_cannot_be_written_does_not_end_the_writing(tmp_path: Path) -> None:
