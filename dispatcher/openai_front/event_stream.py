@@ -120,6 +120,10 @@ class EventStream(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Keep what came for the reader."""
+        if self._waiter is not None and self.tap is not None and self._between_chunks:
+            only = _only_chunk(data)
+            if only and self.tap(only):
+                return  # most of what comes: a token
         self._waiting += data
         if self._waiter is not None:
             if self.tap is None or not self._tapped(self.tap):
@@ -127,6 +131,13 @@ class EventStream(asyncio.Protocol):
         elif len(self._waiting) > _MOST_WAITING and self._transport is not None:
             self._transport.pause_reading()
             self._paused = True
+
+    @property
+    def _between_chunks(self) -> bool:
+        """Whether all has been handed on that came before, and a chunk is to begin."""
+        return self._chunked and not (
+            self._waiting or self._in_chunk or self._untaken or self._ended or self._broken
+        )
 
     def connection_lost(self, error: Exception | None) -> None:
         """Tell the reader."""
@@ -229,6 +240,19 @@ class EventStream(asyncio.Protocol):
             self._in_chunk = not self._ended
         del data[:at]
         return found
+
+
+def _only_chunk(data: bytes) -> bytes | None:
+    """Return what is in a chunk that came whole and by itself; None: one has to look closer."""
+    end = data.find(b"\r\n", 0, _MOST_LINE)
+    digits = data[:end]
+    if end < 1 or not digits.isalnum() or not data.endswith(b"\r\n"):
+        return None
+    try:
+        size = int(digits, 16)
+    except ValueError:
+        return None
+    return data[end + 2 : -2] if len(data) == end + size + 4 else None
 
 
 def _length(line: bytearray) -> int:

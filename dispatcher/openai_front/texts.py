@@ -171,13 +171,14 @@ class Sending:
 
     def _pass_on(self, texts: list[str]) -> bool:
         """Send events at once, if the client takes them; else the task does, which waits for it."""
+        if not self._in_chunks or self._first_at is None:
+            return False
         transport = self._asking.request.transport
-        begun = self._in_chunks and self._first_at is not None
-        if not begun or transport is None or transport.get_write_buffer_size():
+        if transport is None or transport.get_write_buffer_size():
             return False
         data = ""
         for text in texts:
-            if text[:1] != "s":
+            if not text.startswith("s"):
                 return False
             data += text[1:]
         if data:

@@ -177,7 +177,9 @@ class Texts:
     def _tap(self, data: bytes) -> bool:
         if self.at_once is None:
             return False
-        *whole, left = (self._left + data).split(b"\n\n")
+        if self._left:
+            data = self._left + data
+        *whole, left = data.split(b"\n\n")
         try:
             texts, error = _texts(whole)
         except (msgspec.DecodeError, UnicodeDecodeError):

@@ -154,3 +154,41 @@ def test_a_tap_does_not_get_the_end(last: bytes) -> None:
             assert (await reading, await stream.read()) == (b"end", b"")
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize(
+    ("chunks", "body"),
+    [
+        ([b"3\r\none\r\n", b"003\r\ntwo\r\n"], b"onetwo"),
+        ([b"3;x=y\r\none\r\n", b"A\r\n0123456789\r\n"], b"one0123456789"),
+        ([b"5\r\n3\r\n\r\n\r\n"], b"3\r\n\r\n"),
+        ([b"3\r\none\r\n3\r\ntwo\r\n"], b"onetwo"),
+        ([b"3\r\none", b"\r\n", b"3\r\ntwo\r\n"], b"onetwo"),
+        ([b"8\r\n3\r\n", b"one\r\n\r\n"], b"3\r\none\r\n"),
+    ],
+    ids=str,
+)
+def test_a_tap_gets_the_same_however_chunks_come(chunks: list[bytes], body: bytes) -> None:
+    """One that comes whole and by itself takes a shorter way."""
+
+    async def test() -> None:
+        stream = EventStream()
+        stream.connection_made(cast(asyncio.Transport, Paused()))
+        stream.data_received(CHUNKED)
+        await stream._head()
+        tapped: list[bytes] = []
+
+        def tap(data: bytes) -> bool:
+            tapped.append(data)
+            return True
+
+        stream.tap = tap
+        reading = asyncio.ensure_future(stream.read())
+        await asyncio.sleep(0)  # its turn
+        for piece in chunks:
+            stream.data_received(piece)
+        assert b"".join(tapped) == body
+        stream.data_received(b"0\r\n\r\n")
+        assert await reading == b""
+
+    asyncio.run(test())
