@@ -6,12 +6,14 @@ The daemon watches this process (dispatcher/base/owner.py) and reports about its
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import secrets
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable
@@ -177,7 +179,7 @@ class ServerProcess:
         with self._spawning:
             if self._told_to_stop:
                 return None
-            reading, writing = os.pipe()
+            reading, writing = _pipe()
             reports = os.fdopen(reading, encoding="utf-8")
             try:
                 self._process = self._popen(writing)
@@ -216,10 +218,23 @@ class ServerProcess:
         return f"its daemon ended with code {code}; what it said is in the output of this process"
 
 
-def _standard_output() -> int | None:
-    """Return where the daemon's log goes: our standard output, unless that is closed."""
+def _standard_output() -> int:
+    """Return where the daemon's log goes: our standard output, unless that is closed, or was when Python started."""
+    stream = sys.__stdout__
     try:
         os.fstat(1)
     except OSError:
         return subprocess.DEVNULL
-    return None
+    return subprocess.DEVNULL if stream is None or stream.closed else 1
+
+
+def _pipe() -> tuple[int, int]:
+    """Return a pipe whose writing end has a number that is no standard descriptor's: a child gets those anew."""
+    reading, writing = os.pipe()
+    try:
+        return reading, fcntl.fcntl(writing, fcntl.F_DUPFD_CLOEXEC, 3)
+    except BaseException:
+        os.close(reading)
+        raise
+    finally:
+        os.close(writing)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -197,3 +200,27 @@ def test_a_runtime_directory_is_short_whatever_the_temporary_folder(
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(long))
     monkeypatch.setattr("tempfile.tempdir", str(long))
     assert len(os.fsencode(new_runtime_dir())) < 60
+
+
+_REFUSED = """
+import sys
+from pytriton.exceptions import DaemonStartError
+from pytriton.triton.server import ServerProcess
+folder, said = sys.argv[1:]
+file = open(said, "w")  # one of the numbers that were free, or not
+server = ServerProcess({"runtime_dir": folder, "http_port": -5}, lambda *_: None)
+server.start()
+try:
+    server.wait_ready()
+except DaemonStartError as error:
+    file.write(str(error))
+"""
+
+
+@pytest.mark.parametrize("closed", ["<&- >&- 2>&-", ">&-"])
+def test_a_script_may_be_without_standard_descriptors(tmp_path: Path, closed: str) -> None:
+    """As of a service manager that closes them: its daemon reports all the same."""
+    said = tmp_path / "said"
+    command = [sys.executable, "-c", _REFUSED, str(tmp_path / "run"), str(said)]
+    subprocess.run(f"exec {shlex.join(command)} {closed}", shell=True, check=True, timeout=100)
+    assert said.read_text().endswith("http_port: -5 is not a whole number from 0 to 65535")
