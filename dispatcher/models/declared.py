@@ -20,11 +20,13 @@ class Declared:
     Attributes:
         spec: the declaration; scaling puts another one in its place.
         registered_at: when it was registered, seconds since the epoch.
+        proxied: instances that keep their Python proxies, however few are wanted.
     """
 
     def __init__(self, entry: Entry) -> None:
         self.spec = entry.spec
         self.registered_at = entry.registered_at
+        self.proxied = 0
         self._payloads = entry.payloads
         self._hashes: list[bytes] | None = None
         self._digested: tuple[messages.ModelSpec, str] | None = None
@@ -70,6 +72,15 @@ class Declared:
         if autoscale is not None:
             check_autoscale(spec, autoscale, callables=callables)
         return msgspec.structs.replace(spec, instances=instances, autoscale=autoscale)
+
+    def keep_proxies(self) -> None:
+        """Have no load end a Python proxy that may have streams under way: it could not answer them any more.
+
+        tritonserver (2.51) hears nothing from a stub that it ends, which waits for that for ever. So streams go on over
+        the proxies that are there, and their workers retire.
+        """
+        if self.is_decoupled:
+            self.proxied = max(self.proxied, self.spec.instances)
 
     @property
     def is_decoupled(self) -> bool:

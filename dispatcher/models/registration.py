@@ -138,7 +138,7 @@ class Registration:
 
     def _config(self, mended: int) -> dict[str, Any]:
         return own_repository.triton_config(
-            self.spec, self._endpoint, self.key, mended, native=self._native
+            self.spec, self._endpoint, self.key, mended, self._declared.proxied, native=self._native
         )
 
     # ── life ─────────────────────────────────────────────────────────────────────────────────────
@@ -260,11 +260,12 @@ class Registration:
     ) -> None:
         old = self.spec
         async with self.alone:
+            self._declared.keep_proxies()
             self.spec, self._in_doubt = new, True
             if new.instances != old.instances and not self._declared.is_bound_to_proxies:
                 # With another count alone, Triton (2.51) adds or ends instances in place, and waits for them. Each
-                # looks whether it shall begin or end only when nothing waits in the model's queue: under load, 100 s
-                # were seen. A fresh load has a queue of its own; workers notice nothing of it but other lanes.
+                # looks whether it shall begin or end only when nothing waits in the model's queue: 100 s were seen.
+                # A fresh load has a queue of its own; workers notice nothing of it but other lanes.
                 self.in_triton.proxies_anew()
             try:
                 if self.ready:

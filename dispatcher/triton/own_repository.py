@@ -118,6 +118,7 @@ def triton_config(
     endpoint: str,
     registration: str,
     mended: int = 0,
+    proxied: int = 0,
     *,
     native: bool = False,
 ) -> dict[str, Any]:
@@ -127,6 +128,7 @@ def triton_config(
     or host policy that the user gave them stays. Triton keeps the
     instances that it has when nothing but their number differs, so a model whose proxies have to be
     started anew is loaded with another number in `mended`. `native`: tritonserver has the compiled proxy.
+    `proxied`: so many instances have Python proxies that stay, though there are fewer workers.
     """
     parameters = dict(spec.config.get("parameters", {}))
     parameters[CONTROL_PARAMETER] = {"string_value": endpoint}
@@ -139,10 +141,11 @@ def triton_config(
     if mended:
         parameters[MENDED_PARAMETER] = {"string_value": str(mended)}
     given = spec.config.get("instance_group") or [{}]
+    instances = spec.instances if native else max(spec.instances, proxied)
     return {
         **spec.config,
         "name": spec.name,
         "backend": NATIVE_BACKEND if native else BACKEND,
-        "instance_group": [{**given[0], "kind": "KIND_CPU", "count": spec.instances * spec.lanes}],
+        "instance_group": [{**given[0], "kind": "KIND_CPU", "count": instances * spec.lanes}],
         "parameters": parameters,
     }

@@ -365,9 +365,6 @@ def test_streams_are_finished_when_their_model_gets_along_with_fewer_workers() -
 def test_no_stream_fails_where_a_worker_leaves_under_load(
     daemon: RunningDaemon, serve: Serve, how: str
 ) -> None:
-    if how == "scaled" and daemon.config.proxy == "python":
-        pytest.skip("tritonserver ends the process of an instance that it gets along without")
-
     async def infer(requests: Any) -> AsyncIterator[list[Any]]:
         for i in range(requests[0]["n"].item()):
             await asyncio.sleep(0.02)

@@ -87,6 +87,26 @@ def test_scaling_is_all_or_nothing(brain: Brain, plan: str, instances: int) -> N
     assert len(brain.server.models["m"].proxies) == (instances if well else 2)
 
 
+@pytest.mark.parametrize(
+    ("native", "decoupled", "kept"),
+    [(False, True, True), (True, True, False), (False, False, False)],
+)
+def test_python_proxies_of_streams_stay_when_workers_go(
+    brain: Brain, native: bool, decoupled: bool, kept: bool
+) -> None:
+    """tritonserver would hear nothing more from those that it ends."""
+    brain.server.proxy_is_native = native
+    policy = {"model_transaction_policy": {"decoupled": decoupled}}
+    spec = messages.ModelSpec("m", 1, policy, messages.World("python"), instances=3)
+    brain.served(brain.client.ask(messages.Register(spec), [b"callable"]))
+    for instances in (1, 4, 2):
+        brain.served(brain.client.ask(messages.Scale("m", instances)))
+        assert len(brain.alive("m")) == instances
+        proxies = len(brain.server.models["m"].proxies)
+        assert proxies == ({1: 3, 4: 4, 2: 4}[instances] if kept else instances)
+    assert brain.is_served("m")
+
+
 def test_what_cannot_be_scaled_is_told(brain: Brain) -> None:
     brain.served(brain.client.register("m"))
     message = messages.Register(
