@@ -10,10 +10,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pytriton.cli.log_lines import visible
 from pytriton.ipc import messages
 from pytriton.ipc.rates import duration
 
 if TYPE_CHECKING:
+    from rich.console import OverflowMethod
+
     from pytriton.dispatcher.doctor.diagnosis import Check
 
 _GOOD = {"ready", "spare", "ok", "serving", "running", "asleep"}
@@ -68,15 +71,20 @@ def print_status(status: messages.Status) -> None:
     for model in status.models:
         for one in model.instances:
             table.add_row(
-                Text(model.name), _number(one), _instance_state(model, one), _place(model, one),
+                _safe(model.name), _number(one), _instance_state(model, one), _place(model, one),
                 _or_dash(one.device), str(one.lanes), str(one.batches), str(one.restarts),
-                Text(one.last_exit or "-"),
+                _safe(one.last_exit or "-"),
             )  # fmt: skip
         if not model.instances:
             dashes = ["-"] * 5
             last = model.error or (_BY_TRITONSERVER if _is_tritonservers(model) else "-")
-            table.add_row(Text(model.name), "-", state_text(model.state), *dashes, Text(last))
+            table.add_row(_safe(model.name), "-", state_text(model.state), *dashes, _safe(last))
     console.print(table)
+
+
+def _safe(text: str, overflow: OverflowMethod | None = None) -> Text:
+    """Return what others have said: nothing of it steers the terminal."""
+    return Text(visible(text, keep="\n"), overflow=overflow)
 
 
 def _print_remarks(console: Console, status: messages.Status) -> None:
@@ -92,7 +100,7 @@ def _print_remarks(console: Console, status: messages.Status) -> None:
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         console.print(Text(f"{', '.join(names[:_NAMED])}{more}: {text}"))
     for problem in status.problems:
-        console.print(Text(problem, style="red"))
+        console.print(Text(visible(problem, keep="\n"), style="red"))
 
 
 def endpoints(server: messages.ServerInfo) -> list[str]:
@@ -113,8 +121,8 @@ def print_repository(models: Sequence[messages.RepositoryModel]) -> None:
     for one in models:
         versions = ", ".join(map(str, one.versions))
         table.add_row(
-            Text(one.name), _or_dash(versions or None), state_text(one.state), _or_dash(one.served_by or None),
-            Text(one.repository, overflow="fold"), Text(one.reason, overflow="fold"),
+            _safe(one.name), _or_dash(versions or None), state_text(one.state), _or_dash(one.served_by or None),
+            _safe(one.repository, overflow="fold"), _safe(one.reason, overflow="fold"),
         )  # fmt: skip
     console.print(table)
 
@@ -133,7 +141,7 @@ def print_models(models: Sequence[messages.ModelInfo]) -> None:
             else f"{ready}/{len(model.instances)} ready"
         )
         versions = ", ".join(map(str, model.versions or [model.version]))
-        table.add_row(Text(model.name), versions, state_text(model.state), count, Text(model.url))
+        table.add_row(_safe(model.name), versions, state_text(model.state), count, Text(model.url))
     make_console().print(table)
 
 

@@ -31,7 +31,7 @@ class Column:
 def _name(row: Row) -> Text:
     if row.instance:
         return Text(f"  └ {row.instance}", style="dim")
-    return Text(row.model)
+    return Text(visible(row.model))
 
 
 def _state(row: Row) -> Text:
@@ -85,8 +85,8 @@ COLUMNS = (
     Column("busy", _busy),
     Column("memory", lambda row: Text(size(row.resident)), leaves=6),
     Column("ends", _ends),
-    Column("device", lambda row: Text(row.device or ""), leaves=2, right=False),
-    Column("last end", lambda row: Text(row.last_end, style="dim"), leaves=1, right=False),
+    Column("device", lambda row: Text(visible(row.device or "")), leaves=2, right=False),
+    Column("last end", lambda row: Text(visible(row.last_end), style="dim"), leaves=1, right=False),
 )
 #: What a column takes besides its widest cell.
 _GAP = 2
@@ -122,7 +122,7 @@ def room_for_last_end(columns: list[Column], rows: list[Row], width: int) -> int
 
 def full_width(rows: list[Row]) -> int:
     """Return the width in which nothing is cut, but for last ends that are endless."""
-    last = max([len("last end"), *(len(row.last_end) for row in rows)])
+    last = max([len("last end"), *(len(visible(row.last_end)) for row in rows)])
     return (
         _width([one for one in COLUMNS if one.leaves != 1], rows) + min(last, _LONGEST_END) + _GAP
     )

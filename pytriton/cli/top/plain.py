@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pytriton.cli.log_lines import visible
 from pytriton.cli.top.cells import columns_for, full_width, room_for_last_end
 from pytriton.ipc import messages
 from pytriton.ipc.rates import Row, headline
@@ -21,7 +22,7 @@ def print_table(figures: messages.Figures, rows: list[Row]) -> None:
         console.width = full_width(rows)  # nothing tells how wide lines may be
     console.print(Text(headline(figures.daemon, figures.at)))
     for problem in figures.daemon.problems:
-        console.print(Text(problem, style="red"))
+        console.print(Text(visible(problem), style="red"))
     if not rows:
         console.print("no models")
         return

@@ -15,7 +15,7 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, RichLog, Static
 
 from pytriton.cli.errors import CliError
-from pytriton.cli.log_lines import pretty
+from pytriton.cli.log_lines import pretty, visible
 from pytriton.cli.top.cells import columns_for, request_lines
 from pytriton.cli.top.feed import Feed
 from pytriton.ipc import messages
@@ -163,7 +163,7 @@ class TopApp(App[None]):
         if self._silent:
             head = Text(f"{self._silent}\nas it was then: ", style="red").append(head)
         for problem in figures.daemon.problems:
-            head.append(f"\n{problem}", style="red")
+            head.append(f"\n{visible(problem)}", style="red")
         self.query_one("#head", Static).update(head)
         found = arranged(self._rows, self._order, self._containing)
         self._fill([one for one in found if self._with_instances or not one.instance])

@@ -7,6 +7,7 @@ import pytest
 from support.fakes.fake_dispatcher import status
 
 from pytriton.cli.tables import print_status
+from pytriton.ipc import messages
 
 
 @pytest.mark.parametrize(
@@ -23,3 +24,16 @@ def test_the_front_is_named(capsys: pytest.CaptureFixture[str], binary: str, fro
     print_status(msgspec.structs.replace(said, server=server))
     (line,) = [one for one in capsys.readouterr().out.splitlines() if "tritonserver" in one]
     assert f"{line.rstrip()}\n".endswith(front)
+
+
+def test_what_a_callable_says_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    end = "RuntimeError: \x1b[2J\x07"
+    one = messages.InstanceInfo(0, "backoff", None, last_exit=end)
+    models = [
+        messages.ModelInfo("m", 1, "unready", [one]),
+        messages.ModelInfo("kept", 1, "failed", [], error=end),
+    ]
+    print_status(msgspec.structs.replace(status(), models=models, problems=[end]))
+    text = capsys.readouterr().out
+    assert text.count(r"RuntimeError: \x1b[2J\x07") == 3
+    assert "\x1b" not in text

@@ -27,6 +27,8 @@ from pytriton.ipc.exit_codes import ExitCode
 from pytriton.ipc.rates import Row, rows
 
 HOSTILE = "[bold]<script>\x1b[31m"
+#: What is shown of it: nothing that steers the terminal.
+SHOWN = "[bold]<script>\\x1b[31m"
 
 
 class FakeFeed:
@@ -94,7 +96,7 @@ def said(app: TopApp, name: str) -> str:
 def test_models_and_instances_are_shown_within_80_columns() -> None:
     async def play(app: TopApp, pilot: Pilot[None]) -> None:
         shown = table(app)
-        assert [row[0] for row in shown] == [HOSTILE, "  └ 0", "digits", "  └ 0"]
+        assert [row[0] for row in shown] == [SHOWN, "  └ 0", "digits", "  └ 0"]
         assert all(sum(Text(cell).cell_len + 2 for cell in row) <= 80 for row in shown)
         assert "ready, pid 1" in said(app, "head")
         assert "2 models" in said(app, "head")
@@ -144,10 +146,10 @@ def test_a_model_that_sleeps_has_no_instances() -> None:
 def test_keys_sort_filter_and_hide_instances() -> None:
     async def play(app: TopApp, pilot: Pilot[None]) -> None:
         await pilot.press("i")
-        assert [row[0] for row in table(app)] == [HOSTILE, "digits"]
+        assert [row[0] for row in table(app)] == [SHOWN, "digits"]
         await pilot.press("s")
         assert "sorted by requests" in said(app, "head")
-        assert [row[0] for row in table(app)] == [HOSTILE, "digits"]
+        assert [row[0] for row in table(app)] == [SHOWN, "digits"]
         await pilot.press("slash", *"dig", "enter")
         assert [row[0] for row in table(app)] == ["digits"]
 
@@ -323,6 +325,17 @@ def test_on_paper_there_is_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert "digits" in text
     assert "signal 11" in text
     assert "ready, pid 1" in text
+
+
+def test_what_a_callable_says_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """The last end has the text of an exception."""
+    end = "RuntimeError: \x1b[2J\x1b]0;title\x07\nmodels: none\r"
+    now = snapshot(1010, model("m", work(1), last_exit=end))
+    now.daemon.problems.append(end)
+    print_table(now, rows(None, now))
+    text = capsys.readouterr().out
+    assert text.count(r"RuntimeError: \x1b[2J\x1b]0;title\x07\nmodels: none\r") == 3
+    assert all(char.isprintable() or char == "\n" for char in text)
 
 
 _LONG = "could not be loaded: " + "x" * 300 + " the end"
