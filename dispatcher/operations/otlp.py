@@ -27,7 +27,7 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOIN
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _HISTOGRAMS = "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
 _INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
-_EVERY_MS, _LEAST_MS = 60_000, 100
+_EVERY_MS, _LEAST_MS, _DIGITS = 60_000, 100, 9
 #: What the dispatcher's loop gets to make a snapshot in, and what a stop waits for the thread.
 _SNAPSHOT_S, _STOP_S = 5.0, 1.0
 #: What a collector gets for one export in all: the exporter's own time-out begins again with each byte of an answer.
@@ -158,7 +158,9 @@ def _text(error: Exception) -> str:
 
 def _interval_ms(environ: Mapping[str, str]) -> float:
     text = environ.get(_INTERVAL, "")
-    return max(_LEAST_MS, int(text)) if text.isdecimal() else _EVERY_MS
+    # No wait is as long as a number can be.
+    known = text.isdecimal() and len(text) <= _DIGITS
+    return max(_LEAST_MS, int(text)) if known else _EVERY_MS
 
 
 def _resource() -> Any:

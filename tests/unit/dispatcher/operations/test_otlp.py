@@ -28,7 +28,7 @@ from pytriton.dispatcher.figures.user_metrics import MergedFamily, Merger, Said,
 from pytriton.dispatcher.openai_front.meters import Meters
 from pytriton.dispatcher.openai_front.state import Told
 from pytriton.dispatcher.operations import otlp_points
-from pytriton.dispatcher.operations.otlp import OtlpExport, wanted
+from pytriton.dispatcher.operations.otlp import OtlpExport, _interval_ms, wanted
 from pytriton.dispatcher.operations.otlp_points import Beginnings
 from pytriton.ipc.lanes.histograms import BOUNDS_S
 from pytriton.ipc.lanes.user_metrics import encoded
@@ -389,3 +389,11 @@ def test_another_protocol_is_refused() -> None:
     assert logs[0]["protocol"] == "grpc"
     assert "secret" not in str(logs)
     asyncio.run(exporting.close())
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [("500", 500), ("1", 100), ("", 60_000), ("soon", 60_000), ("9" * 400, 60_000), ("-5", 60_000)],
+)
+def test_an_interval_that_is_none_is_a_minute(text: str, ms: int) -> None:
+    assert _interval_ms({"OTEL_METRIC_EXPORT_INTERVAL": text}) == ms
