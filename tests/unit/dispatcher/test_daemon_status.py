@@ -63,7 +63,9 @@ class _Registry:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self.restoring = SimpleNamespace(
-            infos=lambda served: [one for one in parts.not_yet_restored if one.name not in served]
+            infos=lambda served, url: [
+                one for one in parts.not_yet_restored if one.name not in served
+            ]
         )
 
     def __iter__(self) -> Any:
