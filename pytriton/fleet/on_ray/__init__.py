@@ -12,6 +12,8 @@ go through Ray's object store; no request does.
 
 from __future__ import annotations
 
+import os
+import socket
 from importlib import import_module
 from typing import Any
 
@@ -20,6 +22,7 @@ from pytriton.exceptions import PyTritonDaemonError
 INSTALL = "pip install ray"
 #: Ray's namespace of all that is ours.
 NAMESPACE = "pytriton"
+_CONNECT_S = 5.0
 
 
 def import_ray(module: str = "ray") -> Any:
@@ -42,6 +45,7 @@ def connected(address: str | None) -> Any:
     """
     ray = import_ray()
     if not ray.is_initialized():
+        _check_that_it_answers(address)
         try:
             ray.init(
                 address=address or "auto",
@@ -54,3 +58,18 @@ def connected(address: str | None) -> Any:
                 f"There is no Ray cluster at {address or 'auto'}: {error}. Start one with `ray start --head`."
             ) from error
     return ray
+
+
+def _check_that_it_answers(address: str | None) -> None:
+    """Raise PyTritonDaemonError where nobody listens: Ray would try for a minute or two, and then end this process."""
+    named = os.environ.get("RAY_ADDRESS", "") if address in (None, "auto") else str(address)
+    host, _, port = named.rpartition("://")[2].rpartition(":")
+    if not host or not port.isdecimal():  # Ray looks for it on this machine, or says what is wrong
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        raise PyTritonDaemonError(
+            f"Nobody answers at {named}: {error}. Is Ray's head up? What is served is served on without it; to change "
+            "anything needs it."
+        ) from error

@@ -5,8 +5,10 @@ They are plain classes; the controller makes actors of them, with the resources 
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -26,6 +28,8 @@ from pytriton.fleet.on_ray.runtime_env import digest_with, split
 from pytriton.ipc import messages
 from pytriton.ipc.registration_digest import registration_digest
 
+#: In a runtime directory: locked by the actor that owns the daemon.
+_OWNER = "fleet.lock"
 _START_S = 300.0
 _ANSWER_S = 30.0
 _RAYS = ("RAY_", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
@@ -60,13 +64,19 @@ class NodeActor:
         self._stopped = False
         #: Held while a daemon is started, or stopped.
         self._starting = threading.Lock()
+        self._ray = import_ray() if ray is None else ray
+        #: A descriptor, for as long as this process lives.
+        self._owner: Optional[int] = None
         #: The key of registrations, model -> (digest, instances), and the keys of the environments that they need. One
         #: value: looks may run at the same time.
         self._kept: tuple[str, dict[str, tuple[str, int]], set[str]] = "", {}, set()
-        self._environments = Environments(holders, node, ray)
+        self._environments = Environments(holders, node, self._ray)
         self._client = self._connected()
 
     def _connected(self) -> DaemonClient:
+        if self._owner is None:
+            Path(self._runtime_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._owner = _owner_of(Path(self._runtime_dir))
         try:
             return connect(self._runtime_dir, _ANSWER_S)
         except DaemonNotRunningError:
@@ -79,7 +89,9 @@ class NodeActor:
     def _started(self) -> DaemonClient:
         with suppress(DaemonNotRunningError):  # another look has started it
             return connect(self._runtime_dir, _ANSWER_S)
-        Path(self._runtime_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
+        left = self._left_here()
+        if left is not None:
+            return left
         command = [sys.executable, "-m", "pytriton.cli", "start", "--detach", "--ephemeral"]
         command += ["--runtime-dir", self._runtime_dir, *self._flags]
         # What Ray sets for this actor, which holds no GPU, is not for a daemon that outlives it.
@@ -92,6 +104,26 @@ class NodeActor:
                 f"the daemon in {self._runtime_dir} did not start: {started.stderr.strip()[-2000:]}"
             )
         return connect(self._runtime_dir, _ANSWER_S)
+
+    def _left_here(self) -> Optional[DaemonClient]:
+        """Take over what a former node of Ray on this machine has left: it serves, and has the ports and the GPUs."""
+        own = Path(self._runtime_dir)
+        named = re.compile(re.escape(own.name[:-8]) + "[0-9a-f]{8}")
+        if not named.fullmatch(own.name):  # not by `Cluster`, which names it after the node
+            return None
+        alive = {one["NodeID"][:8] for one in self._ray.nodes() if one["Alive"]}
+        for other in sorted(own.parent.iterdir()):
+            if not named.fullmatch(other.name) or other.name[-8:] in alive or other == own:
+                continue
+            owner = _owner_of(other)
+            if owner is None:
+                continue
+            with suppress(DaemonNotRunningError):
+                client = connect(str(other), _ANSWER_S)
+                self._runtime_dir, self._owner = str(other), owner
+                return client
+            os.close(owner)
+        return None
 
     def look(self, known: str = "") -> tuple[bytes, str, Optional[bytes]]:
         """Return the daemon's status, and what a fleet goes by, unless that is known; starts the daemon again.
@@ -114,7 +146,11 @@ class NodeActor:
         changed = self._client.changed_registrations(state)
         if changed is not None:
             known_as = [(one.spec, *registered_as(one)) for one in changed.registrations]
-            kept = {spec.name: (digest, spec.instances) for spec, digest, _ in known_as}
+            # One whose environment Ray may have removed is to be registered anew.
+            kept = {
+                spec.name: (digest if self._environments.has(key) else "", spec.instances)
+                for spec, digest, key in known_as
+            }
             needed = {key for _, _, key in known_as if key}
             self._kept = changed.state, kept, needed
         self._environments.keep(needed, mark)
@@ -174,11 +210,30 @@ class NodeActor:
         """Stop the daemon; returns when it has ended."""
         self._stopped = True
         with self._starting:
-            subprocess.run(
-                [sys.executable, "-m", "pytriton.cli", "stop", "--runtime-dir", self._runtime_dir],
-                capture_output=True, timeout=_START_S, check=False,
-            )  # fmt: skip
+            _stop(self._runtime_dir)
         self._environments.close()
+
+
+def _owner_of(runtime_dir: Path) -> Optional[int]:
+    """Return what says that an actor owns the daemon there; None where another one does, be it of another cluster."""
+    try:
+        owner = os.open(runtime_dir / _OWNER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(owner)
+        return None
+    return owner
+
+
+def _stop(runtime_dir: str) -> None:
+    """Stop a daemon; returns when it has ended."""
+    subprocess.run(
+        [sys.executable, "-m", "pytriton.cli", "stop", "--runtime-dir", runtime_dir],
+        capture_output=True, timeout=_START_S, check=False,
+    )  # fmt: skip
 
 
 def _lasting(status: messages.Status) -> messages.Status:

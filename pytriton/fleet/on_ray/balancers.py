@@ -50,6 +50,7 @@ class Balancers:
         statuses: Mapping[str, messages.Status],
         observed: Mapping[str, Mapping[str, Served]],
         leaving: Collection[tuple[str, str]],
+        wanted: Collection[str] = (),
     ) -> None:
         """Tell balancers where models are; what is to go is left out, from this generation on.
 
@@ -58,6 +59,8 @@ class Balancers:
             statuses: of the daemons that answer, by node; the same object as long as it has not changed
             observed: what each of these serves
             leaving: (node, model) that is to go
+            wanted: models that are registered. A controller that was started again tells nothing before all of them are
+                served: nodes that Ray has given up may serve them still, and that is what balancers have
         """
         late = self._clock() - self._born > _LATE_S
         self._complete = self._complete or late
@@ -78,7 +81,9 @@ class Balancers:
         if _facts(view) != _facts(self._view):
             self._generation += 1
         self._view = view
-        self._complete = self._complete or len(view) == len(alive) > 0
+        shown = {one.name for _, status in view.values() for one in status.models}
+        whole = len(view) == len(alive) > 0 and shown.issuperset(wanted)
+        self._complete = self._complete or whole
         self._leaving = {key: self._leaving.get(key, self._generation) for key in leaving}
 
     def _is_published(

@@ -345,8 +345,17 @@ class BalancerView:
         self._newest: list[NodeStatus] = []
 
     def look(self) -> Iterable[NodeStatus]:
-        """Return the nodes as the controller wants them to be seen."""
+        """Return the nodes as the controller wants them to be seen.
+
+        Raises:
+            PyTritonDaemonError: it has not seen all itself yet. HAProxy may run, with what a former balancer knew.
+        """
         generation, told = self._ask("view", self._balancer, self._done)
+        if generation < 0 and self._seen < 0:
+            raise PyTritonDaemonError(
+                "The controller was started just now, and has not seen all nodes and models yet: "
+                "HAProxy stays as it is."
+            )
         if generation >= 0 and told:
             self._seen = generation
             self._newest = msgspec.msgpack.decode(told, type=list[NodeStatus])

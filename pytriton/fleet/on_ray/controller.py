@@ -24,12 +24,7 @@ from pytriton.fleet.on_ray.cluster import Cluster
 from pytriton.fleet.on_ray.environments import without_mark
 from pytriton.fleet.on_ray.kept_state import Model, State, Store
 from pytriton.fleet.on_ray.placement import Placement
-from pytriton.fleet.on_ray.reconciling import (
-    Served,
-    Wanted,
-    is_served,
-    reconcile,
-)
+from pytriton.fleet.on_ray.reconciling import Served, Wanted, is_served, reconcile
 from pytriton.fleet.on_ray.rollouts import Rollouts, with_shares
 from pytriton.fleet.on_ray.steps import Steps
 from pytriton.ipc import messages
@@ -55,7 +50,7 @@ class Controller:
         self._clock = clock
         self._store = Store(fleet) if store is None else store
         kept = self._store.read()
-        self._state = State() if kept is None else kept
+        self._state = State(known=[]) if kept is None else kept
         self._lock = threading.RLock()
         self._cluster = Cluster(fleet) if cluster is None else cluster
         self._placement = Placement(self._cluster, self._state)
@@ -119,6 +114,7 @@ class Controller:
             if why:
                 return f"model {new.name!r} cannot be rolled out step by step: {why}"
             model = versions.made(new, list(payloads), resources, environment, request)
+            self._state.note(new.name)
             with self._change(new.name):
                 if former is not None:
                     versions.replace(former, model, canary)
@@ -197,13 +193,18 @@ class Controller:
             model = self._state.models.get(name)
             if request and request in self._state.withdrawn:
                 return True
-            if model is None:
+            left = any(name in one for one in self._observed.values()) and not self._state.knows(
+                name
+            )
+            if model is None and not left:
                 return False
+            self._state.note(name)
             with self._change(name):
-                del self._state.models[name]
+                self._state.models.pop(name, None)
                 self._state.withdrawn = [*self._state.withdrawn, request][-_WITHDRAWN:]
             self._rollouts.forget(name)
-            self._placement.release(model)
+            if model is not None:
+                self._placement.release(model)
         return True
 
     def drain(self, node: str) -> None:
@@ -239,8 +240,7 @@ class Controller:
             )
             done = (
                 wanted is not None and model.rolling is None and wanted.digest == model.digest
-                and sum(wanted.nodes.values()) + wanted.pending == model.spec.instances
-                and is_served(name, wanted, self._observed)
+                and wanted.instances == model.spec.instances and is_served(name, wanted, self._observed)
             )  # fmt: skip
             return done, served, model.spec.instances, self._steps.error(name)
 
@@ -266,10 +266,7 @@ class Controller:
             ]
 
     def view(self, balancer: str, generation: int) -> tuple[int, bytes]:
-        """Return what a balancer shall know, which has carried out `generation`: (generation, [NodeStatus]).
-
-        The generation is -1 while not every node was looked at since this controller was started.
-        """
+        """Return what a balancer shall know, which has carried out `generation`; see `Balancers.answer`."""
         with self._lock:
             return self._balancers.answer(balancer, generation)
 
@@ -324,10 +321,12 @@ class Controller:
                 name: self._placement.wanted(one) for name, one in self._state.models.items()
             }
             self._advance_rollouts(seen)
-            plan = reconcile(self._wanted, self._observed, self._balancers.left())
+            left = self._balancers.left()
+            plan = reconcile(self._wanted, self._observed, left, self._state.knows)
             lasting = {node: look.lasting for node, look in found.items()}
             shown = with_shares(lasting, self._state.models)
-            self._balancers.publish(self._cluster.alive, shown, self._observed, plan.leaving)
+            there = self._cluster.alive, shown, self._observed
+            self._balancers.publish(*there, plan.leaving, self._state.models)
             for step in plan.steps:
                 self._steps.begin(step, self._state.models)
             self._settle()

@@ -113,6 +113,11 @@ class Environments:
                 if key not in needed and not used:
                     self._ray.kill(self._holders.pop(key), no_restart=True)
 
+    def has(self, key: str) -> bool:
+        """Whether an environment is there; "" is none."""
+        with self._lock:
+            return not key or key in self._holders
+
     def close(self) -> None:
         """End all holders."""
         with self._lock:

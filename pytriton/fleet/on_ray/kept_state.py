@@ -93,6 +93,17 @@ class State(msgspec.Struct):
     among: list[str] = msgspec.field(default_factory=list)
     #: The newest requests that were withdrawn, or that have unregistered a model: Ray may ask once more.
     withdrawn: list[str] = msgspec.field(default_factory=list)
+    #: All names that were ever registered; None: it is not known which.
+    known: Optional[list[str]] = None
+
+    def note(self, name: str) -> None:
+        """Take note that a name is the fleet's from now on."""
+        if self.known is not None and name not in self.known:
+            self.known = [*self.known, name]
+
+    def knows(self, name: str) -> bool:
+        """Whether a model of this name is the fleet's to remove: daemons may serve what a lost fleet has registered."""
+        return self.known is None or name in self.known or name in self.models
 
 
 class Store:

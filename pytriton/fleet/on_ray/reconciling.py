@@ -8,7 +8,7 @@ instance that Ray has not placed, or a balancer that has not heard.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Union
 
 
@@ -28,6 +28,11 @@ class Wanted(NamedTuple):
     pending: int = 0
     former: str = ""
     fresh: frozenset[str] = frozenset()
+
+    @property
+    def instances(self) -> int:
+        """How many instances there are to be, wherever."""
+        return sum(self.nodes.values()) + self.pending
 
     def digest_on(self, node: str) -> str:
         """Return the digest of what a node is to serve."""
@@ -83,6 +88,7 @@ def reconcile(
     wanted: Mapping[str, Wanted],
     observed: Observed,
     left: frozenset[tuple[str, str]] = frozenset(),
+    is_ours: Callable[[str], bool] = lambda _: True,
 ) -> Plan:
     """Return what to do.
 
@@ -90,6 +96,7 @@ def reconcile(
         wanted: by model
         observed: by node; only nodes that answer
         left: (node, model) that all balancers have left
+        is_ours: whether a model may be removed that is not wanted
     """
     plan = Plan([], set())
     where = _by_model(observed)
@@ -98,7 +105,7 @@ def reconcile(
         plan.steps.extend(coming)
         if not coming and not one.pending and all(node in observed for node in one.nodes):
             _take_away(model, one.nodes, where.get(model, {}), left, plan)
-    for model in where.keys() - wanted.keys():
+    for model in filter(is_ours, where.keys() - wanted.keys()):
         _take_away(model, {}, where[model], left, plan)
     return plan
 

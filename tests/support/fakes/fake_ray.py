@@ -48,7 +48,7 @@ class FakeKeys:
 
 def no_actors() -> Any:
     """Return a Ray without any actor."""
-    return SimpleNamespace(util=SimpleNamespace(list_named_actors=lambda **_: []))
+    return SimpleNamespace(util=SimpleNamespace(list_named_actors=lambda **_: []), nodes=lambda: [])
 
 
 class FakeCluster:

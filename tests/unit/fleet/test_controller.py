@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import socket
+from typing import Any, cast
 from unittest.mock import Mock
 
+import msgspec
 import pytest
 from support.fakes.fake_ray import Fleet
 
-from pytriton.fleet.on_ray.client import RayFleetClient, RayNode
+from pytriton.exceptions import PyTritonDaemonError
+from pytriton.fleet import NodeStatus
+from pytriton.fleet.on_ray import connected
+from pytriton.fleet.on_ray.client import BalancerView, RayFleetClient, RayNode
 from pytriton.fleet.on_ray.cluster import Cluster, nodes_expression
 
 A, B, C = "aaaa", "bbbb", "cccc"
@@ -148,6 +153,30 @@ def test_what_a_controller_held_that_died_before_it_could_say_so_is_released(
     assert fleet.cluster.counts() == {A: 2, B: 2}
 
 
+def test_what_a_lost_fleet_has_left_is_served_on_until_somebody_says_otherwise(
+    fleet: Fleet,
+) -> None:
+    """Ray's head ended and nothing had kept the state: daemons serve what the fleet of before has registered."""
+    fleet.register()
+    fleet.register(name="other")
+    fleet.steps(30)
+    fleet.keys.kept.clear()
+    fleet.controller = fleet.begin()
+    fleet.steps(60)
+    assert fleet.cluster.counts() == {A: 2, B: 2}
+    assert fleet.seen()[1] == {A: ["m", "other"], B: ["m", "other"]}
+    assert fleet.register(instances=2) == ""
+    assert fleet.controller.unregister("other")
+    assert not fleet.controller.unregister("another")
+    fleet.controller = fleet.begin()
+    fleet.steps(60)
+    assert fleet.cluster.counts() == {A: 1, B: 1}
+    assert fleet.cluster.counts("other") == {}
+    fleet.controller.unregister("m")
+    fleet.steps(60)
+    assert fleet.cluster.counts() == {}
+
+
 def test_unregistering_is_done_once_also_when_ray_asks_again(fleet: Fleet) -> None:
     """A controller that dies before it has answered is asked again, and the client is to be told that it is done."""
     fleet.register()
@@ -187,6 +216,64 @@ def test_a_controller_that_ray_starts_again_knows_all(fleet: Fleet) -> None:
     assert generation > before
     assert seen == {A: ["m"], B: ["m"]}
     assert fleet.cluster.asked == []  # nothing had to be done
+
+
+def test_balancers_are_told_nothing_before_what_is_registered_is_served_again(
+    fleet: Fleet,
+) -> None:
+    """Ray's head was away until its nodes ended themselves: what they have left serves, and is what balancers have."""
+    fleet.register()
+    fleet.steps(30)
+    before, _ = fleet.seen()
+    fleet.controller = fleet.begin()
+    fleet.cluster.alive[C], fleet.cluster.served[C] = "10.0.0.1", {}
+    fleet.cluster.environments[C] = {}
+    fleet.cluster.counted[C] = fleet.cluster.counted[A]
+    for gone in (A, B):
+        fleet.cluster.die(gone)
+    fleet.cluster.refuses = {C}
+    fleet.steps(4)
+    assert fleet.seen(done=before)[0] == -1
+    fleet.cluster.refuses = set()
+    fleet.steps(80)
+    generation, seen = fleet.seen(done=before)
+    assert (generation > before, seen) == (True, {C: ["m"]})
+
+
+def test_a_model_that_nobody_can_serve_does_not_keep_balancers_waiting_for_ever(
+    fleet: Fleet,
+) -> None:
+    fleet.cluster.refuses = {A, B}
+    fleet.register()
+    fleet.steps(4)
+    assert fleet.seen()[0] == -1
+    fleet.steps(130)
+    assert fleet.seen()[1] == {A: [], B: []}
+
+
+def test_a_new_balancer_leaves_haproxy_as_it_is_until_it_is_told_something() -> None:
+    answers = [(-1, b""), (7, msgspec.msgpack.encode([NodeStatus("tcp://h/a")])), (-1, b"")]
+    view = BalancerView(cast(RayFleetClient, Mock(_ask=lambda *_: answers.pop(0))), "b")
+    with pytest.raises(PyTritonDaemonError, match="HAProxy stays as it is"):
+        view.look()
+    assert [one.node for one in view.look()] == ["tcp://h/a"]
+    assert [one.node for one in view.look()] == ["tcp://h/a"]  # the controller was started again
+
+
+def test_a_head_that_does_not_answer_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray itself tries for a minute, and then ends the process."""
+    monkeypatch.setattr(
+        "pytriton.fleet.on_ray.import_ray", lambda: Mock(is_initialized=lambda: False)
+    )
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        at = f"127.0.0.1:{nobody.getsockname()[1]}"
+        for address in (at, f"ray://{at}"):
+            with pytest.raises(PyTritonDaemonError, match=f"Nobody answers at {address}"):
+                connected(address)
+        monkeypatch.setenv("RAY_ADDRESS", at)
+        with pytest.raises(PyTritonDaemonError, match=f"Nobody answers at {at}"):
+            connected("auto")
 
 
 def test_a_change_writes_the_model_that_it_changes_alone(fleet: Fleet) -> None:

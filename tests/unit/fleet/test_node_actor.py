@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import tempfile
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
@@ -13,8 +16,8 @@ import pytest
 from support.fakes.fake_dispatcher import FakeDispatcher, status
 from support.fakes.fake_ray import no_actors
 
-from pytriton.exceptions import PyTritonDaemonError
-from pytriton.fleet.on_ray.actors import NodeActor
+from pytriton.exceptions import DaemonNotRunningError, PyTritonDaemonError
+from pytriton.fleet.on_ray.actors import NodeActor, _owner_of
 from pytriton.ipc import messages
 
 
@@ -58,13 +61,62 @@ def test_a_daemon_that_is_being_started_is_stopped_with_the_fleet(
     fake.die()
     with ThreadPoolExecutor(2) as pool:
         look = pool.submit(actor.look)
-        begun.wait()
+        assert begun.wait(60)
         stop = pool.submit(actor.stop)
         go_on.set()
         stop.result()
         assert isinstance(look.exception(), PyTritonDaemonError)
     assert commands == ["start", "stop"]
     fake.close()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short path, for unix sockets."""
+    with tempfile.TemporaryDirectory(prefix="ptf-") as found:
+        yield Path(found)
+
+
+@pytest.mark.parametrize("left_by", ["a former node", "a node that lives", "another cluster"])
+def test_a_daemon_that_a_former_node_has_left_is_taken_over(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, left_by: str
+) -> None:
+    """Ray's processes were started anew on that machine: it serves on, and a second one would find its ports taken."""
+    here = folder / "f-aaaaaaaa"
+    here.mkdir()
+    owner = _owner_of(here) if left_by == "another cluster" else None
+    connected: list[str] = []
+
+    def connect(runtime_dir: str, _: float) -> Any:
+        if runtime_dir != str(here) and not started:
+            raise DaemonNotRunningError("no")
+        connected.append(runtime_dir)
+        return runtime_dir
+
+    started: list[str] = []
+
+    def run(command: list[str], **_: Any) -> Any:
+        started.append(command[command.index("--runtime-dir") + 1])
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr("pytriton.fleet.on_ray.actors.connect", connect)
+    monkeypatch.setattr(subprocess, "run", run)
+    ray = no_actors()
+    alive = ["bbbbbbbb11", *(["aaaaaaaa22"] if left_by == "a node that lives" else [])]
+    ray.nodes = lambda: (
+        [{"NodeID": one, "Alive": True} for one in alive]
+        + [{"NodeID": "aaaaaaaa33", "Alive": False}]
+    )
+    actor = NodeActor(str(folder / "f-bbbbbbbb"), [], "", "bbbbbbbb11", ray)
+    taken = left_by == "a former node"
+    assert connected == [str(here if taken else folder / "f-bbbbbbbb")]
+    assert started == ([] if taken else [str(folder / "f-bbbbbbbb")])
+    assert (_owner_of(here) is None) is (taken or owner is not None)
+    actor.stop()
+    assert started[-1] == connected[0]  # that one is stopped with the fleet
+    for one in (owner, actor._owner):
+        if one is not None:
+            os.close(one)
 
 
 def test_it_asks_for_registrations_only_when_they_have_changed() -> None:
