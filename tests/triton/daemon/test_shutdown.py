@@ -271,13 +271,13 @@ def test_a_registration_waits_for_a_tritonserver_that_is_started_again() -> None
     """With a limit, after which it is told what it waited for."""
     heard: list[messages.Progress] = []
     with RunningDaemon.start(busy_timeout_s=100) as daemon:
-        _kill_server(daemon, 2)  # from the second time on, there is a pause
+        _kill_server(daemon, 4)  # from the second time on, there is a pause; this is one of 2 s
         eventually(lambda: daemon.client.status().server.state == "starting", "its end is seen")
         _register(daemon, _slow(Path("/"), 0), progress=heard.append)
         assert _ask(daemon).tolist() == (ONES * 2).tolist()
     assert heard[0].text == "waiting: tritonserver is being started"
     with RunningDaemon.start(busy_timeout_s=0.1) as daemon:
-        _kill_server(daemon, 2)
+        _kill_server(daemon, 4)
         eventually(lambda: daemon.client.status().server.state == "starting", "its end is seen")
         with pytest.raises(
             RegistrationError, match=r"0.1 s \(busy_timeout_s\), tritonserver is being"
