@@ -37,7 +37,7 @@ class Loop:
     """Serves the lanes of one worker until it is told to end.
 
     Listens from construction on; `run` returns when the worker has to end. `unrecoverable` is set
-    when the callable asked for the whole daemon to stop.
+    when the callable asked for the whole daemon to stop, `unable` (the reason) when it could not serve from the start.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class Loop:
         lane_path: str,
     ) -> None:
         self.unrecoverable = False
+        self.unable: str | None = None
         self._model = model
         model.on_failed = RequestLog(gauge).failed
         model.on_traced = gauge.traced
@@ -137,8 +138,7 @@ class Loop:
             return False
         except OSError as error:  # no descriptors left: the callable has leaked them
             self._unwatch(self._listener.fileno())
-            text = f"it cannot take another lane: {error}"
-            self._control.send(messages.WorkerSpent(self._worker, text))
+            self._cannot_take_lanes(f"it cannot take another lane: {error}")
             return False
         connection.setblocking(True)
         lane = Lane(connection, peer_trusted=True)
@@ -147,6 +147,14 @@ class Loop:
         self._poll.register(lane.fileno(), select.EPOLLIN)
         self._welcome(lane)
         return True
+
+    def _cannot_take_lanes(self, why: str) -> None:
+        if self._gauge.read().answered:
+            self._control.send(messages.WorkerSpent(self._worker, why))
+        elif not self._finished():
+            # The one that takes its place will do no better, and is not to come at once: this is a failure.
+            self.unable = why
+            self._told_to_end()
 
     def _welcome(self, lane: Lane) -> None:
         """Let a new proxy read this process's memory, if the process is the worker's own."""

@@ -20,7 +20,13 @@ from pytriton.worker import environment, worker_limits
 from pytriton.worker.callables import load_callable, run_check
 from pytriton.worker.calls.model_calls import Caller
 from pytriton.worker.ending import EndSignal
-from pytriton.worker.fault_reports import report_error, report_threads, told, traceback_of
+from pytriton.worker.fault_reports import (
+    report,
+    report_error,
+    report_threads,
+    told,
+    traceback_of,
+)
 from pytriton.worker.heap import keep_freed_memory
 from pytriton.worker.model import Model
 from pytriton.worker.streams.stream_loops import loop_of
@@ -32,6 +38,7 @@ from pytriton.worker.warmup import warm_up
 EXIT_OK = 0
 EXIT_LOAD_FAILED = 3
 EXIT_UNRECOVERABLE = 4
+EXIT_UNABLE = 5
 
 
 def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
@@ -79,6 +86,9 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
                 if own_metrics is not None:
                     own_metrics.close()
         control.flush()
+        if loop.unable is not None:
+            report(f"the worker ends: {loop.unable}")
+            return EXIT_UNABLE
         return EXIT_UNRECOVERABLE if loop.unrecoverable else EXIT_OK
 
 

@@ -115,6 +115,8 @@ class WorkerThread:
                 with contextlib.closing(Caller(worker, model, lane_path)):
                     control.send(messages.WorkerReady(worker))
                     loop.run(self._told.fileno())
+                if loop.unable is not None:
+                    raise RuntimeError(loop.unable)
             finally:
                 loop.close()
         finally:

@@ -5,6 +5,7 @@ The loop runs in a thread; proxies and the dispatcher are played by the test, on
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import socket
@@ -291,4 +292,39 @@ def test_a_worker_that_is_spent_says_so_once_and_serves_on(tmp_path: Path) -> No
     said = running.dispatcher.heard.get(timeout=30)
     running.close()
     assert said == messages.WorkerSpent("m.0", "it has answered 2 batches (max_batches=2)")
+    assert running.dispatcher.heard.empty()
+
+
+class _Full:
+    """A listener in a process that has no descriptors left."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+
+    def accept(self) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._listener, name)
+
+
+def test_without_descriptors_a_worker_that_has_answered_is_replaced(running: Running) -> None:
+    lane = running.proxy()
+    assert ask(lane, 1) == BatchDone(1, _ANSWERED)
+    running.loop._listener = _Full(running.loop._listener)  # type: ignore[assignment]
+    running.proxy()
+    said = running.dispatcher.heard.get(timeout=30)
+    assert isinstance(said, messages.WorkerSpent)
+    assert "Too many open files" in said.text
+    assert ask(lane, 2) == BatchDone(2, _ANSWERED)
+    assert running.loop.unable is None
+
+
+def test_without_descriptors_from_its_start_a_worker_fails(running: Running) -> None:
+    """The next one will do no better: replaced like one that is worn out, they would come without a pause."""
+    running.loop._listener = _Full(running.loop._listener)  # type: ignore[assignment]
+    running.proxy()
+    running.thread.join(30)
+    assert not running.thread.is_alive()
+    assert "Too many open files" in (running.loop.unable or "")
     assert running.dispatcher.heard.empty()
