@@ -95,16 +95,21 @@ class RequestLog:
                         queue_ns=queue_ns,
                         compute_ns=ended_ns - begun_ns,
                         requests=len(outcomes),
-                        rows=min(rows, _MOST),
-                        bytes_in=min(
-                            sum([ref.nbytes for ref in batch.requests[one.place].inputs]), _MOST
+                        rows=_bounded(rows),
+                        bytes_in=_bounded(
+                            sum([ref.nbytes for ref in batch.requests[one.place].inputs])
                         ),
-                        bytes_out=min(one.bytes_out, _MOST),
+                        bytes_out=_bounded(one.bytes_out, UNKNOWN),
                         version=_version(batch.requests[one.place]),
                         error=one.error,
                     )
                 )
         ring.write(records)
+
+
+def _bounded(number: int, least: int = 0) -> int:
+    """Return a number as a record holds it: whoever sends a batch may say any."""
+    return max(least, min(number, _MOST))
 
 
 def type_of(error: BaseException) -> str:

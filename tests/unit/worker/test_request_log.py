@@ -153,3 +153,14 @@ def test_sizes_and_parameters_of_a_proxy_gone_bad_end_no_worker(
     found = stage.call(parts, [BatchDone(number, [answer(most)] * 2) for number in (1, 2)])
     assert len(found) == 4
     assert {(one.rows, one.bytes_in, one.version) for one in found} == {((1 << 63) - 1,) * 2 + (0,)}
+
+
+@pytest.mark.parametrize(("said", "noted"), [(-(2**63), (0, 0, -1)), (2**63 - 1, (2**63 - 1,) * 3)])
+def test_what_a_hostile_proxy_says_of_sizes_is_bounded(
+    stage: Stage, said: int, noted: tuple[int, int, int]
+) -> None:
+    """Sums of it are more than a record can hold."""
+    parts = [part(number, request("a", nbytes=said), rows=said) for number in (1, 2)]
+    answers = [BatchDone(number, [answer(said)]) for number in (1, 2)]
+    records = stage.call(parts, answers)
+    assert [(one.rows, one.bytes_in, one.bytes_out) for one in records] == [noted, noted]
