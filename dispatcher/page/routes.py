@@ -105,10 +105,10 @@ class Page:
             web.get("/", self._to_page),
             web.get("/page", self._to_page),
             web.get("/favicon.ico", self._icon),
-            web.get("/page/view.json", guarded(self._view)),
-            web.get("/page/model.json", guarded(self._model)),
-            web.get("/page/openapi.json", guarded(self._openapi)),
-            web.post("/page/infer", self._infer),
+            web.get("/page/view.json", guarded(_patient(self._view))),
+            web.get("/page/model.json", guarded(_patient(self._model))),
+            web.get("/page/openapi.json", guarded(_patient(self._openapi))),
+            web.post("/page/infer", _patient(self._infer)),
             web.get("/page/{name:.*}", self._file),
         ]
 
@@ -199,6 +199,18 @@ class Page:
         except OSError as error:
             return _problem(502, f"the server does not answer: {error}")
         return web.Response(body=answer, status=code, headers={**HEADERS, "content-type": kind})
+
+
+def _patient(answer: Endpoint) -> Endpoint:
+    """Return an endpoint that says so when the dispatcher does not come to it in time."""
+
+    async def patient(request: web.Request) -> web.StreamResponse:
+        try:
+            return await answer(request)
+        except asyncio.TimeoutError:
+            return _problem(503, "the daemon is busy, and has not answered in time")
+
+    return patient
 
 
 async def _read(request: web.Request) -> bytearray:

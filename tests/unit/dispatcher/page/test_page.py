@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gzip
 import json
 import shlex
@@ -207,6 +208,21 @@ def test_one_model_is_told_with_its_errors_and_its_log(daemon: Daemon) -> None:
     assert [(one["id"], one["status"]) for one in found["failed"]] == [("order-18", "callable")]
     found = daemon.ask("GET", "/page/model.json", params={"name": "digits"}).json()
     assert (found["slowest"], found["failed"]) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "view.json"), ("GET", "model.json"), ("GET", "openapi.json"), ("POST", "infer")],
+)
+def test_a_daemon_that_is_busy_is_said(daemon: Daemon, method: str, path: str) -> None:
+    async def busy() -> Any:
+        raise asyncio.TimeoutError
+
+    daemon.page = Page(dataclasses.replace(daemon.sources, snapshot=busy, status=busy))
+    headers = {"authorization": "Bearer right"}
+    answer = daemon.ask(method, f"/page/{path}?name=digits", headers=headers)
+    assert answer.status_code == 503
+    assert "busy" in answer.json()["error"]
 
 
 def test_what_is_no_unicode_in_a_log_is_escaped(daemon: Daemon) -> None:
