@@ -98,12 +98,13 @@ def test_a_drained_daemon_fails_no_request(
     """It is not ready, but serves; a stream outlasts that time, and the daemon, which ends with 0, waits for it."""
     _register(fresh_daemon, _slow(tmp_path, 0))
     with held_stream(fresh_daemon, tmp_path) as stream:
-        fresh_daemon.client.drain(settle_s=3.0, timeout_s=60.0)
+        fresh_daemon.client.drain(settle_s=600.0, timeout_s=60.0)
         assert not stream.client.is_server_ready()
         assert fresh_daemon.client.status().state == "draining"
         with pytest.raises(RegistrationError, match="the daemon drains"):
             _register(fresh_daemon, _slow(tmp_path, 0), "late")
         assert asking.submit(_ask, fresh_daemon).result(60).tolist() == (ONES * 2).tolist()
+        fresh_daemon.client.drain(settle_s=0.0, timeout_s=60.0)
         eventually(lambda: fresh_daemon.client.status().state == "stopping", "it stops")
         assert stream.is_held
         stream.finish()
