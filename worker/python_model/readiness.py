@@ -103,7 +103,14 @@ class Watch:
 
     def _answer(self) -> None:
         while self._questions.get():
-            self._answers.put(ask(self._is_ready))
+            self._answers.put(self._asked())
+
+    def _asked(self) -> str:
+        try:
+            return ask(self._is_ready)
+        except BaseException as error:  # SystemExit, say: it would end this thread alone
+            report_error(error, "its is_ready failed")
+            return f"is_ready() raised {told(error)}"
 
     def _watch(self) -> None:
         known = ""

@@ -5,9 +5,13 @@ from __future__ import annotations
 import time
 
 import pytest
+from support.fakes.fake_dispatcher import FakeDispatcher
+from support.running import eventually
 
+from pytriton.ipc import messages
 from pytriton.worker.callables import LoadError
-from pytriton.worker.python_model.readiness import wait_ready
+from pytriton.worker.python_model import readiness
+from pytriton.worker.python_model.readiness import Watch, wait_ready
 
 
 def test_what_came_before_counts_as_loading() -> None:
@@ -27,3 +31,27 @@ def test_it_is_asked_until_it_is_ready() -> None:
     answers = iter([False, True])
     wait_ready("model", lambda: next(answers), 100.0, begun=time.monotonic())
     assert list(answers) == []
+
+
+def test_a_system_exit_is_an_answer_and_it_is_asked_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "EVERY_S", 0.01)
+    exits = iter([True, False])
+
+    def is_ready() -> bool:
+        if next(exits, False):
+            raise SystemExit(3)
+        return True
+
+    dispatcher = FakeDispatcher()
+    watch = Watch("w1", dispatcher.rundir.control_endpoint, is_ready)
+
+    def told() -> list[tuple[bool, str]]:
+        heard = (one for one in dispatcher.heard if isinstance(one, messages.WorkerReadiness))
+        return [(one.ready, one.why) for one in heard]
+
+    try:
+        eventually(lambda: len(told()) == 2, lambda: str(told()))
+        assert told() == [(False, "is_ready() raised SystemExit: 3"), (True, "")]
+    finally:
+        watch.stop()
+        dispatcher.close()
