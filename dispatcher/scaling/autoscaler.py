@@ -196,7 +196,7 @@ class Autoscaler:
         ):
             return {}
         queued = await self.queued()
-        for one in self._registry:
+        for one in list(self._registry):  # models come and go meanwhile
             if one.pool.sleep.waking:
                 one.pool.sleep.queued = queued.get(one.spec.name, 0)
                 await one.pool.wake()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -13,7 +16,7 @@ from support.fakes.fake_clients import model_spec
 from pytriton.dispatcher.elastic.sharing import Room
 from pytriton.dispatcher.models.admission import check
 from pytriton.dispatcher.models.registration import Registration
-from pytriton.dispatcher.scaling.autoscaler import Taken, machine_room, taken_by
+from pytriton.dispatcher.scaling.autoscaler import Autoscaler, Taken, machine_room, taken_by
 from pytriton.ipc import messages
 from pytriton.ipc.errors import RemoteFailure
 from pytriton.ipc.lanes.gauge import NOTHING, Counts
@@ -237,3 +240,29 @@ def test_the_machine_is_measured(brain: Brain) -> None:
     brain.served(brain.client.register("m"))
     registration = brain.loop.ask(lambda: brain.daemon.registry.by_name("m"))
     assert brain.loop.ask(lambda: taken_by(registration)).cpu_s >= 0
+
+
+def test_models_come_while_those_that_wake_are_told_what_waits() -> None:
+    """Whoever wakes one waits for a lock meanwhile, and others are registered."""
+    models: dict[str, Any] = {}
+
+    async def wake() -> None:
+        models[f"m{len(models)}"] = waking(lambda: asyncio.sleep(0))
+
+    def waking(tell: Any) -> Any:
+        sleep = SimpleNamespace(waking=True, queued=0)
+        pool = SimpleNamespace(sleep=sleep, wake=tell)
+        return SimpleNamespace(pool=pool, spec=SimpleNamespace(name=f"m{len(models)}"))
+
+    async def queued() -> dict[str, int]:
+        return {"m0": 3, "m1": 4}
+
+    class Registry:
+        def __iter__(self) -> Iterator[Any]:
+            return iter(models.values())
+
+    models["m0"] = waking(wake)
+    models["m1"] = waking(wake)
+    registry: Any = Registry()
+    assert asyncio.run(Autoscaler(registry, queued=queued)._queued()) == {"m0": 3, "m1": 4}
+    assert [one.pool.sleep.queued for one in models.values()] == [3, 4, 0, 0]
