@@ -22,7 +22,7 @@ __all__ = ["MOST_TEXTS", "OpenAIModel", "make_model"]
 #: Texts in one call of an embeddings callable, where its configuration does not say it.
 MOST_TEXTS = 64
 #: Streams that a worker may have under way by one proxy; an asynchronous callable gets several proxies.
-_LANES = 2
+_LANES = 4
 
 _TEXT_INPUTS = [
     Tensor(name=REQUEST, dtype=bytes, shape=(1,), optional=True),

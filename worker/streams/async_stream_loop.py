@@ -21,7 +21,7 @@ from pytriton.worker.streams.stream_answers import ExecutionTimeout, Outbox, Str
 from pytriton.worker.streams.stream_loops import StreamLoop
 
 #: Batches that one proxy may have under way in a worker whose callable is asynchronous.
-_AT_ONCE = 128
+_AT_ONCE = 64
 
 
 class AsyncStreamLoop(StreamLoop):
