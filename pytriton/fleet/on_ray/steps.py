@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -46,6 +47,8 @@ class Steps:
         self._cluster = cluster
         self._clock = clock
         self._running: dict[tuple[str, str], _Running] = {}
+        #: Node -> how many of these it is at.
+        self._at: Counter[str] = Counter()
         #: Model -> node -> its last fault there, the newest one last.
         self._failed: dict[str, dict[str, _Failed]] = {}
 
@@ -55,7 +58,7 @@ class Steps:
         failed = self._failed.get(step.model, {}).get(step.node)
         if key in self._running or (failed is not None and self._clock() - failed.at < _RETRY_S):
             return
-        if sum(node == step.node for node, _ in self._running) >= _AT_ONCE:
+        if self._at[step.node] >= _AT_ONCE:
             return
         digest = ""
         question: tuple[Any, ...] = "unregister", step.model
@@ -71,6 +74,7 @@ class Steps:
                 question = "register", spec, payloads, step.instances, devices, step.replace, digest
                 question = *question, one.environment
         self._running[key] = _Running(step, digest, self._cluster.ask(step.node, *question))
+        self._at[step.node] += 1
 
     def finish(self, models: Mapping[str, Model]) -> None:
         """Take note of what has ended."""
@@ -79,6 +83,7 @@ class Steps:
             if key not in ended and step.node in self._cluster.alive:
                 continue
             del self._running[key]
+            self._at[step.node] -= 1
             error = ended.get(key, "")
             self._cluster.forget_look(step.node)  # it may be of before
             if error and not self._is_wanted(step, digest, models):

@@ -13,6 +13,7 @@ from typing import Any, cast
 import msgspec
 
 from pytriton.daemon import DaemonClient
+from pytriton.fleet.on_ray import NAMESPACE
 from pytriton.fleet.on_ray.actors import NodeActor
 from pytriton.ipc import messages
 from pytriton.ipc.registration_digest import registration_digest
@@ -170,7 +171,12 @@ class Ray:
         self._dice = random.Random(1)
         self.exceptions = SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError)
         affinity = SimpleNamespace(NodeAffinitySchedulingStrategy=lambda node, soft: node)
-        self.util = SimpleNamespace(scheduling_strategies=affinity)
+        self.util = SimpleNamespace(
+            scheduling_strategies=affinity,
+            list_named_actors=lambda **_: [
+                {"name": name, "namespace": NAMESPACE} for name in self._actors
+            ],
+        )
 
     def nodes(self) -> list[dict[str, Any]]:
         """Return all nodes, with those that are dead."""
