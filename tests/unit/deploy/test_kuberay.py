@@ -65,7 +65,7 @@ def taken(words: list[str]) -> Any:
 def test_the_program_takes_the_commands() -> None:
     (fleet,), (balancer,) = BALANCER["initContainers"], BALANCER["containers"]
     started = taken([*fleet["command"], *fleet["args"]])
-    assert started["flags"][:2] == ["--http-address", "0.0.0.0"]
+    assert list(started["flags"])[:2] == ["--http-address", "0.0.0.0"]
     taken(["pytriton-daemon", "start", *started["flags"]])
     balanced = taken([*balancer["command"], *balancer["args"]])
     ports = {one["name"]: one["containerPort"] for one in balancer["ports"]}

@@ -151,6 +151,7 @@ def trees_of(title: str, folder: Path, rows: Any, labels: Any) -> Path:
 
 @pytest.mark.parametrize("title", ["XGBoost", "LightGBM"])
 def test_trees_give_scores_or_classes(title: str, tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
     _, images, labels = repositories.trained_on_digits()
     path = trees_of(title, tmp_path, images.astype(np.float32), labels)
     loaded = load(title, path)
