@@ -68,6 +68,7 @@ class Restoring:
         self._running = asyncio.Lock()
         self._at_once = asyncio.Semaphore(_AT_ONCE)
         self._register: Register | None = None
+        self._stopped = False
         self._asked: set[asyncio.Task[None]] = set()
         self.gone: Callable[[str], Coroutine[object, object, None]] = _tell_nobody
         self.news = News()
@@ -141,7 +142,7 @@ class Restoring:
     def ask_for(self, name: str) -> None:
         """Have one that rests registered now; nothing happens if it is no such one."""
         kept = self._kept.get(name)
-        if kept is None or not kept.rests:
+        if kept is None or not kept.rests or self._stopped:
             return
         kept.rests, kept.asked = False, True
         if self._register is not None:  # else `run` does it
@@ -151,12 +152,12 @@ class Restoring:
     def asked(self, name: str) -> None:
         """Note that a request waits for a model."""
         self.ask_for(name)
-        if not self.waits(name):  # nor does it come any more
+        if not self.comes(name):  # any more
             self._spawn(self.gone(name))
 
     async def bring(self, name: str, limit_s: float) -> None:
         """Have one that rests registered; return when it is, or could not be, at most so many seconds later."""
-        if not self.comes(name):
+        if not self.comes(name) or self._stopped:
             return
 
         async def until_there() -> None:
@@ -177,7 +178,8 @@ class Restoring:
         task.add_done_callback(self._asked.discard)
 
     def stop(self) -> None:
-        """End the registrations under way of those that were asked for."""
+        """End the registrations under way of those that were asked for; no other one begins."""
+        self._stopped = True
         for task in self._asked:
             task.cancel()
 

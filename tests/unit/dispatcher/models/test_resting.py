@@ -169,6 +169,10 @@ def test_they_rest_on_when_tritonserver_ends(brain: Brain) -> None:
 def test_a_stop_ends_what_comes(brain: Brain) -> None:
     brain.server.obstacles["a"] = Obstacle("hang")
     ask_for(brain, "a")
+    brain.loop.ask(brain.daemon.registry.restoring.stop)
+    ask_for(brain, "b")  # its client is told when tritonserver ends
+    assert "load b" not in brain.server.history
+    assert brain.front.forgotten == []
     brain.stop()
     assert set(brain.kept()) == {"a", "b", "sleepy", "eager"}
 
