@@ -86,7 +86,10 @@ class StreamLane:
 
     def end(self) -> None:
         """Hang up, and wait until that has been seen."""
-        self.lane.hang_up()
+        with self._changed:
+            # Else its worker has ended, too, and the reader has closed it.
+            if self.attachment.lane is self.lane:
+                self.lane.hang_up()
         self._reader.join()
 
     def _read(self) -> None:

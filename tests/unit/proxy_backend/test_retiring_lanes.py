@@ -76,6 +76,20 @@ def test_its_streams_go_on_while_the_next_batch_goes_elsewhere(
     assert second.sent == [({}, FINAL)]
 
 
+def test_a_lane_that_ends_in_that_moment_is_ended_once(make: Callable[..., Proxy]) -> None:
+    """As when a model is unloaded, and its workers end."""
+    proxy = make()
+    proxy.begin()
+    worker = proxy.worker()
+    worker.send(BatchBegun(batch_of(worker).id))
+    proxy.executed()
+    lane = proxy.streams._lane
+    assert lane is not None
+    proxy.lose(worker)
+    lane._reader.join(60)
+    lane.end()
+
+
 def test_a_lane_without_streams_is_let_go(make: Callable[..., Proxy]) -> None:
     proxy = make()
     proxy.streams.attach()
