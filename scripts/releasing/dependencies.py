@@ -155,8 +155,9 @@ DEPENDENCIES = (
     Dependency(
         "uvloop",
         "uvloop",
-        "daemon, OpenAI front",
-        "a fifth less of a processor for each token; runs without it",
+        "daemon, OpenAI front; workers of asynchronous callables that answer many times, where their environment has "
+        "it",
+        "a fifth less of a processor for each token in the front, a third in such a worker; both run without it",
         "asyncio's own loop, which serves where uvloop is missing",
     ),
     Dependency(

@@ -139,6 +139,7 @@ KINDS = {
 _ANY_START = ("function", "closure", "class", "namespace package")
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize(
     ("kind", "how"),
     [(kind, "script") for kind in KINDS]

@@ -19,7 +19,10 @@ from pytriton.ipc.messages.answers import InstanceInfo, ModelInfo, ServerInfo, S
 from pytriton.ipc.messages.figures import Figures
 from pytriton.ipc.messages.requests import RequestEntry, Requests
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")
+pytestmark = [
+    pytest.mark.programs,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here"),
+]
 
 HOSTILE = "<script>document.title='ran'</script>"
 NAMES = [*(f"model-{number}" for number in range(200)), HOSTILE]

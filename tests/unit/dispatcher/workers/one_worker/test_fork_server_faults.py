@@ -25,6 +25,8 @@ from pytriton.dispatcher.workers.one_worker.fork_server import Ended, ForkServer
 from pytriton.ipc import linux
 from pytriton.ipc.forking import LARGEST, Answer, Order
 
+pytestmark = pytest.mark.programs
+
 #: Acts once, in a fork or beside it, after a file has appeared.
 _HOOK = """
 import os, signal
