@@ -160,7 +160,7 @@ _DEATHS = {
     ),
     "tritonserver": (
         ("it dies", _GOOD, _GONE, _GOOD, "requests under way fail"),
-        ("it is started again", _GOOD, _WAITS, _GOOD, "connections are refused"),
+        ("it is started again", _GOOD, _WAITS, _GOOD, "new connections wait"),
         ("it has all models", _GOOD, _GOOD, _GOOD, "workers kept their state"),
     ),
     "the dispatcher": (
