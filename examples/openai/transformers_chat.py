@@ -74,33 +74,45 @@ class Chat:
             chat, add_generation_prompt=True, return_tensors="pt", return_dict=True
         )
         streamer = TextIteratorStreamer(self._tokenizer, skip_prompt=True, skip_special_tokens=True)
-        options: dict[str, Any] = {"max_new_tokens": request.max_tokens or 64}
+        most = request.max_tokens or 64
+        options: dict[str, Any] = {"max_new_tokens": most}
         if request.temperature:
             options.update(
                 do_sample=True, temperature=request.temperature, top_p=request.top_p or 1.0
             )
         stopping = StoppingCriteriaList([Gone()])
-        generating = functools.partial(
-            self._model.generate, **asked, **options, streamer=streamer, stopping_criteria=stopping
-        )
-        thread = threading.Thread(target=generating)
+        options.update(streamer=streamer, stopping_criteria=stopping)
+        outcome: list[Any] = []
+
+        def generate() -> None:
+            try:
+                outcome.append(self._model.generate(**asked, **options))
+            except Exception as error:
+                outcome.append(error)
+                streamer.end()
+
+        thread = threading.Thread(target=generate)
         thread.start()
-        text = ""
         try:
             for piece in streamer:
-                text += piece
                 if piece:
                     yield piece
         finally:  # the client may have gone
             gone.set()
             thread.join()
-        counted = Usage(
-            prompt_tokens=asked["input_ids"].shape[1],
-            completion_tokens=len(self._tokenizer.encode(text, add_special_tokens=False)),
+        if isinstance(outcome[0], Exception):
+            raise outcome[0]
+        before = asked["input_ids"].shape[1]
+        made = outcome[0][0][before:]
+        ended = len(made) > 0 and made[-1] == self._tokenizer.eos_token_id
+        yield Delta(
+            finish_reason="length" if len(made) >= most and not ended else "stop",
+            usage=Usage(prompt_tokens=before, completion_tokens=len(made)),
         )
-        yield Delta(usage=counted)
 
 
 if __name__ == "__main__":
     factory = functools.partial(Chat, os.environ.get("MODEL", ""))
-    connect().register(factory, "transformers", openai=["chat", "responses"], factory=True)
+    connect().register(
+        factory, "transformers", openai=["chat", "responses"], factory=True, replace=True
+    )
