@@ -26,14 +26,17 @@ class Continuing:
         """Yield the answer word by word. When the client goes, the daemon closes this generator."""
         word = request.messages[-1].text.split()[-1]
         choice = random.Random(request.body.get("seed", 0))
-        most = request.max_tokens or 20
-        for _ in range(most):
-            if word not in self.followers:
-                break
+        most, count = request.max_tokens or 20, 0
+        while word in self.followers and count < most:
             word = choice.choice(self.followers[word])
+            count += 1
             yield word + " "
             await asyncio.sleep(0.01)  # an engine computes here; other requests run meanwhile
-        yield Delta(usage=Usage(prompt_tokens=len(request.messages[-1].text.split())))
+        asked = len(request.messages[-1].text.split())
+        yield Delta(
+            finish_reason="length" if count == most else "stop",
+            usage=Usage(prompt_tokens=asked, completion_tokens=count),
+        )
 
 
 if __name__ == "__main__":
