@@ -43,8 +43,9 @@ const char *refusal_name(Refusal refusal)
     return names[refusal];
 }
 
-/* Where much is there to be read: of the time that a client has for a little, and of `unsent_bytes`, which it has to read in that. */
-enum { IDLE_PART = 12, LEAST_PART = 64 };
+/* Where much is there to be read: of the time that a client has for a little, and of `unsent_bytes`, which it has to read in that.
+   However fast it reads, so many times `unsent_bytes` may wait for it at most: one client takes no more memory. */
+enum { IDLE_PART = 12, LEAST_PART = 64, MOST_TIMES = 16 };
 
 bool progress_stalls(Progress *progress, bool awaited, uint64_t least, uint64_t limit_ms, uint64_t now_ms)
 {
@@ -63,7 +64,8 @@ bool limits_are_unread(const Limits *limits, Progress *taking, uint64_t unread, 
     uint64_t least = limits->unsent_bytes / LEAST_PART;
     least = least < LIMITS_PROGRESS ? LIMITS_PROGRESS : least;
     bool stalls = progress_stalls(taking, unread > limits->unsent_bytes, least, limits->unsent_ms / IDLE_PART, now_ms);
-    return stalls || unread > limits->output_bytes;
+    uint64_t most = limits->unsent_bytes * MOST_TIMES;
+    return stalls || unread > (most < limits->output_bytes ? most : limits->output_bytes);
 }
 
 /* How a limit is named in the settings, and between which values it may lie; times are in seconds there. */

@@ -47,3 +47,11 @@ def test_who_leaves_too_much_unread(
     numbers = [_LITTLE, _MOST, _UNSENT_MS, *(number for look in looks for number in look)]
     question = struct.pack(f"<{len(numbers)}Q", *numbers)
     assert driver.ask("r", question).decode() == expected
+
+
+def test_a_client_s_share_of_the_memory_is_bounded_by_what_it_may_leave_unread(
+    driver: Driver,
+) -> None:
+    """However large answers may be, and however fast it reads."""
+    numbers = [_LITTLE, 1 << 50, _UNSENT_MS, 0, 0, 16 * _LITTLE, 1, _MEGABYTE, 16 * _LITTLE + 1]
+    assert driver.ask("r", struct.pack(f"<{len(numbers)}Q", *numbers)) == b".x"
