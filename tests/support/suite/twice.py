@@ -37,7 +37,7 @@ _LEFT_S = 20.0
 
 def pytest_configure(config: pytest.Config) -> None:
     """Begin to write down what fails."""
-    path = os.environ.get(_ENV_FAILED)
+    path = os.environ.pop(_ENV_FAILED, None)  # not for runs that tests start
     if path and not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Failed(Path(path)))
 

@@ -53,6 +53,9 @@ def daemon(
     with RunningDaemon.start(operations="127.0.0.1:0", operations_token=True) as running:
         running.client.register(_double(hold), "double", X, Y, progress=False)
         _infer(running)
+        # A worker answers first, and counts then.
+        calls = 'pytriton_calls_total{model="double",model_instance="0",version="1"}'
+        eventually(lambda: value(scrape(running), calls) >= 1, "the call is not counted")
         yield running
 
 

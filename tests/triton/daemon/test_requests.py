@@ -307,7 +307,13 @@ def test_a_profile_says_where_the_time_goes(
     daemon: RunningDaemon, command: Callable[..., str], tmp_path: Path
 ) -> None:
     asking = Inference("http", daemon.http)
-    asked = threading.Thread(target=ask, args=(asking, 3))
+    looked = threading.Event()
+
+    def ask_on() -> None:
+        while not looked.is_set():
+            ask(asking, 1)
+
+    asked = threading.Thread(target=ask_on)
     asked.start()
     picture = tmp_path / "say.svg"
     try:
@@ -317,6 +323,7 @@ def test_a_profile_says_where_the_time_goes(
             pytest.skip("nobody may look into another process here")
         raise
     finally:
+        looked.set()
         asked.join()
         asking.close()
     assert "callable" in shown
