@@ -26,14 +26,8 @@ static void go_on(AwaitedBy *waiter, Problem *problem)
 
 static bool job_waits(HttpJob *job, Problem *problem)
 {
-    HttpCall *state = http_call(job->call);
     job->problem = (Problem){0};
-    state->waiter.go_on = go_on;
-    if (problem->kind != PROBLEM_AWAITED ||
-        !awaited_wait(state->service->settings.server->awaited, problem, &state->waiter))
-        return false;
-    problem_clear(problem); /* the call may have been answered by now */
-    return true;
+    return call_waits(job->call, go_on, problem);
 }
 
 static void end_job(Job *job)
