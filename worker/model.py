@@ -17,8 +17,8 @@ from pytriton.proxy.types import Request
 from pytriton.worker.callable_errors import callable_errors
 from pytriton.worker.callables import Infer, synchronous
 from pytriton.worker.fault_reports import report_error, told
-from pytriton.worker.inputs import read_requests
-from pytriton.worker.missing_inputs import RequiredInputs, complete, with_faults
+from pytriton.worker.inputs.batch_requests import read_requests
+from pytriton.worker.inputs.missing_inputs import RequiredInputs, complete, with_faults
 from pytriton.worker.outputs.output_memory import OutputBuffers
 from pytriton.worker.outputs.results import Output, ResultError, ResultWriter
 from pytriton.worker.request_ids import id_of, ids_of, serving, trace_of

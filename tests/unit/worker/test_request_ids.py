@@ -24,7 +24,7 @@ from pytriton.ipc.lanes.lane_messages import (
 )
 from pytriton.proxy.types import Request
 from pytriton.request_ids import RequestIds, add_request_id, bound, request_id
-from pytriton.worker.inputs import read_requests
+from pytriton.worker.inputs.batch_requests import read_requests
 from pytriton.worker.model import Model, Part
 from pytriton.worker.request_ids import ids_of, serving
 

@@ -22,7 +22,7 @@ from pytriton.ipc.lanes.lane import Lane, LaneError
 from pytriton.ipc.lanes.lane_messages import ARENA, Batch, RequestRef, TensorRef
 from pytriton.ipc.lanes.tensors import Array
 from pytriton.proxy.types import Request
-from pytriton.worker.inputs import read_requests
+from pytriton.worker.inputs.batch_requests import read_requests
 from pytriton.worker.model import Part
 
 Lanes = tuple[Lane, Lane]

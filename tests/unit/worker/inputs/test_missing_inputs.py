@@ -17,7 +17,7 @@ from pytriton.ipc.lanes.lane_messages import (
     TensorRef,
 )
 from pytriton.ipc.lanes.request_names import id_at
-from pytriton.worker.missing_inputs import RequiredInputs, complete, with_faults
+from pytriton.worker.inputs.missing_inputs import RequiredInputs, complete, with_faults
 from pytriton.worker.request_ids import ids_of
 
 _CONFIG: dict[str, Any] = {"input": [{"name": "a"}, {"name": "b", "optional": True}]}
