@@ -43,10 +43,10 @@ from pytriton.dispatcher.settings import advisories
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.taking_over import BY_ITSELF, Origin
 from pytriton.dispatcher.triton.front import SHM, Front, ServerPlace, new_shm_prefix
-from pytriton.dispatcher.triton.native_front import NativeFront
+from pytriton.dispatcher.triton.fronts.native_front import NativeFront
+from pytriton.dispatcher.triton.fronts.triton_front import TritonFront
 from pytriton.dispatcher.triton.restarting import ServerWatch
 from pytriton.dispatcher.triton.server_process import log_line
-from pytriton.dispatcher.triton.triton_front import TritonFront
 from pytriton.dispatcher.triton.tritonserver import TritonServer
 from pytriton.dispatcher.upgrade import Parts, Upgrade
 from pytriton.dispatcher.workers.call_deadlocks import Waiting

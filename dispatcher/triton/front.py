@@ -6,10 +6,9 @@
       ▼
     Front, Admin        how a kind of program is started, and how it is asked
       ▼
-    triton_front.py     NVIDIA's executable (command_line.py), asked over its public ports (admin_client.py)
-    native_front.py     our own program (native_settings.py), asked over a private socket (native_admin.py)
+    fronts/             the kinds: NVIDIA's executable (triton_front.py), our own program (native_front.py)
 
-daemon.py chooses the front. The modules above the seam do not depend on that choice.
+daemon_parts.py chooses the front. The modules above the seam do not depend on that choice.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def test_a_daemon_asks_tritonserver_without_tritonclient(tmp_path: Path) -> None
     code = (
         "import asyncio\n"
         "from pytriton.dispatcher.settings.declarations import DaemonConfig\n"
-        "from pytriton.dispatcher.triton.admin_client import AdminClient\n"
+        "from pytriton.dispatcher.triton.fronts.admin_client import AdminClient\n"
         "from pytriton.formats import pbtxt\n"
         "async def connect(): await AdminClient(DaemonConfig(), 1, 1)._connected()\n"
         "asyncio.run(connect())\n"
@@ -112,7 +112,7 @@ def test_a_daemon_asks_its_native_front_without_aiohttp(tmp_path: Path) -> None:
     code = (
         "import asyncio, pathlib\n"
         "from pytriton.dispatcher.triton.front import Unreached\n"
-        "from pytriton.dispatcher.triton.native_admin import NativeAdmin\n"
+        "from pytriton.dispatcher.triton.fronts.native_admin import NativeAdmin\n"
         "async def ask():\n"
         "    futures = [asyncio.get_running_loop().create_future() for _ in 'ab']\n"
         "    try: await NativeAdmin(pathlib.Path('none').absolute(), *futures).load('m', None)\n"
@@ -120,7 +120,7 @@ def test_a_daemon_asks_its_native_front_without_aiohttp(tmp_path: Path) -> None:
         "assert asyncio.run(ask()) == 'asked'"
     )
     names = modules_after(code, tmp_path)
-    assert "pytriton.dispatcher.triton.native_admin" in names
+    assert "pytriton.dispatcher.triton.fronts.native_admin" in names
     assert sorted(names & {"aiohttp", "requests", "http.client", "tritonclient"}) == []
 
 

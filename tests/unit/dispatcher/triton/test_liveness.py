@@ -13,7 +13,7 @@ import pytest
 
 from pytriton.dispatcher.base.child import Child
 from pytriton.dispatcher.base.kill_on_death import KillOnDeath
-from pytriton.dispatcher.triton.admin_client import AdminClient
+from pytriton.dispatcher.triton.fronts.admin_client import AdminClient
 from pytriton.dispatcher.triton.liveness import process_state, wait_hung
 
 #: A process that lives until it is killed.

@@ -22,8 +22,8 @@ from pytriton.dispatcher.install.server_runtime import ServerRuntime
 from pytriton.dispatcher.install.server_tree import ServerTree
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton.front import SHM, ServerPlace, new_shm_prefix
+from pytriton.dispatcher.triton.fronts.triton_front import TritonFront
 from pytriton.dispatcher.triton.server_process import ServerLost, ServerStartError
-from pytriton.dispatcher.triton.triton_front import TritonFront
 from pytriton.dispatcher.triton.tritonserver import TritonServer
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 

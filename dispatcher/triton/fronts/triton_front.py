@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from pytriton.dispatcher.base.child import Child, bound_to_us
 from pytriton.dispatcher.install.server_runtime import python_link, server_environment
 from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.dispatcher.triton import admin_token, command_line
-from pytriton.dispatcher.triton.admin_client import AdminClient
+from pytriton.dispatcher.triton import admin_token
 from pytriton.dispatcher.triton.endpoints import Endpoints, reachable
 from pytriton.dispatcher.triton.front import MEMORY, PRIVATELY, ServerPlace
+from pytriton.dispatcher.triton.fronts import command_line
+from pytriton.dispatcher.triton.fronts.admin_client import AdminClient
 from pytriton.dispatcher.triton.gate import Gate
 from pytriton.dispatcher.triton.own_repository import BACKEND
 from pytriton.ipc.calls.call_chain import KEY_VARIABLE

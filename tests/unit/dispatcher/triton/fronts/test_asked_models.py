@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from pytriton.dispatcher.triton.asked_models import AskedModels
+from pytriton.dispatcher.triton.fronts.asked_models import AskedModels
 
 
 async def _turns() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.dispatcher.triton import command_line
 from pytriton.dispatcher.triton.endpoints import Endpoints
+from pytriton.dispatcher.triton.fronts import command_line
 
 _OURS = ("pytriton", "pytriton_native", "python")
 _VERTEX = {"allow-vertex-ai": "true", "vertex-ai-default-model": "m", "vertex-ai-port": "8080"}

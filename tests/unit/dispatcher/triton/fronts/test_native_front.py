@@ -26,7 +26,7 @@ from pytriton.dispatcher.install.server_tree import ServerTree
 from pytriton.dispatcher.openai_models import upstream
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton.front import SHM, ServerPlace, Unreached, new_shm_prefix
-from pytriton.dispatcher.triton.native_front import NativeFront
+from pytriton.dispatcher.triton.fronts.native_front import NativeFront
 from pytriton.dispatcher.triton.server_process import ServerStartError
 from pytriton.dispatcher.triton.tritonserver import TritonServer
 from pytriton.ipc.errors import RemoteFailure

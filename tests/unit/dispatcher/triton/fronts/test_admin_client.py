@@ -14,9 +14,9 @@ from support.ports import lasting_port
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.dispatcher.triton import admin_client
-from pytriton.dispatcher.triton.admin_client import AdminClient
 from pytriton.dispatcher.triton.front import Refused, Unreached
+from pytriton.dispatcher.triton.fronts import admin_client
+from pytriton.dispatcher.triton.fronts.admin_client import AdminClient
 
 
 def test_a_load_fails_when_the_connection_is_closed_under_it() -> None:

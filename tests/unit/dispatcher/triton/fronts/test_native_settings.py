@@ -17,9 +17,9 @@ from pytriton.dispatcher.install.server_choice import ServerChoice
 from pytriton.dispatcher.install.server_runtime import ServerRuntime
 from pytriton.dispatcher.install.server_tree import ServerTree
 from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.dispatcher.triton import native_settings
 from pytriton.dispatcher.triton.front import ServerPlace
-from pytriton.dispatcher.triton.native_settings import Listening
+from pytriton.dispatcher.triton.fronts import native_settings
+from pytriton.dispatcher.triton.fronts.native_settings import Listening
 
 _TLS = {"grpc-use-ssl": "true", "grpc-server-cert": "/c.pem", "grpc-server-key": "/k.pem"}
 _MUTUAL = {**_TLS, "grpc-use-ssl-mutual": "true", "grpc-root-cert": "/r.pem"}

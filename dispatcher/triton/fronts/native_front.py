@@ -24,13 +24,14 @@ from pytriton.dispatcher.base.ports import listening, listening_at
 from pytriton.dispatcher.install.compiled_front import NativeProgram
 from pytriton.dispatcher.install.server_runtime import python_link, server_environment
 from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.dispatcher.triton import clouds, native_settings
-from pytriton.dispatcher.triton.asked_models import AskedModels
+from pytriton.dispatcher.triton import clouds
 from pytriton.dispatcher.triton.endpoints import Endpoints
 from pytriton.dispatcher.triton.front import MEMORY, PRIVATELY, Refused, ServerPlace, Unreached
+from pytriton.dispatcher.triton.fronts import native_settings
+from pytriton.dispatcher.triton.fronts.asked_models import AskedModels
+from pytriton.dispatcher.triton.fronts.native_admin import NativeAdmin
+from pytriton.dispatcher.triton.fronts.native_settings import Listening, Tls
 from pytriton.dispatcher.triton.gate import Models
-from pytriton.dispatcher.triton.native_admin import NativeAdmin
-from pytriton.dispatcher.triton.native_settings import Listening, Tls
 from pytriton.dispatcher.triton.own_repository import BACKEND
 from pytriton.ipc import linux, messages
 from pytriton.ipc.calls.call_chain import KEY_VARIABLE

@@ -16,8 +16,9 @@ from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.settings.front_choice import FRONTENDS, INWARD
 from pytriton.dispatcher.settings.front_limits import limits_of
 from pytriton.dispatcher.settings.triton_options import Options
-from pytriton.dispatcher.triton import clouds, command_line
+from pytriton.dispatcher.triton import clouds
 from pytriton.dispatcher.triton.front import ServerPlace
+from pytriton.dispatcher.triton.fronts import command_line
 from pytriton.ipc.access import ACCESS_HEADER
 
 _log = structlog.get_logger(__name__)
