@@ -25,8 +25,6 @@ from tritonclient.utils import InferenceServerException
 
 from pytriton.daemon import Model
 from pytriton.decorators import batch
-from pytriton.exceptions import PyTritonUnrecoverableError
-from pytriton.ipc.exit_codes import ExitCode
 from pytriton.model_config import ModelConfig, Tensor
 
 N = [Tensor(name="n", dtype=np.int32, shape=(1,))]
@@ -336,31 +334,6 @@ def test_a_stream_is_finished_before_its_model_goes(
     assert '"batches still run after the grace period", "model": "leaving"' not in daemon.said()
 
 
-def test_streams_are_finished_when_their_model_gets_along_with_fewer_workers() -> None:
-    def infer(requests: Any) -> Iterator[list[Any]]:
-        for i in range(50):
-            time.sleep(0.02)
-            yield [{"y": np.full_like(request["n"], i)} for request in requests]
-
-    def ask(started: threading.Barrier) -> list[int]:
-        with Streaming(daemon.grpc, model.name, {"n": _number(3, batching=False)}) as stream:
-            answers = iter(stream)
-            first = next(answers)
-            started.wait(timeout=60)
-            return [answer["y"].item() for answer in [first, *answers]]
-
-    # The Python proxy's streams may stay open for ever then: Triton ends its process.
-    with RunningDaemon.start(proxy="native") as daemon, ThreadPoolExecutor(3) as threads:
-        config = ModelConfig(decoupled=True, batching=False)
-        model = daemon.client.register(infer, "m", N, Y, config, instances=3, progress=False)
-        started = threading.Barrier(4)
-        asked = [threads.submit(ask, started) for _ in range(3)]
-        started.wait(timeout=60)
-        model.scale(1)
-        assert [one.result() for one in asked] == [list(range(50))] * 3
-        eventually(lambda: len(model.instances) == 1, "the others have ended")
-
-
 @pytest.mark.parametrize("how", ["scaled", "exchanged"])
 def test_no_stream_fails_where_a_worker_leaves_under_load(
     daemon: RunningDaemon, serve: Serve, how: str
@@ -399,17 +372,3 @@ def test_no_stream_fails_where_a_worker_leaves_under_load(
             over.set()
         for one in asking:
             one.result()
-
-
-def test_unrecoverable_in_a_generator_stops_the_daemon() -> None:
-    def infer(requests: Any) -> Iterator[list[Any]]:
-        yield [{"y": request["n"]} for request in requests]
-        raise PyTritonUnrecoverableError("the device is gone")
-
-    with RunningDaemon.start() as daemon:
-        model = daemon.client.register(
-            infer, "model", N, Y, ModelConfig(decoupled=True), progress=False
-        )
-        with pytest.raises(InferenceServerException, match="the device is gone"):
-            _ask(daemon, model, 1)
-        assert daemon.process.wait(timeout=60) == ExitCode.UNRECOVERABLE

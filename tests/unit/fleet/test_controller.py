@@ -117,78 +117,6 @@ def test_a_balancer_that_is_at_what_it_was_told_is_waited_for(fleet: Fleet) -> N
     assert fleet.cluster.counts() == {A: 4}
 
 
-def test_a_balancer_knows_of_a_former_life_whose_clock_was_ahead(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What it has carried out then says nothing of now, however high its number is."""
-    fleet.register()
-    fleet.steps(30)
-    before, _ = fleet.seen()
-    monkeypatch.setattr("time.time_ns", lambda: before - 10**12)
-    fleet.controller = fleet.begin()
-    fleet.steps(30)
-    generation, seen = fleet.seen(done=before)
-    assert (generation < before, seen) == (True, {A: ["m"], B: ["m"]})
-    fleet.controller.drain(B)
-    fleet.steps(6)
-    fleet.seen(done=before)
-    fleet.steps(6)
-    assert B in fleet.cluster.counts()  # requests still go there
-    later, _ = fleet.seen(done=generation)
-    fleet.seen(done=later)
-    fleet.steps(6)
-    assert fleet.cluster.counts() == {A: 4}
-
-
-def test_what_a_controller_held_that_died_before_it_could_say_so_is_released(
-    fleet: Fleet,
-) -> None:
-    fleet.register()
-    fleet.steps()
-    fleet.cluster.hold("m/9", {}, [])
-    fleet.cluster.hold("unregistered/1", {}, [])
-    fleet.controller = fleet.begin()
-    assert fleet.cluster.released == {"m/9", "unregistered/1"}
-    fleet.steps()
-    assert fleet.cluster.counts() == {A: 2, B: 2}
-
-
-def test_what_a_lost_fleet_has_left_is_served_on_until_somebody_says_otherwise(
-    fleet: Fleet,
-) -> None:
-    """Ray's head ended and nothing had kept the state: daemons serve what the fleet of before has registered."""
-    fleet.register()
-    fleet.register(name="other")
-    fleet.steps(30)
-    fleet.keys.kept.clear()
-    fleet.controller = fleet.begin()
-    fleet.steps(60)
-    assert fleet.cluster.counts() == {A: 2, B: 2}
-    assert fleet.seen()[1] == {A: ["m", "other"], B: ["m", "other"]}
-    assert fleet.register(instances=2) == ""
-    assert fleet.controller.unregister("other")
-    assert not fleet.controller.unregister("another")
-    fleet.controller = fleet.begin()
-    fleet.steps(60)
-    assert fleet.cluster.counts() == {A: 1, B: 1}
-    assert fleet.cluster.counts("other") == {}
-    fleet.controller.unregister("m")
-    fleet.steps(60)
-    assert fleet.cluster.counts() == {}
-
-
-def test_unregistering_is_done_once_also_when_ray_asks_again(fleet: Fleet) -> None:
-    """A controller that dies before it has answered is asked again, and the client is to be told that it is done."""
-    fleet.register()
-    assert fleet.controller.unregister("m", "r")
-    fleet.controller = fleet.begin()
-    assert fleet.controller.unregister("m", "r")
-    assert not fleet.controller.unregister("m", "another")
-    fleet.register()
-    assert fleet.controller.unregister("m", "r")
-    assert "m" in fleet.controller._state.models
-
-
 def test_without_room_elsewhere_a_drained_node_serves_on(fleet: Fleet) -> None:
     fleet.register()
     fleet.steps(30)
@@ -199,45 +127,6 @@ def test_without_room_elsewhere_a_drained_node_serves_on(fleet: Fleet) -> None:
     fleet.cluster.room = 6
     fleet.steps(40)
     assert fleet.cluster.counts() == {A: 4}
-
-
-def test_a_controller_that_ray_starts_again_knows_all(fleet: Fleet) -> None:
-    fleet.register()
-    fleet.steps(30)
-    before, _ = fleet.seen()
-    fleet.cluster.asked.clear()
-    fleet.cluster.silent = {B}
-    fleet.controller = fleet.begin()
-    fleet.steps()
-    assert fleet.seen()[0] == -1  # it has not seen all: what balancers have is better
-    fleet.cluster.silent = set()
-    fleet.steps()
-    generation, seen = fleet.seen(done=before)
-    assert generation > before
-    assert seen == {A: ["m"], B: ["m"]}
-    assert fleet.cluster.asked == []  # nothing had to be done
-
-
-def test_balancers_are_told_nothing_before_what_is_registered_is_served_again(
-    fleet: Fleet,
-) -> None:
-    """Ray's head was away until its nodes ended themselves: what they have left serves, and is what balancers have."""
-    fleet.register()
-    fleet.steps(30)
-    before, _ = fleet.seen()
-    fleet.controller = fleet.begin()
-    fleet.cluster.alive[C], fleet.cluster.served[C] = "10.0.0.1", {}
-    fleet.cluster.environments[C] = {}
-    fleet.cluster.counted[C] = fleet.cluster.counted[A]
-    for gone in (A, B):
-        fleet.cluster.die(gone)
-    fleet.cluster.refuses = {C}
-    fleet.steps(4)
-    assert fleet.seen(done=before)[0] == -1
-    fleet.cluster.refuses = set()
-    fleet.steps(80)
-    generation, seen = fleet.seen(done=before)
-    assert (generation > before, seen) == (True, {C: ["m"]})
 
 
 def test_a_model_that_nobody_can_serve_does_not_keep_balancers_waiting_for_ever(
@@ -274,45 +163,6 @@ def test_a_head_that_does_not_answer_is_told_at_once(monkeypatch: pytest.MonkeyP
         monkeypatch.setenv("RAY_ADDRESS", at)
         with pytest.raises(PyTritonDaemonError, match=f"Nobody answers at {at}"):
             connected("auto")
-
-
-def test_a_change_writes_the_model_that_it_changes_alone(fleet: Fleet) -> None:
-    for index in range(20):
-        fleet.register(name=f"m{index}")
-    fleet.steps()
-    fleet.keys.written.clear()
-    fleet.controller.scale("m7", 6)
-    fleet.steps()
-    assert set(fleet.keys.written) == {b"fleet-f", b"fleet-f/model/m7"}  # and no payload
-    fleet.register(b"another", replace=True, name="m8")
-    fleet.controller.unregister("m3")
-    # One is gone, and another one can be put back.
-    assert len([key for key in fleet.keys.kept if b"/payloads/" in key]) == 20
-    again = fleet.begin()
-    assert sorted(again._state.models) == sorted(f"m{index}" for index in range(20) if index != 3)
-    assert again._state.models["m7"].spec.instances == 6
-    assert again._state.models["m7"].payloads == [b"p"]
-    assert again._state.models["m8"].payloads == [b"another"]
-    fleet.controller.stop()
-    assert fleet.keys.kept == {}
-
-
-def test_payloads_that_no_model_needs_are_forgotten(fleet: Fleet) -> None:
-    fleet.register()
-    fleet.keys.kept[b"fleet-f/payloads/of a controller that died"] = b""
-    fleet.begin()
-    (kept,) = (key for key in fleet.keys.kept if b"/payloads/" in key)
-    assert kept.decode().endswith(fleet.controller._state.models["m"].digest)
-
-
-def test_a_drain_is_kept_with_all_that_it_moves(fleet: Fleet) -> None:
-    fleet.register()
-    fleet.register(name="other")
-    fleet.steps(30)
-    fleet.controller.drain(B)
-    again = fleet.begin()._state
-    assert again == fleet.controller._state
-    assert [len(one.retired) for one in again.models.values()] == [2, 2]
 
 
 def test_what_a_daemon_refuses_is_told_and_tried_again_later(fleet: Fleet) -> None:

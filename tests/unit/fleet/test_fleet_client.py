@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 import pytest
-from support.fakes.fake_dispatcher import FakeDispatcher, status
+from support.fakes.fleet_nodes import SPEC, Node
 
 from pytriton.daemon import connect
 from pytriton.exceptions import (
@@ -26,110 +26,10 @@ from pytriton.ipc.registration_digest import registration_digest
 from pytriton.model_config import Tensor
 
 X = Tensor(name="x", dtype=np.float32, shape=(-1,))
-SPEC = messages.ModelSpec("m", 1, {}, messages.World("py"), instances=2)
 
 
 def infer(requests: Any) -> Any:
     return requests
-
-
-def info(name: str, instances: int = 1) -> messages.ModelInfo:
-    there = [messages.InstanceInfo(index, "ready", 1) for index in range(instances)]
-    return messages.ModelInfo(name, 1, "ready", there, url=f"http://h/{name}")
-
-
-class Node(FakeDispatcher):
-    """One that knows which models it serves."""
-
-    def __init__(self, *models: str) -> None:
-        super().__init__()
-        self.models = {name: "digest" for name in models}
-        self.trials: dict[str, messages.Trial] = {}
-        self.refuses: type | None = None
-        self.restarts_on: type | None = None
-        self.registers = True
-        self.answers = {
-            messages.GetStatus: lambda _: [status(*self._infos())],
-            messages.ListModels: lambda _: [messages.Models(self._infos())],
-            messages.Register: self._register,
-            messages.Unregister: self._unregister,
-            messages.Scale: lambda message: [
-                self._or_refusal(message) or messages.Registered(info("m"))
-            ],
-            messages.Rollback: lambda message: [
-                self._or_refusal(message) or messages.Registered(info("m"))
-            ],
-            messages.EndTrial: self._end_trial,
-            messages.RenewTrial: lambda _: [messages.Done()],
-            messages.GetRegistrations: self._registrations,
-            messages.GetLogs: lambda _: [messages.LogLines(self.lines)],
-        }
-        self.lines: list[str] = []
-
-    @property
-    def path(self) -> str:
-        return str(self.rundir.path)
-
-    def changes(self) -> list[Any]:
-        """Return the messages that change something."""
-        asked = (
-            messages.GetStatus,
-            messages.ListModels,
-            messages.GetRegistrations,
-            messages.GetLogs,
-            messages.RenewTrial,
-        )
-        return [one for one in self.heard if not isinstance(one, asked)]
-
-    def _infos(self) -> list[messages.ModelInfo]:
-        return [info(name) for name in self.models]
-
-    def _or_refusal(self, message: Any) -> Any:
-        if self.refuses is type(message):
-            return messages.Failure("worker_failed", "no room")
-        return None
-
-    def _register(self, message: Any) -> list[Any]:
-        refusal = self._or_refusal(message)
-        if refusal is not None:
-            return [refusal]
-        restarts = self.restarts_on is messages.Register
-        if self.registers or not restarts:
-            digest = registration_digest(message.spec, self.payloads[-1])
-            self.models[message.spec.name] = digest
-            if message.spec.trial is not None:
-                self.trials[message.spec.name] = message.spec.trial
-        if restarts:
-            self.die_and_come_back()
-            return []
-        return [messages.Progress("loading", "loads", 1, 2), messages.Registered(info("m"))]
-
-    def _end_trial(self, message: Any) -> list[Any]:
-        refusal = self._or_refusal(message)
-        if refusal is not None:
-            return [refusal]
-        there = self.trials.pop(message.name, None)
-        if there is None or there.id != message.trial:
-            return [messages.Failure("not_found", "not on this trial")]
-        if not message.keep:
-            del self.models[message.name]
-        return [messages.Done()]
-
-    def _unregister(self, message: Any) -> list[Any]:
-        if self.models.pop(message.name, None) is None:
-            return [messages.Failure("not_found", f"no model {message.name}")]
-        return [messages.Done()]
-
-    def _registrations(self, message: Any) -> list[Any]:
-        names = message.names or list(self.models)
-        if any(name not in self.models for name in names):
-            return [messages.Failure("not_found", "no such model")]
-        payloads = [b"payload"] if message.payloads else []
-        return [
-            messages.Registrations(
-                [messages.KeptRegistration(SPEC, self.models[name], payloads) for name in names]
-            )
-        ]
 
 
 @pytest.fixture

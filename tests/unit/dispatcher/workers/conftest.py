@@ -1,0 +1,23 @@
+"""What histories of one instance share: a loop on a virtual clock, which the instance's records follow, too."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+from support.fakes.virtual_time import VirtualLoop
+
+from pytriton.dispatcher.workers import instance_record, supervisor
+
+
+@pytest.fixture
+def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualLoop]:
+    loop = VirtualLoop()
+    asyncio.set_event_loop(loop)
+    for module in (supervisor, instance_record):
+        monkeypatch.setattr(module, "time", SimpleNamespace(time=loop.time))
+    yield loop
+    loop.close()
+    asyncio.set_event_loop(None)
