@@ -167,11 +167,18 @@ def _measure(served: Served, folder: Path, say: Callable[[str], None]) -> Result
     return Results(served.name, rest_cpu, paces, replaced)
 
 
+def request_for(http_at: str, path: str, image: Array) -> Request:
+    """Return the request of all clients; a generator in Python sends it to processes of its own."""
+    kind = {"content-type": "application/json"}
+    return Request(f"http://{http_at}{path}", body_of(image), _unchecked, kind)
+
+
+def _unchecked(*_: object) -> None:
+    """Take any answer: `_replace` has them checked."""
+
+
 def _pace(served: Served, clients: int, folder: Path) -> Pace:
-    request = Request(
-        f"http://{served.http_at}{served.path}", body_of(served.images[0]), lambda *_: None,
-        {"content-type": "application/json"},
-    )  # fmt: skip
+    request = request_for(served.http_at, served.path, served.images[0])
     generators.apply(request, clients, _WARM_S, 0, folder)
     before = _cpu_s()
     load = generators.apply(request, clients, _MEASURED_S, 0, folder)

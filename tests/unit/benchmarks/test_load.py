@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
+import numpy as np
 import pytest
 from benchmarks.load.client import Connection
 from benchmarks.load.python_load import apply_python
@@ -71,3 +74,13 @@ def test_the_generator_in_python_counts_right_and_wrong_answers(base: str) -> No
     wrong = apply_python(request(f"{base}/wrong"), clients=2, seconds=1.0, size=0)
     assert wrong.requests == 0
     assert wrong.failed > 0
+
+
+def test_the_request_of_the_comparison_with_ray_can_go_to_another_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "examples" / "digits"))
+    from support.demos.fleet_against import request_for
+
+    made = request_for("127.0.0.1:1", "/", np.zeros(64, np.float32))
+    assert pickle.loads(pickle.dumps(made)) == made
