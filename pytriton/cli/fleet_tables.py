@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from pytriton.fleet import FleetModel, NodeStatus
 
 
-def print_nodes(nodes: Sequence[NodeStatus]) -> None:
-    """Print one line for each node."""
+def print_nodes(nodes: Sequence[NodeStatus], leaving: Collection[str] = ()) -> None:
+    """Print one line for each node; those that are `leaving` are to serve nothing."""
     table = make_table("node", "daemon", "tritonserver", "models", "instances", "HTTP", "problem")
     for one in nodes:
         if one.status is None:
-            first = one.error.partition("\n")[0]
+            first = "; ".join(_of_leaving(one, leaving, one.error.partition("\n")[0]))
             table.add_row(
                 Text(one.node), state_text("lost"), "-", "-", "-", "-", Text(first, overflow="fold")
             )
@@ -29,9 +29,13 @@ def print_nodes(nodes: Sequence[NodeStatus]) -> None:
         table.add_row(
             Text(one.node), state_text(status.state), state_text(status.server.state),
             str(len(status.models)), f"{ready}/{len(instances)} ready", Text(status.server.http_url or "-"),
-            Text("; ".join(status.problems) or "-", overflow="fold"),
+            Text("; ".join(_of_leaving(one, leaving, *status.problems)) or "-", overflow="fold"),
         )  # fmt: skip
     make_console().print(table)
+
+
+def _of_leaving(node: NodeStatus, leaving: Collection[str], *problems: str) -> list[str]:
+    return ["it is drained", *problems] if node.node in leaving else list(problems)
 
 
 def print_fleet_models(models: Sequence[FleetModel]) -> None:

@@ -114,12 +114,40 @@ def register(
     watch: Annotated[
         float, typer.Option(metavar="SECONDS", help="For so long; with --canary.")
     ] = 60.0,
+    num_cpus: Annotated[
+        Optional[float],
+        typer.Option(min=0, help="On Ray: CPUs that it holds for each instance. Default: 1."),
+    ] = None,
+    num_gpus: Annotated[
+        Optional[float],
+        typer.Option(min=0, help="On Ray: GPUs that each instance gets, such as 1 or 0.5."),
+    ] = None,
+    resources: Annotated[
+        Optional[str],
+        typer.Option(
+            metavar="JSON",
+            help='On Ray: all that it holds for each instance, such as {"memory": 2e9, "resources": {"tpu": 1}}.',
+        ),
+    ] = None,
+    runtime_env: Annotated[
+        Optional[str],
+        typer.Option(
+            metavar="FILE", help="On Ray: the runtime_env of the workers, as YAML or JSON."
+        ),
+    ] = None,
+    runtime_env_json: Annotated[
+        Optional[str],
+        typer.Option(
+            metavar="JSON", help='On Ray: the same as text, such as {"working_dir": "."}.'
+        ),
+    ] = None,
     nodes: NodesFlag = None,
     key_file: KeyFlag = None,
     name_of_fleet: FleetFlag = None,
     ray_address: RayFlag = "auto",
 ) -> None:
     """Register a callable that carries a declaration with every node; all or nothing."""
+    from pytriton.cli.fleet_options import options_of_ray
     from pytriton.cli.registering import load_target, wanted_instances
     from pytriton.fleet.canary import Canary
 
@@ -129,6 +157,13 @@ def register(
         "python": python,
         "replace": replace or None,
     }
+    of_ray = options_of_ray(num_cpus, num_gpus, resources, runtime_env, runtime_env_json)
+    if of_ray and name_of_fleet is None:
+        raise CliError(
+            ExitCode.USAGE,
+            f"{' and '.join(of_ray)}: Ray holds and makes these, so they go with --fleet NAME, not with nodes",
+        )
+    options.update(of_ray)
     with _fleet(nodes, key_file, name_of_fleet, ray_address) as client:
         if canary is not None:
             options["canary"] = Canary(canary, watch)

@@ -20,7 +20,11 @@ def start(
     ray_address: RayFlag = "auto",
     name: NameFlag = "default",
     nodes: Annotated[
-        Optional[int], typer.Option(min=1, help="How many nodes it may use. Default: all.")
+        Optional[int],
+        typer.Option(
+            min=1,
+            help="How many nodes it may use. Default: all. Those that are too many are drained.",
+        ),
     ] = None,
     runtime_dir: Annotated[
         Optional[str],
@@ -31,12 +35,20 @@ def start(
         typer.Argument(metavar="[-- FLAGS]", help="Of `pytriton-daemon start`, for each daemon."),
     ] = None,
 ) -> None:
-    """Start a fleet on a Ray cluster: a controller, and a daemon on each node. Both outlive this command."""
+    """Start a fleet on a Ray cluster: a controller, and a daemon on each node. Both outlive this command.
+
+    Of a fleet that runs, it changes how many nodes it may use; flags hold for daemons that start from then on.
+    """
     from pytriton.fleet.on_ray.starting import start_fleet
 
     with errors_of_clients():
-        start_fleet(name, ray_address, nodes=nodes, flags=flags or (), runtime_dir=runtime_dir)
+        over = start_fleet(
+            name, ray_address, nodes=nodes, flags=flags or (), runtime_dir=runtime_dir
+        )
     typer.echo(f"the fleet {name!r} starts; see `pytriton-daemon fleet nodes`")
+    if over:
+        which = "1 node is" if over == 1 else f"{over} nodes are"
+        typer.echo(f"{which} too many: first others serve what is served there, then it is left")
 
 
 @command
@@ -58,11 +70,12 @@ def show_nodes(
     from pytriton.daemon import connect
 
     with errors_of_clients():
-        client = connect(fleet=name, ray_address=ray_address)
-        if as_json:
-            print_json(client.nodes())
-        else:
-            print_nodes(client.status())
+        found = connect(fleet=name, ray_address=ray_address).nodes()
+    if as_json:
+        print_json(found)
+    else:
+        leaving = {one.label for one in found if one.draining}
+        print_nodes([one.as_status() for one in found], leaving)
 
 
 @command

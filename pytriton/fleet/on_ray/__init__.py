@@ -13,16 +13,31 @@ go through Ray's object store; no request does.
 from __future__ import annotations
 
 import os
+import re
 import socket
 from importlib import import_module
 from typing import Any
 
-from pytriton.exceptions import PyTritonDaemonError
+from pytriton.exceptions import PyTritonBadParameterError, PyTritonDaemonError
 
 INSTALL = "pip install ray"
 #: Ray's namespace of all that is ours.
 NAMESPACE = "pytriton"
 _CONNECT_S = 5.0
+#: It is a part of the names of actors, keys and folders: that of another fleet must not begin with it and a slash.
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,39}")
+
+
+def check_name(fleet: str) -> None:
+    """Check the name of a fleet.
+
+    Raises:
+        PyTritonBadParameterError: it cannot be one
+    """
+    if not isinstance(fleet, str) or not _NAME.fullmatch(fleet):
+        raise PyTritonBadParameterError(
+            f"{str(fleet)[:80]!r} cannot be a fleet's name: up to 40 letters, digits, '_', '-', and '.' but first"
+        )
 
 
 def import_ray(module: str = "ray") -> Any:

@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
@@ -31,6 +32,8 @@ from pytriton.ipc.registration_digest import registration_digest
 #: In a runtime directory: locked by the actor that owns the daemon.
 _OWNER = "fleet.lock"
 _START_S = 300.0
+#: Until a daemon that did not start is started again: twice as long each time.
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 60.0
 _ANSWER_S = 30.0
 _RAYS = ("RAY_", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
 
@@ -71,7 +74,10 @@ class NodeActor:
         #: value: looks may run at the same time.
         self._kept: tuple[str, dict[str, tuple[str, int]], set[str]] = "", {}, set()
         self._environments = Environments(holders, node, self._ray)
-        self._client = self._connected()
+        #: None before the first look: an actor that cannot be made is not made again, one that fails is asked again.
+        self._client: Optional[DaemonClient] = None
+        #: Why the daemon did not start, until when it is not tried again, and how long that is.
+        self._failed: tuple[str, float, float] = "", 0.0, 0.0
 
     def _connected(self) -> DaemonClient:
         if self._owner is None:
@@ -84,7 +90,19 @@ class NodeActor:
         with self._starting:
             if self._stopped:  # a look that was under way must not start it again
                 raise PyTritonDaemonError("the fleet is being stopped")
-            return self._started()
+            why, until, pause = self._failed
+            if time.monotonic() < until:
+                raise PyTritonDaemonError(why)
+            try:
+                client = self._started()
+            except (
+                PyTritonDaemonError
+            ) as error:  # its port may be taken: to try that costs seconds of a processor
+                pause = min(pause * 2 or _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+                self._failed = str(error), time.monotonic() + pause, pause
+                raise
+            self._failed = "", 0.0, 0.0
+            return client
 
     def _started(self) -> DaemonClient:
         with suppress(DaemonNotRunningError):  # another look has started it
@@ -104,6 +122,12 @@ class NodeActor:
                 f"the daemon in {self._runtime_dir} did not start: {started.stderr.strip()[-2000:]}"
             )
         return connect(self._runtime_dir, _ANSWER_S)
+
+    def _daemon(self) -> DaemonClient:
+        """Return the client of the daemon, which is started where none has been yet."""
+        if self._client is None:
+            self._client = self._connected()
+        return self._client
 
     def _left_here(self) -> Optional[DaemonClient]:
         """Take over what a former node of Ray on this machine has left: it serves, and has the ports and the GPUs."""
@@ -125,25 +149,31 @@ class NodeActor:
             os.close(owner)
         return None
 
-    def look(self, known: str = "") -> tuple[bytes, str, Optional[bytes]]:
+    def look(
+        self, known: str = "", flags: Optional[Sequence[str]] = None
+    ) -> tuple[bytes, str, Optional[bytes]]:
         """Return the daemon's status, and what a fleet goes by, unless that is known; starts the daemon again.
 
         The status changes with each batch, and is for people: it stays encoded. What a fleet goes by has a key.
 
         Args:
             known: the key of what the caller has
+            flags: as for the actor itself; for a daemon that is started from now on
 
         Returns:
             the status, the key, and (status without what changes all the time, model -> (digest, instances))
         """
+        if flags is not None and list(flags) != self._flags:
+            self._flags, self._failed = list(flags), ("", 0.0, 0.0)
+        client = self._daemon()
         try:
-            status = self._client.status()
+            status = client.status()
         except DaemonNotRunningError:
-            self._client = self._connected()
-            status = self._client.status()
+            client = self._client = self._connected()
+            status = client.status()
         mark = self._environments.mark()
         state, kept, needed = self._kept
-        changed = self._client.changed_registrations(state)
+        changed = client.changed_registrations(state)
         if changed is not None:
             known_as = [(one.spec, *registered_as(one)) for one in changed.registrations]
             # One whose environment Ray may have removed is to be registered anew.
@@ -182,27 +212,27 @@ class NodeActor:
         if environment:
             around = self._environments.made(spec, environment, packages, digest)
         with around as inside:
-            self._client.register_prepared(messages.Register(inside, replace=replace), callables)
+            self._daemon().register_prepared(messages.Register(inside, replace=replace), callables)
 
     def seen(self, model: str) -> Seen:
         """Return what the daemon has counted of a model."""
-        return seen_of(self._client.figures(), model)
+        return seen_of(self._daemon().figures(), model)
 
     def scale(self, model: str, instances: int) -> None:
         """Have it serve another number of instances."""
-        self._client.scale_prepared(messages.Scale(model, instances))
+        self._daemon().scale_prepared(messages.Scale(model, instances))
 
     def unregister(self, model: str) -> None:
         """Have it serve a model no more; one that is gone already is as it should be."""
         try:
-            self._client.unregister(model)
+            self._daemon().unregister(model)
         except ModelNotFoundError:
             return
 
     def logs(self, model: str | None, lines: int) -> list[str]:
         """Return log lines; none of a model that is not here."""
         try:
-            return self._client.logs(model, lines)
+            return self._daemon().logs(model, lines)
         except ModelNotFoundError:
             return []
 

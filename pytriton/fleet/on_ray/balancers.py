@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from pytriton.fleet.on_ray.membership import ALL_MODELS
 from pytriton.fleet.on_ray.reconciling import Served
 from pytriton.fleet.served import NodeStatus
 from pytriton.ipc import messages
@@ -58,7 +59,7 @@ class Balancers:
             alive: the address of each node that lives
             statuses: of the daemons that answer, by node; the same object as long as it has not changed
             observed: what each of these serves
-            leaving: (node, model) that is to go
+            leaving: (node, model) that is to go, or (node, `ALL_MODELS`)
             wanted: models that are registered. A controller that was started again tells nothing before all of them are
                 served: nodes that Ray has given up may serve them still, and that is what balancers have
         """
@@ -67,7 +68,8 @@ class Balancers:
         if self._is_published(alive, statuses, leaving):
             return
         view = {}
-        for node, address in sorted(alive.items()):
+        staying = {node: one for node, one in alive.items() if (node, ALL_MODELS) not in leaving}
+        for node, address in sorted(staying.items()):
             status = statuses.get(node)
             if status is not None:
                 models = [
@@ -82,7 +84,7 @@ class Balancers:
             self._generation += 1
         self._view = view
         shown = {one.name for _, status in view.values() for one in status.models}
-        whole = len(view) == len(alive) > 0 and shown.issuperset(wanted)
+        whole = len(view) == len(staying) > 0 and shown.issuperset(wanted)
         self._complete = self._complete or whole
         self._leaving = {key: self._leaving.get(key, self._generation) for key in leaving}
 

@@ -21,8 +21,10 @@ from pytriton.exceptions import (
     PyTritonDaemonError,
 )
 from pytriton.fleet.canary import Canary, canary_of
-from pytriton.fleet.on_ray import NAMESPACE, connected
+from pytriton.fleet.on_ray import NAMESPACE, check_name, connected
+from pytriton.fleet.on_ray.resources import checked
 from pytriton.fleet.on_ray.runtime_env import check, uploaded, with_environment
+from pytriton.fleet.on_ray.versions import MOST_INSTANCES
 from pytriton.fleet.served import FleetModel, NodeStatus, models_of
 from pytriton.fleet.view import with_node
 from pytriton.ipc import messages
@@ -36,9 +38,8 @@ if TYPE_CHECKING:
     from pytriton.model_config import ModelConfig, Tensor
 
 _LOOK_S = 0.2
-#: What Ray may be asked to hold for an instance.
-_RESOURCES = ("num_cpus", "num_gpus", "memory", "resources", "accelerator_type", "label_selector")
 _ANSWER_S = 60.0
+_STUCK = "A balancer that cannot follow is waited for; `fleet balance` says what is wrong."
 
 
 class RayNode(msgspec.Struct, frozen=True):
@@ -50,6 +51,15 @@ class RayNode(msgspec.Struct, frozen=True):
     status: Optional[messages.Status] = None
     error: str = ""
 
+    @property
+    def label(self) -> str:
+        """Its name among nodes of all kinds."""
+        return f"tcp://{self.address}/{self.node}"
+
+    def as_status(self) -> NodeStatus:
+        """Return it as a client of daemons tells of a node."""
+        return NodeStatus(self.label, self.status, self.error)
+
 
 class RayFleetClient:
     """A fleet on a Ray cluster. Made by ``connect(fleet=...)``.
@@ -60,6 +70,7 @@ class RayFleetClient:
     """
 
     def __init__(self, fleet: str = "default", ray_address: str | None = None) -> None:
+        check_name(fleet)
         self._ray = connected(ray_address)
         self.name = fleet
         try:
@@ -117,7 +128,7 @@ class RayFleetClient:
         planned = with_environment(planned, around, options)
         spec, replace = planned.message.spec, planned.message.replace
         self._check(planned.message)
-        how, held = canary_of(canary, replace=replace), _checked(resources)
+        how, held = canary_of(canary, replace=replace), checked(resources)
         payloads = planned.payloads()
         environment, packages = uploaded(around)
         request, encoded = secrets.token_hex(8), msgspec.msgpack.encode(spec)
@@ -154,8 +165,11 @@ class RayFleetClient:
             FleetError: not all were served in time; Ray goes on looking for room.
         """
         instances = plain(instances)
-        if isinstance(instances, bool) or not isinstance(instances, int) or instances < 1:
-            raise PyTritonBadParameterError(f"instances={instances!r}: a whole number from 1")
+        whole = isinstance(instances, int) and not isinstance(instances, bool)
+        if not whole or not 1 <= instances <= MOST_INSTANCES:
+            raise PyTritonBadParameterError(
+                f"instances={instances!r}: a whole number from 1 to {MOST_INSTANCES}"
+            )
         if not self._ask("scale", name, instances):
             raise self._unknown(name)
         with reporter(progress, name) as report:
@@ -179,15 +193,22 @@ class RayFleetClient:
         with reporter(progress, name) as report:
             self._until_served(name, wait_s, report, request)
 
-    def unregister(self, name: str) -> None:
+    def unregister(self, name: str, wait_s: float = 600.0) -> None:
         """Stop serving a model; returns when no node serves it any more.
 
         Raises:
             ModelNotFoundError: there is no such model.
+            FleetError: a node serves it still; it stops when balancers have left it.
         """
         if not self._ask("unregister", name, secrets.token_hex(8)):
             raise self._unknown(name)
+        deadline = time.monotonic() + wait_s
         while not self._ask("progress", name)[0]:
+            if time.monotonic() > deadline:
+                raise FleetError(
+                    f"Model {name!r} is unregistered, and served still after {wait_s:g} s. {_STUCK}",
+                    model_name=name,
+                )
             time.sleep(_LOOK_S)
 
     def drain(self, node: str | None = None, wait_s: float = 600.0) -> str:
@@ -210,12 +231,14 @@ class RayFleetClient:
             raise PyTritonBadParameterError(
                 f"{node!r} begins the id of {len(found)} nodes, not of one"
             )
-        self._ask("drain", found[0])
+        refused = self._ask("drain", found[0])
+        if refused:
+            raise PyTritonBadParameterError(refused)
         deadline = time.monotonic() + wait_s
         while not self._ask("drained", found[0]):
             if time.monotonic() > deadline:
                 raise FleetError(
-                    f"node {found[0]} still serves after {wait_s:g} s: has Ray room elsewhere?"
+                    f"node {found[0]} still serves after {wait_s:g} s: has Ray room elsewhere? {_STUCK}"
                 )
             time.sleep(_LOOK_S)
         return found[0]
@@ -223,12 +246,9 @@ class RayFleetClient:
     def nodes(self) -> list[RayNode]:
         """Return the nodes, and what the daemon of each serves."""
         return [
-            RayNode(
-                node, address, draining,
-                msgspec.msgpack.decode(status, type=messages.Status) if status else None, error,
-            )
+            RayNode(node, address, draining, *_decoded(status, error))
             for node, address, draining, status, error in self._ask("nodes")
-        ]  # fmt: skip
+        ]
 
     def models(self) -> list[FleetModel]:
         """Return the models that any node serves; `by_node` says where."""
@@ -237,10 +257,7 @@ class RayFleetClient:
 
     def status(self) -> list[NodeStatus]:
         """Return the same as `FleetClient.status`."""
-        return [
-            NodeStatus(f"tcp://{one.address}/{one.node}", one.status, one.error)
-            for one in self.nodes()
-        ]
+        return [one.as_status() for one in self.nodes()]
 
     def logs(self, name: str | None = None, lines: int = 100) -> list[str]:
         """Return the newest log lines of a model on all nodes, or of the daemons: JSON objects by time, with `node`."""
@@ -254,6 +271,10 @@ class RayFleetClient:
             return self._ray.get(
                 getattr(self._controller, method).remote(*arguments), timeout=_ANSWER_S
             )
+        except self._ray.exceptions.RayTaskError as error:
+            raise PyTritonDaemonError(
+                f"The fleet {self.name!r} cannot {method}: {error.cause}"
+            ) from error
         except self._ray.exceptions.RayError as error:
             raise PyTritonDaemonError(
                 f"The controller of the fleet {self.name!r} does not answer {method}: {error}. What is served is "
@@ -366,13 +387,9 @@ class BalancerView:
         self._done = self._seen
 
 
-def _checked(resources: dict[str, Any] | None) -> dict[str, Any]:
-    held = {"num_cpus": 1} if resources is None else dict(resources)
-    if "runtime_env" in held:
-        raise PyTritonBadParameterError("resources has runtime_env: pass it as runtime_env=")
-    unknown = sorted(set(held) - set(_RESOURCES))
-    if unknown:
-        raise PyTritonBadParameterError(
-            f"resources has {', '.join(unknown)}: Ray can hold {', '.join(_RESOURCES)} for an instance"
-        )
-    return held
+def _decoded(status: bytes, error: str) -> tuple[Optional[messages.Status], str]:
+    """Return a node's status, or why there is none; what a node tells must not hide the others."""
+    try:
+        return (msgspec.msgpack.decode(status, type=messages.Status) if status else None), error
+    except msgspec.MsgspecError as wrong:
+        return None, f"its status makes no sense: {wrong}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple, Optional, TypeVar
 
@@ -14,6 +15,7 @@ from pytriton.fleet.judging import Seen
 from pytriton.fleet.on_ray import NAMESPACE, import_ray
 from pytriton.fleet.on_ray.actors import Holder, NodeActor
 from pytriton.fleet.on_ray.environments import named_actors
+from pytriton.fleet.on_ray.membership import members
 from pytriton.fleet.on_ray.reconciling import Served
 from pytriton.ipc import messages
 
@@ -53,18 +55,25 @@ class Look(NamedTuple):
     served: dict[str, Served]
 
 
+class _Ended(str):
+    """The error of a question to an actor that Ray does not start again."""
+
+
 class Cluster:
     """One fleet's actors on a Ray cluster.
 
     Attributes:
-        alive: address of each node that lives, by id
-        dead: nodes that do not, as far as Ray still knows of them; none comes back
+        alive: address of each node that lives and is the fleet's, by id
+        surplus: those of them that it has, and is to use no more
+        dead: nodes that do not live, as far as Ray still knows of them; none comes back
+        faults: why a node's daemon gave no answer
         places: (node id, GPUs) of each holder that Ray has placed
     """
 
     def __init__(self, fleet: str, ray: Any = None) -> None:
         self._ray = import_ray() if ray is None else ray
         self._fleet = fleet
+        self._settings: dict[str, Any] = {}
         self._actors: dict[str, Any] = {}
         self._asked: dict[str, Any] = {}
         self._looks: dict[str, Look] = {}
@@ -73,52 +82,87 @@ class Cluster:
         self._where: dict[str, Any] = {}
         self._round: list[str] = []
         self._shared: dict[str, Any] = {}
+        self._dismissed: dict[str, Any] = {}
         self.alive: dict[str, str] = {}
+        self.surplus: list[str] = []
         self.dead: set[str] = set()
+        self.faults: dict[str, str] = {}
         self.places: dict[str, tuple[str, list[str]]] = {}
 
     def look(self, settings: dict[str, Any], holders: Sequence[str]) -> None:
         """See which nodes live and where holders are; each node gets its actor.
 
         Args:
-            settings: those of the fleet; `among`: the nodes that it has had, where it is not to have all
+            settings: those of the fleet; `among`: the nodes that it has had, where it is not to have all; `draining`:
+                those that are to serve nothing
             holders: all there are
         """
+        self._settings = settings
+        self._forget_dismissed()
         found = self._ray.nodes()
-        nodes = [one for one in found if one["Alive"]]
+        nodes = {one["NodeID"]: one["NodeManagerAddress"] for one in found if one["Alive"]}
         self.dead = {one["NodeID"] for one in found if not one["Alive"]}
-        most = settings.get("nodes") or len(nodes)
-        former = {*self._actors, *settings.get("among", ())}
-        nodes.sort(key=lambda one: (one["NodeID"] not in former, one["NodeID"]))
-        self.alive = {one["NodeID"]: one["NodeManagerAddress"] for one in nodes[:most]}
+        kept, self.surplus = members(
+            nodes, settings.get("nodes"), self._actors or self._left_behind(),
+            settings.get("among", ()), settings.get("draining", ()),
+            Counter(node for node, _ in self.places.values()),
+        )  # fmt: skip
+        self.alive = {node: nodes[node] for node in [*kept, *self.surplus]}
         for node in list(self._actors):
             if node not in self.alive:
-                del self._actors[node]
-                self._asked.pop(node, None)
-                self._looks.pop(node, None)
+                self._forget(node)
         for node in self.alive:
             if node not in self._actors:
                 self._actors[node] = self._node_actor(node, settings)
         self._look_at_holders(holders)
+
+    def dismiss(self, node: str) -> None:
+        """Stop the daemon of a surplus node, which serves nothing; then it is the fleet's no more."""
+        if node not in self._dismissed:
+            self._dismissed[node] = self.ask(node, "stop")
+
+    def _forget_dismissed(self) -> None:
+        for node in self._answered(self._dismissed, 0):
+            if node in self._actors:
+                self._ray.kill(self._actors[node], no_restart=True)
+                self._forget(node)
+
+    def _forget(self, node: str) -> None:
+        del self._actors[node]
+        for one in (self._asked, self._looks, self._dismissed, self.faults):
+            one.pop(node, None)
+
+    def _left_behind(self) -> set[str]:
+        """Return the nodes that have an actor of this fleet, which a former controller may have made."""
+        beginning = f"fleet-{self._fleet}/node-"
+        return {one[len(beginning) :] for one in named_actors(self._ray, beginning)}
 
     def looks(self) -> dict[str, Look]:
         """Return the newest look of each node's daemon; of one that does not answer, none."""
         for node, actor in self._actors.items():
             if node not in self._asked:
                 known = self._looks[node].key if node in self._looks else ""
-                self._asked[node] = actor.look.remote(known)
-        for node, (look, error) in self._answered(self._asked, _ANSWER_S).items():
-            if error:
+                self._asked[node] = actor.look.remote(known, self._settings.get("flags", []))
+        for node, (told, error) in self._answered(self._asked, _ANSWER_S).items():
+            try:
+                look = None if error else _look_of(told, self._looks.get(node))
+            except (msgspec.MsgspecError, AttributeError, TypeError, ValueError) as wrong:
+                # Of another version, or not in its senses: the other nodes must not wait for it.
+                look, error = None, f"it tells what makes no sense: {wrong}"
+            if look is None:
                 self._looks.pop(node, None)
+                self.faults[node] = str(error)
+                if isinstance(error, _Ended):
+                    self._actors.pop(node, None)  # the next look makes another one
                 continue
-            status, key, facts = look
-            if facts is None:  # nothing that the fleet goes by has changed
-                self._looks[node] = self._looks[node]._replace(status=status)
-            else:
-                lasting, kept = _facts.decode(facts)
-                served = {model: Served(*one) for model, one in kept.items()}
-                self._looks[node] = Look(status, key, lasting, served)
+            self.faults.pop(node, None)
+            self._looks[node] = look
         return dict(self._looks)
+
+    def fault(self, node: str) -> str:
+        """Return why there is no look of a node."""
+        why = self.faults.get(node, "")
+        return "its daemon does not answer (yet)" + (f": {why}" if why else "")
 
     def seen(self, models: Sequence[str]) -> dict[str, dict[str, Seen]]:
         """Return what each node has counted of each of these models, as far as it answers soon.
@@ -275,6 +319,8 @@ class Cluster:
             return self._ray.get(reference), ""
         except self._ray.exceptions.RayTaskError as error:
             return None, str(error.cause)
+        except self._ray.exceptions.ActorDiedError as error:
+            return None, _Ended(str(error) or "it has ended")
         except self._ray.exceptions.RayError as error:
             return None, str(error)
 
@@ -307,6 +353,19 @@ class Cluster:
                 node,
             )
         )  # fmt: skip
+
+
+def _look_of(told: Any, before: Optional[Look]) -> Look:
+    """Return what a node's actor has told; where nothing has changed that the fleet goes by, as it was before."""
+    status, key, facts = told
+    if not isinstance(status, bytes):
+        raise TypeError(f"a status that is {type(status).__name__}")
+    if facts is None:
+        if before is None:
+            raise ValueError("nothing has changed, it says, and it has not said anything yet")
+        return before._replace(status=status)
+    lasting, kept = _facts.decode(facts)
+    return Look(status, str(key), lasting, {model: Served(*one) for model, one in kept.items()})
 
 
 def nodes_expression(wish: str, but: Sequence[str], only: Optional[Sequence[str]]) -> str:

@@ -23,9 +23,10 @@ from pytriton.fleet.on_ray.balancers import Balancers
 from pytriton.fleet.on_ray.cluster import Cluster
 from pytriton.fleet.on_ray.environments import without_mark
 from pytriton.fleet.on_ray.kept_state import Model, State, Store
+from pytriton.fleet.on_ray.membership import ALL_MODELS, departing
 from pytriton.fleet.on_ray.placement import Placement
 from pytriton.fleet.on_ray.reconciling import Served, Wanted, is_served, reconcile
-from pytriton.fleet.on_ray.rollouts import Rollouts, with_shares
+from pytriton.fleet.on_ray.rollouts import Rollouts, watched, with_shares
 from pytriton.fleet.on_ray.steps import Steps
 from pytriton.ipc import messages
 
@@ -59,6 +60,8 @@ class Controller:
         self._statuses: dict[str, bytes] = {}
         self._observed: dict[str, dict[str, Served]] = {}
         self._wanted: dict[str, Wanted] = {}
+        #: (node, model) that all balancers have left.
+        self._left: frozenset[tuple[str, str]] = frozenset()
         self._steps = Steps(self._cluster, clock)
         #: Models that could not be kept as they are.
         self._unsaved: set[str] = set()
@@ -108,11 +111,9 @@ class Controller:
             former = self._state.models.get(new.name)
             if former is not None and request and former.request == request:
                 return ""
-            if former is not None and not replace:
-                return f"model {new.name!r} is registered already; pass replace=True"
-            why = "" if canary is None else versions.no_canary(former, resources)
+            why = versions.unusable(new, former, replace, canary, resources)
             if why:
-                return f"model {new.name!r} cannot be rolled out step by step: {why}"
+                return why
             model = versions.made(new, list(payloads), resources, environment, request)
             self._state.note(new.name)
             with self._change(new.name):
@@ -182,6 +183,7 @@ class Controller:
             model = self._state.models.get(name)
             if model is None:
                 return False
+            versions.check_instances(instances)
             with self._change(name):
                 versions.scale(model, instances)
                 self._placement.make_holders(model)
@@ -207,17 +209,17 @@ class Controller:
                 self._placement.release(model)
         return True
 
-    def drain(self, node: str) -> None:
-        """Have a node serve nothing: its instances get places elsewhere first."""
+    def drain(self, node: str) -> str:
+        """Have a node serve nothing: its instances get places elsewhere first; returns why not, or nothing."""
         with self._lock:
+            if node not in self._cluster.alive:
+                return f"the fleet has no node {node!r}"
+            self._store.check()
             if node not in self._state.draining:
                 self._state.draining.append(node)
-            moved = [
-                name
-                for name, model in self._state.models.items()
-                if self._placement.leave_node(model, node)
-            ]
-            self._save(*moved)
+            models = self._state.models.items()
+            self._save(*[name for name, one in models if self._placement.leave_node(one, node)])
+        return ""
 
     def progress(self, name: str, request: str = "") -> tuple[bool, int, int, str]:
         """Return whether a model is served as wanted, how many instances are, of how many, and what went wrong.
@@ -245,25 +247,22 @@ class Controller:
             return done, served, model.spec.instances, self._steps.error(name)
 
     def drained(self, node: str) -> bool:
-        """Whether nothing is served on a node that drains, and nothing holds a place there."""
+        """Whether nothing is served on a node that drains, nothing holds a place there, and balancers have left it."""
         with self._lock:
-            return not self._observed.get(node) and not any(
-                wanted.nodes.get(node) for wanted in self._wanted.values()
+            return (node not in self._observed or (node, ALL_MODELS) in self._left) and not (
+                self._observed.get(node)
+                or any(wanted.nodes.get(node) for wanted in self._wanted.values())
             )
 
     def nodes(self) -> list[tuple[str, str, bool, bytes, str]]:
         """Return each node: id, address, whether it drains, its daemon's status (or nothing), what is wrong."""
         with self._lock:
+            draining, statuses = self._placement.draining, self._statuses
+            wrong = {node: self._cluster.fault(node) for node in self._cluster.alive}
             return [
-                (
-                    node,
-                    address,
-                    node in self._state.draining,
-                    self._statuses.get(node, b""),
-                    "" if node in self._statuses else "its daemon does not answer (yet)",
-                )
+                (node, address, node in draining, statuses.get(node, b""), "" if node in statuses else wrong[node])
                 for node, address in self._cluster.alive.items()
-            ]
+            ]  # fmt: skip
 
     def view(self, balancer: str, generation: int) -> tuple[int, bytes]:
         """Return what a balancer shall know, which has carried out `generation`; see `Balancers.answer`."""
@@ -301,16 +300,21 @@ class Controller:
 
     def step(self) -> None:
         """Look once, and begin what has to be done; the loop does so all the time."""
+        if self._store.is_anothers():
+            self._stopping.set()
+            return
         with self._lock:
             if self._unsaved:
                 self._save()
-            settings = {**self._state.settings, "among": self._state.among}
+            also = {"among": self._state.among, "draining": list(self._state.draining)}
+            settings = {**self._state.settings, **also}
             holders = self._placement.all()
         self._cluster.look(settings, holders)
         with self._lock:
             self._steps.finish(self._state.models)
+            names = watched(self._state.models)
         found = self._cluster.looks()
-        seen = self._look_at_rollouts()
+        seen = self._cluster.seen(names)
         with self._lock:
             self._statuses = {node: look.status for node, look in found.items()}
             self._observed = {node: look.served for node, look in found.items()}
@@ -321,25 +325,19 @@ class Controller:
                 name: self._placement.wanted(one) for name, one in self._state.models.items()
             }
             self._advance_rollouts(seen)
-            left = self._balancers.left()
-            plan = reconcile(self._wanted, self._observed, left, self._state.knows)
+            self._left = self._balancers.left()
+            plan = reconcile(self._wanted, self._observed, self._left, self._state.knows)
+            going = departing(self._placement.draining, self._wanted, self._observed, plan.leaving)
             lasting = {node: look.lasting for node, look in found.items()}
             shown = with_shares(lasting, self._state.models)
             there = self._cluster.alive, shown, self._observed
-            self._balancers.publish(*there, plan.leaving, self._state.models)
+            self._balancers.publish(*there, plan.leaving | going, self._state.models)
+            for node in self._cluster.surplus:
+                if (node, ALL_MODELS) in going & self._left and not self._observed[node]:
+                    self._cluster.dismiss(node)
             for step in plan.steps:
                 self._steps.begin(step, self._state.models)
             self._settle()
-
-    def _look_at_rollouts(self) -> dict[str, dict[str, Seen]]:
-        """Return what nodes have counted of each model of which a new version is watched."""
-        with self._lock:
-            watched = [
-                name
-                for name, one in self._state.models.items()
-                if one.rolling is not None and one.rolling.nodes and not one.rolling.watched
-            ]
-        return self._cluster.seen(watched)
 
     def _advance_rollouts(self, seen: Mapping[str, Mapping[str, Seen]]) -> None:
         for name, model in self._state.models.items():
@@ -380,6 +378,7 @@ class Controller:
     @contextmanager
     def _change(self, name: str) -> Iterator[None]:
         """Keep a change of a model that is made inside; where it cannot be kept, it has not been made."""
+        self._store.check()
         before = copy.deepcopy(self._state.models.get(name))
         try:
             yield

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import Any, Optional, Union
 
 import msgspec
 
+from pytriton.exceptions import PyTritonDaemonError
 from pytriton.fleet.canary import Canary
 from pytriton.fleet.on_ray import NAMESPACE, import_ray
 from pytriton.ipc import messages
@@ -112,6 +114,9 @@ class Store:
     `fleet-F` has all that is of no model, `fleet-F/model/NAME` a model without its payloads, and
     `fleet-F/payloads/DIGEST` these, of each of its versions. Payloads are written before the model that needs them.
 
+    `fleet-F/life` names the controller that was made last: Ray may start another one while the former lives still, on a
+    node that was away, and that one must not undo what the other does.
+
     Args:
         fleet: whose state
         kv: Ray's module of its key-value store, or one that does as it does
@@ -122,11 +127,23 @@ class Store:
         self._head = f"fleet-{fleet}"
         self._models = f"{self._head}/model/"
         self._payloads = f"{self._head}/payloads/"
+        self._life = f"{self._head}/life"
+        self._own = secrets.token_bytes(8)
         #: The digests of the versions of each model that are kept.
         self._kept: dict[str, set[str]] = {}
 
+    def is_anothers(self) -> bool:
+        """Whether a controller that was made later has read the state."""
+        return self._get(self._life) not in (None, self._own)
+
+    def check(self) -> None:
+        """Raise PyTritonDaemonError where a controller that was made later has read the state."""
+        if self.is_anothers():
+            raise PyTritonDaemonError("Ray has started another controller of this fleet; ask again")
+
     def read(self) -> Optional[State]:
-        """Return what was written; None when nothing was."""
+        """Return what was written; None when nothing was. From now on, nobody else may write."""
+        self._put(self._life, self._own)
         head = self._get(self._head)
         if head is None:
             return None
@@ -149,7 +166,12 @@ class Store:
         return state
 
     def write(self, state: State, *models: str) -> None:
-        """Keep a state as far as it has changed since it was kept: these models, and all that is of no model."""
+        """Keep a state as far as it has changed since it was kept: these models, and all that is of no model.
+
+        Raises:
+            PyTritonDaemonError: it is another controller's by now
+        """
+        self.check()
         for name in models:
             # At each moment what is there by now: whatever fails is written when this is said again.
             model, kept = state.models.get(name), self._kept.setdefault(name, set())
@@ -174,7 +196,8 @@ class Store:
 
     def remove(self) -> None:
         """Forget it."""
-        for key in [*self._keys(self._models), *self._keys(self._payloads), self._head]:
+        all_of = [*self._keys(self._models), *self._keys(self._payloads), self._head, self._life]
+        for key in all_of:
             self._delete(key)
         self._kept = {}
 

@@ -21,6 +21,11 @@ class Placement:
         self._cluster = cluster
         self._state = state
 
+    @property
+    def draining(self) -> list[str]:
+        """The nodes that are to serve nothing."""
+        return [*self._state.draining, *self._cluster.surplus]
+
     def all(self) -> list[str]:
         """Return all holders there are."""
         return [one for model in self._state.models.values() for one in _all_of(model)]
@@ -45,7 +50,7 @@ class Placement:
         while len(model.holders) < model.spec.instances:
             model.serial += 1
             name = f"{model.spec.name}/{model.serial}"
-            self._cluster.hold(name, model.resources, self._state.draining, self._only())
+            self._cluster.hold(name, model.resources, self.draining, self._only())
             model.holders.append(name)
         while len(model.holders) > model.spec.instances:
             model.retired.append(model.holders.pop())
@@ -65,9 +70,10 @@ class Placement:
 
         Returns the models of which any was; None when nothing has changed.
         """
-        draining = [one for one in self._state.draining if one not in self._cluster.dead]
-        forgotten = draining != self._state.draining
-        self._state.draining = draining
+        kept = [one for one in self._state.draining if one not in self._cluster.dead]
+        forgotten = kept != self._state.draining
+        self._state.draining = kept
+        draining = self.draining
         # One that was pending when its node began to drain, or that Ray has started again, may be there only now.
         there = (
             {name: node for name, (node, _) in self._cluster.places.items() if node in draining}
@@ -84,7 +90,7 @@ class Placement:
         if only == self._state.among:
             return moved if moved or forgotten else None
         self._state.among = only
-        for model in self._state.models.values() if only else ():
+        for model in self._state.models.values():
             self._renew_pending(model)
         return list(self._state.models)
 
@@ -108,7 +114,9 @@ class Placement:
 
     def _only(self) -> Optional[list[str]]:
         """Return the nodes that holders are confined to; None: all of the cluster."""
-        return sorted(self._cluster.alive) if self._state.settings.get("nodes") else None
+        if not self._state.settings.get("nodes"):
+            return None
+        return sorted(set(self._cluster.alive).difference(self._cluster.surplus))
 
     def _renew_pending(self, model: Model) -> None:
         """Hold anew what has no place on the fleet's nodes: it knows the former ones only."""

@@ -134,6 +134,12 @@ class Rollouts:
         return True
 
 
+def watched(models: Mapping[str, Model]) -> list[str]:
+    """Return the models of which a new version is watched."""
+    rolling = ((name, one.rolling) for name, one in models.items())
+    return [name for name, one in rolling if one is not None and one.nodes and not one.watched]
+
+
 def with_shares(
     statuses: Mapping[str, messages.Status], models: Mapping[str, Model]
 ) -> dict[str, messages.Status]:

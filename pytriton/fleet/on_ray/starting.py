@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pytriton.fleet.on_ray import NAMESPACE, connected
+from pytriton.exceptions import PyTritonBadParameterError
+from pytriton.fleet.on_ray import NAMESPACE, check_name, connected
 from pytriton.fleet.on_ray.controller import Controller
+from pytriton.ipc.scalars import plain
 
 #: Clients and balancers that ask at the same time.
 _CONCURRENCY = 32
@@ -20,16 +22,26 @@ def start_fleet(
     nodes: int | None = None,
     flags: Sequence[str] = (),
     runtime_dir: str | None = None,
-) -> None:
+) -> int:
     """Start a fleet, or change its settings; its controller and its daemons outlive this process.
+
+    Returns how many nodes it has that are too many now.
 
     Args:
         fleet: its name
         ray_address: of the cluster; None: that of this machine
-        nodes: how many nodes it may use; None: all, and those that join
-        flags: of `pytriton-daemon start`, for each node's daemon
-        runtime_dir: folder for the daemons' runtime directories, on each node
+        nodes: how many nodes it may use; None: all, and those that join. Those that are too many are drained
+        flags: of `pytriton-daemon start`, for each node's daemon that is started from now on
+        runtime_dir: folder for the daemons' runtime directories, on each node that it gets from now on
+
+    Raises:
+        PyTritonBadParameterError: that is no name of a fleet, or no number of nodes
+        PyTritonDaemonError: there is no such Ray cluster
     """
+    check_name(fleet)
+    nodes = plain(nodes)
+    if nodes is not None and (isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1):
+        raise PyTritonBadParameterError(f"nodes={nodes!r}: a whole number from 1, or None for all")
     ray = connected(ray_address)
     controller = (
         ray.remote(Controller)
@@ -41,6 +53,9 @@ def start_fleet(
     )  # fmt: skip
     settings: dict[str, Any] = {"nodes": nodes, "flags": list(flags), "runtime_dir": runtime_dir}
     ray.get(controller.start.remote(settings), timeout=_ANSWER_S)
+    if nodes is None:
+        return 0
+    return max(0, len(ray.get(controller.nodes.remote(), timeout=_ANSWER_S)) - nodes)
 
 
 def stop_fleet(fleet: str, ray_address: str | None = None) -> None:
@@ -51,6 +66,7 @@ def stop_fleet(fleet: str, ray_address: str | None = None) -> None:
     """
     from pytriton.fleet.on_ray.client import RayFleetClient
 
+    check_name(fleet)
     ray = connected(ray_address)
     RayFleetClient(fleet, ray_address)
     controller = ray.get_actor(f"fleet-{fleet}", NAMESPACE)

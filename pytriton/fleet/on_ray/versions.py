@@ -6,6 +6,7 @@ says what is to be withdrawn, and makes it harmless that Ray asks a controller a
 
 from __future__ import annotations
 
+import re
 from typing import Any, Optional
 
 import msgspec
@@ -15,6 +16,11 @@ from pytriton.fleet.on_ray.kept_state import Model, Rolling
 from pytriton.fleet.on_ray.runtime_env import digest_with
 from pytriton.ipc import messages
 from pytriton.ipc.registration_digest import registration_digest
+
+#: Of one model: each is an actor that holds its place, and a worker.
+MOST_INSTANCES = 10_000
+#: A name is a part of those of actors and of keys, and of HAProxy's files. Daemons ask the same of it.
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
 
 
 def made(
@@ -29,8 +35,45 @@ def made(
     return Model(spec, payloads, resources, [], digest, request=request, environment=environment)
 
 
-def no_canary(former: Optional[Model], resources: dict[str, Any]) -> str:
-    """Return why a new version cannot be compared with what there is; nothing where it can."""
+def unusable(
+    new: messages.ModelSpec,
+    former: Optional[Model],
+    replace: bool,
+    canary: Optional[Canary],
+    resources: dict[str, Any],
+) -> str:
+    """Return why a model cannot be registered; nothing where it can.
+
+    Args:
+        new: the model
+        former: what there is of its name
+        replace: that may be replaced
+        canary: step by step
+        resources: what Ray is to hold for each instance
+    """
+    if not _NAME.fullmatch(new.name):
+        return f"{new.name[:80]!r} cannot be a model's name: letters, digits, '.', '_' and '-'"
+    try:
+        check_instances(new.instances)
+    except ValueError as error:
+        return f"model {new.name!r}: {error}"
+    if former is not None and not replace:
+        return f"model {new.name!r} is registered already; pass replace=True"
+    why = "" if canary is None else _no_canary(former, resources)
+    return f"model {new.name!r} cannot be rolled out step by step: {why}" if why else ""
+
+
+def check_instances(instances: int) -> None:
+    """Check a number of instances.
+
+    Raises:
+        ValueError: a fleet has not so many
+    """
+    if not 1 <= instances <= MOST_INSTANCES:
+        raise ValueError(f"instances={instances}: a fleet takes 1 to {MOST_INSTANCES} of a model")
+
+
+def _no_canary(former: Optional[Model], resources: dict[str, Any]) -> str:
     if former is None:
         return "there is none yet to compare it with"
     if former.rolling is not None:

@@ -169,7 +169,9 @@ class Ray:
         self._actors: dict[str, Actor] = {}
         self._loading: deque[tuple[Ref, Actor, tuple[Any, ...]]] = deque()
         self._dice = random.Random(1)
-        self.exceptions = SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError)
+        self.exceptions = SimpleNamespace(
+            RayError=RayError, RayTaskError=RayTaskError, ActorDiedError=RayError
+        )
         affinity = SimpleNamespace(NodeAffinitySchedulingStrategy=lambda node, soft: node)
         self.util = SimpleNamespace(
             scheduling_strategies=affinity,

@@ -154,7 +154,7 @@ class Fleet:
         end = self.now + seconds
         return lambda: self.now >= end
 
-    def _row(self, what: str, begin: Callable[[], None], done: Callable[[], bool]) -> Row:
+    def _row(self, what: str, begin: Callable[[], object], done: Callable[[], bool]) -> Row:
         self._computed = []
         before = self.ray.calls.copy(), self.ray.sent, self.keys.written
         begun = self.now

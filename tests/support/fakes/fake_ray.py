@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,7 +14,8 @@ from pytriton.fleet.canary import Canary
 from pytriton.fleet.judging import Seen
 from pytriton.fleet.on_ray.cluster import Cluster, Look
 from pytriton.fleet.on_ray.controller import Controller
-from pytriton.fleet.on_ray.kept_state import Store
+from pytriton.fleet.on_ray.kept_state import State, Store
+from pytriton.fleet.on_ray.membership import members
 from pytriton.fleet.on_ray.reconciling import Served
 from pytriton.fleet.on_ray.runtime_env import digest_with
 from pytriton.ipc import messages
@@ -63,6 +65,8 @@ class FakeCluster:
         self.released: set[str] = set()
         self.others: list[str] = []
         self.dead: set[str] = set()
+        self.surplus: list[str] = []
+        self.dismissed: list[str] = []
         self.silent: set[str] = set()
         self.refuses: set[str] = set()
         #: Nodes of which no answer comes yet.
@@ -75,6 +79,13 @@ class FakeCluster:
         self.counted = dict.fromkeys(nodes, Seen(100, 50))
 
     def look(self, settings: dict[str, Any], holders: Sequence[str]) -> None:
+        for node in self.dismissed:
+            if self.alive.pop(node, None) is not None:
+                self.others.append(node)
+        _, self.surplus = members(
+            self.alive, settings.get("nodes"), self.alive, settings["among"], settings["draining"],
+            Counter(node for node, _ in self.places.values()),
+        )  # fmt: skip
         for name in holders:
             if self.places.get(name, ("", []))[0] not in self.alive:
                 self._place(name)
@@ -121,6 +132,12 @@ class FakeCluster:
             failed = requests if served.get("m", ("",))[0] == failing else 0
             was = self.counted[node]
             self.counted[node] = Seen(was.requests + requests, was.failed + failed)
+
+    def dismiss(self, node: str) -> None:
+        self.dismissed.append(node)
+
+    def fault(self, node: str) -> str:
+        return "its daemon does not answer (yet)"
 
     def shared(self, digest: str, payloads: Sequence[bytes]) -> Sequence[bytes]:
         return payloads
@@ -183,6 +200,14 @@ class Fleet:
     def begin(self) -> Controller:
         cluster = cast(Cluster, self.cluster)
         return Controller("f", Store("f", self.keys), cluster, lambda: self.now)
+
+    def kept(self) -> State:
+        """Return what is kept; whoever reads it from the keys themselves is the controller from then on."""
+        keys = FakeKeys()
+        keys.kept = dict(self.keys.kept)
+        state = Store("f", keys).read()
+        assert state is not None
+        return state
 
     def register(
         self,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock, call
 
 import pytest
+from support.fakes.fake_dispatcher import status
 from typer.testing import CliRunner
 
 from pytriton.cli.app import app
 from pytriton.exceptions import CanaryError
 from pytriton.fleet.canary import Canary
+from pytriton.fleet.on_ray.client import RayNode
 from pytriton.fleet.served import FleetModel
 from pytriton.ipc import messages
 
@@ -114,3 +117,89 @@ def test_models_shows_what_is_on_trial(asked: Asked) -> None:
     asked.client.models.return_value = [FleetModel(asked.client, "m", told, ["n3"])]
     code, output = run("models", "--nodes", "n")
     assert (code, "2/3, 1 on trial" in output) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (("--num-gpus", "1"), {"resources": {"num_gpus": 1.0}}),
+        (
+            ("--num-cpus", "2", "--resources", '{"memory": 5}'),
+            {"resources": {"num_cpus": 2.0, "memory": 5}},
+        ),
+        (("--resources", "{}"), {"resources": {}}),
+        (
+            ("--runtime-env-json", '{"env_vars": {"A": "b"}}'),
+            {"runtime_env": {"env_vars": {"A": "b"}}},
+        ),
+        (("--runtime-env", "env.json"), {"runtime_env": {"pip": ["torch"]}}),
+        (("--runtime-env", "env.yaml"), {"runtime_env": {"working_dir": "."}}),
+    ],
+)
+def test_what_ray_holds_and_makes_is_said_in_the_shell(
+    asked: Asked,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    wanted: dict[str, Any],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "env.json").write_text('{"pip": ["torch"]}')
+    (tmp_path / "env.yaml").write_text("# of the model\nworking_dir: .\n")
+    code, output = run("register", "a:b", "--fleet", "f", *words)
+    assert code == 0, output
+    (one,) = asked.client.mock_calls
+    assert without_progress(one) == call.register("a:b", **wanted)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--resources", "num_gpus=1"), "--resources 'num_gpus=1' is no JSON"),
+        (("--resources", "[1]"), "--resources has list"),
+        (("--num-gpus", "1", "--resources", '{"num_gpus": 1}'), "both say num_gpus"),
+        (("--runtime-env", "nowhere.yaml"), "nowhere.yaml cannot be read"),
+        (("--runtime-env", '{"pip": []}'), "--runtime-env-json takes the text itself"),
+        (("--runtime-env", "bad.yaml"), "neither JSON nor YAML"),
+        (("--runtime-env", "text.yaml"), "has str where names and values are meant"),
+        (("--runtime-env", "env.json", "--runtime-env-json", "{}"), "say either"),
+    ],
+)
+def test_what_ray_cannot_be_told_is_refused_before_anybody_is_asked(
+    asked: Asked,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.yaml").write_text("a: b: c")
+    (tmp_path / "text.yaml").write_text("torch")
+    code, output = run("register", "a:b", "--fleet", "f", *words)
+    assert (code, said in output.replace("\n", " ")) == (2, True), output
+    assert asked.connected == []
+
+
+def test_without_ray_nobody_holds_resources(asked: Asked) -> None:
+    code, output = run("register", "a:b", "--nodes", "n", "--num-gpus", "1")
+    assert (code, "go with --fleet NAME" in output) == (2, True)
+    assert asked.connected == []
+
+
+def test_nodes_that_are_too_many_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = Mock(return_value=2)
+    monkeypatch.setattr("pytriton.fleet.on_ray.starting.start_fleet", start)
+    code, output = run("start", "--nodes", "1", "--", "--http-port", "0")
+    assert (code, "2 nodes are too many" in output) == (0, True)
+    expected = call("default", "auto", nodes=1, flags=["--http-port", "0"], runtime_dir=None)
+    assert start.mock_calls == [expected]
+
+
+def test_nodes_that_are_drained_are_shown_as_such(asked: Asked) -> None:
+    asked.client.nodes.return_value = [
+        RayNode("n1", "h", True, status()),
+        RayNode("n2", "h", True, None, "gone"),
+        RayNode("n3", "h", False, status()),
+    ]
+    code, output = run("nodes")
+    assert (code, output.count("it is drained")) == (0, 2), output

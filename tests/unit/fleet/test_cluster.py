@@ -24,6 +24,10 @@ class Reference:
         self.value = value
 
 
+class ActorDiedError(RuntimeError):
+    """Ray's, of an actor that it does not start again."""
+
+
 class FakeActor:
     """An actor that answers what it is told to, whatever it is asked."""
 
@@ -41,7 +45,9 @@ class FakeActor:
 class FakeRay:
     """Two nodes, of which some hang."""
 
-    exceptions = SimpleNamespace(RayTaskError=KeyError, RayError=RuntimeError)
+    exceptions = SimpleNamespace(
+        RayTaskError=KeyError, ActorDiedError=ActorDiedError, RayError=RuntimeError
+    )
 
     def __init__(self) -> None:
         self.util = Mock()

@@ -158,6 +158,6 @@ def test_a_drain_is_kept_with_all_that_it_moves(fleet: Fleet) -> None:
     fleet.register(name="other")
     fleet.steps(30)
     fleet.controller.drain(B)
-    again = fleet.begin()._state
+    again = fleet.kept()
     assert again == fleet.controller._state
     assert [len(one.retired) for one in again.models.values()] == [2, 2]

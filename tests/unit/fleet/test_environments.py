@@ -300,7 +300,7 @@ def test_each_version_of_a_model_has_its_own_environment() -> None:
     fleet.register(environment=b'{"a":1}')
     fleet.steps(30)
     assert fleet.cluster.environments[A] == {"m": b'{"a":1}'}
-    again = fleet.begin()._state.models["m"]
+    again = fleet.kept().models["m"]
     assert (again.environment, again.digest) == (b'{"a":1}', fleet.cluster.served[A]["m"][0])
     # The same callable in another environment is another version.
     assert fleet.register(replace=True, environment=b'{"a":2}', request="r") == ""

@@ -108,6 +108,7 @@ def test_a_daemon_that_a_former_node_has_left_is_taken_over(
         + [{"NodeID": "aaaaaaaa33", "Alive": False}]
     )
     actor = NodeActor(str(folder / "f-bbbbbbbb"), [], "", "bbbbbbbb11", ray)
+    actor._daemon()
     taken = left_by == "a former node"
     assert connected == [str(here if taken else folder / "f-bbbbbbbb")]
     assert started == ([] if taken else [str(folder / "f-bbbbbbbb")])
@@ -182,7 +183,7 @@ def test_looks_at_the_same_time_leave_what_belongs_together() -> None:
                 actor.look()
             return [messages.KeptRegistration(spec, kept[self.state])]
 
-    client = actor._client
+    client = actor._daemon()
     client.changed_registrations = lambda known: (  # type: ignore[method-assign]
         None if known == newest[0] else cast(messages.Registrations, Answers(newest[0]))
     )
@@ -190,3 +191,27 @@ def test_looks_at_the_same_time_leave_what_belongs_together() -> None:
     facts = msgspec.msgpack.decode(actor.look()[2] or b"")[1]
     fake.close()
     assert facts == {"m": ["second digest", 2]}
+
+
+def test_a_daemon_that_does_not_start_is_not_tried_all_the_time(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    """Each try takes seconds of a processor; other flags are tried at once."""
+    tried: list[str] = []
+    now = [1000.0]
+
+    def run(command: list[str], **_: Any) -> Any:
+        tried.append(command[-1])
+        return subprocess.CompletedProcess(command, 5, "", "port 8000 is taken")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr("pytriton.fleet.on_ray.actors.time.monotonic", lambda: now[0])
+    actor = NodeActor(str(folder / "f-0"), ["--a"], "", "n", no_actors())
+    for _ in range(20):
+        with pytest.raises(PyTritonDaemonError, match="port 8000 is taken"):
+            actor.look("", ["--a"])
+        now[0] += 1.0
+    assert tried == ["--a"] * 3  # after 5 s, after 10 s more
+    with pytest.raises(PyTritonDaemonError, match="port 8000 is taken"):
+        actor.look("", ["--b"])
+    assert tried[3:] == ["--b"]

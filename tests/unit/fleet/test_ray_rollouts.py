@@ -6,10 +6,8 @@ import msgspec
 import pytest
 from support.fakes.fake_ray import Fleet
 
-from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.fleet import NodeStatus
 from pytriton.fleet.canary import Canary
-from pytriton.fleet.on_ray.client import _checked
 
 A, B, C, D = "aaaa", "bbbb", "cccc", "dddd"
 CANARY = Canary(0.25, watch_s=30.0)
@@ -201,13 +199,8 @@ def test_only_versions_that_may_be_wanted_are_kept(fleet: Fleet) -> None:
     watch(fleet, 45)
     fleet.register(b"third", 8, replace=True)
     fleet.steps()
-    again = fleet.begin()._state.models["m"]
+    again = fleet.kept().models["m"]
     assert again.payloads == [b"third"]
     assert again.previous is not None
     assert again.previous.payloads == [b"new"]
     assert len([key for key in fleet.keys.kept if b"/payloads/" in key]) == 2
-
-
-def test_a_runtime_env_among_the_resources_is_refused_with_where_to_say_it() -> None:
-    with pytest.raises(PyTritonBadParameterError, match="pass it as runtime_env="):
-        _checked({"num_cpus": 1, "runtime_env": {"pip": ["torch"]}})

@@ -92,7 +92,7 @@ def test_a_first_registration_that_is_withdrawn_is_gone(fleet: Fleet) -> None:
     assert "x" in fleet.controller._state.models
     fleet.controller.withdraw("x", "three")
     fleet.steps()
-    assert "x" not in fleet.begin()._state.models
+    assert "x" not in fleet.kept().models
     assert len(fleet.cluster.places) == 4
 
 
@@ -114,7 +114,7 @@ def test_a_registration_that_comes_after_its_withdrawal_changes_nothing(
     assert replace(fleet, b"v2", "four", how) == ""
     for number in range(200):
         fleet.controller.withdraw("m", f"another {number}")
-    assert len(fleet.begin()._state.withdrawn) == 100
+    assert len(fleet.kept().withdrawn) == 100
 
 
 def test_a_registration_amid_a_rollout_that_is_withdrawn_leaves_the_old_version(
@@ -209,11 +209,11 @@ def test_what_cannot_be_kept_has_not_been_changed(fleet: Fleet, key: bytes) -> N
         assert fleet.cluster.released >= fleet.cluster.only.keys() - before.keys()
         fleet.keys.refuses = None
         fleet.steps()
-        again = fleet.begin()._state
+        again = fleet.kept()
         assert again == fleet.controller._state
         assert list(again.models) == ["m"]
     assert replace(fleet, b"v2", "two") == ""  # with its payload
-    assert fleet.begin()._state.models["m"].payloads == [b"v2"]
+    assert fleet.kept().models["m"].payloads == [b"v2"]
 
 
 def test_a_rollout_that_cannot_be_judged_goes_back_and_costs_others_nothing(

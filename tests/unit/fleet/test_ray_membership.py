@@ -1,0 +1,372 @@
+"""The nodes of a fleet on Ray that come and go: fewer than before, unknown ones, those that tell nonsense or end."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, Optional
+from unittest.mock import Mock
+
+import msgspec
+import pytest
+from support.fakes.fake_dispatcher import status
+from support.fakes.fake_ray import Fleet
+
+from pytriton.exceptions import FleetError, PyTritonBadParameterError, PyTritonDaemonError
+from pytriton.fleet.on_ray import check_name
+from pytriton.fleet.on_ray.client import RayFleetClient, RayNode
+from pytriton.fleet.on_ray.cluster import Cluster
+from pytriton.fleet.on_ray.membership import Members, members
+from pytriton.fleet.on_ray.starting import start_fleet
+from pytriton.fleet.on_ray.versions import MOST_INSTANCES
+
+A, B, C = "aaaa", "bbbb", "cccc"
+
+
+@pytest.mark.parametrize(
+    ("most", "had", "more", "expected"),
+    [
+        (None, "", {}, Members([A, B, C], [])),
+        (5, "", {}, Members([A, B, C], [])),
+        (2, "", {}, Members([A, B], [])),  # C was never the fleet's
+        (2, "ABC", {}, Members([A, B], [C])),
+        (2, "ABC", {"load": {C: 3, B: 1}}, Members([B, C], [A])),
+        (2, "ABC", {"among": [A, B], "load": {C: 3}}, Members([A, B], [C])),
+        (2, "C", {}, Members([A, C], [])),
+        (2, "AB", {"among": [A, B], "draining": [A]}, Members([B, C], [A])),
+        (3, "ABC", {"draining": [A]}, Members([A, B, C], [])),
+        (2, "BC", {"draining": [A]}, Members([B, C], [])),
+        (3, "BC", {"draining": [A]}, Members([B, C], [])),  # it was drained, and left
+    ],
+)
+def test_which_nodes_are_the_fleets(
+    most: Optional[int], had: str, more: dict[str, Any], expected: Members
+) -> None:
+    names = {"A": A, "B": B, "C": C}
+    assert members([C, A, B], most, [names[one] for one in had], **more) == expected
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    found = Fleet(A, B, C)
+    found.register(instances=6)
+    found.steps(30)  # its balancers had the time to ask
+    return found
+
+
+def test_nodes_that_are_too_many_are_drained_and_then_left(fleet: Fleet) -> None:
+    generation, seen = fleet.seen()
+    assert seen == {A: ["m"], B: ["m"], C: ["m"]}
+    fleet.controller.start({"nodes": 2})
+    fleet.steps()
+    assert fleet.cluster.counts() == {A: 3, B: 3, C: 2}  # elsewhere first
+    assert [one[:3:2] for one in fleet.controller.nodes()] == [(A, False), (B, False), (C, True)]
+    later, seen = fleet.seen(done=generation)
+    assert (later > generation, seen) == (True, {A: ["m"], B: ["m"]})
+    fleet.steps()
+    assert fleet.cluster.counts() == {A: 3, B: 3, C: 2}
+    assert fleet.cluster.dismissed == []
+    fleet.seen(done=later)  # the balancer sends nothing there any more
+    fleet.steps()
+    assert fleet.cluster.counts() == {A: 3, B: 3}
+    assert set(fleet.cluster.dismissed) == {C}
+    assert [one[0] for one in fleet.controller.nodes()] == [A, B]
+    assert len(fleet.cluster.places) == 6  # what it had held is free
+
+
+def test_a_node_that_is_wanted_again_before_it_was_left_stays(fleet: Fleet) -> None:
+    generation, _ = fleet.seen()
+    fleet.controller.start({"nodes": 2})
+    fleet.steps()
+    fleet.controller.start({"nodes": 3})
+    fleet.steps()
+    fleet.seen(done=fleet.seen(done=generation)[0])
+    fleet.steps(30)
+    assert fleet.cluster.dismissed == []
+    assert [one[2] for one in fleet.controller.nodes()] == [False] * 3
+    fleet.controller.scale("m", 9)
+    fleet.steps()
+    assert fleet.cluster.counts().keys() == {A, B, C}
+
+
+def test_without_room_elsewhere_a_node_that_is_too_many_serves_on(fleet: Fleet) -> None:
+    fleet.cluster.room = 6
+    fleet.controller.start({"nodes": 2})
+    fleet.steps(60)
+    assert fleet.cluster.counts() == {A: 2, B: 2, C: 2}
+    assert fleet.cluster.dismissed == []
+
+
+def test_a_controller_that_is_started_again_goes_on_leaving_a_node(fleet: Fleet) -> None:
+    fleet.controller.start({"nodes": 2})
+    fleet.steps(1)
+    fleet.controller = fleet.begin()
+    fleet.steps(60)
+    assert fleet.cluster.counts() == {A: 3, B: 3}
+    assert set(fleet.cluster.dismissed) == {C}
+
+
+def test_a_node_that_was_silent_is_not_taken_for_an_empty_one(fleet: Fleet) -> None:
+    fleet.controller.start({"nodes": 2})
+    fleet.cluster.silent = {C}
+    fleet.steps(60)
+    assert fleet.cluster.dismissed == []
+    fleet.cluster.silent = set()
+    fleet.steps(60)
+    assert fleet.cluster.counts() == {A: 3, B: 3}
+
+
+def test_places_that_were_sought_among_few_nodes_are_sought_everywhere_when_all_may_be_used() -> (
+    None
+):
+    fleet = Fleet(A, B)
+    fleet.controller.start({"nodes": 1})
+    fleet.cluster.room = 1
+    fleet.register(instances=2)
+    fleet.steps()
+    fleet.controller.start({"nodes": None})
+    fleet.steps()
+    fleet.cluster.room = 2
+    fleet.steps()
+    assert sum(fleet.cluster.counts().values()) == 2
+    assert [fleet.cluster.only[one] for one in fleet.cluster.places].count(None) == 1
+
+
+@pytest.mark.parametrize("node", ["", "nowhere", "a,b) or (c"])
+def test_a_node_that_is_not_there_is_not_drained(fleet: Fleet, node: str) -> None:
+    """Else its name were in the label selector of each place that is sought, for ever."""
+    assert "no node" in fleet.controller.drain(node)
+    fleet.controller.scale("m", 7)
+    assert fleet.controller._state.draining == []
+    assert not any(fleet.cluster.but.values())
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a\nb", "x" * 300])
+def test_a_name_that_would_be_that_of_something_else_is_refused(fleet: Fleet, name: str) -> None:
+    assert "cannot be a model's name" in fleet.register(name=name)
+    assert list(fleet.controller._state.models) == ["m"]
+
+
+@pytest.mark.parametrize("instances", [-1, 0, MOST_INSTANCES + 1, 10**12])
+def test_more_instances_than_a_fleet_takes_are_refused(fleet: Fleet, instances: int) -> None:
+    assert f"instances={instances}" in fleet.register(name="n", instances=instances)
+    with pytest.raises(ValueError, match="a fleet takes 1 to"):
+        fleet.controller.scale("m", instances)
+    fleet.steps()
+    assert fleet.controller.progress("m") == (True, 6, 6, "")
+
+
+def test_of_two_controllers_the_one_that_was_made_last_acts(fleet: Fleet) -> None:
+    """Ray starts another one where it takes the first for dead, which may come back for a while."""
+    former, fleet.controller = fleet.controller, fleet.begin()
+    assert fleet.register(b"new", instances=6, replace=True) == ""
+    fleet.steps(30)
+    served = {node: dict(models) for node, models in fleet.cluster.served.items()}
+    kept = dict(fleet.keys.kept)
+    former.step()
+    with pytest.raises(PyTritonDaemonError, match="another controller"):
+        former.scale("m", 7)
+    with pytest.raises(PyTritonDaemonError, match="another controller"):
+        former.unregister("m")
+    fleet.steps()
+    assert (fleet.cluster.served, fleet.keys.kept) == (served, kept)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", ".", "..", "../x", "a b", "x" * 41])
+def test_a_fleet_whose_name_would_be_a_part_of_anothers_is_refused(name: str) -> None:
+    for refuses in (check_name, start_fleet):
+        with pytest.raises(PyTritonBadParameterError, match="cannot be a fleet's name"):
+            refuses(name)
+
+
+@pytest.mark.parametrize("nodes", [0, -1, True, 1.5])
+def test_what_is_no_number_of_nodes_is_refused(nodes: Any) -> None:
+    with pytest.raises(PyTritonBadParameterError, match="a whole number from 1"):
+        start_fleet("f", nodes=nodes)
+
+
+class Actors:
+    """Ray, with an actor of each node that tells what `told` has of it, or ends."""
+
+    def __init__(self, *nodes: str) -> None:
+        self.told: dict[str, Any] = {}
+        self.made: list[str] = []
+        self.killed: list[str] = []
+        self.flags: list[Any] = []
+        self.named: list[str] = []
+        self.exceptions = SimpleNamespace(
+            RayTaskError=_TaskError, ActorDiedError=_DiedError, RayError=_RayError
+        )
+        self.util = Mock()
+        self.util.list_named_actors = lambda **_: [
+            {"name": one, "namespace": "pytriton"} for one in self.named
+        ]
+        self._nodes = nodes
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"NodeID": one, "Alive": True, "NodeManagerAddress": "h"} for one in self._nodes]
+
+    def remote(self, _: type) -> Any:
+        def make(name: str, **_: Any) -> Any:
+            node = name.rpartition("-")[2]
+            return SimpleNamespace(remote=lambda *_: self._made(node))
+
+        return SimpleNamespace(options=make)
+
+    def _made(self, node: str) -> Any:
+        self.made.append(node)
+
+        def look(known: str, flags: Any) -> str:
+            self.flags.append(flags)
+            return node
+
+        stop = SimpleNamespace(remote=lambda: f"stop {node}")
+        return SimpleNamespace(look=SimpleNamespace(remote=look), stop=stop, node=node)
+
+    def wait(self, references: list[str], **_: Any) -> tuple[list[str], list[str]]:
+        return references, []
+
+    def get(self, reference: str) -> Any:
+        told = self.told.get(reference)
+        if isinstance(told, Exception):
+            raise told
+        return told
+
+    def kill(self, actor: Any, no_restart: bool) -> None:
+        self.killed.append(actor.node)
+
+
+class _RayError(Exception):
+    pass
+
+
+class _DiedError(_RayError):
+    pass
+
+
+class _TaskError(_RayError):
+    cause = "its port is taken"
+
+
+def _look(*names: str) -> tuple[bytes, str, bytes]:
+    now = status(*(messages_info(name) for name in names))
+    served = {name: ("digest", 1) for name in names}
+    return msgspec.msgpack.encode(now), "key", msgspec.msgpack.encode((now, served))
+
+
+def messages_info(name: str) -> Any:
+    from pytriton.ipc import messages
+
+    return messages.ModelInfo(name, 1, "ready", [])
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        None,
+        "three words are none",
+        (b"", "key", None),
+        (b"", "key", b"\xc1"),
+        (b"", "key", 5),
+        (b"", "key", msgspec.msgpack.encode(({}, {"m": 1}))),
+        (7, *_look("m")[1:]),
+    ],
+)
+def test_a_node_that_tells_nonsense_is_left_out_and_the_others_are_not(told: Any) -> None:
+    ray = Actors(A, B)
+    cluster = Cluster("f", ray)
+    ray.told = {A: told, B: _look("m")}
+    cluster.look({}, [])
+    found = cluster.looks()
+    assert list(found) == [B]
+    assert "makes no sense" in cluster.fault(A)
+
+
+def test_why_a_daemon_does_not_answer_is_told_until_it_does() -> None:
+    ray = Actors(A)
+    cluster = Cluster("f", ray)
+    ray.told = {A: _TaskError()}
+    cluster.look({"flags": ["--x"]}, [])
+    assert cluster.looks() == {}
+    assert cluster.fault(A) == "its daemon does not answer (yet): its port is taken"
+    assert ray.flags == [["--x"]]
+    ray.told = {A: _look()}
+    assert list(cluster.looks()) == [A]
+    assert cluster.fault(A) == "its daemon does not answer (yet)"
+    assert ray.made == [A]
+
+
+def test_an_actor_that_ray_does_not_start_again_is_made_anew() -> None:
+    ray = Actors(A)
+    cluster = Cluster("f", ray)
+    ray.told = {A: _DiedError()}
+    cluster.look({}, [])
+    assert cluster.looks() == {}
+    ray.told = {A: _look()}
+    cluster.look({}, [])
+    assert list(cluster.looks()) == [A]
+    assert ray.made == [A, A]
+
+
+def test_a_node_that_is_dismissed_is_the_fleets_no_more_when_its_daemon_has_ended() -> None:
+    ray = Actors(A, B)
+    cluster = Cluster("f", ray)
+    cluster.look({}, [])
+    cluster.look({"nodes": 1}, [])
+    assert (list(cluster.alive), cluster.surplus) == ([A, B], [B])
+    cluster.dismiss(B)
+    cluster.look({"nodes": 1}, [])
+    assert (list(cluster.alive), cluster.surplus, ray.killed) == ([A], [], [B])
+
+
+def test_a_new_controller_knows_the_nodes_that_the_former_one_had() -> None:
+    ray = Actors(A, B, C)
+    ray.named = ["fleet-f/node-cccc", "fleet-f/node-aaaa", "fleet-f/m/1", "fleet-fg/node-bbbb"]
+    cluster = Cluster("f", ray)
+    cluster.look({"nodes": 1}, [])
+    assert (list(cluster.alive), cluster.surplus) == ([A, C], [C])
+
+
+def client_of(answers: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> RayFleetClient:
+    """Return a client whose controller answers so."""
+    client = RayFleetClient.__new__(RayFleetClient)
+    client.name = "f"
+    monkeypatch.setattr(client, "_ask", lambda method, *_: answers[method])
+    monkeypatch.setattr("pytriton.fleet.on_ray.client._LOOK_S", 0.001)
+    return client
+
+
+def test_a_balancer_that_cannot_follow_is_named_when_something_does_not_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = {
+        "unregister": True,
+        "progress": (False,),
+        "drain": "",
+        "drained": False,
+        "nodes": [(A, "h", False, b"", "")],
+    }
+    client = client_of(answers, monkeypatch)
+    with pytest.raises(FleetError, match="A balancer that cannot follow is waited for"):
+        client.unregister("m", wait_s=0.01)
+    with pytest.raises(FleetError, match="A balancer that cannot follow is waited for"):
+        client.drain(A, wait_s=0.01)
+
+
+def test_a_node_that_goes_while_it_is_to_be_drained_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = client_of(
+        {"drain": "the fleet has no node", "nodes": [(A, "h", False, b"", "")]}, monkeypatch
+    )
+    with pytest.raises(PyTritonBadParameterError, match="has no node"):
+        client.drain(A)
+
+
+def test_a_status_that_makes_no_sense_does_not_hide_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    well = msgspec.msgpack.encode(status())
+    told = [(A, "h", False, b"\xc1", ""), (B, "h", True, well, "")]
+    first, second = client_of({"nodes": told}, monkeypatch).nodes()
+    assert (first.status, "makes no sense" in first.error) == (None, True)
+    assert second == RayNode(B, "h", True, status())

@@ -1,0 +1,54 @@
+"""What Ray is asked to hold for an instance: what it would refuse is refused before anybody hears of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytriton.exceptions import PyTritonBadParameterError
+from pytriton.fleet.on_ray.resources import checked
+
+
+@pytest.mark.parametrize(
+    ("given", "held"),
+    [
+        (None, {"num_cpus": 1}),
+        ({}, {}),
+        ({"num_gpus": 0.5, "num_cpus": 2.0}, {"num_gpus": 0.5, "num_cpus": 2}),
+        ({"num_gpus": np.float32(2)}, {"num_gpus": 2}),
+        ({"memory": 2e9}, {"memory": 2_000_000_000}),
+        ({"resources": {"tpu": 1.0}}, {"resources": {"tpu": 1}}),
+        ({"label_selector": {"disk": "ssd"}}, {"label_selector": {"disk": "ssd"}}),
+        ({"accelerator_type": "A100"}, {"accelerator_type": "A100"}),
+    ],
+)
+def test_what_ray_holds(given: Any, held: dict[str, Any]) -> None:
+    assert checked(given) == held
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("num_gpus", "give a dict"),
+        ({"num_gpus": -1}, "num_gpus=-1: it takes a number from 0"),
+        ({"num_gpus": float("nan")}, "a number from 0"),
+        ({"num_cpus": float("inf")}, "a number from 0"),
+        ({"num_gpus": "1"}, "num_gpus='1'"),
+        ({"num_gpus": True}, "a number from 0"),
+        ({"num_gpus": 1.5}, "a part of one, or a whole number"),
+        ({"resources": {"tpu": "all"}}, "tpu='all'"),
+        ({"resources": {"": 1}}, "some text"),
+        ({"resources": [1]}, "a dict of names and numbers"),
+        ({"label_selector": "ssd"}, "a dict of labels"),
+        ({"label_selector": {"disk": 1}}, "the label disk=1"),
+        ({"accelerator_type": 1}, "accelerator_type=1"),
+        ({"tpu": 1}, '{"resources": {"tpu": 1}}'),
+        ({"runtime_env": {}}, "pass it as runtime_env="),
+    ],
+)
+def test_what_ray_would_refuse(given: Any, said: str) -> None:
+    with pytest.raises(PyTritonBadParameterError) as refused:
+        checked(given)
+    assert said in str(refused.value)
