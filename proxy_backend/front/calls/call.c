@@ -87,6 +87,15 @@ bool call_model(Call *call, Slice model, Slice version, Problem *problem)
         api_succeeded(triton.InferenceRequestNew(&parts->request, server->server, parts->model, number), problem);
 }
 
+bool call_waits(Call *call, Problem *problem, AwaitedBy *waiter, AwaitedThen *then)
+{
+    call_ref(call);
+    if (awaited_wait(call_server(call)->awaited, problem, waiter, then))
+        return true;
+    call_unref(call);
+    return false;
+}
+
 bool call_id(Call *call, Slice id, Problem *problem)
 {
     CallParts *parts = parts_of(call);

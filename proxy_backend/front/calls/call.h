@@ -91,6 +91,8 @@ Server *call_server(Call *call);
 /* Which model. This comes first. `version` "": its policy chooses. The problem: there is none such, or it is not ready; with
  * PROBLEM_AWAITED, nothing has been done with the call, and all may be tried again. */
 bool call_model(Call *call, Slice model, Slice version, Problem *problem);
+/* Have the call wait for its model, if that is the problem (awaited_wait). True: the waiter has a reference to the call, which `then` gives back. */
+bool call_waits(Call *call, Problem *problem, AwaitedBy *waiter, AwaitedThen *then);
 bool call_id(Call *call, Slice id, Problem *problem);
 
 /* A parameter of a request. "sequence_id", "sequence_start", "sequence_end", "priority" and "timeout" are what Triton's protocols say they are;

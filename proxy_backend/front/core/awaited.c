@@ -112,7 +112,7 @@ static void go_on(Awaited *awaited, AwaitedBy *waiter)
     pthread_mutex_unlock(&awaited->lock);
     if (!came)
         say_later(awaited, waiter->model, PROBLEM_UNAVAILABLE, &problem);
-    waiter->go_on(waiter, &problem);
+    waiter->then(waiter, &problem);
     problem_clear(&problem);
     pthread_mutex_lock(&awaited->lock);
 }
@@ -146,16 +146,17 @@ static void *have_them_go_on(void *argument)
     return NULL;
 }
 
-bool awaited_wait(Awaited *awaited, const Problem *problem, AwaitedBy *waiter)
+bool awaited_wait(Awaited *awaited, Problem *problem, AwaitedBy *waiter, AwaitedThen *then)
 {
+    if (problem->kind != PROBLEM_AWAITED)
+        return false;
     pthread_mutex_lock(&awaited->lock);
     bool may = !awaited->ends && awaited->waiting < awaited->most;
     if (may && !awaited->runs)
         may = awaited->runs = pthread_create(&awaited->thread, NULL, have_them_go_on, awaited) == 0;
     if (may) {
-        waiter->next = NULL;
-        waiter->model = problem->awaited;
-        waiter->until_ms = clock_ms() + awaited->wait_ms;
+        *waiter = (AwaitedBy){.model = problem->awaited, .until_ms = clock_ms() + awaited->wait_ms, .then = then};
+        problem_clear(problem); /* it may lie in what waits, and that may be gone soon */
         *awaited->last = waiter;
         awaited->last = &waiter->next;
         awaited->waiting++;

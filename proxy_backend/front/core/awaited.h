@@ -14,14 +14,17 @@
 
 typedef struct Awaited Awaited;
 
-/* Whoever waits for a model. It lies in what waits, and is that one's again when `go_on` is called, once. */
-typedef struct AwaitedBy {
-    struct AwaitedBy *next; /* awaited.c's, as the next two */
+typedef struct AwaitedBy AwaitedBy;
+/* Called once, in a thread that others wait for: ask for the model again. With a problem: it has not come in time, or the server ends. */
+typedef void AwaitedThen(AwaitedBy *waiter, Problem *problem);
+
+/* Whoever waits for a model. It lies in what waits, and is that one's again when `then` is called. All of it is awaited.c's. */
+struct AwaitedBy {
+    AwaitedBy *next;
     size_t model;
     uint64_t until_ms;
-    /* Ask again, in a thread that others wait for; or the model has not come in time, or the server ends, and that is the problem. */
-    void (*go_on)(struct AwaitedBy *waiter, Problem *problem);
-} AwaitedBy;
+    AwaitedThen *then;
+};
 
 /* What the dispatcher says: the names, where it reads (-1: nowhere), how long somebody waits, and how many do at most. */
 typedef struct {
@@ -40,8 +43,9 @@ void awaited_free(Awaited *awaited);
 /* The core does not have a model. True: it is one of these, and the dispatcher knows that it is asked for; the problem says so (PROBLEM_AWAITED, or
  * PROBLEM_UNAVAILABLE where nobody can wait). Any other problem is replaced. */
 bool awaited_asked(Awaited *awaited, Slice model, Problem *problem);
-/* Wait, after that. False: too many do, or the server ends. */
-bool awaited_wait(Awaited *awaited, const Problem *problem, AwaitedBy *waiter);
+/* Wait for a model, if that is the problem (PROBLEM_AWAITED). True: the problem has been cleared, and the waiter goes on by `then`, maybe before this
+ * returns. False: the problem is another one, too many wait, or the server ends. */
+bool awaited_wait(Awaited *awaited, Problem *problem, AwaitedBy *waiter, AwaitedThen *then);
 /* The core has a model, or it is not kept any more. */
 void awaited_settled(Awaited *awaited, Slice model);
 

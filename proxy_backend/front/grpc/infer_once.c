@@ -77,20 +77,6 @@ static bool begin(GrpcStream *stream, const InferService *service, Call *call, P
 
 static void go_on(AwaitedBy *waiter, Problem *problem);
 
-/* Have a call wait for its model, if that is the problem. */
-static bool waits(Call *call, Problem *problem)
-{
-    Once *once = call->state;
-    once->waiter.go_on = go_on;
-    if (problem->kind != PROBLEM_AWAITED)
-        return false;
-    call_ref(call);
-    bool waits = awaited_wait(call_server(call)->awaited, problem, &once->waiter);
-    if (!waits)
-        call_unref(call);
-    return waits;
-}
-
 /* The end of a call that has not been started. */
 static void give_up(GrpcStream *stream, Problem *problem)
 {
@@ -103,12 +89,12 @@ static void give_up(GrpcStream *stream, Problem *problem)
 /* Whoever calls it has a reference to the call. Should the client have given up before, nobody has cancelled the call. */
 static void start(Call *call)
 {
-    const Once *once = call->state;
+    Once *once = call->state;
     GrpcStream *stream = once->stream;
     Problem problem = {0};
     if ((grpc_is_over(stream) || !begin(stream, once->service, call, &problem) ||
             !call_start(call, answered, &problem)) &&
-        !waits(call, &problem))
+        !call_waits(call, &problem, &once->waiter, go_on))
         give_up(stream, &problem);
     problem_clear(&problem);
 }

@@ -211,19 +211,6 @@ static void fail(Request *request, const Problem *problem)
 
 static void go_on(AwaitedBy *waiter, Problem *problem);
 
-/* Have a request wait for its model, if that is the problem. */
-static bool waits(Request *request, const Problem *problem)
-{
-    request->waiter.go_on = go_on;
-    if (problem->kind != PROBLEM_AWAITED)
-        return false;
-    call_ref(request->call);
-    bool waits = awaited_wait(call_server(request->call)->awaited, problem, &request->waiter);
-    if (!waits)
-        call_unref(request->call);
-    return waits;
-}
-
 /* Whoever calls it has a reference to the call. */
 static void start(Request *request)
 {
@@ -233,7 +220,7 @@ static void start(Request *request)
     if ((!infer_read(call, service->inputs, &request->options, &problem) ||
             !headers_forward(request->stream, service->forwarded, call, &problem) ||
             !call_start(call, answered, &problem)) &&
-        !waits(request, &problem))
+        !call_waits(call, &problem, &request->waiter, go_on))
         fail(request, &problem);
     problem_clear(&problem);
 }

@@ -89,27 +89,11 @@ static void handle(Run *run)
 
 static void go_on(AwaitedBy *waiter, Problem *problem);
 
-/* Have a call wait for its model, if that is the problem. */
-static bool waits(Run *run)
-{
-    Problem problem = run->problem;
-    if (run->fine || problem.kind != PROBLEM_AWAITED)
-        return false;
-    run->problem = (Problem){0};
-    run->waiter.go_on = go_on;
-    if (!awaited_wait(run->service->server->awaited, &problem, &run->waiter)) {
-        run->problem = problem;
-        return false;
-    }
-    problem_clear(&problem); /* the call may have been answered by now */
-    return true;
-}
-
 static void answer(Run *run)
 {
     GrpcStream *stream = run->stream;
-    if (waits(run))
-        return;
+    if (!run->fine && awaited_wait(run->service->server->awaited, &run->problem, &run->waiter, go_on))
+        return; /* the call may have been answered by now */
     if (run->fine) {
         run->part = (struct iovec){run->answer.data, run->answer.size};
         run->message = (Outgoing){.parts = &run->part, .count = run->answer.size > 0, .sent = sent};

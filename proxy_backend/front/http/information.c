@@ -24,22 +24,18 @@ static void go_on(AwaitedBy *waiter, Problem *problem)
     call_unref(call);
 }
 
-static bool job_waits(HttpJob *job, Problem *problem)
-{
-    job->problem = (Problem){0};
-    return call_waits(job->call, go_on, problem);
-}
-
 static void end_job(Job *job)
 {
     HttpJob *self = (HttpJob *)job;
     Call *call = self->call;
     Problem problem = {0};
     bool done = job->dropped ? jobs_refuse(&problem) : self->done;
-    if (!job->dropped)
+    if (!job->dropped) {
         problem = self->problem;
-    if (!done && job_waits(self, &problem))
-        return;
+        self->problem = (Problem){0}; /* it may be run again */
+    }
+    if (!done && awaited_wait(call_server(call)->awaited, &problem, &http_call(call)->waiter, go_on))
+        return; /* the call may have been answered by now */
     if (!done)
         answer_problem(call, &problem);
     else if (!self->answers_itself)

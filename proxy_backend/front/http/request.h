@@ -151,8 +151,6 @@ bool call_take_headers(HttpRequest *request, Problem *problem);
 
 /* Have a request run anew when its model has come. False: it is to be answered with the problem. Any thread. (start.c) */
 bool request_waits(Call *call, Problem *problem);
-/* The same of a call that goes on by `then`, whatever it is. */
-bool call_waits(Call *call, void (*then)(AwaitedBy *waiter, Problem *problem), Problem *problem);
 
 /* ── handlers ─────────────────────────────────────────────────────────────────────────────────────────── */
 

@@ -136,21 +136,11 @@ static void go_on(AwaitedBy *waiter, Problem *problem)
         answer_problem(state->late.call, problem);
 }
 
-bool call_waits(Call *call, void (*then)(AwaitedBy *waiter, Problem *problem), Problem *problem)
-{
-    HttpCall *state = http_call(call);
-    state->waiter.go_on = then;
-    if (problem->kind != PROBLEM_AWAITED ||
-        !awaited_wait(state->service->settings.server->awaited, problem, &state->waiter))
-        return false;
-    problem_clear(problem); /* the call may have been answered by now */
-    return true;
-}
-
 bool request_waits(Call *call, Problem *problem)
 {
-    http_call(call)->late.call = call;
-    return call_waits(call, go_on, problem);
+    HttpCall *state = http_call(call);
+    state->late.call = call;
+    return awaited_wait(call_server(call)->awaited, problem, &state->waiter, go_on);
 }
 
 void request_start(Connection *connection, HttpConnection *http, HttpLoop *loop)
