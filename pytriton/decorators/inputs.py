@@ -16,6 +16,7 @@ from pytriton.decorators.outputs import named_outputs
 from pytriton.decorators.wrapping import Adapter, Decorator, Plan, decorate, only
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonRuntimeError
 from pytriton.model_config.dtypes import to_triton_datatype
+from pytriton.model_config.tensor import shape_fits
 from pytriton.model_config.triton_model_config import TensorSpec, TritonModelConfig
 from pytriton.proxy.types import Request
 
@@ -148,10 +149,7 @@ def _check_default(name: str, default: _Array, spec: TensorSpec, model_name: str
             f"The default of {name!r} in @fill_optionals has dtype {default.dtype}; the input of "
             f"model {model_name!r} has {np.dtype(spec.dtype)}: write np.array(..., dtype=...)."
         )
-    fits = len(default.shape) == len(spec.shape) and all(
-        wanted in (-1, size) for size, wanted in zip(default.shape, spec.shape)
-    )
-    if not fits:
+    if not shape_fits(default.shape, spec.shape):
         raise PyTritonBadParameterError(
             f"The default of {name!r} in @fill_optionals has shape {default.shape}; the input of "
             f"model {model_name!r} has {tuple(spec.shape)} (the batch axis is not part of it)."

@@ -88,14 +88,11 @@ class FleetTrial:
         answers = ask_each(
             self._clients, lambda _, client: client.renew_trial(self._model, self.id, self._share)
         )
-        if answers.failed:
-            texts = "\n".join(f"{node}: {error}" for node, error in answers.failed.items())
-            raise FleetError(
-                f"Model {self._model!r} was not registered: all nodes had it, not all have it any more. A node that "
-                f"does not answer takes it back within {LEASE_S:g} s of its return.\n{texts}",
-                model_name=self._model,
-                failures=answers.failed,
-            )
+        self._require_all(
+            answers.failed,
+            f"Model {self._model!r} was not registered: all nodes had it, not all have it any more. A node that "
+            f"does not answer takes it back within {LEASE_S:g} s of its return.",
+        )
 
     def keep(self) -> None:
         """Have it stay on all nodes.
@@ -106,14 +103,16 @@ class FleetTrial:
         answers = ask_each(
             self._clients, lambda _, client: client.end_trial(self._model, self.id, keep=True)
         )
-        if answers.failed:
-            texts = "\n".join(f"{node}: {error}" for node, error in answers.failed.items())
-            raise FleetError(
-                f"Model {self._model!r} is there to stay on {', '.join(answers.done) or 'no node'}. A node that was "
-                f"not told so takes it back within {LEASE_S:g} s; `sync` brings it there.\n{texts}",
-                model_name=self._model,
-                failures=answers.failed,
-            )
+        self._require_all(
+            answers.failed,
+            f"Model {self._model!r} is there to stay on {', '.join(answers.done) or 'no node'}. A node that was "
+            f"not told so takes it back within {LEASE_S:g} s; `sync` brings it there.",
+        )
+
+    def _require_all(self, failed: dict[str, Exception], text: str) -> None:
+        if failed:
+            texts = "\n".join(f"{node}: {error}" for node, error in failed.items())
+            raise FleetError(f"{text}\n{texts}", model_name=self._model, failures=failed)
 
     def _renew(self) -> None:
         # A node that is slow to answer must not cost the others their time.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.model_config.dtypes import normalise_dtype
 
-__all__ = ["Tensor"]
+__all__ = ["Tensor", "shape_fits"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,13 @@ class Tensor:
                 f"The name of a tensor has to be a non-empty string, got {self.name!r}. "
                 "Leave it out for INPUT_1/OUTPUT_1 names."
             )
+
+
+def shape_fits(shape: Sequence[int], declared: Sequence[int]) -> bool:
+    """Whether an array of this shape is what a tensor declares, where -1 takes any size."""
+    return len(shape) == len(declared) and all(
+        wanted in (-1, size) for size, wanted in zip(shape, declared)
+    )
 
 
 def _checked_shape(shape: Any, name: str | None) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.ipc.scalars import plain
 from pytriton.model_config.dtypes import normalise_dtype, to_numpy_dtype, to_triton_datatype
-from pytriton.model_config.tensor import Tensor
+from pytriton.model_config.tensor import Tensor, shape_fits
 
 __all__ = ["ModelWarmup", "WarmupInput", "check_warmups"]
 
@@ -228,10 +228,7 @@ def _check_source(warmup: str, name: str, source: WarmupInput, tensor: Tensor) -
         raise PyTritonBadParameterError(
             f"Warm-up {warmup!r} makes {given} for the input {name!r}, which takes {wanted}."
         )
-    fits = len(source.shape) == len(tensor.shape) and all(
-        want in (-1, size) for size, want in zip(source.shape, tensor.shape)
-    )
-    if not fits:
+    if not shape_fits(source.shape, tensor.shape):
         raise PyTritonBadParameterError(
             f"Warm-up {warmup!r} makes the shape {source.shape} for the input {name!r}, which "
             f"takes {tensor.shape} (the batch axis is not part of it)."

@@ -7,7 +7,8 @@ import os
 import sys
 
 from chaos.faults import FAULTS
-from chaos.run import Outcome, run
+from chaos.promises import chosen, judged
+from chaos.run import run
 from chaos.table import table
 
 
@@ -24,10 +25,7 @@ def main() -> int:
         "--elastic", action="store_true", help="with models that scale, sleep, and share a budget"
     )
     given = parser.parse_args()
-    names = given.faults.split(",") if given.faults else list(FAULTS)
-    unknown = set(names) - set(FAULTS)
-    if unknown:
-        parser.error(f"no such fault: {', '.join(sorted(unknown))}; there are: {', '.join(FAULTS)}")
+    names = chosen(parser, given.faults, FAULTS)
     if "fill-shm" in names and not os.environ.get("CHAOS_OWN_SHM"):
         print("fill-shm is left out: it takes a mount namespace of its own, so root")
         names.remove("fill-shm")
@@ -35,22 +33,7 @@ def main() -> int:
     print(table(outcome))
     if given.elastic:
         print(f"{outcome.memory_slept} models slept for others (the last daemon)")
-    problems = broken_promises(outcome)
-    for problem in problems:
-        print(f"BROKEN: {problem}")
-    return 1 if problems else 0
-
-
-def broken_promises(outcome: Outcome) -> list[str]:
-    """Say what must not be: answers wrong or lost, errors that say nothing, errors where none may be, leaks."""
-    problems = [f"leak: {leak}" for leak in outcome.leaks]
-    for name, one in outcome.ledger.accounts.items():
-        counts = {"wrong": one.wrong, "lost": one.lost, "unclear": one.unclear}
-        problems += [f"{name}: {count} {what}" for what, count in counts.items() if count]
-        allowed = FAULTS[name].costs * one.injected if name in FAULTS else 0
-        if one.failed > allowed and (name not in FAULTS or FAULTS[name].free):
-            problems.append(f"{name}: {one.failed} requests failed, {allowed or 'none'} may")
-    return problems
+    return judged(outcome, FAULTS)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from chaos.fleet.ground import INSTANCES, Ground, serving
 from chaos.ledger import Ledger
 from chaos.load import AskError, HttpAsker, Load, NoAnswer
 from chaos.models import right_answer
+from chaos.promises import chosen, judged
 from chaos.run import Outcome
 from chaos.table import table
 
@@ -36,10 +37,7 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=4, help="that ask at once (4)")
     parser.add_argument("--faults", default="", help="only these, with commas between them")
     given = parser.parse_args()
-    names = given.faults.split(",") if given.faults else list(FAULTS)
-    unknown = set(names) - set(FAULTS)
-    if unknown:
-        parser.error(f"no such fault: {', '.join(sorted(unknown))}; there are: {', '.join(FAULTS)}")
+    names = chosen(parser, given.faults, FAULTS)
     if not os.environ.get("RUNS_APART"):
         parser.error(
             "it takes a network namespace of its own: run scripts/fleet-chaos as root, or allow them"
@@ -48,22 +46,7 @@ def main() -> int:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     outcome = _run(given.seed, given.seconds, names, given.clients)
     print(table(outcome))
-    problems = broken_promises(outcome)
-    for problem in problems:
-        print(f"BROKEN: {problem}")
-    return 1 if problems else 0
-
-
-def broken_promises(outcome: Outcome) -> list[str]:
-    """Say what must not be: answers wrong or lost, errors that say nothing, errors where none may be, leaks."""
-    problems = [f"leak: {leak}" for leak in outcome.leaks]
-    for name, one in outcome.ledger.accounts.items():
-        counts = {"wrong": one.wrong, "lost": one.lost, "unclear": one.unclear}
-        problems += [f"{name}: {count} {what}" for what, count in counts.items() if count]
-        allowed = FAULTS[name].costs * one.injected if name in FAULTS else 0
-        if one.failed > allowed and (name not in FAULTS or FAULTS[name].free):
-            problems.append(f"{name}: {one.failed} requests failed, {allowed or 'none'} may")
-    return problems
+    return judged(outcome, FAULTS)
 
 
 def _run(seed: int, seconds: float, names: Sequence[str], clients: int) -> Outcome:

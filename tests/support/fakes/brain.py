@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -311,3 +311,22 @@ class Brain:
             self.loop.close()
             asyncio.set_event_loop(None)
             self._patch.undo()
+
+
+@contextlib.contextmanager
+def one_after_the_other(
+    folder: Path, *, settles_s: float = 2.0, **usual: Any
+) -> Iterator[Callable[..., Brain]]:
+    """Starts daemons in one folder: each ends the one before, and has so long to settle."""
+    running: list[Brain] = []
+
+    def start(**options: Any) -> Brain:
+        if running:
+            running.pop().close()
+        running.append(Brain(folder, **{**usual, **options}))
+        running[0].advance(settles_s)
+        return running[0]
+
+    yield start
+    for brain in running:
+        brain.close()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.fakes.brain import Brain
+from support.fakes.brain import Brain, one_after_the_other
 from support.fakes.triton.fake_server import FakeServer, Obstacle
 from support.models import repositories
 
@@ -21,21 +20,11 @@ _VERTEX = {"allow-vertex-ai": "true", "vertex-ai-default-model": "m"}
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Starts one daemon after the other in the same folder; the first keeps the models `m` and `n`."""
-    running: list[Brain] = []
-
-    def start(**options: Any) -> Brain:
-        if running:
-            running.pop().close()
-        running.append(Brain(tmp_path, **options))
-        running[0].advance(2.0)
-        return running[0]
-
-    first = start()
-    for name in ("m", "n"):
-        first.served(first.client.register(name))
-    yield start
-    for brain in running:
-        brain.close()
+    with one_after_the_other(tmp_path) as start:
+        first = start()
+        for name in ("m", "n"):
+            first.served(first.client.register(name))
+        yield start
 
 
 def readiness(brain: Brain) -> Readiness:

@@ -15,6 +15,7 @@ from support.running import eventually
 from pytriton.ipc.lanes import tensors
 from pytriton.ipc.lanes.lane import Lane
 from pytriton.ipc.lanes.lane_messages import (
+    Batch,
     BatchBegun,
     BatchDone,
     BatchPart,
@@ -34,15 +35,21 @@ def response(worker: Lane, nbytes: int) -> ResponseRef:
     return ResponseRef([tensors.write(worker, "y", "UINT8", array, array.dtype)])
 
 
+def begun(proxy: Proxy) -> tuple[Lane, Batch]:
+    """Return a worker that has begun with the proxy's batch."""
+    proxy.begin()
+    worker = proxy.worker()
+    worker.set_patience(20)
+    batch = batch_of(worker)
+    worker.send(BatchBegun(batch.id))
+    return worker, batch
+
+
 def test_what_has_been_passed_on_is_credited_in_one_message(
     make: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_watch, "TICK_S", 60.0)
-    proxy = make()
-    proxy.begin()
-    worker = proxy.worker()
-    batch = batch_of(worker)
-    worker.send(BatchBegun(batch.id))
+    worker, batch = begun(make())
     for _ in range(17):
         worker.send(BatchPart(batch.id, [ANSWER]))
     assert [worker.receive(), worker.receive()] == [Credit(8), Credit(8)]
@@ -54,12 +61,7 @@ def test_large_parts_are_credited_before_there_are_eight(
     make: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_watch, "TICK_S", 60.0)
-    proxy = make()
-    proxy.begin()
-    worker = proxy.worker()
-    worker.set_patience(20)
-    batch = batch_of(worker)
-    worker.send(BatchBegun(batch.id))
+    worker, batch = begun(make())
     for nbytes, parts in ((3 << 20, 1), (1 << 19, 1), (1 << 18, 2)):
         for _ in range(parts):
             worker.send(BatchPart(batch.id, [response(worker, nbytes)]))
@@ -73,12 +75,7 @@ def test_a_worker_whose_memory_is_full_is_given_back_each_part(
 ) -> None:
     """It waits until all are; as long as it is not full, small ones are given back as ever."""
     monkeypatch.setattr(stream_watch, "TICK_S", 60.0)
-    proxy = make()
-    proxy.begin()
-    worker = proxy.worker()
-    worker.set_patience(20)
-    batch = batch_of(worker)
-    worker.send(BatchBegun(batch.id))
+    worker, batch = begun(make())
     worker.arena.allocate(7 << 20)
     for _ in range(11):
         worker.send(BatchPart(batch.id, [response(worker, 64)]))
@@ -99,12 +96,7 @@ def test_a_worker_that_says_nothing_more_is_given_back_all_its_parts(
     make: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_watch, "TICK_S", 0.01)
-    proxy = make()
-    proxy.begin()
-    worker = proxy.worker()
-    worker.set_patience(20)
-    batch = batch_of(worker)
-    worker.send(BatchBegun(batch.id))
+    worker, batch = begun(make())
     worker.send(BatchPart(batch.id, [ANSWER]))
     assert worker.receive() == Credit(1)
     worker.send(BatchDone(batch.id, []))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.fakes.brain import Brain
+from support.fakes.brain import Brain, one_after_the_other
 from support.fakes.fake_clients import model_spec
 from support.models import repositories
 
@@ -42,16 +41,6 @@ def start(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """Starts one daemon after the other that is given the repository; 10 seconds later it has loaded its models."""
     loading = "pytriton.dispatcher.repositories.model_loading.specification"
     monkeypatch.setattr(loading, _specification)
-    running: list[Brain] = []
-
-    def start(**options: Any) -> Brain:
-        if running:
-            running.pop().close()
-        options.setdefault("model_repository", (str(repository),))
-        running.append(Brain(tmp_path, **options))
-        running[0].advance(10.0)
-        return running[0]
-
-    yield start
-    for brain in running:
-        brain.close()
+    usual = {"model_repository": (str(repository),)}
+    with one_after_the_other(tmp_path, settles_s=10.0, **usual) as start:
+        yield start

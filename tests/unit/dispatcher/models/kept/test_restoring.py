@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.fakes.brain import Brain
+from support.fakes.brain import Brain, one_after_the_other
 from support.fakes.triton.fake_server import Obstacle
 
 from pytriton.ipc import messages
@@ -18,18 +17,8 @@ Start = Callable[..., Brain]
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Starts one daemon after the other in the same folder."""
-    running: list[Brain] = []
-
-    def start(**options: Any) -> Brain:
-        if running:
-            running.pop().close()
-        running.append(Brain(tmp_path, **options))
-        running[0].advance(2.0)
-        return running[0]
-
-    yield start
-    for brain in running:
-        brain.close()
+    with one_after_the_other(tmp_path) as start:
+        yield start
 
 
 def test_what_was_registered_is_served_again(start: Start) -> None:
