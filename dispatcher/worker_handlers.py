@@ -67,7 +67,8 @@ async def worker_readiness(
 ) -> None:
     """Note that the answer of a model's own `is_ready` has changed."""
     registration, worker = daemon.registry.worker(message.worker)
-    await registration.pool.hear_readiness(worker, ready=message.ready, why=message.why)
+    if worker.unwilling != (None if message.ready else message.why):  # else it is told once more
+        await registration.pool.hear_readiness(worker, ready=message.ready, why=message.why)
 
 
 async def worker_ended(

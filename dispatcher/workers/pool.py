@@ -24,7 +24,7 @@ from pytriton.dispatcher.workers.one_worker.worker_factory import StartWorker
 from pytriton.dispatcher.workers.parking import Parking
 from pytriton.dispatcher.workers.served_proxies import ServedProxies
 from pytriton.dispatcher.workers.several_loads import ReportProgress
-from pytriton.dispatcher.workers.sleep import Sleep
+from pytriton.dispatcher.workers.sleep import FURTHER_WAIT_S, Sleep
 from pytriton.dispatcher.workers.supervisor import Adopted, Supervisor
 from pytriton.dispatcher.workers.tally import Tally
 from pytriton.dispatcher.workers.verdicts import Verdicts
@@ -207,13 +207,15 @@ class Pool:
 
     async def _wake_with_room(self, spec: messages.ModelSpec) -> None:
         """Start the workers when there is memory for them; if it never comes, tell those that wait."""
+        wait_s = self._policy.wake_bounds.seconds
         while True:
             try:
-                await self.account.take(spec, self._policy.wake_bounds.seconds, is_wake=True)
+                await self.account.take(spec, wait_s, is_wake=True)
             except RemoteFailure as failure:
                 if self._spare_serves and failure.kind is ErrorKind.UNAVAILABLE:
-                    spec = self._instances.spec
-                    continue  # no request waits: the other instances do
+                    # No request waits, so their bound, which may be 0, does not count: the other instances wait.
+                    spec, wait_s = self._instances.spec, max(wait_s, FURTHER_WAIT_S)
+                    continue
                 if not self._spare_serves:
                     self.sleep.refuse(failure)
             else:
@@ -384,8 +386,6 @@ class Pool:
 
     def _readings(self) -> list[Reading]:
         return [worker.gauge.read() for worker in self._workers.values() if worker.alive]
-
-    # ── workers ──────────────────────────────────────────────────────────────────────────────────
 
     async def _start(self, slot: int) -> Worker:
         return await self._starts.start(self._instances.spec, slot)

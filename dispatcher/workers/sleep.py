@@ -19,6 +19,9 @@ from pytriton.dispatcher.events.events import Events
 from pytriton.dispatcher.workers.tally import Tally
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
+#: Seconds for which further instances of a model that serves already ask for memory at a time.
+FURTHER_WAIT_S = 60.0
+
 
 @dataclass(frozen=True)
 class WakeBounds:

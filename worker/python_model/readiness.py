@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import queue
 import threading
 import time
@@ -30,6 +31,8 @@ EVERY_S = 1.0
 LIMIT_S = 5.0
 #: What a load is given up earlier than the dispatcher would, so that it is told why.
 _MARGIN_S = 1.0
+#: Seconds until a change is told once more: a daemon that becomes another version of itself meanwhile has not heard it.
+AGAIN_S = 10.0
 #: How long the end of a worker waits for a question under way.
 _END_S = 2.0
 
@@ -85,6 +88,7 @@ class Watch:
         self._worker = worker
         self._endpoint = endpoint
         self._is_ready = is_ready
+        self._known, self._again_at = "", math.inf
         self._stopped = threading.Event()
         self._questions: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -113,22 +117,24 @@ class Watch:
             return f"is_ready() raised {told(error)}"
 
     def _watch(self) -> None:
-        known = ""
         while not self._stopped.wait(EVERY_S):
             self._questions.put(True)
             try:
                 why = self._answers.get(timeout=LIMIT_S)
             except queue.Empty:
-                known = self._tell(known, f"is_ready() has not returned for {LIMIT_S:g} s")
+                self._tell(f"is_ready() has not returned for {LIMIT_S:g} s")
                 why = self._answers.get()  # one question at a time
-            known = self._tell(known, why)
+            self._tell(why)
 
-    def _tell(self, known: str, why: str) -> str:
-        if why != known:
-            with ControlClient(self._endpoint) as control:
-                control.send(messages.WorkerReadiness(self._worker, not why, why))
-                control.flush()
-        return why
+    def _tell(self, why: str) -> None:
+        """Tell an answer that differs from the one before. After the first of these, repeat it now and then."""
+        now = time.monotonic()
+        if why == self._known and now < self._again_at:
+            return
+        self._known, self._again_at = why, now + AGAIN_S
+        with ControlClient(self._endpoint) as control:
+            control.send(messages.WorkerReadiness(self._worker, not why, why))
+            control.flush()
 
 
 async def _wait(answer: Any) -> Any:

@@ -185,6 +185,8 @@ def test_an_unwilling_model_gets_no_batches_where_others_can(brain: Brain) -> No
     assert isinstance(attached, messages.Attached)
     assert attached.worker == second.name
     assert first.lanes_withdrawn == 1
+    told(brain, messages.WorkerReadiness(first.name, ready=False, why="no weights"))  # told again
+    assert first.lanes_withdrawn == 1
     told(brain, messages.WorkerReadiness(second.name, ready=False, why="neither"))
     brain.advance(10.0)
     assert brain.state_of("m") == "unready"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from support.fakes.asked_daemons import MIB, Budgeted
 from support.fakes.fake_worker import FakeWorker
 
 from pytriton.dispatcher.elastic.memory import Size
+from pytriton.dispatcher.workers.sleep import WakeBounds
 from pytriton.ipc import messages
 from pytriton.ipc.files.shared_entries import Entry, Holder
 
@@ -80,7 +82,9 @@ def test_a_model_that_crashes_again_and_again_sleeps_for_others(daemon: Budgeted
     daemon.served("a")  # it is asked for again
 
 
-def with_a_spare(daemon: Budgeted, needs: int, **more: Any) -> FakeWorker:
+def with_a_spare(
+    daemon: Budgeted, needs: int, *, bounds: WakeBounds | None = None, **more: Any
+) -> FakeWorker:
     """A model whose spare serves, while another leaves its instances no room; return what is busy."""
     daemon.usual = 200
     daemon.register("m", spares=1, memory=200 * MIB, **more)
@@ -92,6 +96,11 @@ def with_a_spare(daemon: Budgeted, needs: int, **more: Any) -> FakeWorker:
     busy.begin()
     assert daemon.state("m") == "asleep"
     (spare,) = daemon.brain.alive("m")
+    if bounds is not None:
+        registration = daemon.brain.daemon.registry.get("m")
+        assert registration is not None
+        pool = registration.pool
+        pool._policy = dataclasses.replace(pool._policy, wake_bounds=bounds)
     daemon.wait(daemon.batch("m"), 1.0)
     spare.begin()
     daemon.brain.advance(1.0)
@@ -124,6 +133,14 @@ def test_a_model_whose_spare_serves_does_not_sleep_for_want_of_room(daemon: Budg
     busy = with_a_spare(daemon, 500, instances=3)
     daemon.brain.advance(70.0)
     assert daemon.state("m") == "ready"
+    busy.answer()
+    daemon.brain.advance(10.0)
+    assert len(daemon.brain.alive("m")) == 4
+
+
+def test_nor_does_it_keep_the_daemon_busy_where_requests_may_not_wait(daemon: Budgeted) -> None:
+    busy = with_a_spare(daemon, 500, bounds=WakeBounds(seconds=0.0), instances=3)
+    daemon.brain.advance(70.0)
     busy.answer()
     daemon.brain.advance(10.0)
     assert len(daemon.brain.alive("m")) == 4

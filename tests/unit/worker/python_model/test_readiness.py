@@ -55,3 +55,23 @@ def test_a_system_exit_is_an_answer_and_it_is_asked_on(monkeypatch: pytest.Monke
     finally:
         watch.stop()
         dispatcher.close()
+
+
+def test_a_change_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon that was becoming another version of itself may not have heard it."""
+    monkeypatch.setattr(readiness, "EVERY_S", 0.01)
+    monkeypatch.setattr(readiness, "AGAIN_S", 0.02)
+    answers = iter([True, True, False])
+    dispatcher = FakeDispatcher()
+    watch = Watch("w1", dispatcher.rundir.control_endpoint, lambda: next(answers, True))
+
+    def told() -> list[bool]:
+        return [one.ready for one in dispatcher.heard if isinstance(one, messages.WorkerReadiness)]
+
+    try:
+        eventually(lambda: len(told()) >= 4, lambda: str(told()))
+        assert told()[:1] == [False]  # nothing before the first change
+        assert set(told()[1:]) == {True}
+    finally:
+        watch.stop()
+        dispatcher.close()
