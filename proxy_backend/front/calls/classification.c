@@ -168,7 +168,7 @@ bool classification_make(AnswerParts *given, uint32_t index, AnswerOutput *outpu
     size_t classes = output->asked->classes < count ? output->asked->classes : count;
     Text text = {0};
     bool made = true;
-    for (size_t item = 0; made && item < items; item++) {
+    for (size_t item = 0; made && classes && item < items; item++) { /* a shape alone costs nothing */
         Values values = {
             (const char *)output->bytes + item * count * datatype_size(output->datatype), output->datatype};
         made = put_item(given, index, values, count, classes, &text, problem);

@@ -229,6 +229,17 @@ def test_classification(
     assert f"  output OUTIN BYTES [{dims}] {len(bytes_)} {bytes_.hex()}" in said.splitlines(), said
 
 
+def test_classes_of_very_many_items_that_are_empty(
+    calls: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has no values costs neither time nor memory, however many rows it says it has."""
+    monkeypatch.setenv("ASAN_OPTIONS", "hard_rss_limit_mb=1000")
+    said = calls(
+        "model=echo", "input=IN:FP32:1000000000000,0", "output=OUTIN", "classes=1", "start", "wait"
+    )
+    assert "  output OUTIN BYTES [1000000000000,0] 0 " in said.splitlines()
+
+
 def test_classes_of_what_has_no_order(calls: Run) -> None:
     said = calls(
         "model=echo", "input=IN:BOOL:1,1", "data=01", "output=OUTIN", "classes=1", "start", "wait"
