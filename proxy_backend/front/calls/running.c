@@ -94,6 +94,8 @@ bool call_start(Call *call, CallAnswered answered, Problem *problem)
         tell_cancelled(parts);
         pthread_mutex_unlock(&parts->lock);
     } else {
+        if (parts->trace)
+            trace_refused(parts->trace);
         running_part_done(parts);
         running_part_done(parts);
     }

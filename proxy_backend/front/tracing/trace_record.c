@@ -249,8 +249,18 @@ static void tensor(TRITONSERVER_InferenceTrace *trace, int what, const char *nam
 /* The core's. */
 static void released(TRITONSERVER_InferenceTrace *trace, void *userp)
 {
+    TraceRecord *record = userp;
+    TRITONSERVER_InferenceTrace *root = trace;
+    __atomic_compare_exchange_n(&record->core, &root, NULL, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
     api_ignore(triton.InferenceTraceDelete(trace), "deleting a trace");
-    unref(userp);
+    unref(record);
+}
+
+void trace_refused(TraceRecord *record)
+{
+    TRITONSERVER_InferenceTrace *trace = __atomic_load_n(&record->core, __ATOMIC_ACQUIRE);
+    if (trace)
+        released(trace, record);
 }
 
 void trace_event(TraceRecord *record, const char *name, uint64_t at_ns)
@@ -300,6 +310,7 @@ TraceRecord *record_new(
         return NULL;
     }
     api_ignore(triton.InferenceTraceId(*trace, &record->root_id), "reading a trace");
+    record->core = *trace;
     return record;
 }
 

@@ -28,6 +28,7 @@ struct TraceRecord {
     unsigned refs; /* one of whoever began it, one of each trace of the core's */
     bool opentelemetry;
     int64_t frequency;
+    TRITONSERVER_InferenceTrace *core; /* the core's, of the request itself; NULL: the core has given it back */
     pthread_mutex_t lock; /* guards the rest */
     Text entries; /* mode triton: what the file gets */
     uint64_t root_id;

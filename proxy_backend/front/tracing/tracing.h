@@ -33,6 +33,8 @@ typedef struct {
 /* Something has happened, such as "INFER_RESPONSE_COMPLETE", now or then. */
 void trace_event(TraceRecord *record, const char *name, uint64_t at_ns);
 void trace_end(TraceRecord *record);
+/* The core has not taken the request: so it has not taken the trace either, unless it has given that back by now. */
+void trace_refused(TraceRecord *record);
 
 /* ── settings ───────────────────────────────────────────────────────────────────────────────────── */
 

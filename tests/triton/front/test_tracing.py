@@ -12,7 +12,7 @@ import pytest
 from support.front.asking import answer
 from support.front.both import Front, both_fronts
 from support.front.grpc_requests import request
-from support.front.requests import Ask, inputs
+from support.front.requests import Ask, inputs, tensor
 from support.running import eventually
 from support.telemetry.collector import Collector, Span, collector
 from tritonclient.grpc import service_pb2_grpc
@@ -78,6 +78,23 @@ def test_a_client_traces_its_request(
         assert spans["one"].attributes["triton.model_name"] == "one"
         assert {span.service for span in spans.values()} == {"tests"}
         assert spans["InferRequest"].start_ns <= spans["one"].start_ns <= spans["compute"].start_ns
+
+
+def test_a_request_that_is_refused_is_told_of(
+    fronts: tuple[Front, Front], collected: Collector
+) -> None:
+    """The core does not give back a trace that it never took."""
+    _, native = fronts
+    trace = f"{1:032x}"
+    body = json.dumps(inputs(tensor(name="OTHER"))).encode()
+    headers = {"traceparent": f"00-{trace}-{CLIENTS_SPAN}-01"}
+    said = answer(native, Ask("", "/v2/models/one/infer", body, headers))
+    assert said.status == 400, said
+    eventually(
+        lambda: sorted(collected.of_trace(trace)) == ["InferRequest"],
+        lambda: f"spans: {collected.of_trace(trace)}",
+        30,
+    )
 
 
 def three_spans(collected: Collector, trace: str) -> dict[str, Span]:

@@ -21,6 +21,7 @@ typedef struct {
     bool refused;
 } World;
 
+static const TraceSteps steps = {"HTTP_RECV_START", "HTTP_RECV_END", "HTTP_SEND_START", "HTTP_SEND_END"};
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t ended = PTHREAD_COND_INITIALIZER;
 static unsigned waited_for;
@@ -291,6 +292,7 @@ int main(int count, char **arguments)
     }
     world.settings = calls_settings(world.server, world.memory);
     world.settings.tracing = world.tracing;
+    world.settings.steps = &steps;
     world.settings.output_bytes = VALUE;
     world.settings.inputs = 8;
     world.calls = calls_new(&world.settings, 16, &problem);

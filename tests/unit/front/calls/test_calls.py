@@ -120,6 +120,16 @@ def test_a_request_without_an_id_has_that_of_its_headers(
     assert f" id={'mine' if shown == 'mine' else ''} " in answered
 
 
+@pytest.mark.parametrize("model", ["echo", "refused", "unfit"])
+def test_the_trace_of_each_request_is_given_back(calls: Run, tmp_path: Path, model: str) -> None:
+    """Also of one that the core does not take, whose trace it may have taken or not: the program loses no memory."""
+    path = tmp_path / "traces.json"
+    said = calls(f"--trace-config=triton,file={path}", "--trace-config=level=TIMESTAMPS", "--trace-config=rate=1",
+                 f"model={model}", *ONE)  # fmt: skip
+    assert said.endswith(ENDED)
+    assert path.read_text().count("HTTP_RECV_START") == 1
+
+
 SIZES = "[request id: <id_unknown>] input byte size mismatch for input 'IN' for model 'echo'. "
 BYTES = "[request id: <id_unknown>] "
 

@@ -60,5 +60,8 @@ void TRITONSERVER_ErrorDelete(TRITONSERVER_Error *error);
 /* End the program if a request has been deleted. */
 void core_check(const TRITONSERVER_InferenceRequest *request, const char *doing);
 
+/* Give a trace back, if there is one. */
+void core_end_trace(TRITONSERVER_InferenceTrace *trace);
+
 /* Return the answer of the request's model. */
 TRITONSERVER_InferenceResponse *core_respond(const TRITONSERVER_InferenceRequest *request);
