@@ -43,17 +43,29 @@ static bool open_file(TraceFile *file, int64_t frequency)
     return file->fd >= 0;
 }
 
+/* What the disk took of an entry, for which it has no room, is taken away: the array ends where it did. */
+static void undo(const TraceFile *file, bool first, off_t end)
+{
+    if (end >= 0 && ftruncate(file->fd, end) == 0 && !first && pwrite(file->fd, "]", 1, end - 1) != 1)
+        log_error("%s is no array any more: %s", file->path, strerror(errno));
+}
+
 void trace_file_put(TraceFile *file, Slice entries, int64_t frequency)
 {
     if (entries.size == 0 || !open_file(file, frequency))
         return;
-    bool first = file->in_file++ == 0;
+    bool first = file->in_file == 0;
     /* The bracket that ends the array is written over. */
     off_t end = lseek(file->fd, 0, SEEK_END);
     if (!first && end > 0)
         lseek(file->fd, end - 1, SEEK_SET);
     struct iovec parts[] = {{(void *)(uintptr_t)(first ? "[" : ","), 1},
         {(void *)(uintptr_t)entries.start, entries.size}, {(void *)(uintptr_t)"]", 1}};
-    if (writev(file->fd, parts, sizeof parts / sizeof *parts) < 0)
-        fail(file);
+    errno = ENOSPC; /* of a write that was cut short */
+    if (writev(file->fd, parts, sizeof parts / sizeof *parts) == (ssize_t)entries.size + 2) {
+        file->in_file++;
+        return;
+    }
+    fail(file);
+    undo(file, first, end);
 }
