@@ -56,10 +56,11 @@ static void *work(void *argument)
     return NULL;
 }
 
-/* With the lock held. False: there is no thread at all. */
+/* With the lock held: one for each job that waits, if there may be so many. A thread that has just been made, or is between two
+ * jobs, takes one of them only. False: there is no thread at all. */
 static bool have_thread(Jobs *jobs)
 {
-    if (jobs->threads > jobs->running || jobs->threads == jobs->most_threads)
+    if (jobs->threads - jobs->running >= jobs->waiting || jobs->threads == jobs->most_threads)
         return true;
     pthread_t thread;
     pthread_attr_t attributes;
