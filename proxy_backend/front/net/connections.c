@@ -11,6 +11,7 @@ struct Connections {
     Connection *first;
     bool draining;
     Task drain, abort;
+    atomic_bool told_drain, told_abort; /* the task is with the loop, which must not be given it twice */
 };
 
 static _Atomic uint64_t count, accepted;
@@ -20,6 +21,7 @@ static pthread_cond_t none = PTHREAD_COND_INITIALIZER;
 static void drain_all(Task *task)
 {
     Connections *all = (Connections *)((char *)task - offsetof(Connections, drain));
+    atomic_store(&all->told_drain, false);
     all->draining = true;
     for (Connection *connection = all->first; connection; connection = connection->next) {
         if (connection->phase == PHASE_OPEN && !connection_is_over(connection))
@@ -30,6 +32,7 @@ static void drain_all(Task *task)
 static void abort_all(Task *task)
 {
     Connections *all = (Connections *)((char *)task - offsetof(Connections, abort));
+    atomic_store(&all->told_abort, false);
     for (Connection *connection = all->first; connection; connection = connection->next)
         connection_abort(connection);
 }
@@ -57,14 +60,14 @@ Connections *connections_in(Loop *loop)
 void connections_drain(Loop *loop)
 {
     Connections *all = loop_kept(loop, LOOP_CONNECTIONS);
-    if (all)
+    if (all && !atomic_exchange(&all->told_drain, true))
         loop_post(loop, &all->drain);
 }
 
 void connections_abort(Loop *loop)
 {
     Connections *all = loop_kept(loop, LOOP_CONNECTIONS);
-    if (all)
+    if (all && !atomic_exchange(&all->told_abort, true))
         loop_post(loop, &all->abort);
 }
 
