@@ -245,8 +245,10 @@ static void freed(Connection *connection)
 static Slice refusal(Refusal reason)
 {
     (void)reason;
-    return SLICE("HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: 44\r\n"
-                 "Connection: close\r\n\r\n{\"error\":\"there are too many connections\"}");
+#define TOO_MANY "{\"error\":\"there are too many connections\"}"
+    _Static_assert(sizeof TOO_MANY - 1 == 42, "the length that its head says");
+    return SLICE("HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: 42\r\n"
+                 "Connection: close\r\n\r\n" TOO_MANY);
 }
 
 const Protocol http_protocol = {

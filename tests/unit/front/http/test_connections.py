@@ -9,6 +9,7 @@ import signal
 import socket
 import struct
 import zlib
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -245,6 +246,18 @@ def test_the_end_says_goodbye(made: Built) -> None:
         idle.close()
         asking.close()
         assert front.process.wait(60) == 0
+
+
+def test_a_client_too_many_is_told_so(made: Built) -> None:
+    """All of what it is told: as many bytes as the head says, and then the end."""
+    with running(made, {"connections": 1}) as front, closing(RawClient(front)) as first:
+        first.send(head("GET /v2/health/live"))
+        assert first.answer()[0] == 200
+        with front.connect() as second:
+            said = b"".join(iter(lambda: second.recv(1000), b""))
+    lines, _, body = said.partition(b"\r\n\r\n")
+    assert f"Content-Length: {len(body)}".encode() in lines.split(b"\r\n")
+    assert json.loads(body) == {"error": "there are too many connections"}
 
 
 def test_headers_that_are_handed_on_are_text(made: Built) -> None:
