@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import psutil
+import structlog
 
 from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.workers.one_worker.worker_process import WorkerProcess
 from pytriton.ipc import messages
+
+_log = structlog.get_logger(__name__)
 
 #: Seconds between two looks at a model with such limits: the kernel sends no event for them.
 _LOOK_S = 0.5
@@ -22,8 +25,18 @@ async def guard(worker: WorkerProcess, limits: messages.Limits, events: Events =
     """
     if limits.memory_hard is None and limits.processes is None:
         return
+    told = None
     while worker.alive:
-        why = _passed(worker.pid, limits)
+        why = None
+        try:
+            why = _passed(worker.pid, limits)
+        except (
+            psutil.Error,
+            OSError,
+        ) as error:  # say, no descriptor is left; a later look may find one
+            if told != str(error):
+                told = str(error)
+                _log.warning("cannot look at what a worker uses", worker=worker.name, error=told)
         if why is not None and worker.condemned is None and worker.alive:
             events.tell(kinds.LIMIT, worker=worker.name, reason=why, numbers={"pid": worker.pid})
             worker.end_now(why)

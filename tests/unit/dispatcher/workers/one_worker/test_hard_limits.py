@@ -94,3 +94,21 @@ def test_within_its_limits_it_runs_until_it_ends(family: int) -> None:
         return worker.why
 
     assert asyncio.run(main()) is None
+
+
+@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), psutil.AccessDenied(1)])
+def test_a_look_that_fails_is_not_the_last(
+    family: int, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Else what takes all descriptors of the daemon's takes its limits along."""
+    real, failures = psutil.Process.children, [error]
+
+    def children(process: psutil.Process, recursive: bool = False) -> list[psutil.Process]:
+        if failures:
+            raise failures.pop()
+        return real(process, recursive)
+
+    monkeypatch.setattr(psutil.Process, "children", children)
+    why = asyncio.run(_guarded(family, Limits(processes=1)))
+    assert why == "it had started 2 processes, and may have 1 (limits)"
+    assert not failures
