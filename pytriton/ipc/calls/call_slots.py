@@ -46,7 +46,7 @@ class Slots:
 
         Raises:
             LaneClosed: the peer is gone.
-            ArenaError: as many are in use as there may be.
+            ArenaError: as many are in use as there may be, or no descriptors are left.
         """
         with self._lock:
             if self._free:
@@ -58,10 +58,21 @@ class Slots:
                     f"{MOST_MEMORIES} calls are under way on one connection, and no more can be"
                 )
             self._made += 1
-        arena = Arena("pytriton-call")
+        try:
+            return self._new()
+        except BaseException:
+            with self._lock:
+                self._made -= 1
+            raise
+
+    def _new(self) -> Slot:
+        try:
+            arena = Arena("pytriton-call")
+        except OSError as error:
+            raise ArenaError(f"cannot get shared memory: {error}") from error
         try:
             return Slot(self._connection.announce(arena.open_readonly()), arena)
-        except LaneClosed:
+        except BaseException:
             arena.close()
             raise
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -118,6 +119,31 @@ def test_what_many_calls_needed_is_given_back_after_a_while(
     ends[0].send(Retiring())
     assert ends[1].receive() == Retiring()
     assert len(ends[1]._memories) == 4
+    slots.close()
+
+
+@pytest.mark.parametrize("missing", ["memfd_create", "open"])
+def test_a_slot_that_cannot_be_made_is_not_counted(
+    ends: tuple[CallConnection, CallConnection], monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    """Else a worker that was out of descriptors for a while could make no calls any more."""
+
+    def none_left(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    slots = Slots(ends[0])
+    monkeypatch.setattr(call_slots, "MOST_MEMORIES", 2)
+    with leaves_open(), monkeypatch.context() as patch:
+        patch.setattr(os, missing, none_left)
+        for _ in range(2):
+            with pytest.raises(ArenaError, match="Too many open files"):
+                slots.take()
+    with leaves_open(2):
+        taken = [slots.take() for _ in range(2)]
+    with pytest.raises(ArenaError, match="2 calls are under way"):
+        slots.take()
+    for slot in taken:
+        slots.give_back(slot)
     slots.close()
 
 
