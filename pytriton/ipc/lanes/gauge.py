@@ -185,11 +185,17 @@ class Gauge:
     def create_file(cls, path: Path) -> Gauge:
         """Return a new gauge that a process which is no child of this one opens by its path.
 
-        Its bytes are written, so that a full disk shows here. Remove it when the other has opened it.
+        Its bytes are reserved, so that a full disk shows here. Remove it when the other has opened it.
         """
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        os.write(fd, bytes(_BYTES))
-        gauge = cls(fd)
+        try:
+            os.posix_fallocate(fd, 0, _BYTES)
+            gauge = cls(os.dup(fd))
+        except BaseException:
+            os.unlink(path)
+            raise
+        finally:
+            os.close(fd)
         gauge.records.want(request_records.NEVER, 0)
         return gauge
 

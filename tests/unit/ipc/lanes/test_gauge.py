@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
+import resource
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -293,3 +296,16 @@ def test_one_that_cannot_be_made_leaves_no_descriptor(
     with pytest.raises(OSError, match="Too many"):
         Gauge.create()
     assert os.listdir("/proc/self/fd") == open_before
+
+
+def test_one_for_which_there_is_no_room_leaves_nothing(tmp_path: Path) -> None:
+    """A disk that is nearly full takes the first bytes."""
+    before, limits = os.listdir("/proc/self/fd"), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (mmap.PAGESIZE, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            Gauge.create_file(tmp_path / "w1.gauge")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
+    assert os.listdir("/proc/self/fd") == before
