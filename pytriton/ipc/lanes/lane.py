@@ -305,7 +305,9 @@ class Lane:
             behind.register(self._socket, select.POLLIN)
             if not behind.poll(_ANNOUNCED_S * 1000):
                 raise LaneError("nothing came behind an announcement")
-        data, ancillary, flags, _ = self._socket.recvmsg(1, _ANCILLARY, how)
+        data, ancillary, flags, _ = self._socket.recvmsg(
+            1, _ANCILLARY, how | socket.MSG_CMSG_CLOEXEC
+        )
         fds = array.array("i")
         for level, kind, rights in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -325,7 +327,6 @@ class Lane:
         if len(self._memories) == MOST_MEMORIES:
             _close_all(fds)
             raise LaneError(f"more than {MOST_MEMORIES} memories were announced")
-        os.set_inheritable(fds[0], False)
         try:
             self._memories[number] = MappedMemory(fds[0], writer_trusted=self._peer_trusted)
         except ArenaError as error:

@@ -25,6 +25,8 @@ from support.fakes.raw_lanes import (
 )
 from support.models.descriptors import leaves_open
 
+from pytriton.ipc.lanes import lane as lane_module
+from pytriton.ipc.lanes.arena import MappedMemory
 from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
 from pytriton.ipc.lanes.lane_messages import (
     ARENA,
@@ -138,6 +140,30 @@ def test_received_descriptors_do_not_reach_children(
     os.close(fd)
     new = {int(fd) for fd in set(os.listdir("/proc/self/fd")) - before}
     assert not any(os.get_inheritable(fd) for fd in new if os.path.exists(f"/proc/self/fd/{fd}"))
+
+
+def test_a_received_descriptor_is_no_childs_from_the_beginning(
+    end_and_socket: tuple[Lane, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread of the model may start a process right behind the receipt."""
+    lane, peer = end_and_socket
+    inheritable: list[bool] = []
+
+    def seen(fd: int, *, writer_trusted: bool) -> MappedMemory:
+        inheritable.append(os.get_inheritable(fd))
+        return MappedMemory(fd, writer_trusted=writer_trusted)
+
+    def not_told_later(fd: int, inheritable: bool) -> None:
+        pass
+
+    monkeypatch.setattr(lane_module, "MappedMemory", seen)
+    monkeypatch.setattr(os, "set_inheritable", not_told_later)
+    fd = sealed_memory(b"data")
+    announce_raw(peer, 1, [fd])
+    send_raw(peer, BATCH_BYTES)
+    lane.receive()
+    os.close(fd)
+    assert inheritable == [False]
 
 
 def test_descriptor_to_announce_is_closed_even_if_the_peer_is_gone(
