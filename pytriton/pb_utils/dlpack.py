@@ -1,8 +1,8 @@
-"""Arrays by DLPack, bfloat16 among them, which numpy can neither give nor take.
+"""Arrays by DLPack, bfloat16 and bool among them: numpy knows the first not at all, the second from 1.25 on.
 
 DLPack 0.8, `dlpack.h`: a capsule named "dltensor" points to a DLManagedTensor, which begins with the
 DLTensor: data at byte 0, type code at byte 20. A bfloat16 tensor is handed over, or taken, as one of
-16-bit words whose type code is changed in the capsule.
+16-bit words whose type code is changed in the capsule; one of bools likewise, as bytes.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ _DLTENSOR = b"dltensor"
 _TYPE_CODE_OFFSET = 20
 _UINT_CODE = 1
 _BFLOAT_CODE = 4
+_BOOL_CODE = 6
 
 _get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _get_pointer.restype = ctypes.c_void_p
@@ -46,9 +47,13 @@ def export(array: Array, *, bfloat: bool) -> Any:
     """Return a capsule of an array's data; with `bfloat`, of 16-bit words as bfloat16."""
     if not array.flags.writeable:  # DLPack cannot say so, and numpy refuses
         array = array.copy()
-    capsule = array.__dlpack__()  # type: ignore[attr-defined, unused-ignore]
+    is_bool = array.dtype == np.bool_
+    words = array.view(np.uint8) if is_bool else array
+    capsule = words.__dlpack__()  # type: ignore[attr-defined, unused-ignore]
     if bfloat:
         _type_code(capsule).value = _BFLOAT_CODE
+    elif is_bool:
+        _type_code(capsule).value = _BOOL_CODE
     return capsule
 
 
@@ -61,15 +66,15 @@ def take(source: Any) -> tuple[Array, bool]:
     try:
         capsule = _capsule_of(source)
         code = _type_code(capsule)
-        is_bfloat = code.value == _BFLOAT_CODE
-        if is_bfloat:
+        is_bfloat, is_bool = code.value == _BFLOAT_CODE, code.value == _BOOL_CODE
+        if is_bfloat or is_bool:
             code.value = _UINT_CODE
         array: Array = np.from_dlpack(_Capsule(capsule))  # type: ignore[arg-type, unused-ignore]
     except (TypeError, ValueError, RuntimeError, BufferError, AttributeError) as error:
         raise TritonModelException(
             f"{type(source).__name__} cannot be taken by DLPack: {error}"
         ) from error
-    return array, is_bfloat
+    return (array.view(np.bool_) if is_bool else array), is_bfloat
 
 
 def _type_code(capsule: Any) -> ctypes.c_uint8:

@@ -156,6 +156,7 @@ def test_ipc_and_proxy_work_beside_an_empty_package_file(tmp_path: Path) -> None
 
 def test_import_linter_finds_no_way_round() -> None:
     """Chains over several modules, which the tests above do not follow."""
+    pytest.importorskip("importlinter", reason="pip install import-linter")
     command = Path(sys.executable).with_name("lint-imports")
     done = subprocess.run(
         [str(command), "--no-cache"], cwd=ROOT, check=False, capture_output=True, text=True

@@ -12,6 +12,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from pytriton.pb_utils import dlpack
+
 _NAME = "triton_python_backend_utils"
 
 
@@ -76,6 +78,8 @@ class Tensor:
     def __dlpack__(self, **options: Any) -> Any:
         if self._is_text:
             raise RuntimeError("DLPack does not support String tensors")
+        if self.held.dtype == np.bool_:  # numpy gives bools from 1.25 on
+            return dlpack.export(self.held, bfloat=False)
         return self.held.__dlpack__()
 
     def __dlpack_device__(self) -> tuple[int, int]:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,15 @@ class Scene:
         self._answer = answer
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with suppress(asyncio.IncompleteReadError):  # a connection over which nothing was asked
+                await self._take(reader)
+                writer.write(self._answer)
+                await writer.drain()
+        finally:
+            writer.close()
+
+    async def _take(self, reader: asyncio.StreamReader) -> None:
         request = await reader.readuntil(b"\r\n\r\n")
         self.asked.append(request.decode().partition(" HTTP")[0])
         length = re.search(rb"Content-Length: ([0-9]+)\r\n", request)
@@ -40,9 +50,6 @@ class Scene:
         self.was_asked.set()
         if self._answer == _SILENT:
             await reader.read()
-        writer.write(self._answer)
-        await writer.drain()
-        writer.close()
 
 
 def _http(status: int, body: bytes) -> bytes:
