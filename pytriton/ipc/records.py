@@ -19,6 +19,8 @@ MARK = b"\x1epytriton "
 LONGEST_LINE = 1 << 16
 #: Of the message, which is in the traceback, too; of names; and how many of these.
 _MOST_MESSAGE, _MOST_NAME, _MOST_NAMES = 2000, 200, 64
+#: Of names together, as they are sent: clients choose them, and control characters take six times their room.
+_MOST_NAMES_BYTES = 1 << 14
 #: Of the event, which is one line.
 _MOST_EVENT = 500
 _CUT = "\n[… cut here, all of it follows in lines of its own …]\n"
@@ -47,19 +49,32 @@ def record_of(
     first, _, _ = told.partition("\n")
     return ErrorRecord(
         sendable(f"{what}: {first}"[:_MOST_EVENT]),
-        sendable(kind),
+        sendable(kind[:_MOST_NAME]),
         told[len(f"{kind}: ") :][:_MOST_MESSAGE],
         sendable(traceback).rstrip("\n"),
-        [sendable(one[:_MOST_NAME]) for one in request_ids[:_MOST_NAMES]],
-        [sendable(one[:_MOST_NAME]) for one in trace_ids[:_MOST_NAMES]],
+        _first(request_ids),
+        _first(trace_ids),
     )
+
+
+def _first(names: Sequence[str]) -> list[str]:
+    """Return so many names as a line has room for."""
+    kept: list[str] = []
+    room = _MOST_NAMES_BYTES
+    for one in names[:_MOST_NAMES]:
+        name = sendable(one[:_MOST_NAME])
+        room -= len(msgspec.json.encode(name))
+        if room < 0:
+            break
+        kept.append(name)
+    return kept
 
 
 def encoded(record: ErrorRecord) -> tuple[bytes, bool]:
     """Return the line, without its end, and whether the traceback had to be cut for it."""
     kept = len(record.exception)
     line = MARK + msgspec.json.encode(record)
-    while len(line) >= LONGEST_LINE:
+    while kept and len(line) >= LONGEST_LINE:
         kept //= 2
         text = record.exception[: kept // 2] + _CUT + record.exception[-kept // 2 :]
         line = MARK + msgspec.json.encode(msgspec.structs.replace(record, exception=text))

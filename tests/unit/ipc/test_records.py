@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from typing import NoReturn
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,6 +60,21 @@ def test_what_is_too_long_for_a_line_is_cut_in_its_middle() -> None:
     assert cut.exception.startswith("Traceback")
     assert cut.exception.endswith("✗ last")
     assert "cut here" in cut.exception
+
+
+@pytest.mark.parametrize("letter", ["\1", "\ud800", "✗", "\U0001f600"])
+def test_a_line_is_long_enough_whatever_clients_call_their_requests(letter: str) -> None:
+    """What lies in a batch has names that its clients have chosen, and its error's text may be theirs, too."""
+    kind: type[Exception] = type("E" * 10_000, (Exception,), {})
+    error = kind(letter * LONGEST_LINE)
+    names = [f"{number}{letter * 300}" for number in range(100)]
+    line, was_cut = encoded(record_of(error, letter * LONGEST_LINE, "it failed", names, names))
+    assert was_cut
+    assert len(line) < LONGEST_LINE
+    record = decoded(line)
+    assert record is not None
+    assert record.request_ids[0].startswith("0")
+    assert record.request_ids == record.trace_ids
 
 
 @given(st.binary())
