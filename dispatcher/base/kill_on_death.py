@@ -46,6 +46,7 @@ class KillOnDeath:
         process = subprocess.Popen(
             ["/bin/sh", "-c", _SCRIPT, "pytriton-kill-on-death", str(regions)],
             stdin=subprocess.PIPE,
+            bufsize=0,  # what could not be told is not told again at the end
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # whoever kills our group shall not kill it
@@ -61,7 +62,7 @@ class KillOnDeath:
     def adopt(cls, pid: int, pipe: int) -> KillOnDeath:
         """Return the one whose helper was started by a former version of this process."""
         one = cls.__new__(cls)
-        one.pid, one._input = pid, os.fdopen(pipe, "wb")
+        one.pid, one._input = pid, os.fdopen(pipe, "wb", buffering=0)
         return one
 
     @property
@@ -86,7 +87,6 @@ class KillOnDeath:
     def _tell(self, line: str) -> None:
         try:
             self._input.write(line.encode())
-            self._input.flush()
         except BrokenPipeError:
             _log.error(
                 "somebody has killed pytriton-kill-on-death: if this process is killed, others may stay"

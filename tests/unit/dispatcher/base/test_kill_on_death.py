@@ -44,3 +44,17 @@ def test_what_was_started_is_ended(tmp_path: Path, number: int | None) -> None:
         os.killpg(given_back.pid, signal.SIGKILL)
         given_back.wait()
         ended.wait()
+
+
+@pytest.mark.parametrize("adopted", [False, True])
+def test_one_that_somebody_has_killed_does_not_hinder_the_end(
+    tmp_path: Path, adopted: bool
+) -> None:
+    first = KillOnDeath(tmp_path / "mine-")
+    kill_on_death = KillOnDeath.adopt(first.pid, os.dup(first.pipe)) if adopted else first
+    os.kill(first.pid, signal.SIGKILL)
+    eventually(lambda: psutil.Process(first.pid).status() == psutil.STATUS_ZOMBIE, "it has ended")
+    kill_on_death.add(1 << 22)
+    kill_on_death.close()
+    first.close()
+    assert not psutil.pid_exists(first.pid)
