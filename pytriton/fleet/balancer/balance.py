@@ -11,6 +11,7 @@ from pytriton.exceptions import PyTritonBadParameterError, PyTritonError
 from pytriton.fleet.balancer.configuration import KEEP_ALIVE_S, Files, Settings, check_node, render
 from pytriton.fleet.balancer.haproxy import HAProxy
 from pytriton.fleet.balancer.layout import Node, seen
+from pytriton.fleet.balancer.resolving import Names
 from pytriton.fleet.served import NodeStatus
 
 #: For a request that was on its way in the last moment of its connection.
@@ -27,6 +28,7 @@ class Balancer:
         look: tells of all nodes
         applied: is called when requests go where the newest look said, and nowhere else
         clock: as time.monotonic
+        names: of nodes that are known by name
     """
 
     def __init__(
@@ -36,13 +38,16 @@ class Balancer:
         look: Callable[[], Iterable[NodeStatus]],
         applied: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
+        names: Names | None = None,
     ) -> None:
         self._haproxy = haproxy
         self._settings = settings
         self._look = look
         self._applied = applied
         self._clock = clock
+        self._names = Names(clock=clock) if names is None else names
         self._changed_at = 0.0
+        self._seen: list[Node] = []
         self._nodes: list[Node] = []
         self._files: Files | None = None
         self._wrong: list[str] = []
@@ -57,7 +62,8 @@ class Balancer:
             PyTritonError: HAProxy refuses its files, or no node can be looked at; what ran runs on
         """
         wrong: list[str] = []
-        self._nodes = self._usable(seen(self._nodes, self._look(), wrong.append), wrong.append)
+        self._seen = seen(self._seen, self._look(), wrong.append)
+        self._nodes = self._usable(self._seen, wrong.append)
         for text in wrong:
             if text not in self._wrong:
                 tell(text)
@@ -77,7 +83,7 @@ class Balancer:
         for one in nodes:
             try:
                 check_node(one, self._settings)
-                found.append(one)
+                found.append(self._names.resolved(one))
             except PyTritonBadParameterError as error:  # noqa: PERF203
                 tell(f"{one.name} is left out: {error}")
         return found

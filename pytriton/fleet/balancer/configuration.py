@@ -17,7 +17,6 @@ nodes there are at most seven sets, however many models; with many nodes there m
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,6 +26,7 @@ from typing import NamedTuple, Optional
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.fleet.balancer import grpc_calls
 from pytriton.fleet.balancer.layout import Endpoint, Node
+from pytriton.fleet.balancer.resolving import is_ip
 
 #: Changes and facts of one node, which must not be asked of whichever comes next.
 _OF_ONE_NODE = (
@@ -315,7 +315,7 @@ def _towards(endpoint: Endpoint, protocol: str, settings: Settings) -> str:
             f"The node at {endpoint} takes TLS only: say with --node-ca which certificates sign those of the nodes."
         )
     name = settings.node_name or endpoint.host
-    if _is_ip(name):
+    if is_ip(name):
         raise PyTritonBadParameterError(
             f"The node at {endpoint} takes TLS, and HAProxy finds no IP address in a certificate: say with --node-name "
             "which name the certificates of the nodes have, or name the nodes by their hosts' names."
@@ -327,14 +327,6 @@ def _towards(endpoint: Endpoint, protocol: str, settings: Settings) -> str:
 
 def _milliseconds(seconds: float) -> str:
     return f"{round(seconds * 1000)}ms"
-
-
-def _is_ip(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def _check(settings: Settings, folder: str) -> None:

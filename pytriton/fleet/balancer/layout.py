@@ -20,15 +20,16 @@ _HOST = re.compile(r"[A-Za-z0-9._:%-]{1,255}")
 
 
 class Endpoint(NamedTuple):
-    """An address at which a node takes requests."""
+    """An address at which a node takes requests; `address` is that of a `host` which is a name."""
 
     host: str
     port: int
     tls: bool = False
+    address: str = ""
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        where = self.address or self.host
+        return f"[{where}]:{self.port}" if ":" in where else f"{where}:{self.port}"
 
 
 @dataclass(frozen=True)

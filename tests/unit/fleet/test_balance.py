@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import tempfile
 import threading
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -18,6 +19,7 @@ from pytriton.fleet.balancer import configuration, haproxy
 from pytriton.fleet.balancer.balance import Balancer
 from pytriton.fleet.balancer.configuration import KEEP_ALIVE_S, Files, Settings
 from pytriton.fleet.balancer.haproxy import HAProxy
+from pytriton.fleet.balancer.resolving import Names
 from pytriton.ipc import messages
 
 
@@ -52,9 +54,23 @@ class Loop:
         self.applied = 0
         self.nodes = {"a": ["m"], "b": ["m"]}
         self.urls: dict[str, str] = {}
+        #: What names resolve to.
+        self.names = {"h": ["10.0.0.1"]}
         self.balancer = Balancer(
-            cast(HAProxy, self.haproxy), Settings(), self._look, self._apply, lambda: self.now
-        )
+            cast(HAProxy, self.haproxy), Settings(), self._look, self._apply, lambda: self.now,
+            Names(self._resolve, lambda: self.now),
+        )  # fmt: skip
+
+    def _resolve(self, name: str, *_: object, **__: object) -> list[Any]:
+        if name not in self.names:
+            raise OSError("unknown")
+        return [(socket.AF_INET, 1, 6, "", (one, 0)) for one in self.names[name]]
+
+    def servers(self) -> dict[str, str]:
+        """Return the address of each server of HAProxy's newest configuration."""
+        lines = self.haproxy.used[-1].configuration.splitlines()
+        words = [line.split() for line in lines if line.split()[0] == "server"]
+        return {one[1]: one[2] for one in words if one[2].endswith(":1")}
 
     def _apply(self) -> None:
         self.applied += 1
@@ -144,14 +160,44 @@ def test_a_node_that_tells_nonsense_is_left_out_alone(loop: Loop, url: str) -> N
     loop.urls["b"] = url
     loop.nodes = {"b": ["m"], "c": ["m"]}
     assert [loop.balancer.follow(told.append) for _ in range(2)] == [True, False]
-    servers = {
-        line.split()[1]
-        for line in loop.haproxy.used[-1].configuration.splitlines()
-        if line.split()[0] == "server"
-    }
-    assert servers == {"c"}
+    assert loop.servers().keys() == {"c"}
     assert len(told) == 1
     assert told[0].startswith("b is left out")
+
+
+def test_a_node_whose_name_does_not_resolve_does_not_hold_up_the_others(loop: Loop) -> None:
+    """HAProxy would refuse all of its configuration."""
+    told: list[str] = []
+    loop.urls["b"] = "http://nowhere:1"
+    assert loop.balancer.follow(told.append) is True
+    assert loop.servers() == {"a": "10.0.0.1:1"}
+    assert [one.partition(":")[0] for one in told] == ["b is left out"]
+    loop.names["nowhere"] = ["fd00::1"]
+    assert loop.balancer.follow() is False  # it is not looked up all the time
+    loop.now += 30
+    assert loop.balancer.follow() is True
+    assert loop.servers() == {"a": "10.0.0.1:1", "b": "[fd00::1]:1"}
+
+
+def test_a_dns_that_is_away_takes_no_node_away(loop: Loop) -> None:
+    loop.balancer.follow()
+    del loop.names["h"]
+    loop.now += 60
+    loop.nodes["a"] = ["m", "n"]
+    assert loop.balancer.follow() is True
+    assert loop.servers() == {"a": "10.0.0.1:1", "b": "10.0.0.1:1"}
+
+
+def test_a_name_with_several_addresses_is_not_reloaded_for_their_order(loop: Loop) -> None:
+    loop.names["h"] = ["10.0.0.2", "10.0.0.1"]
+    loop.balancer.follow()
+    loop.now += 60
+    loop.names["h"] = ["10.0.0.0", "10.0.0.1"]
+    assert loop.balancer.follow() is False
+    loop.now += 60
+    loop.names["h"] = ["10.0.0.9"]
+    assert loop.balancer.follow() is True
+    assert set(loop.servers().values()) == {"10.0.0.9:1"}
 
 
 def test_a_folder_made_for_one_run_goes_with_it(

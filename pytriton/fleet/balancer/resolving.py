@@ -1,0 +1,90 @@
+"""The addresses of nodes that are known by name: HAProxy gets addresses only.
+
+HAProxy refuses all of its configuration for one name that it cannot resolve, so one node would hold up all others. And
+a DNS that is away for a moment must take no node away that was there.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, Optional
+
+from pytriton.exceptions import PyTritonBadParameterError
+from pytriton.fleet.balancer.layout import Endpoint, Node
+
+#: Until a name is looked up again: where DNS does not answer, that takes seconds.
+_AGAIN_S = 30.0
+
+Resolve = Callable[..., Sequence[Any]]
+
+
+class _Found(NamedTuple):
+    """An address, or why there is none, and when it was looked up."""
+
+    address: str
+    why: str
+    at: float
+
+
+class Names:
+    """The addresses that names had when they were resolved last.
+
+    Args:
+        resolve: as socket.getaddrinfo
+        clock: as time.monotonic
+    """
+
+    def __init__(
+        self,
+        resolve: Resolve = socket.getaddrinfo,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._resolve = resolve
+        self._clock = clock
+        self._found: dict[str, _Found] = {}
+
+    def resolved(self, node: Node) -> Node:
+        """Return a node whose endpoints have addresses.
+
+        Raises:
+            PyTritonBadParameterError: its name has never been resolved
+        """
+        return replace(node, http=self._with_address(node.http), grpc=self._with_address(node.grpc))
+
+    def _with_address(self, endpoint: Optional[Endpoint]) -> Optional[Endpoint]:
+        if endpoint is None or is_ip(endpoint.host):
+            return endpoint
+        found = self._found.get(endpoint.host)
+        if found is None or self._clock() - found.at >= _AGAIN_S:
+            found = self._found[endpoint.host] = self._look_up(endpoint.host, found)
+        if not found.address:
+            raise PyTritonBadParameterError(
+                f"the name {endpoint.host!r} does not resolve here: {found.why}"
+            )
+        return endpoint._replace(address=found.address)
+
+    def _look_up(self, name: str, before: Optional[_Found]) -> _Found:
+        known = "" if before is None else before.address
+        try:
+            answers = self._resolve(name, None, proto=socket.IPPROTO_TCP)
+        except (OSError, UnicodeError) as error:
+            return _Found(known, str(error), self._clock())
+        addresses = sorted({str(one[4][0]) for one in answers}, key=lambda one: (":" in one, one))
+        if (
+            known not in addresses
+        ):  # else a name with several would have HAProxy reload all the time
+            known = addresses[0]
+        return _Found(known, "", self._clock())
+
+
+def is_ip(host: str) -> bool:
+    """Whether this is an address, and no name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
