@@ -4,6 +4,7 @@
     state.py        what the daemon tells it: settings once, the models whenever they change
     __main__.py     the process ▶ server.py (routes) ▶ texts.py, vectors.py (one request) ▶ upstream.py (tritonserver)
     keys.py         who may ask, and how much
+    browsers.py     which pages in browsers may
     reading.py      what hostile clients cannot use up: memory; connections and the log: http_server
     meters.py       what is measured, by the names of OpenTelemetry
 

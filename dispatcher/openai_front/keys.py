@@ -120,6 +120,7 @@ class Caller:
             if bucket:
                 found[f"x-ratelimit-limit-{what}"] = str(bucket.size)
                 found[f"x-ratelimit-remaining-{what}"] = str(max(0, int(bucket.level)))
+                found[f"x-ratelimit-reset-{what}"] = f"{bucket.wait_s(bucket.size):.3f}s"
         return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -11,6 +12,10 @@ import msgspec
 from pytriton.dispatcher.openai_front.state import Told
 
 __all__ = ["Meters"]
+
+#: Codes of errors that are told apart. A callable may make up any number of them; OpenTelemetry calls the rest so.
+_MOST_CODES, _OTHER = 64, "_OTHER"
+_CODE = re.compile(r"[\w.-]{1,64}", re.ASCII)
 
 #: The bounds that the conventions name.
 _DURATIONS = (
@@ -81,6 +86,7 @@ class Meters:
         self._since = now()
         self.active = 0
         self.refused: dict[str, int] = {}
+        self._codes: set[str] = set()
         self._duration = _Histogram(
             "gen_ai_server_request_duration_seconds",
             "Seconds from a request to the end of its answer.",
@@ -112,7 +118,7 @@ class Meters:
     ) -> None:
         """Count a request that has been answered, or failed; `first_s` is of streams."""
         labels = _labels(model, operation)
-        failed: Labels = (("error_type", error),) if error else ()
+        failed: Labels = (("error_type", self._known(error)),) if error else ()
         self._duration.observe((*labels, *failed), duration_s)
         if first_s is not None:
             self._first.observe(labels, first_s)
@@ -124,7 +130,16 @@ class Meters:
 
     def refuse(self, code: str) -> None:
         """Count a request that was refused before it reached a model."""
+        code = self._known(code)
         self.refused[code] = self.refused.get(code, 0) + 1
+
+    def _known(self, code: str) -> str:
+        """Return a code as it is told: one more of them is a series more, for ever."""
+        if code not in self._codes:
+            if len(self._codes) >= _MOST_CODES or not _CODE.fullmatch(code):
+                return _OTHER
+            self._codes.add(code)
+        return code
 
     def told(self, shows: Callable[[str], bool] = lambda model: True) -> list[Told]:
         """Return all; of models, those that it `shows`."""

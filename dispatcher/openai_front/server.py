@@ -10,17 +10,20 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import msgspec
 from aiohttp import web
 
 from pytriton.dispatcher.http_server.complaints import Complaints, place_of
 from pytriton.dispatcher.http_server.connections import Connections
+from pytriton.dispatcher.openai_front.browsers import headers_for_pages, refuse_other_sites
 from pytriton.dispatcher.openai_front.keys import Caller, KeyFile
 from pytriton.dispatcher.openai_front.meters import Meters
-from pytriton.dispatcher.openai_front.reading import Bodies
+from pytriton.dispatcher.openai_front.reading import Bodies, within
 from pytriton.dispatcher.openai_front.state import Served, State
 from pytriton.dispatcher.openai_front.upstream import Triton
 from pytriton.openai.errors import APIError
@@ -30,15 +33,28 @@ __all__ = ["Asking", "Front"]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Say = Callable[[str], None]
 
-#: Of the request that a task answers.
-_request_id: ContextVar[str] = ContextVar("request_id")
-_REQUEST_ID = re.compile(r"[\w.-]{1,128}")
+
+@dataclass
+class _About:
+    """The request that a task answers.
+
+    Attributes:
+        caller: once its key is known to be right
+        reached: a worker has answered it, be it with an error
+    """
+
+    request_id: str
+    caller: Caller | None = None
+    reached: bool = False
+
+
+_about: ContextVar[_About] = ContextVar("about")
+_REQUEST_ID = re.compile(r"[\w.-]{1,128}", re.ASCII)
 _TOO_SLOW = msgspec.json.encode(
     APIError("The headers of a request did not come in time.", 408, code="timeout").body()
 )
-_ALLOWED = (
-    "authorization, content-type, x-request-id, openai-organization, openai-project, openai-beta"
-)
+#: Seconds that tritonserver has to say that it is ready.
+_HEALTH_S = 5.0
 
 
 class Asking:
@@ -84,6 +100,7 @@ class Front:
         self.complaints = Complaints(say, clock)
         self.connections = Connections(lambda: self.state.answering, most, _TOO_SLOW, clock)
         self._bodies = Bodies()
+        self._health_asked: asyncio.Future[bool] | None = None
         self._models = {one.name: one for one in state.models}
 
     def application(self) -> web.Application:
@@ -104,7 +121,9 @@ class Front:
             ("POST", "/v2/models/{name}/infer", functools.partial(answer_tensors, self)),
         ]
         for method, path, handler in routes:
-            app.router.add_route(method, path, handler)
+            # A GET route answers HEAD, too: load balancers ask so.
+            add = app.router.add_get if method == "GET" else app.router.add_post
+            add(path, handler, expect_handler=self._expect)
         app.on_cleanup.append(self._close)
         return app
 
@@ -129,10 +148,12 @@ class Front:
             APIError: there is no key, or a wrong one
         """
         try:
-            return self.keys.caller(request.headers.get("Authorization", ""))
+            caller = self.keys.caller(request.headers.get("Authorization", ""))
         except APIError:
             self.complaints.count("requests without a key that is known")
             raise
+        _about.get().caller = caller
+        return caller
 
     async def asking(self, request: web.Request) -> Asking:
         """Return a request with its body, if its key is right.
@@ -204,15 +225,26 @@ class Front:
 
     # ── around every request ─────────────────────────────────────────────────────────────────────
 
+    @property
+    def request_id(self) -> str:
+        """Of the request that is being answered."""
+        return _about.get().request_id
+
+    def reached(self) -> None:
+        """Note that a worker has answered: what it refuses does not count to what was refused before."""
+        _about.get().reached = True
+
     @web.middleware
     async def _around(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         given = request.headers.get("x-request-id", "")
-        _request_id.set(given if _REQUEST_ID.fullmatch(given) else f"req_{secrets.token_hex(12)}")
+        named = _REQUEST_ID.fullmatch(given) is not None
+        _about.set(_About(given if named else f"req_{secrets.token_hex(12)}"))
         answer: web.StreamResponse
         self.connections.begins(request)
         try:
             # Browsers ask so before they send a request; the headers below are the answer.
             asks_first = request.method == "OPTIONS"
+            refuse_other_sites(request, self.state.answering.cors_origins)
             answer = web.Response(status=204) if asks_first else await handler(request)
         except APIError as error:
             answer = self._error(error)
@@ -220,11 +252,12 @@ class Front:
             if error.status < 400:
                 raise
             answer = self._error(_of_http(error, request))
+            if "Allow" in error.headers:
+                answer.headers["Allow"] = error.headers["Allow"]
         except (asyncio.CancelledError, ConnectionError):
             raise
         except Exception as error:
-            self.complaints.count(f"faults: {type(error).__name__} {place_of(error)}")
-            answer = self._error(APIError("The front failed to answer this request.", 500))
+            answer = self._error(self.fault(error))
         finally:
             self.connections.ends(request)
             self._bodies.release(request)
@@ -232,28 +265,55 @@ class Front:
             answer.headers.update(self.headers(request))
         return answer
 
+    def fault(self, error: Exception) -> APIError:
+        """Count a fault of ours; return what the client is told."""
+        self.complaints.count(f"faults: {type(error).__name__} {place_of(error)}")
+        return APIError("The front failed to answer this request.", 500)
+
     def headers(self, request: web.Request) -> dict[str, str]:
         """Return the headers of every answer."""
-        headers = {"x-request-id": _request_id.get()}
-        origin = request.headers.get("Origin")
-        allowed = self.state.answering.cors_origins
-        if origin is not None and ("*" in allowed or origin in allowed):
-            headers["Access-Control-Allow-Origin"] = origin
-            headers["Access-Control-Allow-Headers"] = _ALLOWED
-            headers["Access-Control-Allow-Methods"] = "GET, POST, OPTIONS"
-            headers["Vary"] = "Origin"
+        headers = {"x-request-id": self.request_id, "Server": "pytriton-daemon"}
+        headers.update(headers_for_pages(request, self.state.answering.cors_origins))
         return headers
 
+    async def _expect(self, request: web.Request) -> None:
+        """Have a client that asks before it sends its body send it, if its key is right; else the answer is enough."""
+        expected = request.headers.get("Expect", "").lower()
+        if expected != "100-continue" or request.version < aiohttp.HttpVersion11:
+            return
+        try:
+            self.keys.caller(request.headers.get("Authorization", ""))
+        except APIError:
+            return
+        if (request.content_length or 0) > self.state.answering.max_body_size:
+            return
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # nothing of the answer has gone out
+
     def _error(self, error: APIError) -> web.Response:
-        if error.status < 500:
+        about = _about.get()
+        if error.status < 500 and not about.reached:
             self.meters.refuse(error.code or str(error.status))
-        return answer_of(error.body(), error.status, _retry_after(error))
+        headers = {} if about.caller is None else about.caller.headers()
+        if error.retry_after_s is not None:
+            headers["Retry-After"] = str(max(1, round(error.retry_after_s + 0.5)))
+        if error.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        return answer_of(error.body(), error.status, headers)
 
     # ── routes without a model ───────────────────────────────────────────────────────────────────
 
     async def _health(self, request: web.Request) -> web.Response:
-        ready = await self.triton.is_ready()
+        if self._health_asked is None or self._health_asked.done():
+            self._health_asked = asyncio.ensure_future(self._ask_health())
+        ready = await asyncio.shield(self._health_asked)  # of all who want to know meanwhile
         return answer_of({"status": "ok" if ready else "not ready"}, 200 if ready else 503)
+
+    async def _ask_health(self) -> bool:
+        try:
+            return await within(self.triton.is_ready(), _HEALTH_S)
+        except asyncio.TimeoutError:
+            return False
 
     async def _metrics(self, request: web.Request) -> web.Response:
         caller = self.caller(request)
@@ -310,9 +370,3 @@ def _of_http(error: web.HTTPException, request: web.Request) -> APIError:
     if error.status == 405:
         return APIError(f"Not allowed to {request.method} here.", 405, code="method_not_supported")
     return APIError(error.reason, error.status)
-
-
-def _retry_after(error: APIError) -> dict[str, str] | None:
-    if error.retry_after_s is None:
-        return None
-    return {"Retry-After": str(max(1, round(error.retry_after_s + 0.5)))}

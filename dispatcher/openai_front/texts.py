@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,7 +13,7 @@ from aiohttp import web
 from pytriton.dispatcher.openai_front.reading import within
 from pytriton.dispatcher.openai_front.state import Served
 from pytriton.openai.answers import json_text
-from pytriton.openai.bodies import BODIES, Body, ChatBody, ResponsesBody, read_body
+from pytriton.openai.bodies import BODIES, Body, ChatBody, ResponsesBody, ToolBody, read_body
 from pytriton.openai.deltas import Usage
 from pytriton.openai.errors import APIError, WireError
 from pytriton.openai.parts import remote_urls
@@ -30,6 +31,10 @@ _EVENTS = {
     "Cache-Control": "no-cache",
     "X-Accel-Buffering": "no",
 }
+#: Seconds that a client has for the end of its stream, after the answer has ended or its time was over.
+_END_S = 15.0
+#: The most characters of a failure in the log.
+_MOST_LOGGED = 500
 _read_usage = msgspec.json.Decoder(Usage).decode
 _read_error = msgspec.json.Decoder(WireError).decode
 
@@ -53,9 +58,11 @@ class TextRoute:
         model = front.model(asking, body.model, self._kind)
         if not front.state.answering.remote_urls:
             _refuse_remote(body)
+        streamed = bool(body.stream)
+        del body  # what was read of it takes far more memory than its bytes
         envelope = self._envelope(model, asking.data)
         with front.slot():
-            sending = Sending(front, asking, model.name, self._kind, streamed=bool(body.stream))
+            sending = Sending(front, asking, model.name, self._kind, streamed=streamed)
             return await sending.run(envelope)
 
     def _envelope(self, model: Served, data: bytes) -> bytes:
@@ -108,10 +115,10 @@ class Sending:
         except APIError as failure:
             error = failure.code or str(failure.status)
             if failure.status >= 500:
-                self._front.say(f"model {self._model}: {failure.message}")
+                self._log(failure)
             if self._response is None:
                 raise
-            await self._failed(failure)
+            await self._to_the_end(self._failed(failure))
         finally:
             if pulse is not None:
                 pulse.cancel()
@@ -119,8 +126,27 @@ class Sending:
         if self._response is None:
             headers = {} if self._asking.caller is None else self._asking.caller.headers()
             return web.Response(body=self._body, content_type="application/json", headers=headers)
-        await self._response.write_eof()
+        await self._to_the_end(self._response.write_eof())
         return self._response
+
+    def _log(self, failure: APIError) -> None:
+        """Say in a line of the log what went wrong, whatever the model has said of it."""
+        line = " ".join(failure.message[: 2 * _MOST_LOGGED].split())[:_MOST_LOGGED]
+        self._front.say(f"model {self._model}, request {self._front.request_id}: {line}")
+
+    async def _to_the_end(self, writing: Awaitable[None]) -> None:
+        """Write the last of a stream; a client that does not read it may not keep its place among the requests.
+
+        Raises:
+            ConnectionError: it did not
+        """
+        try:
+            await within(writing, _END_S)
+        except asyncio.TimeoutError:
+            transport = self._asking.request.transport
+            if transport is not None:
+                transport.abort()
+            raise ConnectionAbortedError("the client does not read its answer") from None
 
     async def _in_time(self, envelope: bytes) -> None:
         timeout_s = self._front.state.answering.timeout_s
@@ -130,10 +156,17 @@ class Sending:
             raise APIError(
                 f"The answer took longer than {timeout_s:g} s.", 504, code="timeout"
             ) from None
+        except (APIError, ConnectionError):
+            raise
+        except Exception as error:  # here: a stream that has begun cannot have another answer
+            raise self._front.fault(error) from error
 
     async def _exchange(self, envelope: bytes) -> None:
         async with self._front.triton.texts(self._model, envelope) as coming:
-            await self._take(coming)
+            try:
+                await self._take(coming)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                raise _unreadable() from None
         if not self._ended:
             raise APIError("The model ended in the middle of its answer.", 500, code="model_error")
 
@@ -164,8 +197,10 @@ class Sending:
             done = self._streamed and self._kind != "responses"
             return f"{rest}data: [DONE]\n\n" if done else rest
         if kind == "e":
-            raise _read_error(text[1:]).error()
-        raise APIError("The model answered what the front cannot read.", 500, code="model_error")
+            error = _read_error(text[1:]).error()
+            self._front.reached()
+            raise error
+        raise _unreadable()
 
     # ── a stream ─────────────────────────────────────────────────────────────────────────────────
 
@@ -236,7 +271,8 @@ class Sending:
     async def _failed(self, error: APIError) -> None:
         """Say in the stream what went wrong."""
         if self._kind == "responses":
-            said: dict[str, Any] = {"type": "error", **error.body()["error"], "sequence_number": 0}
+            # As many events have gone out, numbered from 0.
+            said: dict[str, Any] = {**error.body()["error"], "sequence_number": self._events}
             said["type"] = "error"
             await self._write(f"event: error\ndata: {json_text(said)}\n\n".encode())
         else:
@@ -259,27 +295,40 @@ class Sending:
         )
 
 
+def _unreadable() -> APIError:
+    return APIError("The model answered what the front cannot read.", 500, code="model_error")
+
+
 def _refuse_remote(body: Body) -> None:
-    """Refuse URLs in messages: whoever fetches them may reach what the client cannot.
+    """Refuse URLs in messages and tools: whoever fetches them may reach what the client cannot.
 
     Raises:
         APIError: there is one
     """
     contents: list[tuple[str, Any]] = []
+    tools: Sequence[ToolBody] = ()
     if isinstance(body, ChatBody):
         contents = [(f"messages[{i}]", one.content) for i, one in enumerate(body.messages)]
-    elif isinstance(body, ResponsesBody) and isinstance(body.input, list):
+        tools = body.tools or ()
+    elif isinstance(body, ResponsesBody):
+        tools = body.tools or ()
         contents = [
             (f"input[{i}]", one.get(name))
-            for i, one in enumerate(body.input)
+            for i, one in enumerate(body.input if isinstance(body.input, list) else ())
             for name in ("content", "output")  # the worker reads one of them, by the item's type
         ]
     for place, content in contents:
         for part in content if isinstance(content, list) else ():
             if next(remote_urls(part), None) is not None:
-                raise APIError(
-                    f"'{place}' refers to a remote URL, which this server does not take: send the data itself, as "
-                    "'data:image/png;base64,...'.",
-                    param=place,
-                    code="remote_url_not_allowed",
-                )
+                raise _remote(place, "send the data itself, as 'data:image/png;base64,...'")
+    for index, tool in enumerate(tools):
+        if tool.server_url is not None:
+            raise _remote(f"tools[{index}]", "call it in the client")
+
+
+def _remote(place: str, instead: str) -> APIError:
+    return APIError(
+        f"'{place}' refers to a remote URL, which this server does not take: {instead}.",
+        param=place,
+        code="remote_url_not_allowed",
+    )

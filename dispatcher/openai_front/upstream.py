@@ -92,12 +92,14 @@ class Triton:
         path = f"{_path(model)}/generate_stream"
         with _reached():
             answer = await EventStream.post(self.upstream, path, body, headers)
-            try:
-                if answer.status != 200:
+        del body, request  # the answer may take long
+        try:
+            if answer.status != 200:
+                with _reached():
                     raise _refused(answer.status, await answer.read_all(_MOST_BYTES))
-                yield Texts(answer)
-            finally:
-                answer.close()
+            yield Texts(answer)  # what fails here may be the client's connection, too
+        finally:
+            answer.close()
 
     async def embed(self, model: str, texts: Sequence[bytes]) -> Vectors:
         """Ask a model for the embeddings of texts in their packed form.
@@ -164,15 +166,16 @@ class Texts:
 
     async def __aiter__(self) -> AsyncIterator[list[str]]:
         self._answer.tap = self._tap
-        while data := await self._answer.read():
-            *whole, self._left = (self._left + data).split(b"\n\n")
-            if len(self._left) > _MOST_BYTES:
-                raise APIError("The model's answer is too large.", 500)
-            texts, error = _texts(whole)
-            if texts:
-                yield texts
-            if error is not None:
-                raise error_of(error)
+        with _reached():
+            while data := await self._answer.read():
+                *whole, self._left = (self._left + data).split(b"\n\n")
+                if len(self._left) > _MOST_BYTES:
+                    raise APIError("The model's answer is too large.", 500)
+                texts, error = _texts(whole)
+                if texts:
+                    yield texts
+                if error is not None:
+                    raise error_of(error)
 
     def _tap(self, data: bytes) -> bool:
         if self.at_once is None:

@@ -42,7 +42,7 @@ async def answer_embeddings(front: Front, request: web.Request) -> web.Response:
     body = read_body(asking.data, EmbeddingsBody)
     model = front.model(asking, body.model, "embeddings")
     rows, tokens = await _rows(
-        front, asking, model, _texts("input", prompts_of(body.input)), body.dimensions
+        front, asking, model, _texts("input", prompts_of(body.input, "input")), body.dimensions
     )
     data = [
         {"object": "embedding", "index": index, "embedding": embedding}
@@ -114,7 +114,7 @@ async def _rows(
                 _embed(front, model.name, texts, model.most_texts), front.state.answering.timeout_s
             )
         tokens = sum(one.tokens for one in vectors)
-        rows = np.concatenate([one.rows for one in vectors])
+        rows = _joined(vectors)
         _check_dimensions(dimensions, rows)
         error = ""
     except APIError as failure:
@@ -155,6 +155,24 @@ async def _embed(front: Front, model: str, texts: list[bytes], most: int) -> lis
         for one in asking:
             one.cancel()
     return [found[start] for start in sorted(found)]
+
+
+def _joined(vectors: list[Vectors]) -> Any:
+    """Return the rows of all batches.
+
+    Raises:
+        APIError: they do not go together, or have what JSON has no number for
+    """
+    if len({one.rows.shape[1:] for one in vectors}) > 1:
+        raise APIError("The model's batches have different dimensions.", 500, code="model_error")
+    rows = np.concatenate([one.rows for one in vectors])
+    if not np.isfinite(rows).all():
+        raise APIError(
+            "The model answered with numbers that are infinite, or none (NaN).",
+            500,
+            code="model_error",
+        )
+    return rows
 
 
 def _check_dimensions(wanted: int | None, rows: Any) -> None:

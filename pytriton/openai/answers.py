@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 _encode = msgspec.json.Encoder().encode
+_LINE_ENDS = (("\x85", "\\u0085"), ("\u2028", "\\u2028"), ("\u2029", "\\u2029"))
 
 
 class Answer(Protocol):
@@ -49,8 +50,18 @@ class Answer(Protocol):
 
 
 def json_text(value: Any) -> str:
-    """Return a value as JSON."""
-    return _encode(value).decode()
+    """Return a value as JSON, in one line for everybody.
+
+    Clients that part lines of text, not of bytes (httpx' `iter_lines`, and what is built on it), end one at these three
+    as well: an event would be cut in two.
+    """
+    text = _encode(value).decode()
+    if text.isascii():
+        return text
+    for character, escaped in _LINE_ENDS:
+        if character in text:
+            text = text.replace(character, escaped)
+    return text
 
 
 def event(value: Any) -> str:
@@ -128,7 +139,10 @@ class Choice:
             self.refusal.append(delta.refusal)
         for name, value in (delta.logprobs or {}).items():
             known = self.logprobs.get(name)
-            self.logprobs[name] = known + value if isinstance(known, list) and value else value
+            if not isinstance(known, list):
+                self.logprobs[name] = value
+            elif isinstance(value, list):
+                self.logprobs[name] = known + value  # a last piece may have none
         for call in delta.tool_calls:
             self.call_chunk(call)
         self.note_end(delta)

@@ -42,13 +42,96 @@ class StreamOptions(msgspec.Struct, frozen=True):
     include_usage: Optional[bool] = False
 
 
+class FunctionBody(msgspec.Struct, frozen=True):
+    """A function that a model may call, as chat completions have it."""
+
+    name: str
+    description: Optional[str] = None
+    parameters: Optional[dict[str, Any]] = None
+    strict: Optional[bool] = None
+
+
+class ToolBody(msgspec.Struct, frozen=True):
+    """A tool; those of other types than "function" are passed on as they came. Those of type "mcp" are at a server."""
+
+    type: Optional[str] = None
+    function: Optional[FunctionBody] = None
+    server_url: Optional[str] = None
+
+    def __post_init__(self) -> None:
+        """See that a function is described; raises ValueError."""
+        if self.type == "function" and self.function is None:
+            raise ValueError("Object missing required field `function`")
+
+
+class FlatToolBody(ToolBody, frozen=True):
+    """The same in `/v1/responses`: what describes a function stands beside its type."""
+
+    name: Optional[str] = None
+    parameters: Optional[dict[str, Any]] = None
+
+    def __post_init__(self) -> None:
+        """See that a function is described; raises ValueError."""
+        if self.type == "function" and self.function is None and self.name is None:
+            raise ValueError("Object missing required field `name`")
+
+
+class _CalledBody(msgspec.Struct, frozen=True):
+    name: str
+    arguments: str = ""
+
+
+class CallBody(msgspec.Struct, frozen=True):
+    """A call of a tool that an assistant made earlier."""
+
+    id: Optional[str] = None
+    type: Optional[str] = None
+    function: Optional[_CalledBody] = None
+
+
+class _SchemaBody(msgspec.Struct, frozen=True):
+    name: str
+    schema: Optional[dict[str, Any]] = None
+    strict: Optional[bool] = None
+
+
+class FormatBody(msgspec.Struct, frozen=True):
+    """The form that an answer is to have."""
+
+    type: str
+    json_schema: Optional[_SchemaBody] = None
+
+    def __post_init__(self) -> None:
+        """See that there is a schema where it is to have one; raises ValueError."""
+        if self.type == "json_schema" and self.json_schema is None:
+            raise ValueError("Object missing required field `json_schema`")
+
+
+class _TextFormatBody(msgspec.Struct, frozen=True):
+    type: str
+    name: Optional[str] = None
+    schema: Optional[dict[str, Any]] = None
+
+
+class TextBody(msgspec.Struct, frozen=True):
+    """The same in `/v1/responses`."""
+
+    format: Optional[_TextFormatBody] = None
+
+
+class ReasoningBody(msgspec.Struct, frozen=True):
+    """How much a model is to reason, in `/v1/responses`."""
+
+    effort: Optional[str] = None
+
+
 class MessageBody(msgspec.Struct, frozen=True):
     """One message of a chat."""
 
     role: _Role
     content: Union[str, list[Union[str, dict[str, Any]]], None] = None
     name: Optional[str] = None
-    tool_calls: Optional[list[dict[str, Any]]] = None
+    tool_calls: Optional[list[CallBody]] = None
     tool_call_id: Optional[str] = None
     refusal: Optional[str] = None
 
@@ -91,10 +174,10 @@ class ChatBody(_Choosing, kw_only=True, frozen=True):
 
     messages: Annotated[list[MessageBody], Meta(min_length=1)]
     max_completion_tokens: Optional[_Positive] = None
-    tools: Optional[list[dict[str, Any]]] = None
+    tools: Optional[list[ToolBody]] = None
     tool_choice: Union[str, dict[str, Any], None] = None
     parallel_tool_calls: Optional[bool] = None
-    response_format: Optional[dict[str, Any]] = None
+    response_format: Optional[FormatBody] = None
     logprobs: Optional[bool] = None
     top_logprobs: Optional[_Alternatives] = None
     reasoning_effort: Optional[str] = None
@@ -117,11 +200,11 @@ class ResponsesBody(_Sampling, kw_only=True, frozen=True):
     input: Union[str, list[dict[str, Any]]]
     instructions: Optional[str] = None
     max_output_tokens: Optional[_Positive] = None
-    tools: Optional[list[dict[str, Any]]] = None
+    tools: Optional[list[FlatToolBody]] = None
     tool_choice: Union[str, dict[str, Any], None] = None
     parallel_tool_calls: Optional[bool] = None
-    text: Optional[dict[str, Any]] = None
-    reasoning: Optional[dict[str, Any]] = None
+    text: Optional[TextBody] = None
+    reasoning: Optional[ReasoningBody] = None
     top_logprobs: Optional[_Alternatives] = None
     metadata: Optional[dict[str, Any]] = None
     previous_response_id: Optional[str] = None

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
 import msgspec
 
+from pytriton.ipc.scalars import plain
+
 __all__ = ["Delta", "ToolCall", "Usage", "deltas_of"]
+
+#: The most tokens that a count may say: what is counted to quotas and metrics has to stay a number that they can add.
+_MOST_TOKENS = 2**53
 
 
 class Usage(msgspec.Struct, kw_only=True, frozen=True):
-    """The tokens of a request and of its answer."""
+    """The tokens of a request and of its answer.
+
+    Raises:
+        ValueError: a count is no whole number from 0
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
     reasoning_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        """See that they can be counted."""
+        for name in self.__struct_fields__:
+            count = _whole(self, name)
+            if not 0 <= count <= _MOST_TOKENS:
+                raise ValueError(f"Usage.{name} has to be from 0 to {_MOST_TOKENS}, got {count}")
 
 
 class ToolCall(msgspec.Struct, kw_only=True, frozen=True):
@@ -27,12 +44,24 @@ class ToolCall(msgspec.Struct, kw_only=True, frozen=True):
         arguments: JSON, or a piece of it
         index: which of the calls
         id: by default one is made
+
+    Raises:
+        TypeError: a value is of another type
     """
 
     name: Optional[str] = None
     arguments: str = ""
     index: int = 0
     id: Optional[str] = None
+
+    def __post_init__(self) -> None:
+        """See that clients can read it."""
+        for name in ("name", "id"):
+            _text(self, name)
+        if self.arguments is None or isinstance(self.arguments, Mapping):
+            raise TypeError("ToolCall.arguments has to be JSON as a string: json.dumps(arguments)")
+        _text(self, "arguments")
+        _whole(self, "index")
 
 
 class Delta(msgspec.Struct, kw_only=True, frozen=True):
@@ -48,6 +77,9 @@ class Delta(msgspec.Struct, kw_only=True, frozen=True):
             there were calls
         usage: tokens; by default, each piece counts as one
         index: which of the request's `n` answers it belongs to
+
+    Raises:
+        TypeError: a value is of another type
     """
 
     content: Optional[str] = None
@@ -58,6 +90,44 @@ class Delta(msgspec.Struct, kw_only=True, frozen=True):
     finish_reason: Optional[str] = None
     usage: Optional[Usage] = None
     index: int = 0
+
+    def __post_init__(self) -> None:
+        """See that clients can read it: whoever made it is told, and not whoever parses the answer."""
+        for name in ("content", "reasoning", "refusal", "finish_reason"):
+            _text(self, name)
+        if type(self.index) is not int:
+            _whole(self, "index")
+        if not all(isinstance(call, ToolCall) for call in self.tool_calls):
+            raise TypeError("Delta.tool_calls has to be a tuple of pytriton.openai.ToolCall")
+        if self.logprobs is not None and not isinstance(self.logprobs, Mapping):
+            raise TypeError(f"Delta.logprobs has to be a dict, not {type(self.logprobs).__name__}")
+        if self.usage is not None and not isinstance(self.usage, Usage):
+            raise TypeError(
+                f"Delta.usage has to be a pytriton.openai.Usage, not {type(self.usage).__name__}"
+            )
+
+
+def _text(struct: msgspec.Struct, name: str) -> None:
+    """See that a value is a string or None, and Python's own: the encoder of JSON takes no other class of strings."""
+    value = getattr(struct, name)
+    if value is None or type(value) is str:
+        return
+    if not isinstance(value, str):
+        kind = type(struct).__name__
+        raise TypeError(f"{kind}.{name} has to be a string, not {type(value).__name__}")
+    msgspec.structs.force_setattr(struct, name, str.__str__(value))
+
+
+def _whole(struct: msgspec.Struct, name: str) -> int:
+    """See that a value is a whole number, also one of numpy's; return it."""
+    value = getattr(struct, name)
+    number: Any = plain(value)
+    if isinstance(number, bool) or not isinstance(number, int):
+        kind = type(struct).__name__
+        raise TypeError(f"{kind}.{name} has to be a whole number, not {type(value).__name__}")
+    if number is not value:
+        msgspec.structs.force_setattr(struct, name, number)
+    return int(number)
 
 
 def deltas_of(piece: Any) -> Iterator[Delta]:
@@ -87,8 +157,8 @@ def _of_chunk(chunk: Mapping[str, Any]) -> Iterator[Delta]:
     for choice in chunk["choices"] or ():
         said = choice.get("delta") or choice.get("message") or {}
         yield Delta(
-            content=said.get("content") if said else choice.get("text"),
-            reasoning=said.get("reasoning_content") or said.get("reasoning"),
+            content=_joined(said.get("content") if said else choice.get("text")),
+            reasoning=_joined(said.get("reasoning_content") or said.get("reasoning")),
             refusal=said.get("refusal"),
             tool_calls=tuple(map(_tool_call, range(10_000), said.get("tool_calls") or ())),
             logprobs=choice.get("logprobs"),
@@ -99,12 +169,24 @@ def _of_chunk(chunk: Mapping[str, Any]) -> Iterator[Delta]:
         yield Delta(usage=_usage(chunk["usage"]))
 
 
+def _joined(content: Any) -> Any:
+    """Return a text that some servers send as a list of parts."""
+    if not isinstance(content, list):
+        return content
+    texts = (part.get("text") for part in content if isinstance(part, Mapping))
+    return "".join(text for text in texts if isinstance(text, str))
+
+
 def _tool_call(position: int, call: Mapping[str, Any]) -> ToolCall:
     function = call.get("function") or {}
+    arguments = function.get("arguments") or ""
     index = call.get("index")
     return ToolCall(
         name=function.get("name"),
-        arguments=function.get("arguments") or "",
+        # Some servers send the object itself.
+        arguments=arguments
+        if isinstance(arguments, str)
+        else msgspec.json.encode(arguments).decode(),
         index=position if index is None else index,
         id=call.get("id"),
     )
@@ -114,8 +196,15 @@ def _usage(usage: Mapping[str, Any]) -> Usage:
     of_prompt = usage.get("prompt_tokens_details") or {}
     of_completion = usage.get("completion_tokens_details") or {}
     return Usage(
-        prompt_tokens=usage.get("prompt_tokens") or 0,
-        completion_tokens=usage.get("completion_tokens") or 0,
-        cached_tokens=of_prompt.get("cached_tokens") or 0,
-        reasoning_tokens=of_completion.get("reasoning_tokens") or 0,
+        prompt_tokens=_counted(usage.get("prompt_tokens")),
+        completion_tokens=_counted(usage.get("completion_tokens")),
+        cached_tokens=_counted(of_prompt.get("cached_tokens")),
+        reasoning_tokens=_counted(of_completion.get("reasoning_tokens")),
     )
+
+
+def _counted(said: Any) -> int:
+    """Return a count of another server's; 0 for what is none: its answer is passed on all the same."""
+    if isinstance(said, bool) or not isinstance(said, (int, float)) or not math.isfinite(said):
+        return 0
+    return min(max(0, int(said)), _MOST_TOKENS)

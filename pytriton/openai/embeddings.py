@@ -93,7 +93,13 @@ def _split(requests: Sequence[Any], produced: Any) -> list[dict[str, Any]]:
         )
     tokens = np.zeros((len(vectors), 1), np.int32)
     if len(given.prompt_tokens):
-        tokens[:, 0] = given.prompt_tokens
+        said = np.asarray(given.prompt_tokens)
+        if said.shape != (len(vectors),) or (said < 0).any():
+            raise ValueError(
+                f"prompt_tokens has to have a number from 0 for each of the {len(vectors)} texts, "
+                f"got {given.prompt_tokens!r:.200}"
+            )
+        tokens[:, 0] = said
     results = []
     start = 0
     for count in counts:

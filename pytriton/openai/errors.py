@@ -13,6 +13,8 @@ _TYPES = {
     403: "permission_error",
     429: "rate_limit_error",
 }
+#: The longest wait that a client is told: a day.
+_LONGEST_S = 86_400.0
 
 
 class APIError(Exception):
@@ -41,13 +43,13 @@ class APIError(Exception):
         code: str | None = None,
         retry_after_s: float | None = None,
     ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.status = status if 400 <= status <= 599 else 500
-        self.type = type or _type_of(self.status)
-        self.param = param
-        self.code = code
-        self.retry_after_s = retry_after_s
+        self.message = str(message)  # or an exception, which is meant by its text
+        super().__init__(self.message)
+        self.status = int(status) if 400 <= status <= 599 else 500
+        self.type = str(type or _type_of(self.status))
+        self.param = _text_or_none(param)
+        self.code = _text_or_none(code)  # some servers' are numbers
+        self.retry_after_s = _seconds_or_none(retry_after_s)
 
     def __reduce__(self) -> Any:
         return _again, (msgspec.structs.asdict(self.wire()),)
@@ -77,6 +79,19 @@ class WireError(msgspec.Struct, frozen=True):
     def error(self) -> APIError:
         """Return the exception again."""
         return _again(msgspec.structs.asdict(self))
+
+
+def _text_or_none(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _seconds_or_none(value: Any) -> float | None:
+    """Return seconds that a header can tell; None for anything else, as what other servers may have said."""
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        return None
+    return seconds if 0 <= seconds <= _LONGEST_S else None
 
 
 def _again(fields: dict[str, Any]) -> APIError:

@@ -16,8 +16,13 @@ __all__ = ["Part", "part_of", "remote_urls"]
 _DATA_URL = re.compile(
     r"data:(?P<type>[\w.+-]+/[\w.+-]+)?(?:;[\w.+-]+=[^;,]*)*(?P<base64>;base64)?,", re.IGNORECASE
 )
+_SUBTYPE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9.+-]{0,63}")
 #: Parts whose text is theirs; those with "input" or "output" are of `/v1/responses`.
 _TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+#: What a URL begins with that leads out of a part, wherever it stands; clients of HTTP overlook what is blank there.
+_REMOTE = re.compile(r"[\x00-\x20\s]*(?!data:)[a-z][a-z\d+.\t\r\n-]*:\s*[/\\]", re.IGNORECASE)
+#: Fields that are for people, such as the sources that an earlier answer names: nobody fetches these.
+_NO_URLS = frozenset((*_TEXTS.values(), "title", "name", "filename", "annotations", "logprobs"))
 #: Characters of an escaped text that are read at a time.
 _PIECE = 1 << 16
 
@@ -66,29 +71,57 @@ def part_of(raw: Any, place: str) -> Part:
         return Part(kind, text=text, raw=raw)
     sound = raw.get("input_audio")
     if isinstance(sound, Mapping) and isinstance(sound.get("data"), str):
-        media_type = f"audio/{sound.get('format', 'wav')}"
-        return Part(kind, data=_decoded(sound["data"], place), media_type=media_type, raw=raw)
-    for url in _urls(raw):
-        if url[:5].lower() != "data:":
-            return Part(kind, url=url, raw=raw)
-        data, media_type = _of_data_url(url, place)
-        return Part(kind, data=data, media_type=media_type, raw=raw)
+        form = sound.get("format") or "wav"
+        if not isinstance(form, str) or not _SUBTYPE.fullmatch(form):
+            raise APIError(
+                f"'{place}.input_audio.format' has to be like 'wav' or 'mp3'.",
+                param=f"{place}.input_audio.format",
+                code="invalid_value",
+            )
+        data = _decoded(sound["data"], place)
+        return Part(kind, data=data, media_type=f"audio/{form}", raw=raw)
+    for name, url in _urls(raw):
+        if url[:5].lower() == "data:":
+            data, media_type = _of_data_url(url, place)
+            return Part(kind, data=data, media_type=media_type, raw=raw)
+        if name == "file_data" and ":" not in url:  # no URL, but base64 by itself
+            return Part(kind, data=_decoded(url, place), raw=raw)
+        return Part(kind, url=url, raw=raw)
     return Part(kind, raw=raw)
 
 
 def remote_urls(raw: Any) -> Iterator[str]:
-    """Return the URLs in a part that lead anywhere but into the part itself."""
-    if isinstance(raw, Mapping):
-        yield from (url for url in _urls(raw) if url[:5].lower() != "data:")
+    """Return the URLs in a part that lead anywhere but into the part itself.
+
+    Whatever a callable, or a server behind it, takes for a URL counts, however deep it stands. Texts may have URLs.
+    """
+    if not isinstance(raw, Mapping):
+        return
+    for name, url in _urls(raw):
+        bare = name == "file_data" and ":" not in url
+        if url[:5].lower() != "data:" and not bare:
+            yield url
+    left: list[Any] = [raw]
+    while left:
+        value = left.pop()
+        if isinstance(value, Mapping):
+            left += [one for name, one in value.items() if name not in _NO_URLS]
+        elif isinstance(value, list):
+            left += value
+        elif isinstance(value, str) and _REMOTE.match(value):
+            yield value
 
 
-def _urls(part: Mapping[str, Any], *, whole: bool = True) -> Iterator[str]:
-    """Return them: `image_url` and its like are a URL, or an object with one; files have data URLs, too."""
+def _urls(part: Mapping[str, Any], *, whole: bool = True) -> Iterator[tuple[str, str]]:
+    """Return them, with the names of their fields.
+
+    `image_url` and its like are a URL, or an object with one; files have data URLs, too.
+    """
     for name, value in part.items():
         if whole and isinstance(value, Mapping):
             yield from _urls(value, whole=False)
         elif isinstance(value, str) and (name.endswith("url") or name == "file_data"):
-            yield value
+            yield name, value
 
 
 def _of_data_url(url: str, place: str) -> tuple[bytes, str]:

@@ -19,6 +19,9 @@ __all__ = [
     "completion_request",
 ]
 
+#: Answers that a request may ask for: each is held while the others come.
+MOST_ANSWERS = 2048
+
 
 @dataclass(frozen=True)
 class Message:
@@ -148,10 +151,10 @@ def chat_request(api: str, document: dict[str, Any], request_id: str = "") -> Ch
     return ChatRequest(
         **_common(body, document, "chat", request_id),
         messages=tuple(messages),
-        tools=tuple(body.tools or ()),
+        tools=tuple(document.get("tools") or ()),
         tool_choice=body.tool_choice,
         parallel_tool_calls=body.parallel_tool_calls,
-        response_format=body.response_format,
+        response_format=document.get("response_format"),
         logprobs=bool(body.logprobs),
         top_logprobs=body.top_logprobs,
         reasoning_effort=body.reasoning_effort,
@@ -165,16 +168,24 @@ def completion_request(document: dict[str, Any], request_id: str = "") -> Comple
         APIError: it is not as it has to be
     """
     body = read_body(document, CompletionBody)
+    prompts = prompts_of(body.prompt, "prompt")
+    answers = len(prompts) * (body.n or 1)
+    if answers > MOST_ANSWERS:
+        raise APIError(
+            f"'prompt' and 'n' ask for {answers} answers; a request may ask for {MOST_ANSWERS}.",
+            param="prompt" if len(prompts) > 1 else "n",
+            code="invalid_value",
+        )
     return CompletionRequest(
         **_common(body, document, "completions", request_id),
-        prompts=prompts_of(body.prompt),
+        prompts=prompts,
         suffix=body.suffix,
         echo=bool(body.echo),
         logprobs=body.logprobs,
     )
 
 
-def prompts_of(given: Any) -> tuple[str | list[int], ...]:
+def prompts_of(given: Any, place: str) -> tuple[str | list[int], ...]:
     """Return the prompts, or the texts to embed, in one of the four forms that the API has.
 
     Raises:
@@ -184,16 +195,22 @@ def prompts_of(given: Any) -> tuple[str | list[int], ...]:
         return (given,)
     if given and all(isinstance(one, int) for one in given):
         return (cast("list[int]", given),)
-    if not given or any(isinstance(one, int) for one in given):
+    if not given or any(isinstance(one, int) or one == [] for one in given):
         raise APIError(
-            "Texts have to be a string, a list of strings, a list of token ids, or a list of such lists.",
+            f"'{place}' has to be a string, a list of strings, a list of token ids, or a list of such lists.",
+            param=place,
             code="invalid_value",
         )
     return tuple(given)
 
 
-def message_of(body: MessageBody, raw: Mapping[str, Any], place: str) -> Message:
-    """Return a message with its parts read.
+def message_of(
+    body: MessageBody,
+    raw: Mapping[str, Any],
+    place: str,
+    calls: tuple[Mapping[str, Any], ...] | None = None,
+) -> Message:
+    """Return a message with its parts read. `calls`: of tools, where it is not the message that has them.
 
     Raises:
         APIError: a part is not as it has to be
@@ -208,7 +225,7 @@ def message_of(body: MessageBody, raw: Mapping[str, Any], place: str) -> Message
         body.role,
         tuple(parts),
         name=body.name,
-        tool_calls=tuple(body.tool_calls or ()),
+        tool_calls=tuple(raw.get("tool_calls") or ()) if calls is None else calls,
         tool_call_id=body.tool_call_id,
         raw=raw,
     )
@@ -231,7 +248,8 @@ def _common(
         "id": request_id,
         "model": body.model,
         "stream": bool(body.stream),
-        "stop": (stop,) if isinstance(stop, str) else tuple(stop or ()),
+        # A text that is empty stands everywhere: it is in the way of whoever looks for it.
+        "stop": tuple(filter(None, (stop,) if isinstance(stop, str) else stop or ())),
         "max_tokens": longest,
         "temperature": body.temperature,
         "top_p": body.top_p,

@@ -44,7 +44,7 @@ def _repeated(body: Mapping[str, Any]) -> dict[str, msgspec.Raw]:
 
 
 class _Item:
-    """An item of the output: the model's reasoning, its message, or a call of a tool."""
+    """An item of the output: the model's reasoning, its message, its refusal (a message, too), or a call of a tool."""
 
     def __init__(self, index: int, kind: str, fields: dict[str, Any]) -> None:
         self.index = index
@@ -55,16 +55,18 @@ class _Item:
     def shown(self, *, done: bool) -> dict[str, Any]:
         text = "".join(self.text)
         shown = {**self.fields, "status": "completed" if done else "in_progress"}
-        if self.kind in ("message", "reasoning"):
+        if self.kind == "function_call":
+            shown["arguments"] = text
+        else:
             content: list[dict[str, Any]] = [self.part(text)] if done else []
             shown["content"] = content
-        else:
-            shown["arguments"] = text
         return shown
 
     def part(self, text: str) -> dict[str, Any]:
         if self.kind == "reasoning":
             return {"type": "reasoning_text", "text": text}
+        if self.kind == "refusal":
+            return {"type": "refusal", "refusal": text}
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
@@ -90,15 +92,18 @@ class _Body:
         said = ""
         if delta.reasoning:
             said += self._put("reasoning", delta.reasoning)
-        if delta.content or delta.refusal:
-            said += self._put("message", delta.content or delta.refusal or "")
+        if delta.content:
+            said += self._put("message", delta.content)
+        if delta.refusal:
+            said += self._put("refusal", delta.refusal)
         for call in delta.tool_calls:
             said += self._call(call)
         return said
 
     def add_text(self, text: str) -> str:
         """Return what goes out for a text."""
-        return self.add(Delta(content=text))
+        self._counted.add_text(text)
+        return self._put("message", text) if text else ""
 
     def end(self) -> str:
         """Return the whole body."""
@@ -111,12 +116,11 @@ class _Body:
         said = ""
         item = self._said
         if item is None or item.kind != kind:
-            prefix = "msg" if kind == "message" else "rs"
-            fields: dict[str, Any] = {"id": self._item_id(prefix), "type": kind}
-            if kind == "message":
-                fields["role"] = "assistant"
-            else:
-                fields["summary"] = []
+            fields: dict[str, Any] = (
+                {"id": self._item_id("rs"), "type": kind, "summary": []}
+                if kind == "reasoning"
+                else {"id": self._item_id("msg"), "type": "message", "role": "assistant"}
+            )
             said += self._open(kind, fields)
             item = self._said = self._items[-1]
         item.text.append(text)
@@ -209,7 +213,7 @@ class _Stream(_Body):
         said = self._event(
             "response.output_item.added", output_index=item.index, item=item.shown(done=False)
         )
-        if item.kind == "message":
+        if item.kind in ("message", "refusal"):
             said += self._of(
                 item, "response.content_part.added", content_index=0, part=item.part("")
             )
@@ -220,6 +224,8 @@ class _Stream(_Body):
             return self._of(item, "response.function_call_arguments.delta", delta=text)
         if item.kind == "reasoning":
             return self._of(item, "response.reasoning_text.delta", content_index=0, delta=text)
+        if item.kind == "refusal":
+            return self._of(item, "response.refusal.delta", content_index=0, delta=text)
         return self._of(
             item, "response.output_text.delta", content_index=0, delta=text, logprobs=[]
         )
@@ -235,8 +241,12 @@ class _Stream(_Body):
         elif item.kind == "reasoning":
             said = self._of(item, "response.reasoning_text.done", content_index=0, text=text)
         else:
-            said = self._of(
-                item, "response.output_text.done", content_index=0, text=text, logprobs=[]
+            said = (
+                self._of(item, "response.refusal.done", content_index=0, refusal=text)
+                if item.kind == "refusal"
+                else self._of(
+                    item, "response.output_text.done", content_index=0, text=text, logprobs=[]
+                )
             )
             said += self._of(
                 item, "response.content_part.done", content_index=0, part=item.part(text)

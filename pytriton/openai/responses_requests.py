@@ -14,7 +14,9 @@ from pytriton.openai.requests import ChatRequest, Message, message_of, unknown_f
 __all__ = ["as_chat"]
 
 #: Items that a model made earlier and that say nothing to another one.
-_SKIPPED = ("reasoning", "item_reference")
+_SKIPPED = ("reasoning",)
+#: Fields that refer to what is kept on OpenAI's servers. To leave them out would answer another conversation.
+_KEPT_ELSEWHERE = ("previous_response_id", "conversation")
 
 
 def as_chat(document: dict[str, Any], request_id: str) -> ChatRequest:
@@ -24,20 +26,21 @@ def as_chat(document: dict[str, Any], request_id: str) -> ChatRequest:
         APIError: it is not as it has to be, or asks for what is kept on OpenAI's servers
     """
     body = read_body(document, ResponsesBody)
-    if body.previous_response_id is not None or body.background:
-        name = "background" if body.background else "previous_response_id"
-        raise APIError(
-            f"'{name}' is not supported: no responses are kept here. Send the whole conversation in 'input'.",
-            param=name,
-            code="unsupported_parameter",
-        )
+    asked = [name for name in _KEPT_ELSEWHERE if document.get(name) is not None]
+    if isinstance(
+        document.get("prompt"), Mapping
+    ):  # one that is kept there, with what is to be filled in
+        asked.append("prompt")
+    if asked or body.background:
+        raise _not_kept(asked[0] if asked else "background")
     messages = [] if body.instructions is None else [_said("system", body.instructions)]
     items = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
     for index, item in enumerate(items):
         message = _message(item, f"input[{index}]")
         if message is not None:
             messages.append(message)
-    reasoning = body.reasoning or {}
+    if not messages:
+        raise APIError("'input' has no message.", param="input", code="invalid_value")
     return ChatRequest(
         api="responses",
         id=request_id,
@@ -50,12 +53,21 @@ def as_chat(document: dict[str, Any], request_id: str) -> ChatRequest:
         extra=unknown_fields(document, ResponsesBody),
         body=document,
         messages=tuple(messages),
-        tools=tuple(_tool(tool) for tool in body.tools or ()),
+        tools=tuple(_tool(tool) for tool in document.get("tools") or ()),
         tool_choice=_choice(body.tool_choice),
         parallel_tool_calls=body.parallel_tool_calls,
-        response_format=_format(body.text),
+        response_format=_format(document.get("text")),
         top_logprobs=body.top_logprobs,
-        reasoning_effort=reasoning.get("effort"),
+        reasoning_effort=None if body.reasoning is None else body.reasoning.effort,
+    )
+
+
+def _not_kept(name: str) -> APIError:
+    return APIError(
+        f"'{name}' is not supported: no responses are kept here. Send the whole conversation in 'input' "
+        "('store': false has some clients do so).",
+        param=name,
+        code="unsupported_parameter",
     )
 
 
@@ -64,13 +76,15 @@ def _message(item: Mapping[str, Any], place: str) -> Message | None:
     if kind == "function_call":
         function = {"name": item.get("name"), "arguments": item.get("arguments", "")}
         call = {"id": item.get("call_id"), "type": "function", "function": function}
-        return Message("assistant", tool_calls=(call,), raw=item)
+        return _checked({"role": "assistant", "tool_calls": [call]}, item, place, (call,))
     if kind == "function_call_output":
         output = item.get("output", "")
         answer = {"role": "tool", "content": output, "tool_call_id": item.get("call_id")}
         return _checked(answer, item, place)
     if kind in _SKIPPED:
         return None
+    if kind == "item_reference":
+        raise _not_kept(place)
     if kind != "message":
         raise APIError(
             f"'{place}' is of the type {kind!r}, which is not supported.",
@@ -80,14 +94,19 @@ def _message(item: Mapping[str, Any], place: str) -> Message | None:
     return _checked({name: item[name] for name in ("role", "content") if name in item}, item, place)
 
 
-def _checked(fields: Any, raw: Mapping[str, Any], place: str) -> Message:
+def _checked(
+    fields: Any,
+    raw: Mapping[str, Any],
+    place: str,
+    calls: tuple[Mapping[str, Any], ...] = (),
+) -> Message:
     try:
         body = msgspec.convert(fields, MessageBody)
     except msgspec.ValidationError as error:
         raise APIError(
             f"Invalid value for '{place}': {error}.", param=place, code="invalid_value"
         ) from None
-    return message_of(body, raw, place)
+    return message_of(body, raw, place, calls)
 
 
 def _said(role: str, text: str) -> Message:

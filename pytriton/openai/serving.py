@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pytriton.openai.asked import Asked, read, refusal
@@ -99,7 +99,9 @@ async def _each(produced: Any) -> AsyncGenerator[Any, None]:
 
 def _is_whole(produced: Any) -> bool:
     """Whether what a callable returned is one piece; other iterables are gone through."""
-    whole = isinstance(produced, (str, dict)) or hasattr(produced, "model_dump")
+    whole = isinstance(produced, (str, bytes, bytearray, Mapping)) or hasattr(
+        produced, "model_dump"
+    )
     return whole or not hasattr(produced, "__iter__")
 
 

@@ -18,7 +18,7 @@ USER = {"role": "user", "content": "x"}
 def test_fields_of_a_chat_request() -> None:
     body = {
         "model": "m", "messages": [{**USER, "name": "me"}], "stop": ["a", "b"], "max_tokens": 5, "top_k": 3,
-        "max_completion_tokens": 7, "seed": 1, "tools": [{"type": "function"}], "temperature": 1, "n": None,
+        "max_completion_tokens": 7, "seed": 1, "tools": [{"type": "custom", "x": 1}], "temperature": 1, "n": None,
         "response_format": {"type": "json_object"}, "user": "u", "stream": None,
     }  # fmt: skip
     request = chat_request("chat", body)
@@ -29,6 +29,8 @@ def test_fields_of_a_chat_request() -> None:
     assert request.messages[0].name == "me"
     assert request.messages[0].text == "x"
     assert request.response_format == {"type": "json_object"}
+    assert request.tools == ({"type": "custom", "x": 1},)
+    assert chat_request("chat", {"messages": [USER], "stop": ["", "a"]}).stop == ("a",)
 
 
 WRONG: list[tuple[str, Any, str | None]] = [
@@ -43,6 +45,22 @@ WRONG: list[tuple[str, Any, str | None]] = [
     ("chat", {"messages": [{"content": "x"}]}, "messages[0].role"),
     ("chat", {"messages": [USER, {"role": "user"}]}, "messages[1].content"),
     ("chat", {"messages": [{"role": "tool", "content": None}]}, "messages[0].content"),
+    ("chat", {"messages": [USER], "tools": [{"type": "function"}]}, "tools[0].function"),
+    ("chat", {"messages": [USER], "tools": [{"function": {"name": 1}}]}, "tools[0].function.name"),
+    ("chat", {"messages": [USER], "response_format": {"type": 1}}, "response_format.type"),
+    (
+        "chat",
+        {"messages": [USER], "response_format": {"type": "json_schema", "json_schema": None}},
+        "response_format.json_schema",
+    ),
+    (
+        "chat",
+        {"messages": [{"role": "assistant", "tool_calls": [{"function": "f"}]}]},
+        "messages[0].tool_calls[0].function",
+    ),
+    ("responses", {"input": "x", "tools": [{"type": "function"}]}, "tools[0].name"),
+    ("responses", {"input": "x", "text": {"format": 1}}, "text.format"),
+    ("responses", {"input": "x", "reasoning": {"effort": 1}}, "reasoning.effort"),
     ("completions", {}, "prompt"),
     ("completions", {"prompt": [[1], -1]}, "prompt[1]"),
     ("embeddings", {"input": []}, "input"),
@@ -81,9 +99,12 @@ def test_an_assistant_may_have_said_nothing() -> None:
         b'{"messages": "\xff"}',
         b'{"a":' + b"[" * 100_000,
         b"nan",
+        b'{"messages":[{"role":"user","content":"\\ud800"}]}',
+        b'{"messages":[{"role":"user","content":"x"}],"metadata":{"x":' + b"1" * 5000 + b"}}",
+        b'{"messages":[{"role":"user","content":"x"}],"metadata":{"x":1e999}}',
         b'{"messages":[]} x',
     ],
-    ids=repr,
+    ids=lambda data: repr(data)[:60],
 )
 def test_what_is_no_json_object_is_refused(data: bytes) -> None:
     with pytest.raises(APIError) as caught:
@@ -130,6 +151,8 @@ def test_parts_are_decoded_and_nothing_is_fetched() -> None:
         {"type": "file", "file": {"file_data": "data:application/pdf;base64,aGk="}}, "p"
     )
     assert (document.data, document.media_type) == (b"hi", "application/pdf")
+    bare = part_of({"type": "file", "file": {"file_data": "aGk="}}, "p")
+    assert (bare.data, bare.media_type, bare.url) == (b"hi", "", None)
     far = part_of({"type": "image_url", "image_url": {"url": "http://169.254.169.254/"}}, "p")
     assert (far.data, far.url) == (None, "http://169.254.169.254/")
     assert part_of({"type": "new", "x": 1}, "p").raw == {"type": "new", "x": 1}
@@ -164,6 +187,9 @@ def test_escaped_data_takes_little_memory() -> None:
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,\u00e9\u00e9"}},
         {"type": "image_url", "image_url": {"url": "data:nonsense"}},
         {"type": "input_audio", "input_audio": {"data": "%%%"}},
+        {"type": "input_audio", "input_audio": {"data": "aGk=", "format": {"a": 1}}},
+        {"type": "input_audio", "input_audio": {"data": "aGk=", "format": "mp3\r\nX: y"}},
+        {"type": "file", "file": {"file_data": "no base64"}},
         {"type": "text"},
         {"text": "x"},
     ],
@@ -184,8 +210,46 @@ def test_remote_urls_are_found_wherever_they_stand() -> None:
         {"type": "image_url", "image_url": {"url": "data:,"}},
         {"type": "text", "text": "http://not.one"},
     ]
-    found = [url for part in parts for url in remote_urls(part)]
-    assert found == ["http://a", "ftp://b", "file:///c"]
+    found = [list(dict.fromkeys(remote_urls(part))) for part in parts]
+    assert found == [["http://a"], ["ftp://b"], ["file:///c"], [], []]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image", "image": "http://a"},
+        {"type": "video", "video": ["data:,", "FILE:/etc/passwd"]},
+        {"type": "image_url", "image_url": {"url": ["https://a"]}},
+        {"type": "image", "source": {"of": {"type": "url", "at": " \tht\ntps://a"}}},
+        {"type": "text", "text": "", "image": "\u00a0http://a"},
+        {"type": "input_file", "file_data": "gopher://a"},
+        {"type": "input_image", "image_url": "//a/b"},
+    ],
+    ids=str,
+)
+def test_remote_urls_of_any_shape_are_found(part: dict[str, Any]) -> None:
+    """What a model's own library takes for one counts, such as `image` and `video`."""
+    assert list(remote_urls(part))
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "text", "text": "http://a"},
+        {
+            "type": "output_text",
+            "text": "x",
+            "annotations": [{"type": "url_citation", "url": "http://a"}],
+        },
+        {"type": "input_audio", "input_audio": {"data": "//uQxAAA", "format": "mp3"}},
+        {"type": "file", "file": {"file_data": "aGk=", "filename": "http://a"}},
+        {"type": "image", "image": "data:image/png;base64,aGk=", "detail": "low: 1/2"},
+        "http://a",
+    ],
+    ids=str,
+)
+def test_texts_and_data_are_no_remote_urls(part: Any) -> None:
+    assert list(remote_urls(part)) == []
 
 
 def test_prompts() -> None:
@@ -196,6 +260,12 @@ def test_prompts() -> None:
         completion_request({"prompt": ["a", 1]})
     with pytest.raises(APIError):
         completion_request({"prompt": []})
+    with pytest.raises(APIError):
+        completion_request({"prompt": ["a", []]})
+    assert len(completion_request({"prompt": ["a"] * 16, "n": 128}).prompts) == 16
+    with pytest.raises(APIError, match="2176 answers") as caught:
+        completion_request({"prompt": ["a"] * 17, "n": 128})
+    assert caught.value.param == "prompt"
 
 
 @pytest.mark.parametrize(
@@ -203,6 +273,14 @@ def test_prompts() -> None:
     [
         {"input": "x", "previous_response_id": "r"},
         {"input": "x", "background": True},
+        {"input": "x", "conversation": "conv_1"},
+        {"input": "x", "prompt": {"id": "pmpt_1"}},
+        {"input": [{"type": "item_reference", "id": "msg_1"}, {"role": "user", "content": "x"}]},
+        {"input": []},
+        {"input": [{"type": "reasoning", "summary": []}]},
+        {"input": [{"type": "function_call", "call_id": "c", "arguments": "{}"}]},
+        {"input": [{"type": "function_call", "call_id": 1, "name": "f", "arguments": "{}"}]},
+        {"input": [{"type": "function_call", "name": "f", "arguments": {}}]},
         {"input": [{"type": "computer_call"}]},
         {"input": [{"type": "message", "role": "nobody", "content": "x"}]},
         {"input": [{"role": "user"}]},

@@ -181,7 +181,8 @@ class Limit:
         self._is_over = True
 
     async def _within(self, awaitable: Coroutine[Any, Any, None], timeout_s: float) -> None:
-        assert timeout_s == self._limit_s
+        if timeout_s != self._limit_s:  # of the end of a stream
+            return await within(awaitable, timeout_s)
         task = asyncio.ensure_future(awaitable)
         try:
             while not self._is_over and not task.done():
