@@ -1,6 +1,6 @@
 """python -m pytriton.dispatcher: run a daemon whose settings are one JSON object on standard input (process.py).
 
-The first file that a daemon's interpreter runs: it sees that the imports take little time.
+It is the first file that a daemon's interpreter runs, and keeps the time of the imports short.
 """
 
 from __future__ import annotations

@@ -62,7 +62,9 @@ class Daemon(DaemonParts):
             await self._control.close()
             return refused
         loop.add_signal_handler(signal.SIGHUP, self._hung_up)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # those of an upgrade have waited
+        signal.pthread_sigmask(
+            signal.SIG_UNBLOCK, SIGNALS
+        )  # signals that came during an upgrade have waited
         self._control.bind(None if handed is None else handed.state.control)
         serving = asyncio.create_task(self._control.serve())
         self._status.vital.append(serving)
@@ -108,26 +110,26 @@ class Daemon(DaemonParts):
         self._server_watch.tell_started()
 
     def _may_rest(self, spec: messages.ModelSpec) -> bool:
-        """Whether nobody needs a model but those who ask tritonserver's front for it.
+        """Whether only clients of tritonserver's front can need a model.
 
-        Models of repositories may need any: ensembles as their steps, and those of other backends call them.
+        A model of a repository may need any other one: an ensemble has steps, and other backends call models.
         """
         awaits = self._front.awaits and self._server.proxy_is_native
         vertex = clouds.vertex_model(self.config.tritonserver_options)
         return awaits and not self.config.model_repository and spec.name != vertex
 
     def _listen_tcp(self) -> ExitCode | None:
-        """Answer clients with a key, if the settings say where; return the exit code if that cannot be."""
+        """Listen for clients that have a key, if the settings say where; return an exit code if that fails."""
         address = self.config.control_tcp
         if address is None:
             return None
         handed = self._origin.handed
-        if handed is not None and handed.state.control_tcp:  # where it has listened
+        if handed is not None and handed.state.control_tcp:  # listen where the former version did
             address = handed.state.control_tcp[len("tcp://") :]
         try:
             self._status.control_tcp = self._control.listen_tcp(address)
         except (KeyStoreError, zmq.ZMQError) as error:
-            if handed is not None:  # that is no reason to end what is served
+            if handed is not None:  # what is served goes on without it
                 self._status.lose_tcp(address, str(error))
                 return None
             _log.error("cannot listen", control_tcp=address, reason=str(error))
@@ -138,7 +140,7 @@ class Daemon(DaemonParts):
     async def _serve_until_stopped(self, on_ready: OnReady | None) -> None:
         """Serve from the moment tritonserver is up until all models are unloaded."""
         self._status.phase = "draining" if self.registry.refusal else "ready"
-        own_version()  # as long as it is this one that is installed
+        own_version()  # read it now: another version may be installed later
         if self._origin.handed is not None and start_flags.path(self.rundir).exists():
             self.settings.reload()
         if self._status.advice is not None:
@@ -183,7 +185,7 @@ class Daemon(DaemonParts):
     # ── what handlers use ────────────────────────────────────────────────────────────────────────
 
     def check_proxy(self, pid: int) -> bool:
-        """See that a process is one of tritonserver's, nobody else needs a lane; return whether it is that itself.
+        """Check that a process is tritonserver or its child: no other needs a lane. Return whether it is the server.
 
         Raises:
             RemoteFailure: it is not.
@@ -191,14 +193,14 @@ class Daemon(DaemonParts):
         return self._server.check_proxy(pid)
 
     async def until_vertex(self, name: str) -> None:
-        """Return when Vertex AI's frontend serves a model that has been registered, if it is to."""
+        """Wait until Vertex AI's frontend serves a registered model, if that is its default model."""
         await self._readiness.until_vertex(name, self.config.busy_timeout_s)
 
     def refuse_to_hold_up_a_start(self, registration: Registration) -> None:
-        """See that a proxy which tritonserver loads before it opens its ports has not to wait for a worker.
+        """Refuse a proxy that would wait for a worker before tritonserver has opened its ports.
 
         Raises:
-            RemoteFailure: it would have to; its model is loaded later then.
+            RemoteFailure: it would wait; tritonserver loads its model later.
         """
         if not self._server.ready and not registration.pool.answers:
             name = registration.spec.name
@@ -220,7 +222,7 @@ class Daemon(DaemonParts):
         return await handlers.handle(self, peer, message, payloads)
 
     def _hung_up(self) -> None:
-        """SIGHUP: of a terminal that was closed, or of a service manager that wants a reload."""
+        """Handle SIGHUP: a terminal was closed, or a service manager wants a reload."""
         if sys.stdin is not None and sys.stdin.isatty():
             self.ending.signalled("SIGHUP")
         else:
@@ -229,12 +231,12 @@ class Daemon(DaemonParts):
     # ── tritonserver ─────────────────────────────────────────────────────────────────────────────
 
     async def _watch_server(self) -> None:
-        """Keep tritonserver up; stop the daemon when the settings say that it has been tried often enough."""
+        """Keep tritonserver up; stop the daemon when it has been started as often as the settings allow."""
         why = await self._server_watch.run()
         self.ending.request(why, ExitCode.NO_SERVER)
 
     async def _forget_proxies_of_ended_server(self) -> None:
-        """While the daemon stops: do not wait for the proxies of a tritonserver that is gone."""
+        """Forget the proxies of a tritonserver that ends while the daemon stops: nothing waits for them then."""
         end = await self._server.ended()
         _log.error("tritonserver ended before its models were unloaded", how=end)
         self.registry.server_starts.forget_proxies()

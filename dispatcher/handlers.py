@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from pytriton.dispatcher.models.registration import Registration
 
 
-#: More lines than this are not sent at once; the log files are there to be read.
+#: The most lines that one answer has; the log files have the others.
 _MOST_LOG_LINES = 100_000
-#: Nor more bytes than this: answers wait for clients who do not read them.
+#: The most bytes of lines in one answer: answers wait in memory for clients that do not read them.
 MOST_LOG_BYTES = 4 << 20
 
 
@@ -103,7 +103,7 @@ async def renew_trial(
 async def end_trial(
     daemon: Daemon, peer: Peer, message: messages.EndTrial, payloads: Payloads
 ) -> messages.AnyMessage:
-    """Have a model that is on trial stay, or serve what it has replaced."""
+    """Keep a model that is on trial, or serve again what it has replaced."""
     end = daemon.trials.keep if message.keep else daemon.trials.take_back
     await end(message.name, message.trial)
     return messages.Done()
@@ -149,7 +149,7 @@ async def list_models(
 async def get_status(
     daemon: Daemon, peer: Peer, message: messages.GetStatus, payloads: Payloads
 ) -> messages.AnyMessage:
-    """Tell how everything is."""
+    """Tell the state of the daemon, of tritonserver, and of all models."""
     await daemon.index_watch.look()
     return daemon.status()
 
@@ -218,7 +218,7 @@ async def get_requests(
 async def profile_worker(
     daemon: Daemon, peer: Peer, message: messages.ProfileWorker, payloads: Payloads
 ) -> messages.AnyMessage:
-    """Tell what a worker does, for a while."""
+    """Tell what a worker does: its stacks are sampled for a while."""
     await daemon.registry.restoring.bring(message.model, BRING_S)
     registration = daemon.registry.by_name(message.model)
     if registration.registrant is not None:
@@ -243,7 +243,7 @@ async def shutdown(
 async def drain(
     daemon: Daemon, peer: Peer, message: messages.Drain, payloads: Payloads
 ) -> messages.AnyMessage:
-    """Leave without a request lost."""
+    """Stop without losing a request: the load balancers hear of it first."""
     await daemon.draining.begin(message)
     return messages.Done()
 
@@ -251,7 +251,7 @@ async def drain(
 async def upgrade(
     daemon: Daemon, peer: Peer, message: messages.Upgrade, payloads: Payloads
 ) -> None:
-    """Become another version of the daemon; the answer goes out before."""
+    """Answer, then become another version of the daemon."""
     await daemon.upgrade.prepare(message)
     await peer.reply(messages.Done())
     daemon.upgrade.begin(message)

@@ -37,7 +37,9 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     owner: Owner | None = None
     if arguments.owner:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # its folders are to go, too
+        signal.signal(
+            signal.SIGTERM, signal.default_int_handler
+        )  # then its folders are removed, too
     try:
         owner = owner_of(arguments.owner, os.environ)
         config = DaemonConfig.from_json(sys.stdin.buffer.read())
@@ -76,7 +78,7 @@ def _take_over(descriptor: int) -> int:
 
 
 def _run(config: DaemonConfig, owner: Owner, report: int | None, origin: Origin) -> int:
-    """Run a daemon that lives for somebody."""
+    """Run a daemon that ends with its owner."""
     try:
         code = run(config, lambda status: _report(report, state="ready"), owner, origin)
         end = last_exit.read(config.rundir)

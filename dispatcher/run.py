@@ -42,19 +42,19 @@ _log = structlog.get_logger(__name__)
 _LOCK_ATTEMPTS, _LOCK_PAUSE_S = 5, 0.02
 
 
-#: What keeps a daemon from starting, of its files and folders.
+#: Errors of files and folders that keep a daemon from starting.
 FileErrors = (RuntimeDirError, StoreError, WebhookError)
 
 
 def check_files(config: DaemonConfig, kept: Sequence[str]) -> None:
-    """See that the files and folders can be used which a start with these settings needs; nothing is changed.
+    """Check that a start with these settings can use its files and folders; nothing is changed.
 
     Args:
         config: the settings
         kept: models that the state directory has to have
 
     Raises:
-        RuntimeDirError, StoreError, WebhookError: one of them cannot.
+        RuntimeDirError, StoreError, WebhookError: it cannot use one of them.
     """
     RuntimeDir(Path(config.runtime_dir)).check()
     read_hooks(config.webhooks)
@@ -72,11 +72,11 @@ def run(
     Args:
         config: its settings
         on_ready: is called with the status once models can be registered
-        owner: the daemon stops when that ends
-        origin: what it begins with
+        owner: the daemon stops when this process ends
+        origin: why it starts, and what it takes over
 
     Raises:
-        Exception: a fault, also one of taking over, see `TakeOver.done`.
+        Exception: a fault; `TakeOver.done` says whether it came while the daemon took over.
     """
     locks = None if origin.handed is None else origin.handed.state.locks
     rundir = RuntimeDir(Path(config.runtime_dir))
@@ -110,7 +110,7 @@ def run(
 
 
 class Place(NamedTuple):
-    """The needs of a daemon before it can begin; `lock` is that of the runtime directory."""
+    """The needs of a daemon before it can begin; `lock` is the descriptor of the runtime directory's lock."""
 
     config: DaemonConfig
     rundir: RuntimeDir
@@ -132,7 +132,7 @@ async def _main(place: Place, on_ready: OnReady | None, owner: Owner | None, ori
 
 @contextmanager
 def _store(config: DaemonConfig, locks: tuple[int, int] | None) -> Iterator[Store]:
-    """Hold the state directory for the block; one that is not kept begins empty."""
+    """Hold the state directory for the block; an ephemeral one begins empty."""
     if config.ephemeral and locks is None and config.state_path.exists():
         shutil.rmtree(config.state_path)
     store = Store(config.state_path, None if locks is None else locks[1])
@@ -163,7 +163,7 @@ def _locked(rundir: RuntimeDir, group: str | None, locks: tuple[int, int] | None
         lock.write(str(os.getpid()))
         lock.flush()
         if locks is None:
-            rundir.clear()  # a daemon that was killed could not
+            rundir.clear()  # a daemon that was killed has left its files
         try:
             yield lock.fileno()
         finally:
@@ -172,7 +172,7 @@ def _locked(rundir: RuntimeDir, group: str | None, locks: tuple[int, int] | None
 
 
 def _take(lock: IO[str]) -> bool:
-    """Lock the file; False when a daemon holds it. `running_pid` holds it for a moment only."""
+    """Lock the file; return False when a daemon holds it. `running_pid` holds it only for a moment, so we try again."""
     for attempt in range(_LOCK_ATTEMPTS):
         if attempt:
             time.sleep(_LOCK_PAUSE_S)

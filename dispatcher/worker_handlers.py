@@ -16,7 +16,7 @@ from pytriton.ipc.errors import ErrorKind, RemoteFailure
 if TYPE_CHECKING:
     from pytriton.dispatcher.daemon import Daemon
 
-#: Whoever asks for a model that rests waits so long for it: a proxy waits 10 s for an answer.
+#: Seconds that a question waits for a model that rests; a proxy waits 10 s for its answer.
 BRING_S = 5.0
 
 Payloads = Sequence[bytes]

@@ -103,7 +103,7 @@ class Loop:
         self._watch(end.woken, end.hear)
 
     def _look_again(self) -> None:
-        """Some lane holds much memory: have it given back when it has not been needed for a while."""
+        """Plan a look at the lanes that hold much memory: what is not needed for a while is given back."""
         if self._look_at is None:
             self._idle_s = KEPT_S + 0.1
             self._look_at = time.monotonic() + self._idle_s
@@ -127,7 +127,7 @@ class Loop:
         self._poll.unregister(fd)
 
     def _accept(self) -> None:
-        """Take all lanes that have come: one that is left waits until the next batch is answered, unmerged."""
+        """Take all new lanes: one that is left would wait, unmerged, until the next batch is answered."""
         while self._take_lane():
             pass
 
@@ -152,13 +152,13 @@ class Loop:
         if self._gauge.read().answered:
             self._control.send(messages.WorkerSpent(self._worker, why))
         elif not self._finished():
-            # The one that takes its place will do no better, and is not to come at once: this is a failure.
+            # A replacement would do no better, and should not come at once: so this is a failure.
             self.unable = why
             self._told_to_end()
 
     def _welcome(self, lane: Lane) -> None:
         """Let a new proxy read this process's memory, if the process is the worker's own."""
-        if self._model.own_process:  # of a registrant's, its owner says who may look into it
+        if self._model.own_process:  # a registrant's owner decides who may read it
             linux.let_read(lane.peer_pid())
 
     def _serve(self, ready: list[Lane]) -> None:
@@ -298,7 +298,7 @@ class Loop:
         self._stopping = True
 
     def _let_go(self) -> None:
-        """In a child that the callable forked: a lane that it held open would hide this worker's end from the proxy."""
+        """Close all lanes in a child that the callable forked: an open one would hide the worker's end from a proxy."""
         for lane in self._lanes.values():
             lane.close()
         self._listener.close()
@@ -322,7 +322,7 @@ def _requests(parts: Sequence[Part]) -> int:
 
 
 def _let_go_in_children(loop: Loop) -> None:
-    """Such a hook stays for as long as the process: it must not keep a loop that has ended."""
+    """Have children let go. The hook stays as long as the process, so it must not keep a loop that has ended."""
     reference = weakref.ref(loop)
 
     def let_go() -> None:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 class Model:
     """A loaded callable with what is declared about it.
 
-    With `own_process`, it is the only one in this process. Without, it is that of this thread, in
-    which it has to be used.
+    With `own_process`, it is the only model in this process. Without, it belongs to this thread,
+    and is used only there.
     """
 
     #: A Triton Python model that may answer at any time.
@@ -54,9 +54,9 @@ class Model:
         self.decoupled = bool(spec.config.get("model_transaction_policy", {}).get("decoupled"))
         self.asynchronous = kind_of(infer) in (Kind.COROUTINE, Kind.ASYNC_GENERATOR)
         self.execution_timeout_s = spec.execution_timeout_s
-        #: As it was registered: for a decoupled model, which may answer many times.
+        #: The callable as it was registered: a decoupled model calls it, since it may answer many times.
         self.produce = infer
-        #: What is being served, as far as it is one thing: for calls to other models.
+        #: The batches that are being served, where one call runs at a time: calls to other models name them.
         self.now: Sequence[Part] = ()
         self._events: asyncio.AbstractEventLoop | None = None
         self._infer = infer
@@ -106,7 +106,7 @@ class Model:
         return [one for batch in self._batches_now() for one in ids_of(batch)]
 
     def id_of(self, ref: RequestRef) -> str:
-        """Return the id of one of them."""
+        """Return the id of a request that is being served."""
         return id_of(self._batches_now(), ref)
 
     def _batches_now(self) -> list[Batch]:

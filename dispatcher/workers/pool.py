@@ -40,7 +40,7 @@ AdoptWorker = Callable[[WorkerState, messages.ModelSpec, int], Optional[Worker]]
 class Pool:
     """The workers of one registration: one for each instance, and the spares.
 
-    Spares are not set apart: there are more workers than proxies, and a proxy that lost its own gets one that has none.
+    Spares are workers like the others: there are more workers than proxies, and a proxy without one gets a free one.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Pool:
     # ── life ─────────────────────────────────────────────────────────────────────────────────────
 
     async def start(self, report: ReportProgress) -> None:
-        """Start all workers; return when every one is ready. Asleep, it has none until a batch comes.
+        """Start all workers; return when every one is ready. A model that sleeps gets none until a batch comes.
 
         Raises:
             RemoteFailure: the first that could not be loaded; the caller stops the pool then.
@@ -150,7 +150,9 @@ class Pool:
         self.account.gone(self.account.leave(count))
         if slept:
             self.sleep.back()
-        await self._tell(None)  # who waited for one of these may wait for nobody now
+        await self._tell(
+            None
+        )  # a proxy may have waited for one of these: now it is told that none comes
 
     async def shrink(self, spec: messages.ModelSpec, grace_s: float) -> None:
         """End the workers that `spec` does not have any more; their proxies go to those that stay."""
@@ -185,7 +187,7 @@ class Pool:
             )
 
     def wake_up(self, why: str = "a request") -> None:
-        """Start the workers that it lacks, if it sleeps; they are tried again as any others are."""
+        """Wake the model if it sleeps: start the workers that it lacks, which are retried like all others."""
         if not self.sleep.asleep or self._instances.stopping or self.sleep.held:
             return
         self.sleep.wake(why)
@@ -199,7 +201,7 @@ class Pool:
             self.sleep.end()
 
     def hold(self) -> None:
-        """Do not wake as long as `sleep.held` is set; what wakes and has no room yet sleeps on."""
+        """Keep the model asleep until `sleep.held` is cleared; a wake that still waits for memory is given up."""
         self.sleep.held = True
         if self.sleep.lacks_room and self._waking is not None:
             self._waking.cancel()
@@ -227,7 +229,7 @@ class Pool:
 
     @property
     def _spare_serves(self) -> bool:
-        """Whether it serves already, though only its spares are there."""
+        """Whether the spares serve while the other workers wait for memory."""
         return self.can_serve and not self._instances.stopping
 
     async def _get_room(self, spec: messages.ModelSpec, report: ReportProgress) -> None:

@@ -93,7 +93,7 @@ class Supervisor:
         self.worker: Worker | None = None
         self._record = InstanceRecord(self.index, self.version)
         self.first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # A pool that is being stopped does not ask any more why a worker failed.
+        # A pool that is being stopped does not ask for the exception: this does, or asyncio would warn of it.
         self.first.add_done_callback(lambda first: first.cancelled() or first.exception())
         if woken:
             self.first.set_result(None)
@@ -161,7 +161,7 @@ class Supervisor:
         return self.lacks_worker and self._streak.is_crash_loop
 
     def problem(self) -> str | None:
-        """Say that its workers end one after the other, and what is done about it; None when they do not."""
+        """Describe workers that end one after the other, and what is done about it; None when they do not."""
         return self._record.problem(
             self.state, lacks_worker=self.lacks_worker, proven=self._is_proven()
         )
@@ -207,7 +207,7 @@ class Supervisor:
         while True:
             blameless = False
             try:
-                if self.state is not InstanceState.READY:  # as one is that is adopted
+                if self.state is not InstanceState.READY:  # an adopted instance is ready already
                     await self._load()
                 self._healing.attempted(None)
                 if not self.first.done():
@@ -231,7 +231,7 @@ class Supervisor:
             self._change(InstanceState.STARTING)
 
     async def _until_ended(self) -> messages.WorkerEnd:
-        """Return how the worker that serves ended when it has."""
+        """Wait for the end of the worker that serves, and return how it ended."""
         last = await self._serve()
         if last.batches or self._has_served_long():
             self._streak.clear()
@@ -239,7 +239,7 @@ class Supervisor:
         return last
 
     async def _back_off(self, *, blameless: bool) -> None:
-        """Wait until the next worker is to be started: when the pause is over, or somebody does not want to wait.
+        """Wait until the next worker is to be started: after a pause, or when somebody asks for it now.
 
         `blameless`: a batch has ended the last one, so the next one has nothing to wait for.
         """
@@ -274,7 +274,7 @@ class Supervisor:
         return worker.gauge.read().answered > 0 or self._has_served_long()
 
     async def _load(self) -> None:
-        """Start a worker and return when it is ready; raises RemoteFailure if it did not get so, and was ended."""
+        """Start a worker and return when it is ready; if it does not get ready, end it and raise RemoteFailure."""
         self.worker = await self._start()
         await self._until_ready(self.worker)
         self._change(InstanceState.READY)
@@ -316,7 +316,7 @@ class Supervisor:
             self._change(InstanceState.LOADING)
 
     async def _serve(self) -> messages.WorkerEnd:
-        """Return how the worker ended when it has; until then exchange it whenever it is spent."""
+        """Wait for the worker's end, and return how it ended; until then exchange it whenever it is spent."""
         while True:
             worker = self.worker
             assert worker is not None  # `_load` came before
@@ -340,7 +340,7 @@ class Supervisor:
             self._events.tell(kinds.NOT_EXCHANGED, worker=spent.name, reason=why)
             await asyncio.wait([spent.exited], timeout=self._policy.longest_delay_s)
             return
-        # Whatever comes, also when the instance is stopped below.
+        # Also when the instance is stopped while this waits.
         spent.exited.add_done_callback(lambda _: self._account.give_beside())
         self.worker = fresh
         self._record.restarts += 1
@@ -354,7 +354,7 @@ class Supervisor:
         return worker
 
     def _set_aside(self, doing: Coroutine[None, None, None]) -> None:
-        """Have something done that this instance does not wait for."""
+        """Run something in the background; only `stop` waits for it."""
         task = asyncio.get_running_loop().create_task(doing)
         self._aside.add(task)
         task.add_done_callback(self._aside.discard)

@@ -83,7 +83,7 @@ class Worker:
         self.last_records = Taken()
         self.last_user_metrics = b""
         exited.add_done_callback(self._ended)
-        # A pool that is being stopped does not ask any more why a worker failed.
+        # A pool that is being stopped does not ask for the exception: this does, or asyncio would warn of it.
         self.ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
 
     @property
