@@ -25,8 +25,9 @@ static void on_bus_error(int number, siginfo_t *info, void *context)
     int error = errno;
     for (Guarded *one = __atomic_load_n(&first, __ATOMIC_ACQUIRE); one; one = one->next) {
         uintptr_t end = __atomic_load_n(&one->end, __ATOMIC_ACQUIRE),
-                  start = __atomic_load_n(&one->start, __ATOMIC_RELAXED);
-        if (address < start || address >= end)
+                  start = __atomic_load_n(&one->start, __ATOMIC_ACQUIRE);
+        /* Both are of one mapping: else it is used for another one meanwhile, which is not that of this address. */
+        if (address < start || address >= end || end != __atomic_load_n(&one->end, __ATOMIC_ACQUIRE))
             continue;
         /* All of it at once: a mapping for each page would be too many. */
         void *made = mmap((void *)start, end - start, PROT_READ | PROT_WRITE,
@@ -63,7 +64,7 @@ bool bus_guard_add(void *start, size_t size)
     if (is_new)
         one = calloc(1, sizeof *one);
     if (one) {
-        __atomic_store_n(&one->start, (uintptr_t)start, __ATOMIC_RELAXED);
+        __atomic_store_n(&one->start, (uintptr_t)start, __ATOMIC_RELEASE);
         __atomic_store_n(&one->end, (uintptr_t)start + size, __ATOMIC_RELEASE);
     }
     if (one && is_new) {
