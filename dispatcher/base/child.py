@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
 from pytriton.dispatcher.base.child_output import ChildOutput, ended_output
+from pytriton.dispatcher.base.group_end import end_group, kill_group
 from pytriton.dispatcher.base.handover import ChildState
 from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 from pytriton.ipc import linux
@@ -144,17 +145,24 @@ class Child:
         except ProcessLookupError:
             return  # all of them have ended
 
+    def kill(self) -> None:
+        """Kill the child and all that it started; `stop` ends what of it may clean up first."""
+        kill_group(self.pid)
+
     async def stop(self, grace_s: float, *, first: int = signal.SIGTERM) -> int:
         """End the child: `first`, and after `grace_s` seconds SIGKILL; then whatever it left in its group.
 
         Asking comes first, since a child that ends by itself gives back what only it can
         (tritonserver: its shared memory; a worker: its callable's own clean-up).
+        What removes the shared memory that it and its own children have left may do so (group_end.py).
         """
         if not self.exited.done():
             os.kill(self.pid, first)
             await asyncio.wait([self.exited], timeout=grace_s)
-        self.signal_group(signal.SIGKILL)
+        if not self.exited.done():
+            self.kill()
         code = await asyncio.shield(self.exited)
+        await end_group(self.pid)
         self._kill_on_death.remove(self.pid)
         await self.drained()
         return code

@@ -4,7 +4,8 @@ The kernel ends tritonserver and the workers with their parent (PR_SET_PDEATHSIG
 started: tritonserver's stubs notice such an end only between batches, and not at all while they wait
 for tritonserver with Python's lock held; and nothing removes tritonserver's regions from /dev/shm.
 It is a shell (1 MB) that reads which process groups there are, and at the end of its
-input, however that comes, kills them and removes the regions.
+input, however that comes, kills them and removes the regions. Resource trackers of `multiprocessing` may clean
+up first.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ import structlog
 
 _log = structlog.get_logger(__name__)
 
-#: $1 is the beginning of the regions' paths. Lines are "+GROUP" and "-GROUP".
+#: $1 is the beginning of the regions' paths. Lines are "+GROUP" and "-GROUP". In stat, what follows the name are a
+#: process's state, parent and group. Trackers (group_end.py) get two seconds; a shell cannot wait for others' children.
 _SCRIPT = """
-groups=
+groups= trackers= with= others=
 while read -r line; do
   case $line in
     +*) groups="$groups ${line#+}" ;;
@@ -30,8 +32,32 @@ while read -r line; do
         groups=$left ;;
   esac
 done
-for group in $groups; do kill -s KILL -- "-$group"; done
-rm -f -- "$1"*
+regions=$1
+[ -n "$groups" ] && for process in /proc/[0-9]*; do
+  stat= said=
+  read -r stat <"$process/stat"
+  read -r said <"$process/cmdline"
+  set -- ${stat##*) }
+  case " $groups " in *" ${3:-none} "*) ;; *) continue ;; esac
+  case $said in
+    *"resource_tracker import main"*) trackers="$trackers ${process#/proc/}" with="$with $3" ;;
+    *) others="$others ${process#/proc/}:$3" ;;
+  esac
+done
+for group in $groups; do
+  case " $with " in *" $group "*) ;; *) kill -s KILL -- "-$group" ;; esac
+done
+for one in $others; do
+  case " $with " in *" ${one#*:} "*) kill -s KILL "${one%:*}" ;; esac
+done
+rm -f -- "$regions"*
+for look in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+  left=
+  for tracker in $trackers; do kill -s 0 "$tracker" && left=1; done
+  [ -n "$left" ] || break
+  sleep 0.1
+done
+for group in $with; do kill -s KILL -- "-$group"; done
 """
 
 
