@@ -56,8 +56,8 @@ class Daemon(DaemonParts):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.ending.signalled, signal.Signals(number).name)
-        adopted = () if handed is None else handed.state.operations
-        refused = self._listen_tcp() or self._operations.open(adopted)
+        adopted = () if handed is None else (handed.state.operations, handed.state.beginnings)
+        refused = self._listen_tcp() or self._operations.open(*adopted)
         if refused is not None:
             await self._control.close()
             return refused

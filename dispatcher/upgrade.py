@@ -365,6 +365,7 @@ class Upgrade:
             registrations=registry.adoption.hand_over(parts.temporary.owner_of),
             tallies=[tally.hand_over(name) for name, tally in registry.ledger.items()],
             operations=parts.operations.descriptors,
+            beginnings=parts.operations.beginnings,
             openai=parts.openai.hand_over(),
             unposted=parts.webhooks.unposted(),
             events=parts.events.serial,

@@ -8,7 +8,6 @@ on, pipes of children, pages of memory. All else is written down. docs/architect
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -187,6 +186,10 @@ class RepositoryModelState(msgspec.Struct, frozen=True):
 SeenFiles = dict[str, tuple[str, dict[bytes, tuple[int, int]], dict[bytes, str]]]
 
 
+#: When series were sent by OTLP last, and of each name, labels, what it had counted, when that began (nanoseconds).
+SentSeries = tuple[int, list[tuple[str, tuple[tuple[str, str], ...], float, int]]]
+
+
 class RepositoriesState(msgspec.Struct, frozen=True):
     """The models of the repositories that the daemon was given.
 
@@ -234,6 +237,7 @@ class HandOver(msgspec.Struct, frozen=True):
     registrations: list[RegistrationState]
     tallies: list[TallyState]
     operations: list[int] = []
+    beginnings: Optional[SentSeries] = None
     openai: Optional[OpenAIState] = None
     #: Events that webhooks have not posted, by webhook.
     unposted: dict[str, list[messages.Event]] = {}
@@ -392,5 +396,4 @@ def inherited(numbers: Iterable[int]) -> Iterator[None]:
 def keep_from_children(numbers: Iterable[int]) -> None:
     """Have descriptors closed in the processes that this one starts; raises OSError where one is not open."""
     for number in numbers:
-        flags = fcntl.fcntl(number, fcntl.F_GETFD)
-        fcntl.fcntl(number, fcntl.F_SETFD, flags | fcntl.FD_CLOEXEC)
+        os.set_inheritable(number, False)

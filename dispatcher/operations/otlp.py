@@ -19,6 +19,7 @@ from typing import Any
 
 import structlog
 
+from pytriton.dispatcher.base.handover import SentSeries
 from pytriton.dispatcher.figures.snapshot import Scraped
 
 _log = structlog.get_logger(__name__)
@@ -57,12 +58,16 @@ class OtlpExport:
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._exporter: Any = None
+        self._beginnings: Any = None
         self._failing = False
         #: An export that takes longer than it may: there is no other one beside it.
         self._late: threading.Thread | None = None
 
-    def open(self) -> None:
-        """Send from now on, if there is a collector. To be called in the dispatcher's loop."""
+    def open(self, adopted: SentSeries | None = None) -> None:
+        """Send from now on, if there is a collector. To be called in the dispatcher's loop.
+
+        `adopted`: what a former version of this process has handed over.
+        """
         if not wanted(self._environ):
             return
         protocol = next((self._environ[one] for one in _PROTOCOLS if self._environ.get(one)), "")
@@ -79,7 +84,7 @@ class OtlpExport:
             return
         self._reasons = _Reasons()
         self._points = otlp_points
-        self._beginnings = otlp_points.Beginnings()
+        self._beginnings = otlp_points.Beginnings(adopted)
         self._exporter = OTLPMetricExporter()
         self._resource = _resource()
         self._exponential = self._environ.get(_HISTOGRAMS, "").startswith("base2_exponential")
@@ -87,6 +92,10 @@ class OtlpExport:
         self.outcomes.update(sent=0, dropped=0)
         self._thread = threading.Thread(target=self._run, name="otlp", daemon=True)
         self._thread.start()
+
+    def hand_over(self) -> SentSeries | None:
+        """Return what the next version of this process goes on with; None where nothing is sent."""
+        return None if self._beginnings is None else self._beginnings.hand_over()
 
     async def close(self) -> None:
         """Stop sending; what is under way is given up."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ from opentelemetry.sdk.metrics import export as otel
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
+from pytriton.dispatcher.base.handover import SentSeries
 from pytriton.dispatcher.figures.families import FAMILIES
 from pytriton.dispatcher.figures.snapshot import Scraped
 from pytriton.dispatcher.figures.triton_metrics import TritonMetrics
@@ -32,21 +34,34 @@ class Beginnings:
     """Remembers when each series began to count.
 
     What counts again from zero, such as a model that was registered anew, has begun since it was told last. Without
-    another beginning, whoever receives it would take it for a counter that runs backwards.
+    another beginning, whoever receives it would take it for a counter that runs backwards. One thread settles metrics.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, adopted: SentSeries | None = None) -> None:
+        """`adopted`: what a former version of this process remembered."""
         #: What each had counted, and when it had begun (nanoseconds); those that are gone come first.
         self._told: dict[_Series, tuple[float, int]] = {}
         self._told_ns = 0
+        self._lock = threading.Lock()
+        if adopted is not None:
+            self._told_ns, series = adopted
+            self._told = {
+                (name, labels): (counted, begun_ns) for name, labels, counted, begun_ns in series
+            }
+
+    def hand_over(self) -> SentSeries:
+        """Return what the next version of this process goes on with. For any thread."""
+        with self._lock:
+            return self._told_ns, [(*key, *told) for key, told in self._told.items()]
 
     def settled(self, metrics: Sequence[otel.Metric], now_ns: int) -> list[otel.Metric]:
         """Return metrics with the beginnings that their series have."""
-        found = [self._metric(metric) for metric in metrics]
-        present = sum(len(metric.data.data_points) for metric in found)
-        while len(self._told) > present + _MOST_GONE:
-            del self._told[next(iter(self._told))]
-        self._told_ns = now_ns
+        with self._lock:
+            found = [self._metric(metric) for metric in metrics]
+            present = sum(len(metric.data.data_points) for metric in found)
+            while len(self._told) > present + _MOST_GONE:
+                del self._told[next(iter(self._told))]
+            self._told_ns = now_ns
         return found
 
     def _metric(self, metric: otel.Metric) -> otel.Metric:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from pytriton.dispatcher.base.handover import SentSeries
 from pytriton.dispatcher.base.ports import PortError
 from pytriton.dispatcher.figures.snapshot import Snapshots
 from pytriton.dispatcher.operations.otlp import OtlpExport
@@ -48,12 +49,21 @@ class Operations:
         """The descriptors of the sockets on which it listens."""
         return [] if self._server is None else self._server.descriptors
 
-    def open(self, adopted: Sequence[int] = ()) -> ExitCode | None:
+    @property
+    def beginnings(self) -> SentSeries | None:
+        """Since when the series count that are sent; None where none are."""
+        return self._otlp.hand_over()
+
+    def open(
+        self, adopted: Sequence[int] = (), beginnings: SentSeries | None = None
+    ) -> ExitCode | None:
         """Answer from now on, and send metrics; return the daemon's exit code if that cannot be.
 
-        `adopted`: descriptors of sockets on which a former version of this process listens.
+        Args:
+            adopted: descriptors of sockets on which a former version of this process listens
+            beginnings: of the series that it has sent
         """
-        self._otlp.open()
+        self._otlp.open(beginnings)
         config = self._arguments[0]
         if config.operations is None and config.operations_unix is None:
             return None

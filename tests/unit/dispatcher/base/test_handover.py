@@ -80,6 +80,7 @@ STATE = HandOver(
         )
     ],
     operations=[12],
+    beginnings=(5, [("calls", (("model", "m"),), 7.0, 3)]),
     openai=handover.OpenAIState(13, handover.ChildState(100, 14), 15),
     unposted={"hook": [messages.Event(1, 1.5, "started")]},
     sizes={"m": KnownSize("1.5", 1000, 0, {"digest": 7})},
@@ -176,6 +177,7 @@ def test_documents_of_earlier_versions_are_read(monkeypatch: pytest.MonkeyPatch)
         protocol=12,
         page="of that time",
         sizes={},
+        beginnings=None,
         server=msgspec.structs.replace(STATE.server, protocol=12),
         registrations=[_with_worker(STATE, protocol=12)],
     )

@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 import structlog
 from opentelemetry.sdk.metrics.export import (
@@ -22,6 +23,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, Summary
 from support.models.figures import model, snapshot, work
 from support.telemetry.metric_receiver import MetricReceiver, metric_receiver
 
+from pytriton.dispatcher.base.handover import SentSeries
 from pytriton.dispatcher.figures.snapshot import Scraped
 from pytriton.dispatcher.figures.triton_metrics import parsed
 from pytriton.dispatcher.figures.user_metrics import MergedFamily, Merger, Said, add_front
@@ -200,6 +202,28 @@ def test_what_counts_again_from_zero_has_begun_since_it_was_told_last() -> None:
     assert _told(beginnings, 1030, ("b", 6)) == {"b": 1000}
     assert _told(beginnings, 1040, ("a", 9), ("b", 0)) == {"a": 1010, "b": 1030}
     assert _told(beginnings, 1050, ("a", 2)) == {"a": 1040}
+
+
+def test_beginnings_outlive_an_upgrade() -> None:
+    before = Beginnings()
+    _told(before, 1010, ("a", 50), ("b", 5))
+    _told(before, 1020, ("a", 3), ("b", 6))
+    handed = msgspec.msgpack.decode(msgspec.msgpack.encode(before.hand_over()), type=SentSeries)
+    after = Beginnings(handed)
+    assert _told(after, 1030, ("a", 4), ("b", 1)) == {"a": 1010, "b": 1020}
+
+
+def test_what_an_exporter_hands_over_another_goes_on_with(receiver: MetricReceiver) -> None:
+    async def play(exporting: OtlpExport) -> None:
+        await until(lambda: exporting.outcomes["sent"] > 0)
+        handed.append(exporting.hand_over())
+
+    handed: list[SentSeries | None] = []
+    assert OtlpExport(lambda: None).hand_over() is None  # type: ignore[arg-type,return-value]
+    export(play)
+    assert handed[0] is not None
+    assert handed[0][0] == 1010 * 10**9
+    assert any(name == "pytriton_calls" and counted == 50 for name, _, counted, _ in handed[0][1])
 
 
 def test_series_that_are_gone_are_forgotten_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
