@@ -211,12 +211,29 @@ static bool tell(const Awaited *awaited, const char *name)
     return written > 0;
 }
 
+/* Which of them that is, unless all have come; `count`: none. */
+static size_t find_left(const Awaited *awaited, Slice model)
+{
+    if (model.size == 0 || __atomic_load_n(&awaited->left, __ATOMIC_RELAXED) == 0)
+        return awaited->count;
+    return find(awaited, model);
+}
+
+bool awaited_comes(Awaited *awaited, Slice model)
+{
+    size_t found = awaited ? find_left(awaited, model) : 0;
+    if (awaited == NULL || found == awaited->count)
+        return false;
+    pthread_mutex_lock(&awaited->lock);
+    bool comes = awaited->states[found] != SETTLED && !awaited->ends;
+    pthread_mutex_unlock(&awaited->lock);
+    return comes;
+}
+
 bool awaited_asked(Awaited *awaited, Slice model, Problem *problem)
 {
-    if (awaited == NULL || model.size == 0 || __atomic_load_n(&awaited->left, __ATOMIC_RELAXED) == 0)
-        return false;
-    size_t found = find(awaited, model);
-    if (found == awaited->count)
+    size_t found = awaited ? find_left(awaited, model) : 0;
+    if (awaited == NULL || found == awaited->count)
         return false;
     pthread_mutex_lock(&awaited->lock);
     State state = awaited->states[found];

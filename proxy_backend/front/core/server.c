@@ -156,7 +156,14 @@ bool server_model_is_ready(Server *server, Slice model, Slice version, bool *rea
     if (!server_name(model, "model name", &name, problem) || !server_version(version, &number, problem))
         return false;
     bool answered = api_succeeded(triton.ServerModelIsReady(server->server, name.text, number, ready), problem);
-    return (answered && *ready) || (!awaited_asked(server->awaited, model, problem) && answered);
+    if (answered && *ready)
+        return true;
+    /* As of one that is asleep: a request waits, and is answered. Which versions it has, the core alone knows. */
+    if (version.size == 0 && awaited_comes(server->awaited, model)) {
+        problem_clear(problem);
+        return *ready = true;
+    }
+    return !awaited_asked(server->awaited, model, problem) && answered;
 }
 
 bool server_name(Slice name, const char *what, ServerName *copy, Problem *problem)

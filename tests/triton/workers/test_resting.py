@@ -84,7 +84,7 @@ def logs_requests(daemon: RunningDaemon, name: str) -> bool:
 _ASKED: dict[str, Callable[[RunningDaemon], object]] = {
     "m1": lambda daemon: infer(daemon, "m1"),
     "m2": lambda daemon: infer(daemon, "m2", "grpc"),
-    "m3": lambda daemon: get(daemon, "models/m3/ready") == 200,
+    "m3": lambda daemon: get(daemon, "models/m3/versions/1/ready") == 200,
     "m4": lambda daemon: get(daemon, "models/m4") == 200,
     "m5": lambda daemon: daemon.client.scale("m5", 2, progress=False),
     "m6": lambda daemon: daemon.client.register(
@@ -100,6 +100,19 @@ def test_one_comes_when_it_is_asked_for(daemon: RunningDaemon, name: str) -> Non
     assert _ASKED[name](daemon)
     assert not rests(daemon, name)
     assert infer(daemon, name)
+
+
+def test_a_probe_brings_none(daemon: RunningDaemon) -> None:
+    """Balancers and fleets probe all of them every second."""
+    inference = Inference("grpc", daemon.grpc)
+    assert [get(daemon, f"models/{name}/ready") for name in ("m14", "m15")] == [200, 200]
+    assert inference.is_ready("m14")
+    assert not inference.is_ready("nobody")
+    inference.close()
+    assert get(daemon, "models/nobody/ready") == 400
+    assert rests(daemon, "m14")
+    assert rests(daemon, "m15")
+    assert infer(daemon, "m14")
 
 
 def test_one_comes_for_another_model(daemon: RunningDaemon) -> None:

@@ -71,7 +71,7 @@ _REQUESTS = {
     "inference": post("coming", json_of()),
     "packed": post("coming", gzip.compress(json_of()), "Content-Encoding: gzip"),
     "large": post("coming", json_of(range(100_000))),
-    "ready": head("GET /v2/models/coming/ready"),
+    "ready": head("GET /v2/models/coming/versions/1/ready"),
     "metadata": head("GET /v2/models/coming"),
 }
 
@@ -115,7 +115,28 @@ def test_nobody_waits_longer_than_is_allowed(made: Built) -> None:
 def test_no_more_wait_than_are_allowed(made: Built) -> None:
     with _dispatched(made, most=0) as dispatcher:
         _refused(dispatcher.front)
-        assert ask(dispatcher.front, head("GET /v2/models/gone/ready"))[0] == 503
+        assert ask(dispatcher.front, head("GET /v2/models/gone/versions/1/ready"))[0] == 503
+
+
+def test_a_probe_is_told_that_a_model_is_ready_and_brings_none(made: Built) -> None:
+    """As of one that is asleep: whoever asks it is answered."""
+    with _dispatched(made) as dispatcher:
+        front = dispatcher.front
+
+        def is_ready(model: str) -> bool:
+            return ask(front, head(f"GET /v2/models/{model}/ready"))[0] == 200
+
+        assert [is_ready(name) for name in (*_NAMES, "unknown")] == [True] * 4 + [False]
+        client = RawClient(front)
+        client.send(_REQUESTS["inference"])
+        assert dispatcher.next_asked() == "coming"  # the first that anybody has asked for
+        assert is_ready("coming")  # a request that comes now waits, too
+        dispatcher.load("coming")
+        assert client.answer()[0] == 200
+        client.close()
+        assert is_ready("coming")
+        dispatcher.post("/admin/forget", {"model": "gone"})
+        assert not is_ready("gone")
 
 
 def test_a_model_that_nobody_keeps_is_unknown(made: Built) -> None:
@@ -133,7 +154,8 @@ def test_those_that_wait_are_told_when_the_front_ends(made: Built) -> None:
         client.send(_REQUESTS["inference"])
         assert dispatcher.next_asked() == "coming"
         dispatcher.post("/admin/drain", {})
-        assert client.answer()[0] == 503
+        status, headers, _ = client.answer()
+        assert (status, headers.get("retry-after")) == (503, "1")
         client.close()
 
 
@@ -158,7 +180,7 @@ def _stream(stub: GRPCInferenceServiceStub) -> bool:
 
 
 def _ready(stub: GRPCInferenceServiceStub) -> bool:
-    return bool(stub.ModelReady(pb.ModelReadyRequest(name="coming"), timeout=60).ready)
+    return bool(stub.ModelReady(pb.ModelReadyRequest(name="coming", version="1"), timeout=60).ready)
 
 
 @contextmanager
@@ -189,8 +211,9 @@ def test_a_call_that_may_not_wait_is_unavailable(made: Built) -> None:
             stub.ModelInfer(request(model="gone"), timeout=60)
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
         with pytest.raises(grpc.RpcError) as refused:
-            stub.ModelReady(pb.ModelReadyRequest(name="gone"), timeout=60)
+            stub.ModelReady(pb.ModelReadyRequest(name="gone", version="1"), timeout=60)
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert stub.ModelReady(pb.ModelReadyRequest(name="gone"), timeout=60).ready
         (answer,) = stub.ModelStreamInfer(iter([request(model="gone")]), timeout=60)
         assert "try again later" in answer.error_message
 
