@@ -15,13 +15,14 @@ import typer
 
 from pytriton.cli import end_at_once
 from pytriton.cli.annotations import resolved_parameters, show_parameters
+from pytriton.cli.log_lines import visible
 from pytriton.ipc.exit_codes import ExitCode
 
 _C = TypeVar("_C", bound=Callable[..., None])
 
 
 class CliError(Exception):
-    """An expected failure: its text is printed as it stands, and the command ends with its code."""
+    """An expected failure: its text is printed, and the command ends with its code."""
 
     def __init__(self, code: ExitCode, text: str) -> None:
         super().__init__(text)
@@ -29,8 +30,11 @@ class CliError(Exception):
 
 
 def say(text: str) -> None:
-    """Print a message for people: on standard error, so that output stays clean for programs."""
-    typer.echo(text, err=True)
+    """Print a message for people: on standard error, so that output stays clean for programs.
+
+    It may quote what callables, clients and other machines say: nothing of it steers the terminal.
+    """
+    typer.echo(visible(text, keep="\n"), err=True)
 
 
 def command(function: _C) -> _C:
@@ -56,7 +60,7 @@ def command(function: _C) -> _C:
         except (typer.Exit, typer.Abort, typer.BadParameter):  # typer's own, which it tells itself
             raise
         except Exception:
-            traceback.print_exc()
+            say(traceback.format_exc().rstrip())
             _end(ExitCode.FAULT, "pytriton-daemon: this is a fault of pytriton-daemon itself")
 
     show_parameters(run, resolved_parameters(function))

@@ -6,6 +6,7 @@ import sys
 from types import TracebackType
 
 from pytriton.cli.errors import say
+from pytriton.cli.log_lines import visible
 
 
 class Spinner:
@@ -49,4 +50,4 @@ class Spinner:
 def _plain(text: str) -> str:
     from rich.markup import escape
 
-    return escape(text)
+    return escape(visible(text, keep="\n"))
