@@ -251,11 +251,8 @@ class RequestCollector:
     def _take_down(self, job: _Job) -> None:
         written = False
         entries: list[RequestEntry] = []
-        errors: list[str] = []
         try:
-            for entry, error in _entries(job):
-                entries.append(entry)
-                errors.append(error)
+            entries += _entries(job)
             written = job.log is None or not entries or job.log.write(_lines(entries))
         finally:
             now = time.time()
@@ -264,8 +261,8 @@ class RequestCollector:
                 self._count(job, len(entries), written=written)
                 model = self._models.get(job.model)
                 samples = model.samples if model is not None else Samples()
-                for one, error in zip(entries, errors):
-                    samples.see(one, now, error)
+                for one in entries:
+                    samples.see(one, now)
 
     def _count(self, job: _Job, count: int, *, written: bool) -> None:
         tally = self._registry.ledger.get(job.model)
@@ -281,14 +278,13 @@ def _lines(entries: Sequence[RequestEntry]) -> str:
     return "\n".join(_encode(one).decode() for one in entries)
 
 
-def _entries(job: _Job) -> Iterator[tuple[RequestEntry, str]]:
-    """Yield the requests, each with the type of the exception that it failed by."""
+def _entries(job: _Job) -> Iterator[RequestEntry]:
     wall, clock = time.time(), time.monotonic_ns()
     for message in job.messages:
         for record in decoded(message) or ():
             ago_ns = clock - record.ended_ns
             at = wall - (ago_ns / 1e9 if 0 < ago_ns < _DAY_NS else 0.0)
-            yield _entry(job, record, at), record.error[:_MOST_ERROR]
+            yield _entry(job, record, at)
 
 
 def _entry(job: _Job, record: RequestRecord, at: float) -> RequestEntry:
@@ -305,6 +301,7 @@ def _entry(job: _Job, record: RequestRecord, at: float) -> RequestEntry:
         batch_rows=_bounded(record.rows) or 0,
         bytes_in=_bounded(record.bytes_in) or 0,
         bytes_out=_bounded(record.bytes_out),
+        error=record.error[:_MOST_ERROR],
     )
 
 

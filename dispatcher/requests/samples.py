@@ -33,11 +33,11 @@ class Samples:
         self._failed: deque[RequestEntry] = deque(maxlen=KEPT)
         self._count = 0
 
-    def see(self, entry: RequestEntry, now: float, error: str = "") -> None:
-        """Take a look at a request, and keep it where it belongs; `error`: the type of what it failed by."""
+    def see(self, entry: RequestEntry, now: float) -> None:
+        """Take a look at a request, and keep it where it belongs."""
         if entry.status != "ok":
             self._failed.appendleft(entry)
-            self.last_failed_at, self.last_error = entry.time, error
+            self.last_failed_at, self.last_error = entry.time, entry.error
         piece = self._piece(now)
         self._count += 1
         one = (entry.compute_ns, self._count, entry)

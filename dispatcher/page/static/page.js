@@ -261,6 +261,7 @@ const REQUEST_COLUMNS = [
   ["rows", (r) => r.batch_rows],
   ["in", (r) => size(r.bytes_in)],
   ["out", (r) => size(r.bytes_out)],
+  ["error", (r) => r.error],
   ["id", (r) => r.id],
 ];
 

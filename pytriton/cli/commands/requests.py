@@ -130,7 +130,7 @@ def table(entries: Sequence[messages.RequestEntry]) -> list[str]:
 
 _HEAD = (
     f"  {'time':19}  {'instance':>8}  {'status':13}  {'call ms':>10}  {'wait ms':>10}  {'requests':>8}  "
-    f"{'rows':>6}  {'in':>9}  {'out':>9}  id"
+    f"{'rows':>6}  {'in':>9}  {'out':>9}  id, error"
 )
 
 
@@ -139,9 +139,10 @@ def entry_line(entry: messages.RequestEntry) -> str:
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.time))
     wait = "" if entry.queue_ns is None else f"{entry.queue_ns / _MS:.3f}"
     out = "" if entry.bytes_out is None else str(entry.bytes_out)
+    name = f"{entry.id}  {entry.error}".rstrip()
     return (
         f"  {when}  {entry.instance:>8}  {entry.status:13}  {entry.compute_ns / _MS:>10.3f}  {wait:>10}  "
-        f"{entry.batch_requests:>8}  {entry.batch_rows:>6}  {entry.bytes_in:>9}  {out:>9}  {visible(entry.id)}"
+        f"{entry.batch_requests:>8}  {entry.batch_rows:>6}  {entry.bytes_in:>9}  {out:>9}  {visible(name)}"
     )
 
 

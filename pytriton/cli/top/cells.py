@@ -142,7 +142,7 @@ def request_lines(requests: messages.Requests) -> list[Text]:
 
 
 _REQUEST_HEAD = (
-    f"{'time':8} {'inst':>4} {'status':13} {'call ms':>9} {'wait ms':>9} {'rows':>5}  id"
+    f"{'time':8} {'inst':>4} {'status':13} {'call ms':>9} {'wait ms':>9} {'rows':>5}  id, error"
 )
 
 
@@ -152,6 +152,7 @@ def _request_line(entry: messages.RequestEntry) -> Text:
     line.append(f"{entry.status:13}", style="" if entry.status == "ok" else "red")
     wait_s = None if entry.queue_ns is None else entry.queue_ns / 1e9
     line.append(f" {milliseconds(entry.compute_ns / 1e9):>9} {milliseconds(wait_s):>9}")
-    line.append(f" {entry.batch_rows:>5}  {visible(entry.id)}")
+    name = f"{entry.id}  {entry.error}".rstrip()
+    line.append(f" {entry.batch_rows:>5}  {visible(name)}")
     line.no_wrap = True
     return line

@@ -20,6 +20,7 @@ class RequestEntry(msgspec.Struct, frozen=True):
         compute_ns: the call that it was in, with reading inputs and writing outputs; of a stream, to its end.
         batch_requests, batch_rows: of that call.
         bytes_out: None: they were not counted.
+        error: the type of the exception that it failed by, if one did it: its name, and nothing of its text.
     """
 
     time: float
@@ -34,6 +35,7 @@ class RequestEntry(msgspec.Struct, frozen=True):
     batch_rows: int
     bytes_in: int
     bytes_out: Optional[int]
+    error: str = ""
 
 
 class Requests(Message, frozen=True):

@@ -174,6 +174,7 @@ def test_a_failure_names_the_request(daemon: RunningDaemon, asking: Inference) -
     eventually(named, "the failure's id in the log")
     entry = sampled(daemon, "wrong-one")
     assert (entry.status, entry.model, entry.bytes_in, entry.bytes_out) == ("callable", "say", 4, 0)
+    assert entry.error == "ValueError"
 
 
 def test_the_slowest_are_known_without_an_access_log(

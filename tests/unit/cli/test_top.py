@@ -52,7 +52,9 @@ class FakeFeed:
 
     def requests(self, model: str) -> messages.Requests:
         slow = messages.RequestEntry(1.0, HOSTILE, model, 1, 0, "ok", None, 48_200_000, 1, 3, 4, 4)
-        failed = msgspec.structs.replace(slow, id="order-18", status="callable", queue_ns=1_000_000)
+        failed = msgspec.structs.replace(
+            slow, id="order-18", status="callable", queue_ns=1_000_000, error="KeyError"
+        )
         return messages.Requests(model, False, "", slowest=[slow], failed=[failed])
 
     def act(self, message: messages.AnyMessage) -> None:
@@ -194,7 +196,15 @@ def test_the_slowest_requests_are_shown_and_the_log_in_their_place() -> None:
         assert lines[2].split()[1:6] == ["0", "ok", "48.2", "-", "3"]
         assert "<script>" in lines[2]
         assert lines[3] == "last failed (1)"
-        assert lines[5].split()[1:] == ["0", "callable", "48.2", "1.00", "3", "order-18"]
+        assert lines[5].split()[1:] == [
+            "0",
+            "callable",
+            "48.2",
+            "1.00",
+            "3",
+            "order-18",
+            "KeyError",
+        ]
         await pilot.press("l")
         await settled(app, pilot)
         assert pane.has_class("shown")

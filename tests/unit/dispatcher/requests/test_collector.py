@@ -89,12 +89,14 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 def test_without_an_access_log_requests_are_sampled(stage: Stage) -> None:
     stage.serve("quick", took=5)
     stage.serve("slow", took=9)
-    stage.serve("wrong", took=1, status="result", version=2)
+    stage.serve("wrong", took=1, status="result", version=2, error="TypeError")
     eventually(lambda: len(stage.told().slowest) == 3, "records")
     told = stage.told()
     assert [one.id for one in told.slowest] == ["slow", "quick", "wrong"]
     (failed,) = told.failed
-    assert (failed.id, failed.version, failed.instance, failed.status) == ("wrong", 2, 1, "result")
+    assert (failed.id, failed.version, failed.instance) == ("wrong", 2, 1)
+    assert (failed.status, failed.error) == ("result", "TypeError")
+    assert told.slowest[0].error == ""
     assert (told.slowest[0].version, told.slowest[0].queue_ns, told.slowest[0].bytes_out) == (
         3, None, None,
     )  # fmt: skip
