@@ -11,7 +11,14 @@ from typing import Any, Optional, Union
 from pytriton.client.exceptions import PyTritonClientValueError
 from pytriton.ipc.scalars import plain
 
-__all__ = ["Headers", "Parameters", "RequestOptions", "check_headers", "check_parameters"]
+__all__ = [
+    "Headers",
+    "Parameters",
+    "RequestOptions",
+    "as_metadata",
+    "check_headers",
+    "check_parameters",
+]
 
 Value = Union[str, int, bool]
 Parameters = Optional[Mapping[str, Value]]
@@ -32,6 +39,9 @@ _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 _OF_THE_CONNECTION = ("connection", "content-length", "transfer-encoding")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+#: The same in gRPC; source: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md, "Custom-Metadata"
+_METADATA_NAME = re.compile(r"[0-9a-z_.-]+")
+_METADATA_VALUE = re.compile(r"[\x20-\x7e]*")
 
 
 @dataclass(frozen=True)
@@ -162,6 +172,32 @@ def check_headers(headers: Headers) -> dict[str, str]:
                 f"The header {name!r} has a character that headers cannot have: {value!r}."
             )
     return texts
+
+
+def as_metadata(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return checked headers as gRPC carries them: without capitals.
+
+    Raises:
+        PyTritonClientValueError: gRPC cannot carry one; HTTP may
+    """
+    metadata = {name.lower(): value for name, value in headers.items()}
+    for name, value in metadata.items():
+        if name.endswith("-bin"):
+            raise PyTritonClientValueError(
+                f"The header {name!r} cannot be sent over gRPC: there, names that end with '-bin' are for bytes, and "
+                "Triton reads texts only. Choose another name."
+            )
+        if not _METADATA_NAME.fullmatch(name) or name.startswith("grpc-"):
+            raise PyTritonClientValueError(
+                f"The header {name!r} cannot be sent over gRPC: there, a name has letters, digits and ._- only, and "
+                "does not begin with 'grpc-', which is gRPC's own."
+            )
+        if not _METADATA_VALUE.fullmatch(value):
+            raise PyTritonClientValueError(
+                f"The header {name!r} cannot be sent over gRPC: there, a value has printable ASCII characters only, "
+                f"got {value!r}. Send it as a parameter, which may be any text, or as an input."
+            )
+    return metadata
 
 
 def _checked(what: str, given: Mapping[str, Value]) -> dict[str, Value]:

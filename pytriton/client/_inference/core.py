@@ -31,6 +31,7 @@ from pytriton.client.exceptions import (
     PyTritonClientInferenceServerError,
     PyTritonClientValueError,
 )
+from pytriton.client.options import as_metadata
 from pytriton.client.tls import TlsOptions
 from pytriton.ipc.scalars import plain
 from pytriton.model_config.triton_model_config import TritonModelConfig
@@ -215,7 +216,7 @@ class Core:
         """Check a request against the model's configuration, which must be known.
 
         Raises:
-            PyTritonClientValueError: there are no inputs, though the model takes some
+            PyTritonClientValueError: there are no inputs, though the model takes some; gRPC cannot carry a header
             PyTritonClientInferenceServerError: the model is decoupled and the client is not, or vice versa
             PyTritonClientValueError, PyTritonClientModelDoesntSupportBatchingError, RuntimeError:
                 see `named_inputs`
@@ -240,8 +241,8 @@ class Core:
             **options.as_arguments(str(next(self._ids))),
         }
         headers = request.headers
-        if self.settings.urls[0].is_grpc:  # which allows no capitals
-            headers = {name.lower(): value for name, value in headers.items()}
+        if self.settings.urls[0].is_grpc:
+            headers = as_metadata(headers)
         return Prepared(arguments, {**self._token_headers, **headers}, request.sample)
 
     def _check_coupling(self, config: TritonModelConfig) -> None:

@@ -69,7 +69,7 @@ def named_inputs(
         sample: the inputs have no batch axis; it is added if the model has one
 
     Raises:
-        PyTritonClientValueError: too many inputs, or one that is no array of a type Triton has
+        PyTritonClientValueError: too many inputs, or one that is no array of a type Triton has, or has no rows
         PyTritonClientModelDoesntSupportBatchingError: a batch for a model without batch axis
         RuntimeError: unicode, or objects that are not bytes
     """
@@ -84,6 +84,10 @@ def named_inputs(
         array = _checked(name, value)
         if sample and config.batching:
             array = array[np.newaxis, ...]
+        elif not sample and array.ndim and array.shape[0] == 0:
+            raise PyTritonClientValueError(
+                f"Input {name!r} has no rows (its shape is {array.shape}). A batch has one at least."
+            )
         arrays[name] = _wire_shape(array, specs.get(name), config)
     return arrays
 

@@ -180,6 +180,26 @@ def test_arguments_that_cannot_be(inputs: list[Any], named: Any, said: str) -> N
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("X-Trace-Bin", "a", "names that end with '-bin' are for bytes"),
+        ("x-city", "Orl\u00e9ans", "printable ASCII characters only, got 'Orl.ans'. Send it as a"),
+        ("x-tab", "a\tb", "printable ASCII characters only"),
+        ("x|y", "a", r"a name has letters, digits and \._- only"),
+        ("grpc-timeout", "1S", "begin with 'grpc-', which is gRPC's own"),
+    ],
+)
+def test_what_grpc_cannot_carry_is_told(name: str, value: str, said: str) -> None:
+    with (
+        ModelClient(
+            "grpc://127.0.0.1:1", MODEL, model_config=CONFIG, ensure_model_is_ready=False
+        ) as client,
+        pytest.raises(PyTritonClientValueError, match=said),
+    ):
+        client.infer_sample(X, headers={name: value})
+
+
+@pytest.mark.parametrize(
     ("client", "config"),
     [
         (ModelClient, CONFIG),

@@ -86,6 +86,16 @@ def test_what_is_no_input_is_told(
         named_inputs(config(batching=True), positional, named, sample=True)
 
 
+def test_a_batch_has_a_row() -> None:
+    none = np.ones((0, 3), np.float32)
+    with pytest.raises(
+        PyTritonClientValueError, match=r"'x' has no rows \(its shape is \(0, 3\)\)"
+    ):
+        named_inputs(config(batching=True), [none], {}, sample=False)
+    arrays = named_inputs(config(batching=True), [none[:, 0]], {}, sample=True)
+    assert arrays["x"].shape == (1, 0)  # a row of nothing
+
+
 def test_a_batch_needs_a_model_that_takes_batches() -> None:
     with pytest.raises(PyTritonClientModelDoesntSupportBatchingError, match="use infer_sample"):
         named_inputs(config(batching=False), [ROW], {}, sample=False)
