@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pytriton.dispatcher.workers.sleep import WakeBounds
+from pytriton.ipc import messages
 
 #: So many failures in a row are a crash loop: the worker, its replacement, and the one after that.
 CRASH_LOOP = 3
@@ -39,6 +40,25 @@ class RestartPolicy:
             return 0.0
         doublings = min(failures - 2, _MOST_DOUBLINGS)
         return min(self.longest_delay_s, self.first_delay_s * 2.0**doublings)
+
+
+@dataclass
+class Exchanges:
+    """The count of workers in a row that were spent soon, since they could not take another lane.
+
+    The one that takes the place of such a worker will do no better. It comes at once the first time, and then after the
+    pauses of a crash loop; until then the spent one serves those that have lanes.
+    """
+
+    policy: RestartPolicy
+    _in_row: int = 0
+
+    def pause_s(self, why: str, *, soon: bool) -> float:
+        """Return how long a spent worker serves on; `soon`: it has not served for long."""
+        lacks_lanes = why.startswith(messages.NO_LANE)
+        self._in_row = 0 if not lacks_lanes else self._in_row + 1 if soon else 1
+        delay_s = self.policy.delay_s(self._in_row)
+        return self.policy.longest_delay_s if delay_s is None else delay_s
 
 
 @dataclass

@@ -19,7 +19,7 @@ from pytriton.dispatcher.base.handover import SupervisedState
 from pytriton.dispatcher.base.states import InstanceState, StateMachine
 from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.events.events import LOG_ONLY, Events
-from pytriton.dispatcher.workers.backoff import RestartPolicy
+from pytriton.dispatcher.workers.backoff import Exchanges, RestartPolicy
 from pytriton.dispatcher.workers.healing import Healing
 from pytriton.dispatcher.workers.instance_record import InstanceRecord
 from pytriton.dispatcher.workers.memory_account import Account
@@ -101,6 +101,7 @@ class Supervisor:
         self._spec = spec
         self._start_worker = start_worker
         self._policy = policy
+        self._exchanges = Exchanges(policy)
         self._tell = tell
         self._events = events.about(spec.name, self.version or spec.version, self.index)
         self._streak = self._record.streak
@@ -217,7 +218,8 @@ class Supervisor:
             except Exception as error:
                 failure = self._as_failure(error)
                 self._record.last_exit = failure.text
-                self._tell_load_failed(failure)
+                took = {"took_s": self._since_start_s()}
+                self._events.tell(kinds.LOAD_FAILED, reason=failure.text, numbers=took)
                 if self.worker is not None and self.worker.alive:  # another one takes its place
                     self._set_aside(self.worker.stop(0))
                 if not self.first.done():
@@ -296,17 +298,11 @@ class Supervisor:
     async def _until_ready(self, worker: Worker) -> None:
         start = self._policy.start_timeout_s, self._started_at
         await until_loaded(worker, self._spec, *start, greeted=self._is_loading)
-        took_s = self._since_start_s()
-        self._events.tell(
-            kinds.READY, worker=worker.name, numbers={"pid": worker.pid, "took_s": took_s}
-        )
+        numbers = {"pid": worker.pid, "took_s": self._since_start_s()}
+        self._events.tell(kinds.READY, worker=worker.name, numbers=numbers)
 
     def _as_failure(self, error: Exception) -> RemoteFailure:
         return load_failure(error, self._spec.name, self.index)
-
-    def _tell_load_failed(self, failure: RemoteFailure) -> None:
-        numbers = {"took_s": self._since_start_s()}
-        self._events.tell(kinds.LOAD_FAILED, reason=failure.text, numbers=numbers)
 
     def _since_start_s(self) -> float:
         return round(asyncio.get_running_loop().time() - self._started_at, 3)
@@ -333,6 +329,10 @@ class Supervisor:
         answered = spent.gauge.read().answered if spent.alive else 0
         numbers = {"pid": spent.pid, "batches": answered}
         self._events.tell(kinds.SPENT, worker=spent.name, reason=why, numbers=numbers)
+        pause_s = self._exchanges.pause_s(why, soon=not self._has_served_long())
+        await asyncio.wait([spent.exited], timeout=pause_s)
+        if spent.exited.done():
+            return
         try:
             fresh = await self._account.beside_others(self._started_and_ready, _ROOM_BESIDE_S)
         except Exception as error:
@@ -342,7 +342,7 @@ class Supervisor:
             return
         # Also when the instance is stopped while this waits.
         spent.exited.add_done_callback(lambda _: self._account.give_beside())
-        self.worker = fresh
+        self.worker, self._ready_at = fresh, asyncio.get_running_loop().time()
         self._record.restarts += 1
         await self._tell(fresh.name)
         spent.leave("spent")

@@ -138,6 +138,7 @@ from pytriton.ipc.messages.requests import (
     Requests,
 )
 from pytriton.ipc.messages.worker import (
+    NO_LANE,
     EndWorker,
     LoadModel,
     Released,
@@ -154,6 +155,7 @@ from pytriton.ipc.messages.worker import (
 from pytriton.ipc.scalars import for_encoder
 
 __all__ = [
+    "NO_LANE",
     "PROTOCOL",
     "SERVED_STATES",
     "Action",

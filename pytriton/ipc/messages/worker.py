@@ -49,6 +49,10 @@ class WorkerUnrecoverable(Message, frozen=True):
     text: str
 
 
+#: The beginning of a `WorkerSpent.text`: there is no descriptor left for another proxy.
+NO_LANE = "it cannot take another lane"
+
+
 class WorkerSpent(Message, frozen=True):
     """A worker serves on, but should be replaced: it has passed a limit of its model."""
 

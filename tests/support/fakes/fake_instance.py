@@ -85,6 +85,8 @@ class Instance:
             worker.end(in_batch=True)
         elif what == "is spent":
             worker.is_spent("max_batches")
+        elif what == "takes no other lane":
+            worker.is_spent(f"{messages.NO_LANE}: Too many open files")
         else:
             raise ValueError(f"no worker ever {what}")
 

@@ -140,6 +140,25 @@ _HISTORIES: dict[str, tuple[int | None, History]] = {
             ("w2 serves", "ready w2"),
         ],
     ),
+    "workers take one lane, and no other: they are replaced at once, and then after pauses": (
+        None,
+        [
+            *_SERVES,
+            ("w0 takes no other lane", "ready w0"),
+            ("w1 serves", "ready w1"),
+            ("w1 answers a batch", "ready w1"),
+            ("w1 takes no other lane", "ready w1"),
+            ("after 3 s", "ready w1"),
+            ("after 1 s", "ready w1"),
+            ("w2 serves", "ready w2"),
+            ("w2 takes no other lane", "ready w2"),
+            ("w2 crashes", "starting"),
+            ("w3 serves", "ready w3"),
+            ("after 61 s", "ready w3"),
+            ("w3 takes no other lane", "ready w3"),
+            ("w4 serves", "ready w4"),
+        ],
+    ),
     "dies while it is replaced": (
         None,
         [
