@@ -26,9 +26,11 @@ class EndSignal:
     """SIGTERM as something that a loop can wait for, in this process and in no child that the callable forks.
 
         SIGTERM ──▶ handler ──▶ told        any signal that Python handles ──▶ woken ──▶ hear ──▶ told, of SIGTERM
+        EndWorker on the control socket ──▶ tell ──▶ told
 
     The second way is for a callable that has replaced the handler, the first one for one that has replaced what
-    `signal.set_wakeup_fd` had set, as an event loop with signal handlers does.
+    `signal.set_wakeup_fd` had set, as an event loop with signal handlers does. The third one is for a callable that has
+    replaced both, or ignores the signal.
 
     Attributes:
         told: a descriptor that becomes readable when this process is told to end
@@ -58,6 +60,10 @@ class EndSignal:
                     self._handle()
 
     def _handle(self, number: int = 0, frame: Optional[FrameType] = None) -> None:
+        self.tell()
+
+    def tell(self) -> None:
+        """Have `told` be readable from now on."""
         with contextlib.suppress(BlockingIOError):  # it has been told often enough
             os.write(self._tell, b"\0")
 

@@ -6,7 +6,7 @@
 A worker may have several lanes. Batches that wait on them when it becomes free are merged as far as
 the model allows; each proxy gets its part of the answer.
 
-Told to end (a process by SIGTERM), it ends after the batch at hand. Closing a lane between batches is
+Told to end (a process by SIGTERM and EndWorker), it ends after the batch at hand. Closing a lane between batches is
 always safe: a batch that comes at that moment stays unread, and its proxy takes it elsewhere.
 """
 
@@ -58,6 +58,7 @@ class Loop:
         self._gauge = gauge
         self._control = control
         self._worker = worker
+        self._end_signal: EndSignal | None = None
         self._stopping = False
         self._closed = False
         self._lanes: dict[int, Lane] = {}  #: the one that was served last comes last
@@ -100,6 +101,7 @@ class Loop:
 
     def listen_for(self, end: EndSignal) -> None:
         """Hear the signals of this process; `run` is then given `end.told`."""
+        self._end_signal = end
         self._watch(end.woken, end.hear)
 
     def _look_again(self) -> None:
@@ -138,7 +140,7 @@ class Loop:
             return False
         except OSError as error:  # no descriptors left: the callable has leaked them
             self._unwatch(self._listener.fileno())
-            self._cannot_take_lanes(f"it cannot take another lane: {error}")
+            self._cannot_take_lanes(f"{messages.NO_LANE}: {error}")
             return False
         connection.setblocking(True)
         lane = Lane(connection, peer_trusted=True)
@@ -290,8 +292,14 @@ class Loop:
 
     def _control_messages(self) -> None:
         while (received := self._control.receive(0)) is not None:
-            if isinstance(received[1], messages.WithdrawLane) and self._lanes:
-                self._drop(next(iter(self._lanes.values())))
+            if isinstance(received[1], messages.WithdrawLane):
+                self._withdraw_one()
+            elif isinstance(received[1], messages.EndWorker) and self._end_signal:
+                self._end_signal.tell()
+
+    def _withdraw_one(self) -> None:
+        if self._lanes:
+            self._drop(next(iter(self._lanes.values())))
 
     def _told_to_end(self) -> None:
         self._gauge.told_to_end()

@@ -142,8 +142,8 @@ class PythonStreamLoop(Loop):
             return
         self._send_metrics()
 
-    def _control_messages(self) -> None:
-        self._withdrawals.hear(self._control, len(self._lanes))
+    def _withdraw_one(self) -> None:
+        self._withdrawals.want(len(self._lanes))
         self._withdraw()
 
     def _withdraw(self) -> None:

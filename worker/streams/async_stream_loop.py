@@ -88,8 +88,8 @@ class AsyncStreamLoop(StreamLoop):
         super()._give_up(text)
         self._ended.set()
 
-    def _control_messages(self) -> None:
-        self._withdrawals.hear(self._control, len(self._lanes))
+    def _withdraw_one(self) -> None:
+        self._withdrawals.want(len(self._lanes))
         self._withdraw()
 
     def _withdraw(self) -> None:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pytriton.ipc import messages
-from pytriton.ipc.control import ControlClient
 from pytriton.ipc.lanes.lane import Lane
 from pytriton.worker.streams.stream_answers import Outbox
 
@@ -20,11 +18,9 @@ class Withdrawals:
     def __init__(self) -> None:
         self._wanted = 0
 
-    def hear(self, control: ControlClient, lanes: int) -> None:
-        """Take note of what the dispatcher has said; of so many lanes, no more can be closed."""
-        while (received := control.receive(0)) is not None:
-            if isinstance(received[1], messages.WithdrawLane):
-                self._wanted = min(self._wanted + 1, lanes)
+    def want(self, lanes: int) -> None:
+        """Close one more; of so many lanes, no more can be closed."""
+        self._wanted = min(self._wanted + 1, lanes)
 
     def due(self, outboxes: Mapping[Lane, Outbox]) -> list[Lane]:
         """Return the lanes to close now; each is returned once."""

@@ -237,7 +237,7 @@ class WorkerProcess(Worker):
         if self.condemned is None and self.alive:
             self.condemned = why
             self.leave("limit")
-            self._child.signal_group(signal.SIGKILL)
+            self._child.kill()
 
     async def stop(self, grace_s: float) -> None:
         """End the process; its lanes end with it."""
@@ -248,14 +248,16 @@ class WorkerProcess(Worker):
         Path(socket_path(str(self.lane_path))).unlink(missing_ok=True)
 
     async def _ask_to_end(self, grace_s: float) -> None:
-        """Send SIGTERM and wait for the end, at most `grace_s`.
+        """Send SIGTERM and EndWorker, and wait for the end, at most `grace_s`.
 
-        One that is idle and does not take notice is not waited for: its callable ignores the signal, or has put
-        a handler of its own in the place of ours.
+        The message is for one whose callable ignores the signal, or has put a handler of its own in the place of ours.
+        One that is idle and takes no notice of either is not waited for.
         """
         if not self.alive:
             return
         os.kill(self.pid, signal.SIGTERM)
+        if self._peer is not None and self.ready.done():
+            await self._peer.send(messages.EndWorker(self.name))
         clock = asyncio.get_running_loop().time
         now = clock()
         deadline, deaf_at = now + grace_s, now + _DEAF_S
@@ -268,8 +270,8 @@ class WorkerProcess(Worker):
                     deaf_at = now + _DEAF_S
         if self.alive and now >= deaf_at:
             _log.warning(
-                "a worker takes no notice of SIGTERM and is killed: its callable, or a library of its, ignores or "
-                "handles that signal itself",
+                "a worker that is idle takes no notice that it shall end, and is killed: its callable, or a library of "
+                "its, keeps it from what it waits for",
                 model=self._spec.name,
                 worker=self.name,
                 worker_pid=self.pid,

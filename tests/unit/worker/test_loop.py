@@ -12,6 +12,7 @@ import socket
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -28,6 +29,7 @@ from pytriton.ipc.lanes.lane_messages import (
     RequestRef,
     ResponseRef,
 )
+from pytriton.worker.ending import EndSignal
 from pytriton.worker.loop import Loop
 from pytriton.worker.model import Model, Part, Unrecoverable
 from pytriton.worker.worker_limits import Allowance
@@ -76,11 +78,15 @@ class Dispatcher:
     def withdraw(self) -> None:
         self._far.send(b"withdraw")
 
+    def end_worker(self) -> None:
+        self._far.send(b"end")
+
     def receive(self, timeout_ms: int) -> tuple[bytes, messages.AnyMessage] | None:
         try:
-            return self._near.recv(100), messages.WithdrawLane()
+            said = self._near.recv(100)
         except BlockingIOError:
             return None
+        return said, messages.EndWorker("m.0") if said == b"end" else messages.WithdrawLane()
 
     def send(self, message: messages.AnyMessage) -> None:
         self.heard.put(message)
@@ -168,6 +174,22 @@ def test_batches_are_answered_and_counted(running: Running) -> None:
     other = running.proxy()
     assert ask(other, 1) == BatchDone(1, _ANSWERED)
     assert running.loop.unrecoverable is False
+
+
+def test_it_ends_when_the_dispatcher_says_so(running: Running) -> None:
+    """Its callable may ignore SIGTERM, or have a handler of its own."""
+    told, tell = os.pipe()
+    end = SimpleNamespace(woken=told, hear=lambda: None, tell=running.end)
+    running.loop.listen_for(cast(EndSignal, end))
+    lane = running.proxy()
+    assert ask(lane, 1) == BatchDone(1, _ANSWERED)
+    running.dispatcher.end_worker()
+    running.thread.join(30)
+    assert not running.thread.is_alive()
+    assert running.gauge.read().ending
+    assert is_closed(lane)
+    os.close(told)
+    os.close(tell)
 
 
 def test_the_gauge_shows_the_batch_at_hand(running: Running) -> None:

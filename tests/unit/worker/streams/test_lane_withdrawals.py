@@ -4,22 +4,9 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from pytriton.ipc import messages
-from pytriton.ipc.control import ControlClient
 from pytriton.ipc.lanes.lane import Lane
 from pytriton.worker.streams.lane_withdrawals import Withdrawals
 from pytriton.worker.streams.stream_answers import Outbox
-
-
-class Control:
-    """The worker's connection with the dispatcher, as far as it is listened to."""
-
-    def __init__(self, *said: messages.AnyMessage) -> None:
-        self._said = list(said)
-
-    def receive(self, timeout_ms: int) -> tuple[bytes, messages.AnyMessage] | None:
-        assert timeout_ms == 0
-        return (b"", self._said.pop(0)) if self._said else None
 
 
 class Box:
@@ -29,9 +16,10 @@ class Box:
         self.streams = dict.fromkeys(range(streams))
 
 
-def heard(lanes: int, *said: messages.AnyMessage) -> Withdrawals:
+def wanted(lanes: int, times: int) -> Withdrawals:
     withdrawals = Withdrawals()
-    withdrawals.hear(cast(ControlClient, Control(*said)), lanes)
+    for _ in range(times):
+        withdrawals.want(lanes)
     return withdrawals
 
 
@@ -40,23 +28,23 @@ def due(withdrawals: Withdrawals, boxes: dict[str, Box]) -> list[Any]:
 
 
 def test_nothing_is_closed_that_nobody_wants() -> None:
-    assert due(heard(2), {"a": Box(0)}) == []
+    assert due(wanted(2, 0), {"a": Box(0)}) == []
 
 
 def test_an_idle_lane_goes_once() -> None:
-    withdrawals = heard(2, messages.WithdrawLane())
+    withdrawals = wanted(2, 1)
     boxes = {"a": Box(1), "b": Box(0)}
     assert due(withdrawals, boxes) == ["b"]
     assert due(withdrawals, boxes) == []
 
 
 def test_a_busy_lane_goes_when_its_streams_have_ended() -> None:
-    withdrawals = heard(1, messages.WithdrawLane())
+    withdrawals = wanted(1, 1)
     assert due(withdrawals, {"a": Box(2)}) == []
     assert due(withdrawals, {"a": Box(0)}) == ["a"]
 
 
 def test_no_more_are_owed_than_there_are_lanes() -> None:
-    withdrawals = heard(1, messages.WithdrawLane(), messages.WithdrawLane())
+    withdrawals = wanted(1, 2)
     assert due(withdrawals, {"a": Box(0)}) == ["a"]
     assert due(withdrawals, {"b": Box(0)}) == []
