@@ -16,7 +16,7 @@
 enum { SEND_S = 10, ANSWER = 1024 };
 
 struct Otlp {
-    char *host, *port, *path;
+    char *authority, *host, *port, *path; /* of its URL; `host` without brackets */
     Text resource, headers;
     size_t batch, most;
     int64_t delay_ms;
@@ -91,9 +91,9 @@ static void send_records(Otlp *otlp, const TraceRecord *records)
     Text json = {0}, head = {0};
     spans_write(records, text_slice(&otlp->resource), &json);
     text_format(&head,
-        "POST %s HTTP/1.1\r\nHost: %s:%s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nConnection: "
+        "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nConnection: "
         "close\r\n",
-        otlp->path, otlp->host, otlp->port, json.size);
+        otlp->path, otlp->authority, json.size);
     text_put_slice(&head, text_slice(&otlp->headers));
     text_put_string(&head, "\r\n");
     int fd = json.failed || head.failed ? -1 : connect_to(otlp);
@@ -101,7 +101,7 @@ static void send_records(Otlp *otlp, const TraceRecord *records)
     if (fd >= 0 && send_all(fd, text_slice(&head)) && send_all(fd, text_slice(&json)))
         status = read_status(fd);
     if (status < 200 || status > 299)
-        log_error("traces could not be sent to http://%s:%s%s: %s %d", otlp->host, otlp->port, otlp->path,
+        log_error("traces could not be sent to http://%s%s: %s %d", otlp->authority, otlp->path,
             status ? "the status is" : strerror(errno), status);
     if (fd >= 0)
         close(fd);
@@ -202,6 +202,7 @@ static bool parse_url(Otlp *otlp, const char *url, Problem *problem)
     Slice host = {authority.start, colon ? (size_t)(colon - authority.start) : authority.size};
     if (host.size > 1 && *host.start == '[' && host.start[host.size - 1] == ']')
         host = (Slice){host.start + 1, host.size - 2};
+    otlp->authority = slice_copy(authority);
     otlp->host = slice_copy(host);
     otlp->port = colon ? slice_copy((Slice){colon + 1, (size_t)(authority.start + authority.size - colon - 1)})
                        : slice_copy(SLICE("80"));
@@ -209,7 +210,7 @@ static bool parse_url(Otlp *otlp, const char *url, Problem *problem)
     for (const char *at = url; *at; at++)
         if ((unsigned char)*at <= ' ')
             return problem_set(problem, PROBLEM_INVALID, "trace-config opentelemetry,url has a space in it");
-    return otlp->host && otlp->port && otlp->path ? true : problem_no_memory(problem);
+    return otlp->authority && otlp->host && otlp->port && otlp->path ? true : problem_no_memory(problem);
 }
 
 /* Of OpenTelemetry's own variables: what spans' resource is beside the settings', and headers of the collector's. */
@@ -251,6 +252,7 @@ static void free_all(Otlp *otlp)
 {
     text_free(&otlp->resource);
     text_free(&otlp->headers);
+    free(otlp->authority);
     free(otlp->host);
     free(otlp->port);
     free(otlp->path);
