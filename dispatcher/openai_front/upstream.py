@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Optional
@@ -27,6 +28,9 @@ _MOST_BYTES = 256 << 20
 #: What Triton says where a model, or room in its queue, is not there; the rest is an error of the model.
 _OVERLOADED = ("exceeds maximum queue size", "timeout expired", "queue size")
 _GONE = ("unknown model", "is not ready", "not found", "no worker", "is not loaded", "unloaded")
+
+#: What a callable raised begins with its class; what tritonserver and the daemon say, with words.
+_RAISED = re.compile(r"[A-Za-z_][\w.]*(?:: | \[request id: |$)")
 
 
 class _Event(msgspec.Struct, frozen=True):
@@ -160,7 +164,8 @@ class Texts:
 
     def __init__(self, answer: EventStream) -> None:
         self._answer = answer
-        self._left = b""  #: of an event whose end is still to come
+        self._left: list[bytes] = []  #: of an event whose end is still to come
+        self._left_size = 0
         #: Takes texts in the moment in which they come; False: it takes none of these.
         self.at_once: Callable[[list[str]], bool] | None = None
 
@@ -168,20 +173,50 @@ class Texts:
         self._answer.tap = self._tap
         with _reached():
             while data := await self._answer.read():
-                *whole, self._left = (self._left + data).split(b"\n\n")
-                if len(self._left) > _MOST_BYTES:
-                    raise APIError("The model's answer is too large.", 500)
-                texts, error = _texts(whole)
+                texts, error = _texts(self._whole(data))
                 if texts:
                     yield texts
                 if error is not None:
                     raise error_of(error)
 
+    def _whole(self, data: bytes) -> list[bytes]:
+        """Return the events that are there with these bytes, and keep the rest.
+
+        An event of a large text comes in many pieces. Each of them is looked at once.
+        """
+        if self._left and not self._ends(data):
+            if self._left_size + len(data) > _MOST_BYTES:
+                raise APIError("The model's answer is too large.", 500)
+            self._keep(data)
+            return []
+        *whole, left = b"".join([*self._left, data]).split(b"\n\n")
+        self._keep_only(left)
+        return whole
+
+    def _ends(self, data: bytes) -> bool:
+        """Whether the event that has begun ends with these bytes, or within them."""
+        return b"\n\n" in data or (data.startswith(b"\n") and self._left[-1].endswith(b"\n"))
+
+    def _keep(self, data: bytes) -> None:
+        self._left.append(data)
+        self._left_size += len(data)
+
+    def _keep_only(self, data: bytes) -> None:
+        self._left.clear()
+        self._left_size = 0
+        if data:
+            self._keep(data)
+
     def _tap(self, data: bytes) -> bool:
         if self.at_once is None:
             return False
         if self._left:
-            data = self._left + data
+            if not self._ends(data):
+                fits = self._left_size + len(data) <= _MOST_BYTES
+                if fits:
+                    self._keep(data)
+                return fits  # else whoever iterates is told
+            data = b"".join([*self._left, data])
         *whole, left = data.split(b"\n\n")
         try:
             texts, error = _texts(whole)
@@ -189,7 +224,7 @@ class Texts:
             return False  # whoever iterates is told
         if error is not None or not texts or not self.at_once(texts):
             return False
-        self._left = left
+        self._keep_only(left)
         return True
 
 
@@ -228,7 +263,8 @@ def _refused(status: int, data: bytes) -> APIError:
 
 def error_of(text: str, status: int = 500) -> APIError:
     """Return the error that stands for one of Triton's or of the model's."""
-    low = text.lower()
+    # What a callable raised may say anything.
+    low = "" if _RAISED.match(text) else text.lower()
     if any(one in low for one in _OVERLOADED):
         return APIError(
             f"The model is overloaded: {text}", 429, code="overloaded", retry_after_s=1.0
