@@ -9,12 +9,14 @@ sleep or wait for work; it would keep a worker alive that has been told to end.
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import contextlib
 import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from types import FrameType
 from typing import Optional
 
@@ -91,34 +93,42 @@ def end_in_time(code: int, threads_s: float = THREADS_S) -> None:
 
     The handlers of `atexit` run in either case.
     """
-    joined = threading.Event()
-    atexit.register(
-        joined.set
-    )  # the last one is called first: when Python has waited for all threads
-    watch = threading.Thread(
-        target=_watch, args=(joined, code, threads_s), name="pytriton end", daemon=True
-    )
-    with contextlib.suppress(
-        RuntimeError
-    ):  # no more threads are allowed: the daemon's patience is left
-        watch.start()
+    # No Event and no Thread: they need functions of Python's that a callable may have replaced (`builtins.len`).
+    joined = _thread.allocate_lock()
+    joined.acquire()
+    # The last one is called first: when Python has waited for all threads.
+    atexit.register(joined.release)
+    try:
+        _thread.start_new_thread(_watch, (joined, code, threads_s))
+    except RuntimeError:  # no more threads are allowed: the daemon's patience is left
+        return
 
 
-def _watch(joined: threading.Event, code: int, threads_s: float) -> None:
-    if joined.wait(threads_s):
+def _watch(joined: _thread.LockType, code: int, threads_s: float) -> None:
+    if joined.acquire(timeout=threads_s):
         return
-    main = threading.main_thread()
-    left = [one.name for one in threading.enumerate() if not one.daemon and one is not main]
-    if not left:  # they have returned just now
-        return
+    ends = True
+    try:
+        main = threading.main_thread()
+        left = [one.name for one in threading.enumerate() if not one.daemon and one is not main]
+        if not left and joined.acquire(timeout=threads_s):  # they have returned just now
+            ends = False
+            return
+        if left:
+            _tell(left)
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):  # closed, or nobody reads it
+                stream.flush()
+    finally:  # whatever of Python's does not work any more
+        if ends:
+            os._exit(code)
+
+
+def _tell(left: Sequence[str]) -> None:
     names = ", ".join(left[:5]) + (", ..." if len(left) > 5 else "")
     print(
         f"the worker ends, and with it {len(left)} threads that the callable has left running ({names}): have them "
         "return when they should, or make them daemon threads",
         file=sys.stderr,
     )
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # closed, or nobody reads it
-            stream.flush()
-    os._exit(code)

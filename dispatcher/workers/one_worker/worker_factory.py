@@ -51,6 +51,7 @@ class WorkerFactory:
             kill_on_death,
             trace_settings.worker_environment(config, os.environ) if tracing else None,
             self.forks,
+            config.grace_period_s,
         )
         #: The number of the last worker.
         self.serial = 0

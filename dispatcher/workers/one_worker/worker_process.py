@@ -59,6 +59,8 @@ class WorkerPlace:
     kill_on_death: KillOnDeath
     tracing: Mapping[str, str] | None = None
     forks: ForkServers | None = None
+    #: What a worker that has answered its last batch gets to clean up in.
+    clean_up_s: float = math.inf
 
 
 class WorkerProcess(Worker):
@@ -74,6 +76,7 @@ class WorkerProcess(Worker):
         lane_path: Path,
         gauge: Gauge,
         tracing: bool = False,
+        clean_up_s: float = math.inf,
     ) -> None:
         super().__init__(
             name, child.pid, spec, instance, lane_path=lane_path, gauge=gauge, exited=child.exited
@@ -81,6 +84,7 @@ class WorkerProcess(Worker):
         self._child = child
         self._oom_kills = linux.oom_kills()
         self._tracing = tracing
+        self._clean_up_s = clean_up_s
         self._payloads_of: Callable[[int], Sequence[bytes]] | None = None
 
     @classmethod
@@ -111,7 +115,16 @@ class WorkerProcess(Worker):
         except OSError as error:
             raise _not_started(spec, error) from error
         tracing = place.tracing is not None
-        return cls(name, child, spec, instance, lane_path=lane_path, gauge=gauge, tracing=tracing)
+        return cls(
+            name,
+            child,
+            spec,
+            instance,
+            lane_path=lane_path,
+            gauge=gauge,
+            tracing=tracing,
+            clean_up_s=place.clean_up_s,
+        )
 
     @classmethod
     def adopt(
@@ -138,6 +151,7 @@ class WorkerProcess(Worker):
             lane_path=Path(state.lane_path),
             gauge=Gauge.adopt(state.gauge),
             tracing=place.tracing is not None,
+            clean_up_s=place.clean_up_s,
         )
         worker._peer = peer
         worker.started_at, worker.unwilling = state.started_at, state.unwilling
@@ -260,15 +274,24 @@ class WorkerProcess(Worker):
             await self._peer.send(messages.EndWorker(self.name))
         clock = asyncio.get_running_loop().time
         now = clock()
-        deadline, deaf_at = now + grace_s, now + _DEAF_S
-        while self.alive and now < min(deadline, deaf_at):
+        deadline, deaf_at, clean_at = now + grace_s, now + _DEAF_S, now + self._clean_up_s
+        while self.alive and now < min(deadline, deaf_at, clean_at):
             await asyncio.wait([self.exited], timeout=min(_LOOK_S, deadline - now))
             now = clock()
             if self.alive:
                 reading = self.gauge.read()
                 if reading.ending or not reading.idle:
                     deaf_at = now + _DEAF_S
-        if self.alive and now >= deaf_at:
+                if not (reading.ending and reading.idle):
+                    clean_at = now + self._clean_up_s
+        if self.alive and now >= clean_at:
+            _log.warning(
+                "a worker that has answered its last batch does not end within grace_period_s, and is killed",
+                model=self._spec.name,
+                worker=self.name,
+                worker_pid=self.pid,
+            )
+        elif self.alive and now >= deaf_at:
             _log.warning(
                 "a worker that is idle takes no notice that it shall end, and is killed: its callable, or a library of "
                 "its, keeps it from what it waits for",

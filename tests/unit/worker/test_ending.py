@@ -60,6 +60,14 @@ def test_threads_that_return_are_waited_for() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (3, "worked\ncleaned up\n", "")
 
 
+def test_a_callable_that_has_spoilt_python_s_own_functions_does_not_keep_it() -> None:
+    """What waits for threads hangs then, at its start or at its end."""
+    spoil = "import builtins; builtins.len = None\n"
+    assert _end(spoil + "end_in_time(7, threads_s=0.1)").returncode in (0, 7)
+    hang = "threading._shutdown = lambda: time.sleep(1e6)\n"
+    assert _end(hang + spoil + "end_in_time(7, threads_s=0.1)").returncode == 7
+
+
 class _Poll:
     """An epoll that must not be closed while somebody waits on it: the wait fails, or goes on with another file."""
 
