@@ -32,14 +32,14 @@ typedef struct Call {
     struct Call *next; /* of its bucket */
     int64_t id;
     char *model;
-    bool stream, occupied; /* `occupied`: the worker can do nothing else meanwhile */
+    bool stream, occupied; /* `occupied`: the worker does nothing else meanwhile */
     bool ended; /* nothing more is sent */
     unsigned refs, unread;
     uint64_t begun_ns;
     Answer *kept, **last_kept;
     Queued *queue, **last_queued;
     Flow *flow; /* of a stream */
-    uint64_t unlooked; /* bytes that were queued since it was looked how much memory is left */
+    uint64_t unlooked; /* bytes queued since the last look at the memory that is left */
     TRITONSERVER_InferenceRequest *request;
     uint8_t *inputs;
 } Call;
@@ -57,7 +57,7 @@ typedef struct Calls {
     bool retired, heard_of;
     Call *table[BUCKETS];
     size_t count;
-    /* Of the reader. */
+    /* The reader's own. */
     char *worker;
     Buffer told; /* models that the dispatcher knows the worker to wait for: strings of MessagePack */
     uint64_t looked_ns, told_ns;

@@ -8,9 +8,9 @@
 CallError call_start(Call *call);
 
 /* With the lock held: */
-/* End a call with an error, or without one if `text` is NULL; later answers are thrown away. */
+/* End a call, with an error unless `text` is NULL; later answers are thrown away. */
 void call_end(Call *call, const char *text, const char *code);
-/* The same, and cancel the call in tritonserver. */
+/* End a call likewise, and cancel it in tritonserver. */
 void call_drop(Call *call, const char *text, const char *code);
 /* Release the oldest answer, which the worker has read. False: there was none. `final`: it was the last one. */
 bool call_read_one(Call *call, bool *final);

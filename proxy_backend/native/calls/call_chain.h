@@ -12,7 +12,7 @@ char *chain_refused(const CallMessage *call, const char *endpoint);
  * `reply`, for buffer_free, has an array of those that it waits for in vain. Returns why, for free(), or NULL. */
 char *chain_stuck(
     const char *endpoint, const char *proxy, const char *worker, const Buffer *models, uint32_t count, Buffer *reply);
-/* Whether a model that Triton does not have is there now: the dispatcher has it loaded, if it keeps that. */
+/* Ask for a model that Triton does not have: the dispatcher has it loaded if it keeps one of that name. Returns whether it is there now. */
 bool chain_comes(const CallMessage *call, const char *endpoint);
 
 #endif

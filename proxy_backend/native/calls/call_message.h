@@ -26,7 +26,7 @@ typedef struct {
     int64_t memory, offset, size;
 } Input;
 
-/* Read what follows the tag of a message that is as declared. False: one of its numbers is too large. */
+/* Read what follows the tag of a message that has the declared shape. False: one of its numbers is too large. */
 bool call_read(Reader *reader, uint32_t fields, CallMessage *call);
 /* Read one of its inputs. */
 void get_input(Reader *reader, Input *input);

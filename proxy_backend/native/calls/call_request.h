@@ -17,7 +17,7 @@ typedef struct {
 CallError request_make(TRITONSERVER_Server *server, Connection *connection, const CallMessage *call, const char *model,
     const Flow *flow, TRITONSERVER_InferenceRequest **request, uint8_t **inputs);
 
-/* The same error, the original freed. `text` is NULL without one. */
+/* Turn an error of tritonserver's into a CallError, and free it. `text` is NULL where there was none. */
 CallError call_error_of(TRITONSERVER_Error *error);
 
 #endif

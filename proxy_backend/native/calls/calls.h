@@ -4,7 +4,7 @@
 
 #include "triton/api.h"
 
-/* The calls of one worker, and behind them those of earlier ones that still wait. */
+/* The calls of one worker, and behind them those of earlier workers that still wait. */
 typedef struct Calls Calls;
 
 /* The proxy that makes the calls. */
@@ -12,7 +12,7 @@ typedef struct {
     TRITONBACKEND_Model *model;
     const char *model_name;
     const char *endpoint; /* of the dispatcher's control socket */
-    const char *proxy;    /* what the dispatcher knows it by */
+    const char *proxy;    /* by which the dispatcher knows it */
 } Caller;
 
 /* Make the calls of the worker that listens for lanes at `lane_path`, until calls_retire. */

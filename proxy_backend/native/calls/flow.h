@@ -13,7 +13,7 @@ typedef struct {
 
 /* NULL: there is no memory, or no descriptor. */
 Bell *bell_new(void);
-/* Forget that it has rung. */
+/* Silence the bell: it has been heard. */
 void bell_hush(Bell *bell);
 void bell_unref(Bell *bell);
 
@@ -40,7 +40,7 @@ Flow *flow_find(const char *name);
 /* Whether the caller has to read first. Then the bell rings when it has; several may wait for one flow (an ensemble makes
  * streams of several models one), and only the last one's bell does. */
 bool flow_is_full(Flow *flow, Bell *bell);
-/* Others wait for who makes it: let twice as much be unread, until its caller has caught up. */
+/* Let twice as much be unread until the caller has caught up: others wait for the model that makes the answers. */
 void flow_widen(Flow *flow);
 
 void flow_unref(Flow *flow);

@@ -28,7 +28,7 @@ bool reply_is(const Buffer *reply, const char *type);
 /* A copy of a text value for free(), NULL if there is none. */
 char *reply_text(const Buffer *reply, const char *key);
 
-/* Begin a message of so many fields besides its type. */
+/* Begin a message that has so many fields besides its type. */
 void put_message(Buffer *buffer, const char *type, uint32_t fields);
 void put_text_field(Buffer *buffer, const char *key, const char *value);
 void put_int_field(Buffer *buffer, const char *key, int64_t value);

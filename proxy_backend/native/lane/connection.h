@@ -18,7 +18,7 @@ void connection_free(Connection *connection);
 
 /* Send a message without waiting: it goes later if the worker has no room. Nothing happens if the worker is gone. */
 void connection_send(Connection *connection, const Buffer *message);
-/* Take a descriptor of memory over and pass it on; return the memory's number, 0: out of memory. */
+/* Take a descriptor of memory over and pass it on. Returns the memory's number; 0: there is no memory left. */
 int64_t connection_announce(Connection *connection, int descriptor);
 /* Let the worker send nothing more; what it has sent can still be received. */
 void connection_take_no_more(Connection *connection);
@@ -31,9 +31,9 @@ typedef enum { HEARD_MESSAGE, HEARD_NOTHING, HEARD_END, HEARD_FAULT } Heard;
 Heard connection_receive(Connection *connection, int timeout_ms, Reader *message);
 /* The worker's breach of the protocol, as text. */
 const char *connection_fault(const Connection *connection);
-/* Bytes of a memory of the worker's, until the next call of a function of this thread's. NULL: it has no such. */
+/* Returns bytes of one of the worker's memories, valid until this thread's next call. NULL: it has no such memory. */
 const uint8_t *connection_memory(Connection *connection, int64_t number, int64_t offset, int64_t size);
-/* By the thread that received. */
+/* To be called by the thread that received. */
 void connection_close(Connection *connection);
 
 #endif

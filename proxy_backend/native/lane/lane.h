@@ -17,22 +17,22 @@ typedef struct {
     Memory *memories;
     size_t memory_count;
     Peer peer;
-    int64_t reached; /* where what was read last of the worker's arena ends: so full it is, as it is filled in a row */
+    int64_t reached; /* the end of what was last read of the worker's arena, which is filled in a row: so full is it */
     int64_t unreturned; /* bytes of it that were read, and not given back with a credit */
     bool owes; /* the worker waits until what it lent has been read */
     bool lost; /* it ended while its memory was read */
-    uint64_t unlooked; /* bytes of outputs since it was looked how much memory is left */
+    uint64_t unlooked; /* bytes of outputs since the last look at the memory that is left */
     Buffer spilled; /* a message that lay in the worker's arena */
     bool announced; /* the next packet has the descriptor of memory `announced_number` */
     int64_t announced_number;
     char fault[160]; /* what the worker did wrong, or why there is no memory */
-    uint8_t packet[INLINE_BYTES + 1]; /* one more than there may be, so that what was cut off is seen */
+    uint8_t packet[INLINE_BYTES + 1]; /* one byte more than is allowed, so that a packet that was cut off is seen */
 } Lane;
 
 typedef enum {
     LANE_OK,
     LANE_CLOSED, /* the worker is gone after it had read the last message */
-    LANE_UNREAD, /* the worker is gone, and had not */
+    LANE_UNREAD, /* the worker is gone, and had not read it */
     LANE_SILENT, /* nothing came within the time that lane_set_patience allows */
     LANE_FAULT, /* see `fault` */
 } LaneState;
@@ -41,20 +41,20 @@ typedef enum {
 Lane *lane_connect(const char *path, char **failure);
 /* Seconds; 0: for ever. */
 void lane_set_patience(Lane *lane, double seconds);
-/* Returns whether the worker has read everything that was sent to it. */
+/* Whether the worker has read everything that was sent to it. */
 bool lane_all_read(const Lane *lane);
 /* Send a message; a long one goes into the arena. The arena's descriptor goes first if the worker lacks it. */
 LaneState lane_send(Lane *lane, const Buffer *message);
 /* Receive the next message that is not about memory. It stays valid until the next call. */
 LaneState lane_receive(Lane *lane, Reader *message);
-/* Bytes of a memory that the worker has announced, NULL with `fault`. They stay until the next
+/* Returns bytes of a memory that the worker has announced; NULL: see `fault`. They stay until the next
  * call of it or of lane_receive. */
 const uint8_t *lane_memory(Lane *lane, int64_t number, int64_t offset, int64_t size);
 /* Find out once whether the worker's own memory can be read. The worker must have answered. */
 void lane_ask_peer(Lane *lane);
 /* Read the worker's own memory; false: `lost`, or `fault` says what is wrong. */
 bool lane_read(Lane *lane, const char *output, void *to, int64_t address, int64_t size);
-/* The message that so many parts, or what was lent, has been read. */
+/* Send the message that so many parts, or what was lent, have been read. */
 void put_credit(Buffer *message, int64_t parts);
 /* Tell a waiting worker that its lent outputs have been read. If it is gone, the next batch notices. */
 void lane_give_back(Lane *lane);

@@ -16,9 +16,9 @@ typedef struct Arena {
     int fd; /* -1: none yet */
     uint8_t *map;
     uint64_t size, used;
-    uint64_t backed; /* so much of it has pages: what one large batch took is given back after a while */
+    uint64_t backed; /* so many bytes have pages: what one large batch took is given back after a while */
     uint64_t needed_ns; /* when more than what is kept was in use the last time */
-    /* Of idle.c. */
+    /* Used by idle.c. */
     struct Arena *next_idle;
     bool is_idle;
 } Arena;
@@ -41,7 +41,7 @@ char *arena_allocate(Arena *arena, uint64_t size, uint64_t *offset);
 /* Make room for so many bytes at once, so that the mapping moves only once. */
 char *arena_reserve(Arena *arena, uint64_t size);
 void arena_reset(Arena *arena);
-/* Whether it has more than what is kept in any case; when that is due to be given back; and give it back. Nothing in it may
+/* Whether it has more than is always kept; when the excess is due to be given back; and give it back. Nothing in it may
  * be in use. */
 bool arena_is_large(const Arena *arena);
 uint64_t arena_due_ns(const Arena *arena);
@@ -50,7 +50,7 @@ void arena_give_back(Arena *arena);
 int arena_open_readonly(const Arena *arena);
 void arena_close(Arena *arena);
 
-/* Takes the descriptor over. False: the other end could shrink that memory under us. */
+/* Takes the descriptor over. False: the other end could still shrink the memory. */
 bool mapped_take(Mapped *mapped, int fd);
 /* The bytes [offset, offset + size), or NULL: the memory is smaller, or cannot be mapped. */
 const uint8_t *mapped_bytes(Mapped *mapped, int64_t offset, int64_t size);

@@ -10,7 +10,7 @@
 #include <sys/types.h>
 
 typedef struct {
-    bool asked; /* whether it may be read: once for each lane */
+    bool asked; /* the kernel has been asked whether it may be read, once for each lane */
     bool readable;
     pid_t pid;
     int pidfd;

@@ -1,4 +1,4 @@
-/* This end's memory on a connection: as many slots as outputs are unread at once, and some for the next ones. For any thread. */
+/* This end's memory on a connection: a slot for each output that is unread, and some for the next ones. For any thread. */
 #ifndef PYTRITON_SLOTS_H
 #define PYTRITON_SLOTS_H
 
@@ -18,8 +18,8 @@ typedef struct Slot {
 typedef struct {
     Connection *connection;
     pthread_mutex_t lock; /* guards the next three */
-    Slot *free; /* the one that has been so the shortest comes first */
-    uint64_t kept; /* bytes in these */
+    Slot *free; /* the one that became free last comes first */
+    uint64_t kept; /* bytes in the free slots */
     bool closed;
 } Slots;
 
@@ -31,7 +31,7 @@ Slot *slot_take(Slots *slots, uint64_t size, char **failure);
 /* Announce a slot to the worker, once. False: no descriptors are left. */
 bool slot_announce(Slots *slots, Slot *slot);
 void slot_give_back(Slots *slots, Slot *slot);
-/* Whether more memory is free than stays for good; and give back what has been free for a while, if it is. */
+/* Whether more memory is free than stays for good; and give back slots that have been free for a while. */
 bool slots_large(Slots *slots);
 void slots_give_back_idle(Slots *slots);
 

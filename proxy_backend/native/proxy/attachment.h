@@ -4,7 +4,7 @@
 
 #include "proxy/proxy.h"
 
-/* Texts are for the client, and for free(). */
+/* The texts are for the client; the caller frees them. */
 
 /* Get a lane, unless there is one. Returns NULL, or the reason why no worker will come any more. A model that sleeps wakes if a
  * batch waits; else there may be no lane, and no reason. */
@@ -15,17 +15,17 @@ void drop_lane(Proxy *proxy);
 void detach(Proxy *proxy);
 /* The facts for a verdict about requests whose worker is lost or overdue (LaneLost in ipc/messages/proxy.py). */
 typedef struct {
-    int losses;        /* workers that were lost with them */
+    int losses;        /* workers that were lost while they had them */
     uint32_t requests; /* how many they are */
-    int in_row;        /* of their batch, how many lost a worker each by itself, one after the other */
+    int in_row;        /* requests of their batch that were tried alone and lost a worker, one after the other */
     bool final;        /* they cannot be tried again */
-    bool whole;        /* what it says: the rest of their batch fails with them */
-    uint64_t taken_ns; /* of judge_overdue: when they were first seen to have been taken; 0: they were not */
-    char *request_id;  /* of one request; NULL: they are several. Who asks frees it. */
+    bool whole;        /* set by the verdict: the rest of their batch fails with them */
+    uint64_t taken_ns; /* set by judge_overdue: when the worker was first seen to have taken them; 0: it has not */
+    char *request_id;  /* the id of a single request; NULL: there are several. The caller frees it. */
 } Loss;
-/* The error for requests whose worker was lost; NULL: try another worker. */
+/* Returns the error for requests whose worker was lost; NULL: try another worker. */
 char *judge_loss(Proxy *proxy, Loss *loss);
-/* The batch has taken too long; `taken`: the worker has read it. NULL: wait on for so long, or if `retry`, try another
+/* Ask about a batch that takes too long; `taken`: the worker has read it. Returns NULL: wait on for so long, or if `retry`, try another
  * worker. */
 char *judge_overdue(Proxy *proxy, Loss *loss, bool taken, double *wait_s, bool *retry);
 

@@ -14,14 +14,14 @@ typedef struct {
     int holders; /* tritonserver, and the proxies */
     char *name;
     char *endpoint;     /* of the dispatcher's control socket */
-    char *registration; /* which registration this is */
+    char *registration; /* the registration's key */
     uint64_t number;    /* of this version */
-    char *version;      /* what requests tell the worker, of a model with several; else NULL */
-    char *stand_in;     /* what each request is told, where nobody is to be asked; else NULL */
+    char *version;      /* requests of a model with several versions tell it to the worker; else NULL */
+    char *stand_in;     /* the answer to every request, where no worker is to be asked; else NULL */
     bool batching;      /* requests have a batch axis */
     bool streams;       /* it may answer many times, or at any time */
-    bool details;       /* a Triton Python model: requests carry what only such a one asks for */
-    unsigned waiting;   /* batches of streams.c that a worker is to begin; atomic */
+    bool details;       /* a Triton Python model: its requests carry what no other model asks for */
+    unsigned waiting;   /* batches that wait until a worker begins them (streams.c); atomic */
 } Model;
 
 /* Read a model's configuration; texts that it lacks stay NULL. */

@@ -19,16 +19,16 @@ typedef struct {
     TRITONBACKEND_ModelInstance *instance;
     Model *model;
     Streams *streams; /* NULL: batches are answered once, while tritonserver waits */
-    char *name; /* what the dispatcher knows it by */
+    char *name; /* by which the dispatcher knows it */
     Control *control;
     Lane *lane; /* NULL: it has none at the moment */
-    Calls *calls; /* that the lane's worker makes, and before it those of earlier ones that still wait */
+    Calls *calls; /* made by the lane's worker, and by earlier workers that still wait for theirs */
     char *worker;
     double execution_timeout_s; /* 0: none */
     bool tracing;
-    bool waited_on; /* the lane's patience is what the dispatcher said, not the model's */
+    bool waited_on; /* the dispatcher has set the lane's patience, instead of the model */
     uint64_t batch;
-    Buffer message;   /* kept for the next batch */
+    Buffer message;   /* its memory is kept for the next batch */
     Buffer avoid;     /* workers that wait for the batch at hand: strings of MessagePack */
     uint32_t avoided; /* how many they are */
 } Proxy;

@@ -9,7 +9,7 @@
 
 /* The receiver of responses: a request, or what is left of it after its release. */
 typedef struct {
-    TRITONBACKEND_Request *request; /* NULL: the others say it */
+    TRITONBACKEND_Request *request; /* NULL: it has been released, and the other fields serve */
     TRITONBACKEND_ResponseFactory *factory;
     char *name; /* with a factory: the id that was given to the request; NULL: none was */
     Sent sent;
@@ -23,8 +23,8 @@ typedef struct {
 typedef struct {
     bool failed;     /* it was an error */
     bool final;      /* no more may be sent */
-    bool silent;     /* nothing was sent: if it is the last one, that is still to be said */
-    bool reschedule; /* there is none, tritonserver shall queue the request again */
+    bool silent;     /* nothing was sent: if it is the last response, tritonserver is still to be told so */
+    bool reschedule; /* there is no response: tritonserver shall queue the request again */
 } Outcome;
 
 /* Read one response and send it; one to a request is its last. False: the worker broke the protocol, `lane->fault` says

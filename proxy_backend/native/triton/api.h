@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The version of that API which has all of it. Later ones of the same major number have it, too. */
+/* The first version of that API that has all of these. Later ones of the same major number have them, too. */
 enum { API_MAJOR = 1, API_MINOR = 19 };
 
 #define EXPORTED __attribute__((visibility("default")))
@@ -126,7 +126,7 @@ TRITONSERVER_Error *TRITONBACKEND_RequestRelease(TRITONBACKEND_Request *request,
 
 TRITONSERVER_Error *TRITONBACKEND_InputProperties(TRITONBACKEND_Input *input, const char **name, int *datatype,
     const int64_t **shape, uint32_t *dims, uint64_t *byte_size, uint32_t *buffer_count);
-/* `memory_type` and `memory_type_id`: what is preferred, and then what it is. */
+/* `memory_type` and `memory_type_id`: the preferred ones before the call, the actual ones after it. */
 TRITONSERVER_Error *TRITONBACKEND_InputBuffer(TRITONBACKEND_Input *input, uint32_t index, const void **buffer,
     uint64_t *byte_size, int *memory_type, int64_t *memory_type_id);
 

@@ -1,4 +1,4 @@
-/* Of what shape messages are: tables that declarations.c has from pytriton/ipc. */
+/* The shapes of messages: tables that declarations.c has from pytriton/ipc. */
 #ifndef PYTRITON_DECLARATIONS_H
 #define PYTRITON_DECLARATIONS_H
 
@@ -18,7 +18,7 @@ typedef enum {
 
 typedef struct Shape {
     ShapeKind kind;
-    bool optional; /* nil will do */
+    bool optional; /* nil is allowed */
     const struct Shape *item; /* of a list */
     const struct Declared *declared; /* of a struct */
     const char *const *choices; /* of a text, NULL at their end; NULL: any will do */

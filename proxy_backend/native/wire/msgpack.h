@@ -9,14 +9,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Bytes that are read, and whether they were anything else than expected: then all that follows is zero. */
+/* Bytes that are read, and whether something unexpected came: then everything that is read later is zero. */
 typedef struct {
     const uint8_t *next, *end;
     bool malformed;
 } Reader;
 
 void put_array(Buffer *buffer, uint32_t count);
-/* So many pairs follow, of a key and a value each. */
+/* So many pairs of a key and a value follow. */
 void put_map(Buffer *buffer, uint32_t pairs);
 void put_text(Buffer *buffer, const char *text, size_t size);
 void put_string(Buffer *buffer, const char *text);

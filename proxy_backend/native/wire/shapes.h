@@ -5,7 +5,7 @@
 #include "wire/declarations.h"
 #include "wire/msgpack.h"
 
-/* Why something is no message. */
+/* The reason why something is no message. */
 typedef struct {
     char text[120];
 } Misfit;
