@@ -62,9 +62,8 @@ class Daemon(DaemonParts):
             await self._control.close()
             return refused
         loop.add_signal_handler(signal.SIGHUP, self._hung_up)
-        signal.pthread_sigmask(
-            signal.SIG_UNBLOCK, SIGNALS
-        )  # signals that came during an upgrade have waited
+        # Signals that came during an upgrade have waited.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         self._control.bind(None if handed is None else handed.state.control)
         serving = asyncio.create_task(self._control.serve())
         self._status.vital.append(serving)

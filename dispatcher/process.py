@@ -37,9 +37,8 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     owner: Owner | None = None
     if arguments.owner:
-        signal.signal(
-            signal.SIGTERM, signal.default_int_handler
-        )  # then its folders are removed, too
+        # Then its folders are removed, too.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         owner = owner_of(arguments.owner, os.environ)
         config = DaemonConfig.from_json(sys.stdin.buffer.read())

@@ -150,9 +150,7 @@ class Pool:
         self.account.gone(self.account.leave(count))
         if slept:
             self.sleep.back()
-        await self._tell(
-            None
-        )  # a proxy may have waited for one of these: now it is told that none comes
+        await self._tell(None)  # no proxy may wait any longer for one of these
 
     async def shrink(self, spec: messages.ModelSpec, grace_s: float) -> None:
         """End the workers that `spec` does not have any more; their proxies go to those that stay."""
