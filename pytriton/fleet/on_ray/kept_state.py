@@ -114,7 +114,7 @@ class Store:
     `fleet-F` has all that is of no model, `fleet-F/model/NAME` a model without its payloads, and
     `fleet-F/payloads/DIGEST` these, of each of its versions. Payloads are written before the model that needs them.
 
-    `fleet-F/life` names the controller that was made last: Ray may start another one while the former lives still, on a
+    `fleet-F/known/NAME` says that a name was ever registered. `fleet-F/life` names the controller that was made last: Ray may start another one while the former lives still, on a
     node that was away, and that one must not undo what the other does.
 
     Args:
@@ -127,10 +127,13 @@ class Store:
         self._head = f"fleet-{fleet}"
         self._models = f"{self._head}/model/"
         self._payloads = f"{self._head}/payloads/"
+        self._known = f"{self._head}/known/"
         self._life = f"{self._head}/life"
         self._own = secrets.token_bytes(8)
         #: The digests of the versions of each model that are kept.
         self._kept: dict[str, set[str]] = {}
+        #: How many of the names that were ever registered are kept: there are only ever more.
+        self._names = 0
 
     def is_anothers(self) -> bool:
         """Whether a controller that was made later has read the state."""
@@ -148,6 +151,9 @@ class Store:
         if head is None:
             return None
         state = msgspec.msgpack.decode(head, type=State)
+        if state.known is not None:
+            names = [key[len(self._known) :] for key in self._keys(self._known)]
+            state.known, self._names = names, len(names)
         for key in self._keys(self._models):
             kept = self._get(key)
             if kept is not None:
@@ -191,15 +197,19 @@ class Store:
                 kept.remove(digest)
             if model is None:
                 del self._kept[name]
-        head = msgspec.structs.replace(state, models={})
+        known = state.known
+        for name in [] if known is None else known[self._names :]:
+            self._put(f"{self._known}{name}", b"1")
+            self._names += 1
+        head = msgspec.structs.replace(state, models={}, known=None if known is None else [])
         self._put(self._head, msgspec.msgpack.encode(head))
 
     def remove(self) -> None:
         """Forget it."""
-        all_of = [*self._keys(self._models), *self._keys(self._payloads), self._head, self._life]
-        for key in all_of:
+        every = (self._models, self._payloads, self._known)
+        for key in [*(key for one in every for key in self._keys(one)), self._head, self._life]:
             self._delete(key)
-        self._kept = {}
+        self._kept, self._names = {}, 0
 
     def _keys(self, prefix: str) -> list[str]:
         found = self._kv._internal_kv_list(prefix.encode(), namespace=_NAMESPACE)

@@ -145,6 +145,20 @@ def test_a_change_writes_the_model_that_it_changes_alone(fleet: Fleet) -> None:
     assert fleet.keys.kept == {}
 
 
+def test_what_each_change_writes_does_not_grow_with_the_models(fleet: Fleet) -> None:
+    """Not by the names that were ever registered, either: ten thousand of them are 100 KB."""
+    fleet.register(name="first")
+    before = len(fleet.keys.kept[b"fleet-f"])
+    for index in range(20):
+        fleet.register(name=f"m{index}")
+        fleet.controller.unregister(f"m{index}")
+    fleet.keys.written.clear()
+    fleet.controller.scale("first", 6)
+    assert set(fleet.keys.written) == {b"fleet-f", b"fleet-f/model/first"}
+    assert len(fleet.keys.kept[b"fleet-f"]) < before + 20 * len("0123456789abcdef")
+    assert sorted(fleet.kept().known or ()) == sorted(["first", *(f"m{one}" for one in range(20))])
+
+
 def test_payloads_that_no_model_needs_are_forgotten(fleet: Fleet) -> None:
     fleet.register()
     fleet.keys.kept[b"fleet-f/payloads/of a controller that died"] = b""
