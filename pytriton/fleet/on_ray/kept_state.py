@@ -114,8 +114,9 @@ class Store:
     `fleet-F` has all that is of no model, `fleet-F/model/NAME` a model without its payloads, and
     `fleet-F/payloads/DIGEST` these, of each of its versions. Payloads are written before the model that needs them.
 
-    `fleet-F/known/NAME` says that a name was ever registered. `fleet-F/life` names the controller that was made last: Ray may start another one while the former lives still, on a
-    node that was away, and that one must not undo what the other does.
+    `fleet-F/known/NAME` says that a name was ever registered. `fleet-F/life` names the controller that was made last:
+    Ray may start another one while the former lives still, on a node that was away, and that one must not undo what the
+    other does.
 
     Args:
         fleet: whose state
