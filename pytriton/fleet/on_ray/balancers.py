@@ -19,6 +19,9 @@ _LATE_S = 60.0
 _BALANCER_S = 10.0
 #: One that was told something new asks again when it has carried that out: HAProxy may take a while to read it.
 _BUSY_S = 150.0
+#: Until balancers that a former controller had are back: those that ended with Ray are started again, and HAProxy has
+#: served on meanwhile.
+_RETURN_S = 120.0
 
 #: The addresses, the statuses, and what is to go, as they were published last.
 _Published = tuple[dict[str, str], dict[str, messages.Status], set[tuple[str, str]]]
@@ -30,10 +33,12 @@ class Balancers:
 
     Args:
         clock: the time in seconds
+        expected: a former controller had balancers
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], expected: bool = False) -> None:
         self._clock = clock
+        self._expected = expected
         # Higher than any of a former life, which balancers may still tell of.
         self._generation = time.time_ns()
         self._born = self._clock()
@@ -106,8 +111,8 @@ class Balancers:
     def left(self) -> frozenset[tuple[str, str]]:
         """Return each (node, model) that is to go, and that no balancer sends anything any more."""
         now = self._clock()
-        if now - self._born < _BALANCER_S:  # those there are may not have asked yet
-            return frozenset()
+        if now - self._born < (_RETURN_S if self._expected else _BALANCER_S):
+            return frozenset()  # those there are may not have asked yet
         self._asked = {name: one for name, one in self._asked.items() if now < one[1]}
         slowest = min((done for done, _ in self._asked.values()), default=self._generation)
         return frozenset(key for key, since in self._leaving.items() if slowest >= since)
@@ -118,12 +123,14 @@ class Balancers:
         The generation is -1 while not every node was looked at since this controller was started. A balancer that has
         carried out the present one is told nothing more.
         """
-        if not self._complete:  # Ray has just started it again: what the balancer has is better
-            return -1, b""
+        self._expected = False
         # One that this controller has not reached yet is of a former life, on a machine whose clock was ahead.
         done = generation if generation <= self._generation else -1
         fresh = done == self._generation
+        # Also one that is told nothing: it has HAProxy serve as a former controller said.
         self._asked[balancer] = done, self._clock() + (_BALANCER_S if fresh else _BUSY_S)
+        if not self._complete:  # Ray has just started it again: what the balancer has is better
+            return -1, b""
         if fresh:
             return generation, b""
         if self._told[0] != self._generation:

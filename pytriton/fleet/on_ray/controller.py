@@ -66,7 +66,7 @@ class Controller:
         #: Models that could not be kept as they are.
         self._unsaved: set[str] = set()
         self._stopping = threading.Event()
-        self._balancers = Balancers(clock)
+        self._balancers = Balancers(clock, self._state.balanced)
         self._rollouts = Rollouts(clock)
         self._thread = threading.Thread(target=self._run, daemon=True)
         if kept is not None and cluster is None:  # Ray has started it again
@@ -267,6 +267,9 @@ class Controller:
     def view(self, balancer: str, generation: int) -> tuple[int, bytes]:
         """Return what a balancer shall know, which has carried out `generation`; see `Balancers.answer`."""
         with self._lock:
+            if not self._state.balanced:
+                self._state.balanced = True
+                self._save()
             return self._balancers.answer(balancer, generation)
 
     def logs(self, name: Optional[str], lines: int) -> dict[str, list[str]]:

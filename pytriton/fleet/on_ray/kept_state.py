@@ -95,6 +95,8 @@ class State(msgspec.Struct):
     among: list[str] = msgspec.field(default_factory=list)
     #: The newest requests that were withdrawn, or that have unregistered a model: Ray may ask once more.
     withdrawn: list[str] = msgspec.field(default_factory=list)
+    #: Balancers have asked where models are.
+    balanced: bool = False
     #: All names that were ever registered; None: it is not known which.
     known: Optional[list[str]] = None
 

@@ -65,7 +65,7 @@ def test_what_a_lost_fleet_has_left_is_served_on_until_somebody_says_otherwise(
     assert fleet.controller.unregister("other")
     assert not fleet.controller.unregister("another")
     fleet.controller = fleet.begin()
-    fleet.steps(60)
+    fleet.steps(260)  # a balancer has asked, and might come back
     assert fleet.cluster.counts() == {A: 1, B: 1}
     assert fleet.cluster.counts("other") == {}
     fleet.controller.unregister("m")
@@ -175,3 +175,48 @@ def test_a_drain_is_kept_with_all_that_it_moves(fleet: Fleet) -> None:
     again = fleet.kept()
     assert again == fleet.controller._state
     assert [len(one.retired) for one in again.models.values()] == [2, 2]
+
+
+def test_a_balancer_that_is_not_back_yet_is_waited_for(fleet: Fleet) -> None:
+    """HAProxy serves on as the former controller said: what it sends there would find no model."""
+    fleet.register()
+    fleet.steps(30)
+    generation, _ = fleet.seen()
+    fleet.seen(done=generation)
+    fleet.controller = fleet.begin()
+    fleet.controller.drain(B)
+    fleet.steps(120)  # a minute
+    assert B in fleet.cluster.counts()
+    told, _ = fleet.seen("another")
+    fleet.steps(4)
+    assert B in fleet.cluster.counts()
+    fleet.seen("another", told)
+    fleet.steps(4)
+    assert fleet.cluster.counts() == {A: 4}
+
+
+def test_a_balancer_that_is_told_nothing_yet_is_waited_for(fleet: Fleet) -> None:
+    fleet.register()
+    fleet.steps(30)
+    fleet.controller = fleet.begin()
+    fleet.cluster.silent = {A}
+    for _ in range(30):
+        fleet.steps(1)
+        assert fleet.seen()[0] == -1
+    fleet.controller.drain(B)
+    fleet.cluster.silent = set()
+    fleet.steps(10)
+    assert B in fleet.cluster.counts()
+    fleet.seen(done=fleet.seen()[0])
+    fleet.steps(4)
+    assert fleet.cluster.counts() == {A: 4}
+
+
+def test_balancers_that_do_not_come_back_are_not_waited_for_for_ever(fleet: Fleet) -> None:
+    fleet.register()
+    fleet.steps(30)
+    fleet.seen()
+    fleet.controller = fleet.begin()
+    fleet.controller.drain(B)
+    fleet.steps(260)
+    assert fleet.cluster.counts() == {A: 4}
