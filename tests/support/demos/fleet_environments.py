@@ -7,12 +7,15 @@ wrong.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import shutil
+import sys
 import tempfile
 import time
 import urllib.request
+import venv
 from pathlib import Path
 from typing import Any
 
@@ -209,11 +212,43 @@ def _play(stage: _Stage) -> None:
     stage.until_holders(2)
     _say("pip")
 
-    for name in ("piped", "m"):
-        stage.fleet.unregister(name)
+    stage.fleet.unregister("piped")
+    stage.until_holders(1)
+    _play_interpreters(stage, project)
+    stage.fleet.unregister("m")
     stage.until_holders(0)
     stage.register("last", runtime_env={"env_vars": {"COLOUR": "red"}})
     _say("unregistered")
+
+
+def _play_interpreters(stage: _Stage, project: Path) -> None:
+    """Have workers run in interpreters that others have made: one that is there, and one of uv's where Ray has it."""
+    other = _interpreter_beside(stage.folder / "other")
+    stage.register("elsewhere", runtime_env={"py_executable": other})
+    (said,) = stage.told("elsewhere")
+    assert said["python"] == other, said
+    stage.fleet.unregister("elsewhere")
+    stage.until_holders(1)
+    _say("py_executable")
+    if importlib.util.find_spec("uv") is None:
+        _say("uv is not installed, and not tried")
+        return
+    offline = {"packages": [str(project)], "uv_pip_install_options": ["--offline", "--no-cache"]}
+    stage.register("by_uv", runtime_env={"uv": offline})
+    (said,) = stage.told("by_uv")
+    assert said["tiny_part"] == "tiny", said
+    assert "runtime_resources" in said["python"], said
+    stage.fleet.unregister("by_uv")
+    stage.until_holders(1)
+    _say("uv")
+
+
+def _interpreter_beside(folder: Path) -> str:
+    """Return the interpreter of a new environment that has all packages of this one."""
+    venv.create(folder, symlinks=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (packages / "all.pth").write_text("\n".join(one for one in sys.path if "-packages" in one))
+    return str(folder / "bin" / "python")
 
 
 def _kill(title: str) -> None:
