@@ -41,6 +41,9 @@ from pytriton.proxy_backend.flights import Flight
 from pytriton.proxy_backend.metrics import CustomMetrics
 from pytriton.proxy_backend.stream_credits import Credits
 
+#: What the reader gets to end its batches in, when this process is to end.
+_END_S = 10.0
+
 
 class StreamLane:
     """One lane; its thread runs from construction on.
@@ -85,12 +88,16 @@ class StreamLane:
         self._reader.start()
 
     def end(self) -> None:
-        """Hang up, and wait until that has been seen."""
+        """Hang up, and wait until that has been seen, but not for ever.
+
+        tritonserver (2.51) takes no answers from a stub that it ends while streams are under way, as a client's own
+        load with fewer instances may have it: the reader then waits in `pb_utils`, and ends with this process.
+        """
         with self._changed:
             # Else its worker has ended, too, and the reader has closed it.
             if self.attachment.lane is self.lane:
                 self.lane.hang_up()
-        self._reader.join()
+        self._reader.join(_END_S)
 
     def _read(self) -> None:
         try:

@@ -29,7 +29,7 @@ from pytriton.ipc.lanes.lane_messages import (
     Room,
 )
 from pytriton.ipc.messages import Verdict
-from pytriton.proxy_backend import stream_watch
+from pytriton.proxy_backend import stream_lane, stream_watch
 
 ANSWER = ResponseRef([])
 LAST = ResponseRef([], None, ResponseDetails(final=True))
@@ -136,6 +136,23 @@ def test_a_batch_that_had_begun_fails_with_its_worker(make: Callable[..., Proxy]
     assert error(first) == FAIL.text
     assert error(second) is None
     assert proxy.attachment.asked == [{"losses": 1, "final": True}]
+
+
+def test_its_end_does_not_wait_for_a_server_that_takes_no_answers(
+    make: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_lane, "_END_S", 0.1)
+    proxy = make(FAIL)
+    (sender,) = proxy.begin()
+    takes = threading.Event()
+    monkeypatch.setattr(sender, "send", lambda *_, **__: takes.wait())
+    worker = proxy.worker()
+    worker.send(BatchBegun(batch_of(worker).id))
+    proxy.executed()
+    try:
+        proxy.streams.end()
+    finally:
+        takes.set()
 
 
 def test_what_was_read_and_had_not_begun_is_tried_again_each_by_itself(
