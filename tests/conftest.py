@@ -10,12 +10,18 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from support import plain_tracebacks  # noqa: F401 (before those that import structlog)
 from support.examples import examples
 from support.running import RunningDaemon
 
 from pytriton.dispatcher.settings.declarations import ENV_OWNER
 
-pytest_plugins = ["support.suite.distributing", "support.suite.times", "support.suite.twice"]
+pytest_plugins = [
+    "support.suite.distributing",
+    "support.suite.reading",
+    "support.suite.times",
+    "support.suite.twice",
+]
 
 # The tests are nine thousand objects that stay: the collector would look at them again and again while they are read.
 gc.disable()
@@ -34,10 +40,6 @@ settings.register_profile(
 settings.load_profile("no deadline")
 
 
-#: Daemons that tests start end with this process, however it ends; those of scripts and shells, too.
-os.environ[ENV_OWNER] = str(os.getpid())
-
-
 # A shell that starts the tests in the background has them ignore SIGINT, and what they start would ignore it, too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -47,6 +49,12 @@ def pytest_collection_finish() -> None:
     """From now on there is rubbish, and resources that tests have forgotten to close are to be found."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """Daemons that tests start end with this process, however it ends; those of scripts and shells, too."""
+    os.environ[ENV_OWNER] = str(os.getpid())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

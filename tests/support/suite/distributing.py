@@ -104,6 +104,15 @@ class _Files(LoadFileScheduling):
                 )
             self.registered_collections[node] = list(collection)
 
+    def mark_test_complete(
+        self, node: WorkerController, item_index: int, duration: float = 0
+    ) -> None:
+        """Take note; a file that is done is forgotten, or all of them would be looked at after each test."""
+        super().mark_test_complete(node, item_index, duration)
+        file = self._split_scope(self.registered_collections[node][item_index])
+        if all(self.assigned_work[node][file].values()):
+            del self.assigned_work[node][file]
+
     def _reschedule(self, node: WorkerController) -> None:
         if node in self.registered_collections:
             super()._reschedule(node)

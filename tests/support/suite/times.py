@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import time
 from collections.abc import Generator
@@ -11,6 +12,7 @@ import pytest
 
 #: Seconds: of a clock, of CPU time of the tests' own process, and of the processes below it that have ended.
 _Times = tuple[float, float, float]
+_READING = "(reading the tests)"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,6 +32,7 @@ class _Counter:
     def __init__(self, shown: int) -> None:
         self._shown = shown
         self._spent: dict[str, _Times] = {}
+        self._read_by = 0
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
@@ -45,7 +48,8 @@ class _Counter:
         try:
             return (yield)
         finally:
-            self._add("(reading the tests)", before)
+            self._add(_READING, before)
+            self._read_by = os.getpid()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -56,6 +60,8 @@ class _Counter:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Tell the process that started this one, where there is one."""
         if hasattr(session.config, "workeroutput"):
+            if self._read_by != os.getpid() and session.config.workerinput["workerid"] != "gw0":
+                del self._spent[_READING]  # one of the forks tells it
             session.config.workeroutput["times"] = self._spent
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

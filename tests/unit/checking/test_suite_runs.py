@@ -24,7 +24,9 @@ sys.exit(twice.main(sys.argv[1:]))
 _CONFTEST = """
 import os, sys
 sys.path.insert(0, {tests!r})
-pytest_plugins = ["xdist.plugin", "pytest_timeout", "support.suite.distributing", "support.suite.twice"]
+pytest_plugins = [
+    "xdist.plugin", "pytest_timeout", "support.suite.distributing", "support.suite.reading", "support.suite.twice",
+]
 
 def pytest_configure():
     __builtins__["first"] = first
@@ -84,6 +86,25 @@ def test_that_leaves_a_process_behind():
     with open(os.environ["LEFT"], "w") as file:
         file.write(str(process.pid))
     process.returncode = 0
+"""
+_READ = """
+import os
+import pytest
+
+with open(os.environ["LEFT"], "a") as file:
+    file.write(str(os.getpid()) + " ")
+
+@pytest.mark.parametrize("number", range(3))
+def test_runs_in_a_fork(number, tmp_path, capfd, request):
+    assert os.getppid() == int(open(os.environ["LEFT"]).read())
+    assert f"popen-{os.environ['PYTEST_XDIST_WORKER']}" in tmp_path.parts
+    assert request.config.workerinput["workerid"] == os.environ["PYTEST_XDIST_WORKER"]
+    os.system("echo told")
+    assert capfd.readouterr().out == "told" + chr(10)
+
+def test_that_prints_and_fails():
+    os.system("echo printed by a child")
+    assert not first("fork")
 """
 _BROKEN = """
 def test_that_fails(): assert False, "as ever"
@@ -156,3 +177,14 @@ def test_where_not_all_have_run_nothing_runs_again(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "not all tests have run; these failed, if any:\n  test_unreadable.py\n" in done.stdout
     assert "runs again" not in done.stdout
+
+
+def test_tests_are_read_once_and_run_in_forks_of_their_reader(tmp_path: Path) -> None:
+    done = run(tmp_path, read=_READ, fine="def test_fine(): pass\n")
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"\b1 failed, 4 passed\b", done.stdout), done.stdout
+    assert "printed by a child" in done.stdout
+    # Once by the reader, and once by the process that runs the failed one again, alone.
+    first, again = (tmp_path / "left").read_text().split()
+    assert first != again
+    assert not psutil.pid_exists(int(first))

@@ -1,0 +1,44 @@
+"""What pytest-xdist has in a process that runs tests: a fork of the reader (reading.py says for what)."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+from xdist.remote import WorkerInteractor
+
+
+class Interactor(WorkerInteractor):
+    """Tells how tests end, and takes what to run next.
+
+    pytest-xdist sends six messages for each test, which take the distributing process three milliseconds. Here there
+    is one for a test that passes, when it is over: a list of what pytest-xdist sends. What fails is told at once.
+    """
+
+    def __init__(self, config: pytest.Config, channel: Any) -> None:
+        super().__init__(config, channel)
+        options = config.option
+        self._held: list[tuple[str, dict[str, Any]]] = []
+        self._tells_begins = options.verbose > 0
+        self._tells_setups = options.durations is not None or bool(options.xmlpath)
+
+    def pytest_internalerror(self, excrepr: object) -> None:
+        """Tell of a fault of pytest's or a plugin's; the original one expects to be a program of its own."""
+        self.sendevent("internal_error", formatted_error=str(excrepr))
+
+    def sendevent(self, name: str, **kwargs: Any) -> None:
+        """Send what is told, or hold it until the test is over."""
+        if name == "logstart" and not self._tells_begins:
+            return  # nobody shows it
+        passed = name == "testreport" and kwargs["data"]["outcome"] == "passed"
+        if passed and kwargs["data"]["when"] == "setup" and not self._tells_setups:
+            return
+        self._held.append((name, kwargs))
+        if not passed and name != "logfinish":
+            told, self._held = self._held, []
+            self.channel.send(told)
+
+
+if __name__ == "__channelexec__":  # this source is what pytest-xdist has its processes run
+    importlib.import_module("support.suite.reader").run(channel)  # type: ignore[name-defined] # noqa: F821

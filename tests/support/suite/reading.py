@@ -1,0 +1,83 @@
+"""The tests are read once: one process imports them all, and those that run them are its forks.
+
+pytest-xdist has each of its processes read all tests, ten seconds of CPU time and more, before the first one runs.
+Here it starts launchers in their place (launcher.py), and for each of them the reader (reader.py) forks a process that
+has read the tests. All else is pytest-xdist's own: what its processes tell, and which tests they are given.
+
+    pytest ─┬─▶ reader: reads the tests, forks ─┬─▶ gw0     its forks end with their launchers,
+            └─▶ launchers of gw0, gw1 …         └─▶ gw1 …   and speak with pytest over their streams
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from xdist import workermanage
+from xdist.plugin import _sys_path
+
+_TESTS = Path(__file__).parents[2]
+_PROGRAM = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from support.suite import reader; reader.read()"
+)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None:
+    """Start the reader, unless processes are asked for that have something of their own."""
+    if all(spec.popen and not spec.python and not spec.chdir for spec in specs):
+        config.pluginmanager.register(_Reading(config, specs))
+        workermanage.WorkerController = _Controller  # type: ignore[misc]
+
+
+class _Controller(workermanage.WorkerController):
+    """What pytest-xdist has for each process; here these tell several things in one message."""
+
+    def process_from_remote(self, eventcall: Any) -> None:
+        """Hear what a process tells."""
+        for one in eventcall if isinstance(eventcall, list) else [eventcall]:
+            super().process_from_remote(one)
+
+
+class _Reading:
+    """Starts the reader, and has pytest-xdist start launchers; ends the reader."""
+
+    def __init__(self, config: pytest.Config, specs: Sequence[Any]) -> None:
+        name = f"pytriton-tests-{uuid.uuid4().hex}"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(f"\0{name}")
+            listener.listen(len(specs))
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM, str(_TESTS), str(listener.fileno())],
+                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[listener.fileno()],
+            )  # fmt: skip
+        assert self._process.stdin is not None
+        self._stdin = self._process.stdin
+        arguments = [str(one) for one in config.invocation_params.args]
+        wish = {"path": _sys_path, "arguments": arguments, "mainargv": sys.argv}
+        self._stdin.write(json.dumps(wish).encode() + b"\n")
+        self._stdin.flush()
+        launcher = [sys.executable, "-I", "-S", str(Path(__file__).with_name("launcher.py")), name]
+        for spec in specs:
+            spec.python = shlex.join(launcher)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_getremotemodule(self) -> ModuleType:
+        """Name the module that forks run."""
+        from support.suite import forked
+
+        return forked
+
+    def pytest_unconfigure(self) -> None:
+        """End the reader."""
+        self._stdin.close()
+        self._process.wait()
