@@ -14,6 +14,7 @@ from urllib.request import urlopen
 
 import numpy as np
 import pytest
+from support.fakes.short_waits import wait_for_one_answer
 from support.models.inference import PROTOCOLS, Array
 from support.running import RunningDaemon, eventually
 
@@ -230,10 +231,13 @@ def test_errors(url: str) -> None:
 
 
 @pytest.mark.parametrize(("model", "version"), [("nope", None), ("add", 7)])
-def test_a_model_or_version_that_is_not_there(url: str, model: str, version: int | None) -> None:
+def test_a_model_or_version_that_is_not_there(
+    url: str, model: str, version: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_for_one_answer(monkeypatch)
     said = rf"Waiting for model {model}/{version or '<latest>'} to be ready timed out\."
     with pytest.raises(PyTritonClientModelUnavailableError, match=said) as caught:
-        ModelClient(url, model, version, lazy_init=False, init_timeout_s=2)
+        ModelClient(url, model, version, lazy_init=False, init_timeout_s=60)
     assert isinstance(caught.value, PyTritonClientTimeoutError)
     assert "unknown model" in str(caught.value)
 
@@ -344,7 +348,7 @@ def test_futures(url: str) -> None:
             failed.result()
 
 
-def test_asyncio(url: str) -> None:
+def test_asyncio(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask() -> None:
         async with AsyncioModelClient(url, "add", lazy_init=False) as client:
             answers = await asyncio.gather(
@@ -365,7 +369,8 @@ def test_asyncio(url: str) -> None:
                 await client.unload_model()
             async with AsyncioModelClient.from_existing_client(client) as other:
                 assert (await other.infer_sample(ONES))["last"] == 1
-        async with AsyncioModelClient(url, "nope", init_timeout_s=2) as client:
+        wait_for_one_answer(monkeypatch)
+        async with AsyncioModelClient(url, "nope", init_timeout_s=60) as client:
             with pytest.raises(PyTritonClientModelUnavailableError, match="unknown model"):
                 await client.infer_sample(ONES)
 

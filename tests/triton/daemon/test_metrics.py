@@ -273,7 +273,7 @@ def _queries() -> list[str]:
 def _start_prometheus(
     daemon: RunningDaemon, folder: Path, *features: str
 ) -> Iterator[Callable[[str], list[object]]]:
-    """Have a Prometheus scrape a daemon each half second; yields what asks it."""
+    """Have a Prometheus scrape a daemon each two seconds; yields what asks it."""
     url = daemon.client.status().operations[0]
     config = {
         "global": {"evaluation_interval": "500ms"},
@@ -281,8 +281,8 @@ def _start_prometheus(
         "scrape_configs": [
             {
                 "job_name": "pytriton",
-                "scrape_interval": "500ms",
-                "scrape_timeout": "500ms",
+                "scrape_interval": "2s",
+                "scrape_timeout": "2s",  # a busy machine may take long, and it cannot be longer
                 "authorization": {"credentials": daemon.client.access_token},
                 "static_configs": [{"targets": [url.partition("//")[2]]}],
             }

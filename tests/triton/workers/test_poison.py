@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.models.inference import Inference
-from support.running import RunningDaemon
+from support.running import RunningDaemon, eventually
 from support.unruly import X, Y
 from tritonclient.utils import InferenceServerException
 
@@ -120,13 +120,20 @@ def test_a_triton_python_model(served: RunningDaemon, kind: type[Fragile]) -> No
 
 
 def test_only_the_request_that_hangs_fails(served: RunningDaemon) -> None:
+    """Others may be too late, too, on a machine that stops for so long; not again and again."""
     model = served.client.register(
-        infer, "slow", X, Y, BATCHED, execution_timeout_s=3.0, progress=False
+        infer, "slow", X, Y, BATCHED, execution_timeout_s=2.0, progress=False
     )
     values = (GOOD, GOOD, HANG, GOOD)
-    answers = ask_together(served, "slow", *values)
-    assert_guilty_alone(answers, *values, why="3 s (execution_timeout_s)")
-    assert ask_together(served, "slow", *[GOOD] * 4) == [2.0] * 4
+
+    def fails_alone() -> bool:
+        answers = ask_together(served, "slow", *values)
+        hanging = answers.pop(values.index(HANG))
+        assert "2 s (execution_timeout_s)" in str(hanging), hanging
+        return answers == [2.0] * 3
+
+    eventually(fails_alone, "only the one that hangs fails", 200.0)
+    eventually(lambda: ask_together(served, "slow", *[GOOD] * 4) == [2.0] * 4, "all are answered")
     model.unregister()
 
 

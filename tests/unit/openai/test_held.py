@@ -17,6 +17,13 @@ from pytriton.proxy.sending import sending
 from pytriton.proxy.types import Request
 
 
+@pytest.fixture(autouse=True)
+def _each_piece_is_quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the machine stops between two of them."""
+    if request.function is not test_pieces_that_come_slowly_are_not_held:
+        monkeypatch.setattr("pytriton.openai.held._QUICK_S", 60.0)
+
+
 def request(*, stream: bool = True) -> Request:
     body = {"messages": [{"role": "user", "content": "x"}], "stream": stream}
     envelope = {"api": "chat", "id": "c_1", "model": "m", "body": body}

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.fakes.short_waits import wait_for_one_answer
 from support.models.decoupled_models import COUPLED
 from support.models.inference import Array
 from support.plain_triton import PlainTriton
@@ -257,7 +258,7 @@ def test_a_slow_reader_slows_the_model_down(triton: PlainTriton, files: Path) ->
         assert [one["number"][0] for one in responses] == list(range(1, 2000))
 
 
-def test_errors(triton: PlainTriton) -> None:
+def test_errors(triton: PlainTriton, monkeypatch: pytest.MonkeyPatch) -> None:
     with DecoupledModelClient(triton.grpc, "count") as client:
         responses = client.infer_sample(count(-2))
         assert [next(responses)["number"][0] for _ in range(2)] == [0, 1]
@@ -269,8 +270,9 @@ def test_errors(triton: PlainTriton) -> None:
         with pytest.raises(PyTritonClientInferenceServerError, match="data-type is 'FP32'"):
             list(client.infer_sample(np.ones(1, np.float32)))
         assert len(list(client.infer_sample(count(3)))) == 3
+    wait_for_one_answer(monkeypatch)
     with (
-        DecoupledModelClient(triton.grpc, "nope", init_timeout_s=2) as client,
+        DecoupledModelClient(triton.grpc, "nope", init_timeout_s=60) as client,
         pytest.raises(PyTritonClientModelUnavailableError, match="unknown model"),
     ):
         client.infer_sample(count(1))

@@ -12,6 +12,7 @@ from contextlib import suppress
 import grpc
 import numpy as np
 import pytest
+from support.fakes.short_waits import wait_for_one_answer
 from support.fakes.triton.fake_triton import MODEL, FakeTriton, fake_triton
 from support.ports import lasting_port
 from support.running import eventually
@@ -91,9 +92,10 @@ def test_the_configuration_has_a_time_out(mute: str) -> None:
         _ = client.model_config
 
 
-def test_nobody_listens(nobody: str) -> None:
+def test_nobody_listens(nobody: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_for_one_answer(monkeypatch)
     with (
-        ModelClient(nobody, MODEL, init_timeout_s=3) as client,  # time enough to be refused once
+        ModelClient(nobody, MODEL, init_timeout_s=60) as client,
         pytest.raises(PyTritonClientTimeoutError, match="refused"),
     ):
         client.infer_sample(X)
@@ -174,15 +176,15 @@ def test_a_dripping_answer_does_not_stretch_the_time_out() -> None:
 UNKNOWN = r"Waiting for model fake/<latest> to be ready timed out\. .*unknown model: 'fake'"
 
 
-def test_an_unknown_model(fake: FakeTriton) -> None:
+def test_an_unknown_model(fake: FakeTriton, monkeypatch: pytest.MonkeyPatch) -> None:
     fake.knows = False
-    # Time enough to be told so once.
-    with ModelClient(fake.url, MODEL, init_timeout_s=2) as client:
+    wait_for_one_answer(monkeypatch)
+    with ModelClient(fake.url, MODEL, init_timeout_s=60) as client:
         with pytest.raises(PyTritonClientModelUnavailableError, match=UNKNOWN) as caught:
             client.infer_sample(X)
         assert isinstance(caught.value, PyTritonClientTimeoutError)  # what PyTriton raises
         with pytest.raises(PyTritonClientModelUnavailableError, match=UNKNOWN):
-            client.wait_for_model(2)
+            client.wait_for_model(60)
 
 
 def test_an_unknown_model_is_not_waited_for_as_long_as_a_server(

@@ -166,16 +166,16 @@ def test_what_leaves_no_way_to_go_on_ends_the_connection(
 
 
 @pytest.mark.parametrize("begun", [b"GET / HT", post("echo", json_of())[:-1]])
-def test_what_does_not_come_in_time_is_refused(front: FrontProcess, begun: bytes) -> None:
-    client = RawClient(front)
+def test_what_does_not_come_in_time_is_refused(hasty_front: FrontProcess, begun: bytes) -> None:
+    client = RawClient(hasty_front)
     client.send(begun)
     assert client.answer()[0] == 408
     assert client.ends()
     client.close()
 
 
-def test_bytes_one_by_one_do_not_make_the_time_longer(front: FrontProcess) -> None:
-    client = RawClient(front)
+def test_bytes_one_by_one_do_not_make_the_time_longer(hasty_front: FrontProcess) -> None:
+    client = RawClient(hasty_front)
     client.send(b"GET / HTTP/1.1\r\n")
     client.socket.settimeout(0.2)
     said = b""

@@ -67,7 +67,7 @@ def _message(size: int, given: bytes) -> bytes:
 )
 def test_pings_do_not_prolong_what_is_unfinished(start: Start, unfinished: bytes) -> None:
     """Headers that are cut off let nothing come between, so there the client says nothing more."""
-    server = start("body_s=0.3", "header_s=0.3")
+    server = start("body_s=0.3")
     with hello(server.port) as connection:
         connection.sendall(unfinished)
         if unfinished[4] == 0:  # the first frame's flags
