@@ -320,6 +320,7 @@ def test_many_threads_get_their_own_answers(fake: FakeDispatcher, client: Daemon
     assert got == {100 * n + m: [str(100 * n + m)] for n in range(8) for m in range(20)}
 
 
+@pytest.mark.programs
 def test_a_client_works_in_a_forked_child(fake: FakeDispatcher) -> None:
     code = (
         "import os, sys\nfrom pytriton.daemon import connect\n"
@@ -344,6 +345,7 @@ def test_nothing_stays_open_between_calls(fake: FakeDispatcher, client: DaemonCl
             client.status()
 
 
+@pytest.mark.programs
 def test_zeromq_is_imported_with_the_first_question(tmp_path: Path) -> None:
     code = "import sys, pytriton.daemon; print([n for n in ('zmq', 'rich', 'cloudpickle') if n in sys.modules])"
     done = subprocess.run(

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.programs
+
 #: What only a daemon needs: an installation on another system has none of it (pyproject.toml).
 DAEMON_ONLY = (
     "cloudpickle", "filelock", "prometheus_client", "psutil", "rich", "starlette", "structlog", "textual", "typer",

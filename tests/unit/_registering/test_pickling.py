@@ -168,6 +168,7 @@ def test_a_callable_of_main_runs_elsewhere(
     assert not by_reference
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize(
     "place", ["beside the script", "package", "package run with -m", "sys.path at run time"]
 )
@@ -195,6 +196,7 @@ def test_what_the_worker_can_import_goes_by_name(place: str, tmp_path: Path) -> 
     assert load_elsewhere(tmp_path / "out") == (42, True)
 
 
+@pytest.mark.programs
 def test_a_zipapp_is_a_place_to_import_from(tmp_path: Path) -> None:
     import zipfile
 
@@ -207,6 +209,7 @@ def test_a_zipapp_is_a_place_to_import_from(tmp_path: Path) -> None:
     assert load_elsewhere(tmp_path / "out") == (42, True)
 
 
+@pytest.mark.programs
 def test_a_factory_makes_the_callable_in_the_worker(tmp_path: Path) -> None:
     code = (
         "def target():\n    lock = threading.Lock()\n"
@@ -217,6 +220,7 @@ def test_a_factory_makes_the_callable_in_the_worker(tmp_path: Path) -> None:
     assert load_elsewhere(tmp_path / "out", factory=True) == (42, False)
 
 
+@pytest.mark.programs
 def test_another_interpreter_gets_this_ones_modules_by_value(tmp_path: Path) -> None:
     """Its path is its own, without the script's folder; sys_path= adds folders in front."""
     (tmp_path / "beside.py").write_text("K = 2\ndef target(x): return K * x + 2\n")
@@ -370,6 +374,7 @@ def test_an_open_file_is_refused_as_a_lock_is(tmp_path: Path) -> None:
         pack_callable(lambda requests: print(requests, file=sys.stderr), imports, "m")
 
 
+@pytest.mark.programs
 def test_the_error_of_another_python_names_what_is_not_found_there(tmp_path: Path) -> None:
     """A module beside the script goes by value to an interpreter that does not find it: sys_path= is the way out."""
     (tmp_path / "helping").mkdir()

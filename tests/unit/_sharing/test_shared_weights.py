@@ -96,6 +96,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 # ── processes ────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.programs
 def test_processes_that_start_together_have_one_memory_made_once(node: Node) -> None:
     others = [node.start() for _ in range(4)]
     said = {node.said(one) for one in others}
@@ -108,6 +109,7 @@ def test_processes_that_start_together_have_one_memory_made_once(node: Node) -> 
     assert shared_entries.size_of_all(node.folder / "shared") == entry.size >= 4000
 
 
+@pytest.mark.programs
 def test_it_outlives_the_one_that_made_it_and_goes_with_the_last(node: Node) -> None:
     first = node.start()
     memory = node.said(first)
@@ -127,6 +129,7 @@ def test_it_outlives_the_one_that_made_it_and_goes_with_the_last(node: Node) -> 
     assert node.made() == 2
 
 
+@pytest.mark.programs
 def test_who_is_killed_while_it_makes_leaves_it_to_the_next(node: Node) -> None:
     slow = node.start(
         'pytriton.shared(lambda: (print("making 1", flush=True), __import__("time").sleep(600)), key="weights v1")'
@@ -138,6 +141,7 @@ def test_who_is_killed_while_it_makes_leaves_it_to_the_next(node: Node) -> None:
     assert node.said(waits)[0] == _SUM
 
 
+@pytest.mark.programs
 def test_a_process_that_was_forked_meanwhile_holds_up_nobody(node: Node) -> None:
     child = "(os.read(0, 1), os._exit(0))"
     node.said(node.start(f'pytriton.shared(lambda: (os.fork() or {child}) and make(), key="w")'))
@@ -146,6 +150,7 @@ def test_a_process_that_was_forked_meanwhile_holds_up_nobody(node: Node) -> None
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+@pytest.mark.programs
 def test_what_could_not_be_made_is_tried_again(node: Node) -> None:
     (node.folder / "broken").touch()
     failed = node.start()
@@ -155,6 +160,7 @@ def test_what_could_not_be_made_is_tried_again(node: Node) -> None:
     assert node.made() == 2
 
 
+@pytest.mark.programs
 def test_what_is_made_of_a_file_is_made_anew_when_that_has_changed(node: Node) -> None:
     file = node.folder / "weights.bin"
     file.write_bytes(b"one")
@@ -166,6 +172,7 @@ def test_what_is_made_of_a_file_is_made_anew_when_that_has_changed(node: Node) -
     assert node.made() == 2
 
 
+@pytest.mark.programs
 def test_a_file_is_mapped_by_all(node: Node) -> None:
     write_safetensors(node.folder / "w.safetensors", {"w": np.arange(1000, dtype=np.float32)})
     source = 'pytriton.shared("w.safetensors")'

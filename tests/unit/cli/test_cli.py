@@ -166,6 +166,7 @@ def test_a_runtime_directory_that_is_too_long_is_refused(cli: Cli) -> None:
     assert "bytes too long" in done.stderr
 
 
+@pytest.mark.programs
 def test_a_reader_that_leaves_is_no_fault(tmp_path: Path) -> None:
     rundir = RuntimeDir(tmp_path / "run")
     rundir.create()
@@ -270,6 +271,7 @@ def test_logs_work_without_a_daemon(cli: Cli, tmp_path: Path) -> None:
     assert "there are logs of: m." in other.stderr
 
 
+@pytest.mark.programs
 def test_follow_shows_what_comes_until_it_is_interrupted(tmp_path: Path) -> None:
     rundir = RuntimeDir(tmp_path / "run")
     rundir.create()
@@ -314,6 +316,7 @@ def test_progress_of_a_start_is_what_the_daemon_says_itself() -> None:
 # ── version ──────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("argument", ["version", "--version"])
 def test_version_loads_neither_parser_nor_tables(argument: str, tmp_path: Path) -> None:
     code = (
@@ -337,6 +340,7 @@ def test_version_loads_neither_parser_nor_tables(argument: str, tmp_path: Path) 
     assert second == "0 []"
 
 
+@pytest.mark.programs
 def test_the_console_script_and_the_module_are_the_same(cli: Cli) -> None:
     script = Path(sys.executable).with_name("pytriton-daemon")
     done = subprocess.run([str(script), "version"], check=False, capture_output=True, text=True)

@@ -34,6 +34,8 @@ from pytriton.ipc.errors import RemoteFailure
 from pytriton.ipc.exit_codes import ExitCode
 from pytriton.ipc.files.rundir import RuntimeDir
 
+pytestmark = pytest.mark.programs
+
 
 class ServiceManager(Notifier):
     """Notes what it is told; knows how the daemon is at any time."""

@@ -90,6 +90,7 @@ def test_onnx_text_goes_in_and_out(tmp_path: Path) -> None:
     assert answer["u"].tolist() == ["grün", ""]
 
 
+@pytest.mark.programs
 def test_scikit_learn_has_outputs_by_its_methods(tmp_path: Path) -> None:
     joblib = pytest.importorskip("joblib")
     classifier, images, labels = repositories.trained_on_digits()
@@ -115,6 +116,7 @@ def test_scikit_learn_has_outputs_by_its_methods(tmp_path: Path) -> None:
         load("scikit-learn", path, named)
 
 
+@pytest.mark.programs
 def test_scikit_learn_labels_may_be_text(tmp_path: Path) -> None:
     joblib = pytest.importorskip("joblib")
     neighbors = importlib.import_module("sklearn.neighbors")
@@ -149,6 +151,7 @@ def trees_of(title: str, folder: Path, rows: Any, labels: Any) -> Path:
     return path
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("title", ["XGBoost", "LightGBM"])
 def test_trees_give_scores_or_classes(title: str, tmp_path: Path) -> None:
     pytest.importorskip("sklearn")

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from releasing import inventory, trying
 
+pytestmark = pytest.mark.programs
+
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -217,6 +217,7 @@ except DaemonStartError as error:
 """
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("closed", ["<&- >&- 2>&-", ">&-"])
 def test_a_script_may_be_without_standard_descriptors(tmp_path: Path, closed: str) -> None:
     """As of a service manager that closes them: its daemon reports all the same."""

@@ -16,6 +16,8 @@ from pytriton.ipc.lanes.gauge import Gauge
 from pytriton.worker.python_model.answer_loop import PythonStreamLoop
 from pytriton.worker.python_model.batches import PythonModel
 
+pytestmark = pytest.mark.programs
+
 _HEAD = """
 import atexit, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor

@@ -33,9 +33,12 @@ for _ in range({BATCHES}):
 print(kept, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
-pytestmark = pytest.mark.skipif(
-    platform.libc_ver()[0] != "glibc", reason="other C libraries have heaps of their own"
-)
+pytestmark = [
+    pytest.mark.programs,
+    pytest.mark.skipif(
+        platform.libc_ver()[0] != "glibc", reason="other C libraries have heaps of their own"
+    ),
+]
 
 
 def faults(what: str, **env: str) -> tuple[str, int]:

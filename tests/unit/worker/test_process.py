@@ -17,6 +17,8 @@ from pytriton.ipc.lanes.gauge import Gauge
 from pytriton.worker import boot
 from pytriton.worker.process import EXIT_LOAD_FAILED, EXIT_OK
 
+pytestmark = pytest.mark.programs
+
 LIBRARY = str(Path(pytriton.__file__).parents[1])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 from support.fakes.triton.fake_triton import MODEL, fake_triton
 
 #: Asks, forks, and asks in both processes: a client from before the fork, and one that is new.
@@ -28,6 +29,7 @@ with ModelClient(url, model, **limits) as old:
 """
 
 
+@pytest.mark.programs
 def test_clients_over_http_work_after_a_fork() -> None:
     with fake_triton("http") as fake:
         done = subprocess.run(

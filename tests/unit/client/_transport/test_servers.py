@@ -15,6 +15,7 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
+from support.fakes.short_waits import wait_for_one_answer
 from support.fakes.triton.fake_triton import MODEL, FakeTriton, fake_triton
 from support.models.inference import Array
 from support.running import eventually
@@ -109,6 +110,7 @@ with FuturesModelClient(*sys.argv[1:3], max_workers=1, inference_timeout_s=600) 
 """
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("where", ["in the block", "at its end"])
 def test_a_process_leaves_at_ctrl_c_though_requests_are_under_way(
     fake: FakeTriton, where: str
@@ -296,12 +298,12 @@ def test_a_server_that_ends_is_passed_over(pair: list[FakeTriton]) -> None:
         assert asked(other) == {1: 6}
 
 
-def test_no_server_is_left(pair: list[FakeTriton]) -> None:
+def test_no_server_is_left(pair: list[FakeTriton], monkeypatch: pytest.MonkeyPatch) -> None:
     for one in pair:
         one.knows = False
+    wait_for_one_answer(monkeypatch)
     with (
-        # Time enough to hear from both.
-        ModelClient([one.url for one in pair], MODEL, init_timeout_s=2) as client,
+        ModelClient([one.url for one in pair], MODEL, init_timeout_s=60) as client,
         pytest.raises(PyTritonClientTimeoutError) as caught,
     ):
         client.infer_sample(X)

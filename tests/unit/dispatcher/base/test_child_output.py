@@ -60,6 +60,7 @@ def test_a_line_without_an_end_comes_in_pieces() -> None:
     assert [len(line) for line in lines] == [LONGEST_LINE] * 3 + [7]
 
 
+@pytest.mark.programs
 def test_what_is_more_than_the_log_takes_is_left_out_with_a_note_and_nothing_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -31,6 +31,7 @@ def by_name(checks: list[Check]) -> dict[str, Check]:
     return {check.name: check for check in checks}
 
 
+@pytest.mark.programs
 def test_every_check_says_something_and_leaves_nothing(
     choice: ServerChoice, tmp_path: Path
 ) -> None:

@@ -14,6 +14,8 @@ from pytriton.dispatcher.install import pip_call
 from pytriton.dispatcher.install.cache import ServerRuntimeError
 from pytriton.dispatcher.install.pip_call import make_environment, run_pip
 
+pytestmark = pytest.mark.programs
+
 #: In the place of an environment's Python: writes how it was called, prints what `says` holds, ends with `status`.
 _PYTHON = """#!{python} -S
 import json, os, sys

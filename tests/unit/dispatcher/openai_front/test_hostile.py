@@ -27,6 +27,8 @@ from support.running import eventually
 from pytriton.dispatcher.openai_front.state import Answering, Served, State, Upstream
 from pytriton.ipc.messages import OpenAICard
 
+pytestmark = pytest.mark.programs
+
 KEY = "sk-the-key-of-these-tests"
 WRONG = "sk-wrong-and-secret"
 #: What allocators may keep; the same load makes more of it in each round where something stays.

@@ -48,6 +48,7 @@ def test_flags_of_an_earlier_version_are_kept(tmp_path: Path) -> None:
     assert kept.flags == {"python_backend_model": ["m"]}
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("flag", ["--native-model", "--python-backend-model"])
 def test_the_flag_by_either_name(flag: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytriton.cli", "start", "--print-config", flag, "m"]

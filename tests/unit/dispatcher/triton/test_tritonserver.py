@@ -27,6 +27,8 @@ from pytriton.dispatcher.triton.server_process import ServerLost, ServerStartErr
 from pytriton.dispatcher.triton.tritonserver import TritonServer
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
+pytestmark = pytest.mark.programs
+
 _TOKEN = "a-token-that-nobody-may-see"
 _MODEL = {"name": "m", "backend": "pytriton"}
 

@@ -12,6 +12,8 @@ import pytest
 import pytriton
 from pytriton.worker.python_model import complete_config
 
+pytestmark = pytest.mark.programs
+
 LIBRARY = Path(pytriton.__file__).parent
 MODEL = """
 class Odd(Exception):

@@ -255,12 +255,14 @@ def prepared(hidden: Sequence[str] = (), **variables: str) -> tuple[list[str], s
     return done.stdout.splitlines(), done.stderr
 
 
+@pytest.mark.programs
 def test_without_the_packages_the_log_says_how_to_install_them() -> None:
     said, log = prepared(["opentelemetry"])
     assert said == ["NoneType"]
     assert f"{sys.executable} -m pip install opentelemetry-sdk" in log
 
 
+@pytest.mark.programs
 def test_the_exporter_is_chosen_by_opentelemetrys_variables() -> None:
     said, log = prepared(OTEL_TRACES_EXPORTER="console", OTEL_SERVICE_NAME="shop")
     assert said[:2] == ["Tracer", "shop"]
@@ -268,10 +270,12 @@ def test_the_exporter_is_chosen_by_opentelemetrys_variables() -> None:
     assert log == ""
 
 
+@pytest.mark.programs
 def test_no_exporter_is_no_tracer() -> None:
     assert prepared(OTEL_TRACES_EXPORTER="none") == (["NoneType"], "")
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize(
     ("variables", "text"),
     [
@@ -287,6 +291,7 @@ def test_an_exporter_that_cannot_be_is_said_with_the_mend(
     assert text in log
 
 
+@pytest.mark.programs
 def test_a_collector_that_is_not_there_does_not_hold_up_the_workers_end() -> None:
     """The exporter would try for 6 s and more; pytest's own limit is far above what is asserted by the order."""
     said, log = prepared(OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:1")
@@ -294,6 +299,7 @@ def test_a_collector_that_is_not_there_does_not_hold_up_the_workers_end() -> Non
     assert "Failed to export" not in log  # which it says when it has given up
 
 
+@pytest.mark.programs
 def test_nothing_of_opentelemetry_is_imported_without_tracing() -> None:
     code = (
         "import sys; import pytriton.worker.model, pytriton.worker.streams.stream_loops\n"

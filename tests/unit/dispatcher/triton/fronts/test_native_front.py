@@ -31,6 +31,8 @@ from pytriton.dispatcher.triton.server_process import ServerStartError
 from pytriton.dispatcher.triton.tritonserver import TritonServer
 from pytriton.ipc.errors import RemoteFailure
 
+pytestmark = pytest.mark.programs
+
 _TOKEN = "a-token-that-nobody-may-see"
 
 
