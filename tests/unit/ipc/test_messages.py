@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import typing
 from types import ModuleType
@@ -11,6 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 from pytriton.ipc import messages
 from pytriton.ipc.messages import PROTOCOL, AnyMessage, MalformedMessage
@@ -33,6 +35,7 @@ _JSON = st.recursive(
 )
 
 
+@functools.cache  # a strategy costs more than its values
 def instances(annotation: Any) -> st.SearchStrategy[Any]:
     """Values of a field's type; of a message, with any of its optional fields left out."""
     if annotation is Any:
@@ -88,7 +91,7 @@ def test_every_name_of_the_package_s_modules_is_also_the_package_s() -> None:
 
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)
 @given(data=st.data())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15))
 def test_there_and_back(kind: type[Any], data: st.DataObject) -> None:
     message = data.draw(instances(kind))
     decoded = messages.decode(messages.encode(message))
@@ -103,7 +106,7 @@ def test_bytes_of_a_message() -> None:
 
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)
 @given(data=st.data())
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=examples(5))
 def test_every_truncation_is_malformed(kind: type[Any], data: st.DataObject) -> None:
     whole = messages.encode(data.draw(instances(kind)))
     for length in range(0, len(whole), 1 + len(whole) // 50):

@@ -49,11 +49,11 @@ def test_many_models_stay_within_the_memory_of_the_machine() -> None:
 def test_fifty_models_take_turns_in_the_memory_of_five() -> None:
     rules = Autoscale(0, 1, idle_after_s=1e6)
     setting = Setting(rules, 0.01, 0.3, Cost(memory=100), budget=500)
-    machine = Machine(shapes.zipf(2.0, seconds=600.0), setting)
+    machine = Machine(shapes.zipf(2.0, seconds=300.0), setting)
     models = machine.run()
     latencies = [latency for model in models.values() for latency in model.latencies]
     assert 400 <= machine.most_memory <= 500
-    assert len(latencies) > 1000
+    assert len(latencies) > 500
     assert sum(model.waits_since is not None for model in models.values()) <= 2  # asked at the end
     assert max(latencies) < 1.0  # the load, and the end of the one that slept for it
 

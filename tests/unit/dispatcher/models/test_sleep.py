@@ -319,7 +319,7 @@ def test_a_lazy_model_is_not_loaded_before_a_request(sleeper: Sleeper) -> None:
     brain.advance(1.0)
     assert len(brain.alive("m")) == 2
     assert worker_of(batch) in {one.name for one in brain.alive("m")}
-    brain.advance(10000.0)
+    brain.advance(1000.0)
     assert len(brain.alive("m")) == 2
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
+from support.examples import examples
 from support.users import NOBODY, needs_root
 
 from pytriton.dispatcher.repositories.repository_places import Placed, Places
@@ -61,7 +62,7 @@ def test_models_may_be_exchanged_while_they_are_looked_at(exchanging: Path) -> N
     """Such a look sees what the former one did, or nothing of the model."""
     at = places(exchanging)
     seen = look(at, {})
-    for _ in range(500):
+    for _ in range(examples(500)):
         seen = look(at, seen)
 
 
