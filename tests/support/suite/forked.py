@@ -1,4 +1,4 @@
-"""What pytest-xdist has in a process that runs tests: a fork of the reader (reading.py says for what)."""
+"""The side of pytest-xdist in a process that runs tests: a fork of the reader (reading.py says for what)."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from _pytest import tmpdir
@@ -43,7 +43,7 @@ class _Reader:
         #: What each fork has to tell: hooks of `WorkerInteractor`, and their arguments.
         self._said: list[tuple[str, dict[str, Any]]] = []
         self._error: Exception | None = None
-        self._config: Any = _prepareconfig([*arguments], [self])
+        self._config = cast(Any, _prepareconfig([*arguments], [self]))
         # Plugins are to be imported by pytest, which looks at their assertions then.
         from xdist.remote import setup_config
 

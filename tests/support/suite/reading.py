@@ -36,11 +36,11 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None
     """Start the reader, unless processes are asked for that have something of their own."""
     if all(spec.popen and not spec.python and not spec.chdir for spec in specs):
         config.pluginmanager.register(_Reading(config, specs))
-        workermanage.WorkerController = _Controller  # type: ignore[misc]
+        workermanage.WorkerController = _Controller
 
 
 class _Controller(workermanage.WorkerController):
-    """What pytest-xdist has for each process; here these tell several things in one message."""
+    """The side of pytest-xdist that hears a process, which tells several things in one message."""
 
     def process_from_remote(self, eventcall: Any) -> None:
         """Hear what a process tells."""

@@ -59,10 +59,11 @@ class _Counter:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Tell the process that started this one, where there is one."""
-        if hasattr(session.config, "workeroutput"):
-            if self._read_by != os.getpid() and session.config.workerinput["workerid"] != "gw0":
+        config = session.config
+        if hasattr(config, "workeroutput") and hasattr(config, "workerinput"):
+            if self._read_by != os.getpid() and config.workerinput["workerid"] != "gw0":
                 del self._spent[_READING]  # one of the forks tells it
-            session.config.workeroutput["times"] = self._spent
+            config.workeroutput["times"] = self._spent
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the table."""

@@ -92,7 +92,7 @@ def test_every_name_of_the_package_s_modules_is_also_the_package_s() -> None:
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)
 @given(data=st.data())
 @settings(max_examples=examples(15))
-def test_there_and_back(kind: type[Any], data: st.DataObject) -> None:
+def test_there_and_back(kind: Any, data: st.DataObject) -> None:
     message = data.draw(instances(kind))
     decoded = messages.decode(messages.encode(message))
     assert type(decoded) is kind
@@ -107,7 +107,7 @@ def test_bytes_of_a_message() -> None:
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)
 @given(data=st.data())
 @settings(max_examples=examples(5))
-def test_every_truncation_is_malformed(kind: type[Any], data: st.DataObject) -> None:
+def test_every_truncation_is_malformed(kind: Any, data: st.DataObject) -> None:
     whole = messages.encode(data.draw(instances(kind)))
     for length in range(0, len(whole), 1 + len(whole) // 50):
         with pytest.raises(MalformedMessage):
