@@ -38,6 +38,8 @@ class Upstream:
             raise APIError(error.message, error.status_code, code=error.code) from error
         except openai.APIConnectionError as error:
             raise APIError("The upstream server does not answer.", 503, retry_after_s=5) from error
+        except openai.APIError as error:  # in the middle of its stream
+            raise APIError(error.message, 502, code=error.code) from error
 
 
 def make() -> Upstream:

@@ -82,7 +82,9 @@ def read(request: Any, kinds: list[str]) -> Asked:
     try:
         envelope = msgspec.json.decode(request[REQUEST].item(), type=Envelope)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise APIError(f"The input `{REQUEST}` cannot be read: {error}.") from None
+        raise APIError(
+            f"The input `{REQUEST}` cannot be read: {error}.", code="invalid_json"
+        ) from None
     if envelope.api not in kinds:
         raise APIError(f"This model serves {', '.join(kinds)}, not {envelope.api}.", 404)
     asked, answer = _of_body(envelope)

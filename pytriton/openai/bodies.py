@@ -191,6 +191,8 @@ class CompletionBody(_Choosing, kw_only=True, frozen=True):
     suffix: Optional[str] = None
     echo: Optional[bool] = None
     best_of: Optional[_Choices] = None
+    #: 0 asks for the probabilities of the prompt alone, together with `echo`.
+    max_tokens: Optional[Annotated[int, Meta(ge=0, le=2**31 - 1)]] = None
     logprobs: Optional[_Alternatives] = None
 
 

@@ -135,12 +135,12 @@ class _Body:
                 "id": self._item_id("fc"),
                 "type": "function_call",
                 "call_id": chunk["id"],
-                "name": call.name,
+                "name": call.name or "",  # which may come with a later piece
             }
             said += self._open("function_call", fields)
             item = self._calls[call.index] = self._items[-1]
-        elif item.fields["name"] is None:
-            item.fields["name"] = call.name
+        elif not item.fields["name"]:
+            item.fields["name"] = call.name or ""
         item.text.append(call.arguments)
         return said + (self._piece(item, call.arguments) if call.arguments else "")
 

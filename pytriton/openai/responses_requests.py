@@ -87,7 +87,7 @@ def _message(item: Mapping[str, Any], place: str) -> Message | None:
         raise _not_kept(place)
     if kind != "message":
         raise APIError(
-            f"'{place}' is of the type {kind!r}, which is not supported.",
+            f"'{place}' is of the type {kind!r:.100}, which is not supported.",
             param=f"{place}.type",
             code="unsupported_value",
         )

@@ -157,6 +157,21 @@ def test_the_error_of_an_upstream_server_is_passed_on() -> None:
     with_upstream(lambda _: web.json_response({"error": error}, status=400), test)
 
 
+def test_an_error_in_the_middle_of_an_upstream_stream_is_passed_on() -> None:
+    choice = {"index": 0, "delta": {"content": "hel"}, "finish_reason": None}
+    head = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "theirs"}
+    failed = {"error": {"message": "out of memory", "type": "server_error", "code": 500}}
+    sent = [json.dumps(one) for one in ({**head, "choices": [choice]}, failed)]
+    text = "".join(f"data: {one}\n\n" for one in sent)
+
+    async def test(upstream: Any) -> None:
+        error = await answered(upstream, request("hi"))
+        assert (error["status"], error["code"]) == (502, "500")
+        assert error["message"] == "out of memory"
+
+    with_upstream(lambda _: web.Response(text=text, content_type="text/event-stream"), test)
+
+
 def test_embeddings_of_like_texts_are_close() -> None:
     made = example("embeddings").make("")(["A cat sees a dog", "a dog sees a cat", "other words"])
     near = made.vectors @ made.vectors.T

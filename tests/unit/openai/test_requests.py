@@ -262,6 +262,7 @@ def test_prompts() -> None:
         completion_request({"prompt": []})
     with pytest.raises(APIError):
         completion_request({"prompt": ["a", []]})
+    assert completion_request({"prompt": "a", "max_tokens": 0, "echo": True}).max_tokens == 0
     assert len(completion_request({"prompt": ["a"] * 16, "n": 128}).prompts) == 16
     with pytest.raises(APIError, match="2176 answers") as caught:
         completion_request({"prompt": ["a"] * 17, "n": 128})
@@ -282,12 +283,14 @@ def test_prompts() -> None:
         {"input": [{"type": "function_call", "call_id": 1, "name": "f", "arguments": "{}"}]},
         {"input": [{"type": "function_call", "name": "f", "arguments": {}}]},
         {"input": [{"type": "computer_call"}]},
+        {"input": [{"type": "x" * 100_000}]},
         {"input": [{"type": "message", "role": "nobody", "content": "x"}]},
         {"input": [{"role": "user"}]},
     ],
-    ids=str,
+    ids=lambda body: str(body)[:80],
 )
 def test_responses_that_cannot_be_had(body: dict[str, Any]) -> None:
     with pytest.raises(APIError) as caught:
         chat_request("responses", body)
     assert caught.value.status == 400
+    assert len(caught.value.message) < 500

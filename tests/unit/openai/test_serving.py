@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
-from openai.types.responses import Response
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
 
 from pytriton.openai import APIError, ChatRequest, Delta, ToolCall, Usage
 from pytriton.openai.model import served
@@ -232,6 +233,8 @@ def test_calls_whose_pieces_are_mixed_are_told_whole() -> None:
     assert [(one.name, one.arguments) for one in calls] == expected
     assert whole.output_text == "I look"
     events = events_of(texts_of(mixing, asked("responses", {**body, "stream": True})))
+    for one in events:
+        TypeAdapter(ResponseStreamEvent).validate_python(one)
     for index, (name, arguments) in enumerate(expected):
         mine = [one for one in events if one.get("output_index") == index]
         assert "".join(one["delta"] for one in mine if "delta" in one) == arguments
