@@ -19,8 +19,9 @@ _DATA_URL = re.compile(
 _SUBTYPE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9.+-]{0,63}")
 #: Parts whose text is theirs; those with "input" or "output" are of `/v1/responses`.
 _TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
-#: What a URL begins with that leads out of a part, wherever it stands; clients of HTTP overlook what is blank there.
-_REMOTE = re.compile(r"[\x00-\x20\s]*(?!data:)[a-z][a-z\d+.\t\r\n-]*:\s*[/\\]", re.IGNORECASE)
+_SCHEME = re.compile(r"[a-z][a-z\d+.-]{0,63}", re.IGNORECASE)
+_SLASH = re.compile(r"\s*[/\\]")
+_CONTROLS = "".join(map(chr, range(32)))
 #: Fields that are for people, such as the sources that an earlier answer names: nobody fetches these.
 _NO_URLS = frozenset((*_TEXTS.values(), "title", "name", "filename", "annotations", "logprobs"))
 #: Characters of an escaped text that are read at a time.
@@ -105,11 +106,24 @@ def remote_urls(raw: Any) -> Iterator[str]:
     while left:
         value = left.pop()
         if isinstance(value, Mapping):
-            left += [one for name, one in value.items() if name not in _NO_URLS]
+            left += [one for name, one in value.items() if name not in _NO_URLS and _may_have(one)]
         elif isinstance(value, list):
-            left += value
-        elif isinstance(value, str) and _REMOTE.match(value):
+            left += filter(_may_have, value)
+        elif _is_remote(value):
             yield value
+
+
+def _may_have(value: Any) -> bool:
+    return ":" in value if isinstance(value, str) else isinstance(value, (Mapping, list))
+
+
+def _is_remote(text: str) -> bool:
+    """Whether a text is a URL that leads out of the part; clients of HTTP overlook what is blank in its scheme."""
+    end = text.find(":")
+    scheme = "".join(text[:end].split()).strip(_CONTROLS)
+    if scheme.lower() == "data" or not _SCHEME.fullmatch(scheme):
+        return False
+    return _SLASH.match(text, end + 1) is not None
 
 
 def _urls(part: Mapping[str, Any], *, whole: bool = True) -> Iterator[tuple[str, str]]:

@@ -65,8 +65,8 @@ def test_numbers_and_strings_of_other_classes_are_taken() -> None:
     def give(request: Any) -> Iterator[Any]:
         yield np.str_("a")
         yield Word.A
-        yield Delta(content=np.str_("b"), index=np.int64(0))  # type: ignore[arg-type]
-        yield Delta(usage=Usage(prompt_tokens=np.int64(3), completion_tokens=np.uint8(2)))  # type: ignore[arg-type]
+        yield Delta(content=np.str_("b"), index=np.int64(0))
+        yield Delta(usage=Usage(prompt_tokens=np.int64(3), completion_tokens=np.uint8(2)))
 
     for api in ("chat", "completions", "responses"):
         body = {**HELLO, "prompt": "x", "input": "x"}
