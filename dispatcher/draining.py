@@ -1,4 +1,4 @@
-"""Draining: the daemon leaves, because its machine is to go, and nobody who asks it notices.
+"""Draining: the daemon leaves, because its machine is to go, and its clients do not notice.
 
 not ready, no new registrations ──▶ serves on, until balancers have left it ──▶ stops: answers what is under way
 """
@@ -19,12 +19,12 @@ from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 _DAY_S = 86400
-#: What who wants to change the models is told.
+#: The answer to clients that want to change models.
 REFUSAL = "the daemon drains, because its machine is to go; ask another one"
 
 
 class Draining:
-    """The way out of one daemon. Whoever asks for it again changes its times.
+    """The way out of one daemon. A second request changes its times.
 
     Args:
         status: shows it

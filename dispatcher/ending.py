@@ -21,7 +21,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Ending:
-    """The end of one daemon; the first who asks for it is told to be why.
+    """The end of one daemon; the first who asks for it is named as the reason.
 
     Args:
         status: is told why
@@ -67,7 +67,7 @@ class Ending:
         self.asked.set()
 
     def never_served(self, why: str, code: ExitCode) -> None:
-        """tritonserver did not start: there is nothing to stop."""
+        """Note that tritonserver did not start: there is nothing to stop."""
         self._events.tell(kinds.SERVER_FAILED, reason=why)
         self.code = code
         self._status.why_stopped = why
@@ -81,7 +81,7 @@ class Ending:
         self.request(name)
 
     def orphaned(self, owner: Owner) -> None:
-        """The process that this daemon lives for has ended: answer what is under way, else end at once."""
+        """Note that the daemon's owner has ended: answer what is under way, else end at once."""
         why = f"its owner, process {owner.pid}, has ended"
         if self._registry.busy:
             self.request(why)

@@ -56,7 +56,7 @@ class Readiness:
         self._withdrawn = self._is_shown = False
 
     def problem(self) -> str:
-        """Return why tritonserver says that it is not ready, if models that could not be loaded keep it from that."""
+        """Return why tritonserver says that it is not ready, if the reason is models that could not be loaded."""
         failed = [*self._registry.restoring.failures(), *self._repository.known.failed]
         if self._is_shown or self._withdrawn or self._when != "served" or not failed:
             return ""

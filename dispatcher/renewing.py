@@ -1,4 +1,4 @@
-"""After an upgrade to another protocol: what still speaks the former one is replaced, one after the other.
+"""Replacements after an upgrade to another protocol: what still speaks the former one goes, one after the other.
 
     a worker ──▶ another one loads beside it, takes its lanes, and it ends ──▶ the next worker ──▶ at last tritonserver
 
@@ -20,7 +20,7 @@ from pytriton.ipc.errors import RemoteFailure
 
 _log = structlog.get_logger(__name__)
 
-#: A worker that cannot be replaced, for lack of memory say, holds up the next one for so long; it is tried on beside.
+#: Seconds that a worker which cannot be replaced (lack of memory, say) holds up the next one; it is tried on beside.
 _PATIENCE_S = 60.0
 
 

@@ -1,4 +1,4 @@
-"""The models that come back after a start: of the daemon, kept ones and the repositories'; of tritonserver, all."""
+"""The models that come back: the kept ones and the repositories' when the daemon starts, all when tritonserver does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _log = structlog.get_logger(__name__)
 
 
 class ServingAgain:
-    """Brings back models, in an order: those that clients registered come first, their names count."""
+    """Brings back models in order: those that clients registered come first, and keep their names."""
 
     def __init__(self, registry: Registry, repository_models: RepositoryModels) -> None:
         self._registry = registry
@@ -22,7 +22,7 @@ class ServingAgain:
         self._restored = asyncio.Event()
 
     async def restore(self) -> None:
-        """Restore what is kept; what failed, perhaps for tritonserver's end, again when that is up again."""
+        """Restore what is kept. What failed, perhaps as tritonserver ended, is tried again when that is up again."""
         while True:
             self._server_up.clear()
             try:
@@ -41,12 +41,12 @@ class ServingAgain:
             _log.exception("a fault of the daemon: model repositories are not looked after")
 
     def server_lost(self) -> None:
-        """tritonserver has ended."""
+        """Note that tritonserver has ended."""
         self._registry.server_starts.forget_proxies()
         self._repository_models.known.server_lost = True
 
     async def load_again(self, loaded: set[str]) -> None:
-        """tritonserver was started again, and has loaded these models by itself: load all others."""
+        """Load all models but these, which a tritonserver that was started again has loaded by itself."""
         self._repository_models.known.server_lost = True
         await self._registry.server_starts.load_again(loaded)
         await self._repository_models.load_again()

@@ -13,7 +13,7 @@ from pytriton.dispatcher.workers.several_loads import report_to_nobody
 
 
 class Adaptations:
-    """The changes by the autoscaler and for want of memory that are under way, by model.
+    """The changes under way that the autoscaler wants, or the memory budget, by model.
 
     Args:
         reservations: of models that something is done with
@@ -39,7 +39,7 @@ class Adaptations:
     async def follow_load(
         self, registration: Registration, instances: int, *, idle_s: float = 0.0
     ) -> bool:
-        """Give a model as many instances as its load takes; whether it has them.
+        """Give a model as many instances as its load takes; return whether it has them.
 
         With none, it falls asleep if nothing is under way. It gives way to whatever a client wants with the model: then
         it is as it was. It is not kept: after a start, the model begins with what was last asked for.
@@ -62,7 +62,7 @@ class Adaptations:
         return await self._make(registration.spec.name, change)
 
     async def put_to_sleep(self, registration: Registration, idle_s: float, why: str) -> bool:
-        """Have a model sleep for others, if nothing is under way; whether it does."""
+        """Have a model sleep for others, if nothing is under way; return whether it does."""
         if not self.is_at_rest(registration):
             return False
 
@@ -74,7 +74,7 @@ class Adaptations:
         return registration.pool.sleep.asleep
 
     def is_at_rest(self, registration: Registration) -> bool:
-        """Whether a registration serves, or cannot as its workers crash, and nobody changes it."""
+        """Whether nobody changes a registration, and it serves, or its workers crash."""
         is_there = self._serves(registration) or (
             self._is_current(registration)
             and registration.in_triton.is_out
@@ -91,7 +91,7 @@ class Adaptations:
         return current is registration and self._server.ready and may_be
 
     async def _make(self, name: str, change: Callable[[], Awaitable[object]]) -> bool:
-        """Make a change, unless something is done with the model already; whether it was made.
+        """Make a change, unless something is done with the model already; return whether it was made.
 
         Raises:
             RemoteFailure: it failed.
@@ -109,7 +109,7 @@ class Adaptations:
         return True
 
     async def give_way(self, name: str) -> None:
-        """A client wants something with a model: end what is done with it, and wait until that is undone."""
+        """End a change of a model, since a client wants something with it, and wait until that is undone."""
         task = self._tasks.get(name)
         if task is not None:
             task.cancel()
@@ -130,7 +130,7 @@ class Adaptations:
             registration.pool.hold()
 
     async def release(self) -> None:
-        """Make them again, and wake models that batches wait for."""
+        """Make changes again, and wake models that batches wait for."""
         self._held = False
         for registration in list(self._served.keys.values()):
             registration.pool.sleep.held = False

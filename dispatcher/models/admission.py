@@ -15,9 +15,9 @@ from pytriton.ipc.errors import ErrorKind, RemoteFailure
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 #: A file name has at most 255 bytes, and the longest one made of a model's name is its log's.
 _LONGEST_NAME = 200
-#: Of one model: each is a process of its own.
+#: The most instances of a model: each is a process of its own.
 MOST_WORKERS = 1024
-#: Of one worker: each is a proxy, a process of its own, too.
+#: The most lanes of a worker: each is a proxy, a process of its own, too.
 MOST_LANES = 16
 #: A client that dies leaves a model on trial for so long at most.
 LONGEST_LEASE_S = 3600
@@ -105,7 +105,7 @@ def check_devices(spec: messages.ModelSpec) -> None:
 
 
 def check_free(request: messages.Register, there: messages.ModelSpec | None, waits: bool) -> None:
-    """Refuse what need not wait to be refused.
+    """Refuse what can be refused at once.
 
     Args:
         request: the registration
@@ -163,7 +163,7 @@ def check_trial(spec: messages.ModelSpec, *, can_be_undone: bool) -> None:
 
 
 def _check_name(name: str) -> None:
-    """The name becomes a folder and part of URLs: refuse what could be anything else."""
+    """Refuse a name that is not safe as a folder and as a part of URLs."""
     if not _NAME.fullmatch(name) or name in (".", "..") or len(name) > _LONGEST_NAME:
         raise RemoteFailure(
             ErrorKind.INVALID,

@@ -74,7 +74,7 @@ class Declared:
         return msgspec.structs.replace(spec, instances=instances, autoscale=autoscale)
 
     def keep_proxies(self) -> None:
-        """Have no load end a Python proxy that may have streams under way: it could not answer them any more.
+        """Keep loads from ending a Python proxy that may have streams under way: it could not answer them any more.
 
         tritonserver (2.51) hears nothing from a stub that it ends, which waits for that for ever. So streams go on over
         the proxies that are there, and their workers retire.

@@ -13,7 +13,7 @@ def info_of(
     registered_at: float,
     instances: Sequence[messages.InstanceInfo] = (),
 ) -> messages.ModelInfo:
-    """Return that; who knows more of the model adds it."""
+    """Return what the specification gives; callers add what they know besides."""
     return messages.ModelInfo(
         name=spec.name,
         version=spec.version,

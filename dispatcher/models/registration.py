@@ -40,9 +40,9 @@ from pytriton.dispatcher.workers.tally import Tally
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
-#: A load that tritonserver did not survive is tried again so often in all: it may have been the load that ended it.
+#: The most tries of a load that tritonserver does not survive: the load itself may be what ends it.
 _LOAD_ATTEMPTS = 3
-#: What a worker gets to end in, even when the grace period is over.
+#: Seconds that a worker gets to end, even when the grace period is over.
 _WORKER_END_S = 1.0
 
 
@@ -71,7 +71,7 @@ class Registration:
         self._declared = Declared(entry)
         #: Whether the state directory holds it for the next start.
         self.kept = kept
-        #: In whose threads its workers run; None: they are processes of the dispatcher's own.
+        #: The process in whose threads its workers run; None: they are processes of the dispatcher's own.
         self.registrant = registrant
         #: Takes what is decided about the model.
         self.events = events.about(entry.spec.name, entry.spec.version)
@@ -111,7 +111,7 @@ class Registration:
         self._declared.spec = spec
 
     def check_kept(self) -> None:
-        """See that the model is kept, without which its predecessor is not kept either.
+        """Check that the model is kept: only then may its predecessor be kept.
 
         Raises:
             RemoteFailure: it is not; why.
@@ -176,7 +176,7 @@ class Registration:
     def begin_asleep(
         self, server: TritonServer, models: Path, *, unready_after_s: float, grace_s: float
     ) -> None:
-        """Be served without a worker, by a tritonserver that is about to be started, and to load it."""
+        """Be served without a worker: a tritonserver that is about to start loads the model."""
         own_repository.make_folder(models, self.spec)
         self.in_triton.use_folder(models)
         self.in_triton.server_lost = True
@@ -220,7 +220,7 @@ class Registration:
         self.in_triton.begin_duties(server, unready_after_s=unready_after_s, grace_s=grace_s)
 
     async def _is_loaded(self, server: TritonServer, models: Path, *, may_fail: bool) -> bool:
-        """Have Triton load the model; False: it did not survive that, which may fail."""
+        """Have Triton load the model; return False if it did not survive that."""
         self.in_triton.server_lost = False
         own_repository.make_folder(models, self.spec)
         self.in_triton.use_folder(models)
@@ -312,7 +312,7 @@ class Registration:
         return self.ready and self.pool.answers and not self._in_doubt
 
     async def refuse_requests(self, server: TritonServer) -> None:
-        """On the way out: as `unload`, but until tritonserver ends, whoever asks is told why (503).
+        """Do as `unload` while the daemon stops: until tritonserver ends, clients are told why (503).
 
         A mere unload would tell that there is no such model (404). One that sleeps stays: the daemon tells its batches.
 
@@ -330,7 +330,7 @@ class Registration:
         await self.unload(server)
 
     async def unload(self, server: TritonServer) -> None:
-        """On the way out: have Triton begin to end the proxies.
+        """Have Triton begin to end the proxies, while the daemon stops.
 
         Raises:
             RemoteFailure: tritonserver refused.

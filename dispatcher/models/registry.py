@@ -207,18 +207,18 @@ class Registry(ServedModels):
             text = f"model {name} has not been replaced since it was first registered: there is nothing to go back to"
             raise RemoteFailure(ErrorKind.INVALID, text)
         check_devices(previous.spec)
-        # What was on trial, and was taken back, is put back by a wish of its own.
+        # Even what was on trial, and taken back: somebody asks for it now, so it is on trial no longer.
         spec = msgspec.structs.replace(previous.spec, trial=None)
         return await self._serving.place(
             msgspec.structs.replace(previous, spec=spec), served, report
         )
 
     def _former(self, name: str) -> Registration | Entry:
-        """Return what serves a name, or would if it could be restored; raises RemoteFailure if there is nothing."""
+        """Return what serves a name, or would if it could be restored; raises RemoteFailure if there is neither."""
         return self.names.get(name) or self.restoring.failures().get(name) or self.by_name(name)
 
     async def take_back(self, name: str, still: StillWanted) -> None:
-        """Serve what a kept model has replaced, or nothing of its name when it was the first.
+        """Serve what a kept model has replaced; nothing, if it was the first of its name.
 
         Raises:
             RemoteFailure: it is not wanted any more, or what it has replaced cannot be served.
@@ -389,7 +389,7 @@ class Registry(ServedModels):
         self.check_open(name, done)
 
     def check_open(self, name: str, done: str) -> None:
-        """See that models may be changed.
+        """Check that models may be changed now.
 
         Raises:
             RemoteFailure: they may not; `done` is what the model was not then.

@@ -35,7 +35,7 @@ class ServerStarts:
         self._restoring = restoring
 
     def place_sleeping(self, resting: Callable[[messages.ModelSpec], bool]) -> None:
-        """Before tritonserver's first start: what is kept and begins asleep is `resting`, or else is placed at once.
+        """Prepare tritonserver's first start: kept models that begin asleep rest if `resting`, and else are placed.
 
         So tritonserver loads the latter at its start: one by one, each load takes longer the more models it has.
         """
@@ -53,12 +53,12 @@ class ServerStarts:
         self._restoring.rest(lambda entry: can_rest(entry.spec) and resting(entry.spec))
 
     def preload_at_first_start(self) -> dict[str, dict[str, Any]]:
-        """Do the same as `preload`; of an attempt before, nothing is left."""
+        """Do the same as `preload`; nothing is left of an earlier attempt."""
         self.forget_proxies()
         return self.preload()
 
     async def have_loaded(self, loaded: set[str]) -> None:
-        """tritonserver has loaded these at its first start; the others are restored in turn, and their errors told."""
+        """Note what tritonserver has loaded at its first start; the others are restored in turn, errors told."""
         await self._take_out_of(loaded)
         for registration in list(self._served):
             name = registration.spec.name
@@ -77,7 +77,7 @@ class ServerStarts:
         return {one.spec.name: one.in_triton.config for one in self._served if one.preloadable}
 
     async def load_again(self, loaded: set[str]) -> None:
-        """After tritonserver was started again: load all models but those; their workers have kept theirs."""
+        """Load all models but these into a tritonserver that was started again; the workers have kept theirs."""
         await self._take_out_of(loaded)
         for one in self._served:
             if one.spec.name not in loaded:
@@ -101,7 +101,7 @@ class ServerStarts:
         return any(one.loads_again for one in self._served)
 
     def forget_proxies(self) -> None:
-        """tritonserver has ended."""
+        """Note that tritonserver has ended."""
         for registration in self._served.keys.values():
             registration.in_triton.forget_proxies()
 

@@ -153,7 +153,7 @@ class Serving:
         with self.reservations.reserve(name) as task:
             self._registering.add(task)
             try:
-                # Before anything is started: what cannot be kept is not served.
+                # First of all: a model that cannot be kept is not served.
                 prepared = await self._kept.prepare(entry, keeping)
                 try:
                     registration = self._new(entry, keeping, registrant, former)
@@ -187,7 +187,7 @@ class Serving:
         self._served.names[entry.spec.name] = registration
 
     async def take_back(self, registration: Registration) -> None:
-        """Undo that: tritonserver has not loaded it."""
+        """Undo `place_asleep`: tritonserver has not loaded the model."""
         del self._served.names[registration.spec.name]
         registration.begin_stop()
         await self._undo(registration, None)
@@ -361,7 +361,7 @@ class Serving:
 
 
 def begins_asleep(spec: messages.ModelSpec, *, restored: bool) -> bool:
-    """Whether a model is not loaded before a request comes; one that may sleep was loaded when it was registered."""
+    """Whether a model is loaded only when a request comes; one that may sleep was loaded when it was registered."""
     return spec.lazy or (restored and spec.autoscale is not None and spec.autoscale.least == 0)
 
 

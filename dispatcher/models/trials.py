@@ -69,7 +69,7 @@ class Trials:
         self._until[_key(registration)] = asyncio.get_running_loop().time() + found.lease_s
 
     async def keep(self, name: str, trial: str) -> None:
-        """Have a registration stay.
+        """Keep a registration.
 
         Raises:
             RemoteFailure: there is no such trial (any more), it is not served yet, or the disk refuses; it is on trial
@@ -127,7 +127,7 @@ class Trials:
             elif self._registry.is_placing(name):
                 self._until[key] = later  # its client has not been told yet
             if now >= self._until.setdefault(key, later):
-                # Should it fail, it is tried again after the same time.
+                # If it fails, it is tried again after the same time.
                 self._until[key] = later
                 why = f"a trial of {trial.lease_s:g} s that nobody has confirmed or prolonged"
                 if isinstance(one, Entry):

@@ -14,7 +14,7 @@ from pytriton.dispatcher.repositories.repository_places import Placed, Places
 
 _log = structlog.get_logger(__name__)
 
-#: Has what has changed served, and what is gone served no more: names of models.
+#: Serves the models that have changed, and no longer serves those that are gone; it gets their names.
 Follow = Callable[[list[str], list[str]], Awaitable[None]]
 
 
@@ -31,7 +31,7 @@ class FileWatch:
         self._places = places
         self._every_s = every_s
         self._follow = follow
-        self._seen: dict[str, Placed] | None = None  #: the files, at the last look
+        self._seen: dict[str, Placed] | None = None  #: the files at the last look
         self._may_look = asyncio.Event()
         self._may_look.set()
 
@@ -48,7 +48,7 @@ class FileWatch:
                 _log.exception("a fault of the daemon: model repositories were not looked through")
 
     async def _look(self, seen: Mapping[str, Placed]) -> dict[str, Placed]:
-        """Have it followed what has changed since `seen`; return what is there now."""
+        """Follow what has changed since `seen`; return what is there now."""
         now = await self._places.snapshots(seen)
         changed = [name for name in now if now[name] != seen.get(name)]
         await self._follow(changed, [name for name in seen if name not in now])
@@ -57,7 +57,7 @@ class FileWatch:
     # ── an upgrade of the daemon ─────────────────────────────────────────────────────────────────
 
     def hold(self) -> None:
-        """Have changes of files wait for `release`, or for the next version."""
+        """Let changes of files wait for `release`, or for the next version."""
         self._may_look.clear()
 
     def release(self) -> None:

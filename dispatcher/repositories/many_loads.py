@@ -23,12 +23,12 @@ _log = structlog.get_logger(__name__)
 
 #: Models that are loaded at once at the start; each may take all cores while it loads.
 _AT_ONCE = 4
-#: So often a model is tried by itself. One that tritonserver loads itself has failed before: see `ModelLoading`.
+#: The most tries of a model by itself. One that tritonserver loads itself has failed before: see `ModelLoading`.
 _TRIES = 3
 
 
 class ManyLoads:
-    """Has models loaded of which some may fail: the others are served.
+    """Loads models, of which some may fail: the others are served.
 
     Args:
         load: loads one
@@ -80,7 +80,7 @@ class ManyLoads:
             await self._try_alone(name)
 
     async def until_up(self) -> None:
-        """Return when tritonserver is up, and has again what it served when it ended."""
+        """Wait until tritonserver is up, and has again what it served when it ended."""
         while True:
             changes = [
                 asyncio.ensure_future(news.next.wait())
