@@ -9,6 +9,9 @@ has read it: no task has to wake up for it.
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
+from array import array
 from collections.abc import Callable, Mapping
 from typing import Optional, cast
 from urllib.parse import urlsplit
@@ -16,7 +19,10 @@ from urllib.parse import urlsplit
 from pytriton.dispatcher.openai_front.reading import within
 from pytriton.dispatcher.openai_front.state import Upstream
 
-__all__ = ["BrokenAnswer", "EventStream"]
+__all__ = ["RELAY", "BrokenAnswer", "EventStream"]
+
+#: Asks whether a client's connection may be handed over, and says that it may: proxy_backend/front/relay/relay.h.
+RELAY = "Pytriton-Relay"
 
 _CONNECT_S = 10.0
 #: The most bytes of the headers of an answer, and of the line before a chunk.
@@ -35,6 +41,7 @@ class EventStream(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.status = 0
+        self.relays = False  #: a client's connection may be handed over to whoever answers
         self._transport: asyncio.Transport | None = None
         self._waiting = bytearray()  #: what has come and was not taken
         self._paused = False
@@ -85,6 +92,23 @@ class EventStream(asyncio.Protocol):
         self.tap = None
         self._waiting.clear()
         self._untaken = b""
+
+    def say(self, word: bytes) -> None:
+        """Send something behind the request."""
+        if self._transport is not None:
+            self._transport.write(word)
+
+    def say_with(self, word: bytes, descriptor: int) -> None:
+        """Send something behind the request, which has been sent as a whole, with a descriptor.
+
+        Raises:
+            OSError: it cannot be sent now
+        """
+        assert self._transport is not None  # the headers of its answer have come
+        own = os.dup(self._transport.get_extra_info("socket").fileno())
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=own) as sending:
+            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [descriptor]))
+            sending.sendmsg([word], [rights], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     async def read(self) -> bytes:
         """Return what has come of the body, at least a byte; nothing when all was returned.
@@ -176,6 +200,7 @@ class EventStream(asyncio.Protocol):
             self._left = None if length is None else int(length)
         except (IndexError, ValueError):
             raise BrokenAnswer("the answer is no HTTP") from None
+        self.relays = headers.get(RELAY.lower()) == "yes"
         self._chunked = headers.get("transfer-encoding", "").lower() == "chunked"
         if self._chunked:
             self._left = 0

@@ -35,6 +35,8 @@ _EVENTS = {
 _END_S = 15.0
 #: The most characters of a failure in the log.
 _MOST_LOGGED = 500
+#: Turns of the loop in which what was written goes out, if the client takes it.
+_TURNS = 2
 _read_usage = msgspec.json.Decoder(Usage).decode
 _read_error = msgspec.json.Decoder(WireError).decode
 
@@ -100,6 +102,7 @@ class Sending:
         self._body = b""
         self._ended = False
         self._in_chunks = False  #: the stream has begun, and its pieces are chunks of HTTP
+        self._coming: Texts | None = None
 
     async def run(self, envelope: bytes) -> web.StreamResponse:
         """Ask the model, and answer.
@@ -162,11 +165,16 @@ class Sending:
             raise self._front.fault(error) from error
 
     async def _exchange(self, envelope: bytes) -> None:
-        async with self._front.triton.texts(self._model, envelope) as coming:
+        answering = self._front.state.answering
+        pulse_s = answering.keepalive_s if self._streamed else None
+        async with self._front.triton.texts(self._model, envelope, pulse_s) as coming:
+            self._coming = coming
             try:
                 await self._take(coming)
             except (msgspec.DecodeError, UnicodeDecodeError):
                 raise _unreadable() from None
+            finally:
+                await self._take_back(coming)
         if not self._ended:
             raise APIError("The model ended in the middle of its answer.", 500, code="model_error")
 
@@ -183,6 +191,47 @@ class Sending:
                     await self._send(data.encode())
             if self._ended:
                 self._body = data.encode()
+            elif data and coming.awaits_word:
+                await self._hand_over(coming)
+
+    async def _hand_over(self, coming: Texts) -> None:
+        """Have the native front write the events that follow, where nothing but their bytes goes to the client.
+
+        It hands over a descriptor: so all that was written here has to have gone out.
+        """
+        transport = self._asking.request.transport
+        for _ in range(_TURNS):  # loops write at the end of a turn
+            if transport is not None and transport.get_write_buffer_size():
+                await asyncio.sleep(0)
+        fits = (
+            self._in_chunks
+            and transport is not None
+            and not transport.is_closing()
+            and transport.get_extra_info("sslcontext") is None
+            and not transport.get_write_buffer_size()
+        )
+        if fits and transport is not None:
+            coming.hand_over(transport.get_extra_info("socket").fileno())
+        else:
+            coming.keep()
+
+    async def _take_back(self, coming: Texts) -> None:
+        """Be the one again who writes to the client."""
+        if coming.relaying:
+            await coming.take_back()
+        self._events += coming.relayed
+        self._wrote_at = self._front.clock()
+
+    def _cut(self) -> None:
+        """End the client's connection: nothing can follow a part of a chunk.
+
+        Raises:
+            ConnectionResetError: always
+        """
+        transport = self._asking.request.transport
+        if transport is not None:
+            transport.abort()
+        raise ConnectionResetError("the client does not read its stream")
 
     def _taken(self, text: str) -> str:
         """Return what is for the client of a text of the worker's; see pytriton/openai/answers.py."""
@@ -207,6 +256,8 @@ class Sending:
     def _pass_on(self, texts: list[str]) -> bool:
         """Send events at once, if the client takes them; else the task does, which waits for it."""
         if not self._in_chunks or self._first_at is None:
+            return False
+        if self._coming is not None and not self._coming.whole:
             return False
         transport = self._asking.request.transport
         if transport is None or transport.get_write_buffer_size():
@@ -234,8 +285,12 @@ class Sending:
         if self._response is None:
             async with self._writing:
                 await self._begin()
-        response = self._response
+        response, coming = self._response, self._coming
         assert response is not None
+        if coming is not None and coming.relaying:
+            return  # a comment, which another writes now
+        if coming is not None and not coming.whole:
+            self._cut()
         await response.write(data)
         # From now on its headers are out, and what is written goes as it is.
         self._in_chunks = response.headers.get("Transfer-Encoding") == "chunked"
@@ -258,6 +313,8 @@ class Sending:
         """Send a comment whenever nothing else was sent for a while: proxies between end silent connections."""
         every_s = self._front.state.answering.keepalive_s
         while every_s > 0:
+            if self._coming is not None and self._coming.relaying:
+                self._wrote_at = self._front.clock()  # whoever writes now sends comments, too
             left_s = self._wrote_at + every_s - self._front.clock()
             if left_s > 0:
                 await asyncio.sleep(left_s)

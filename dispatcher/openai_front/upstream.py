@@ -14,7 +14,8 @@ import aiohttp
 import msgspec
 import numpy as np
 
-from pytriton.dispatcher.openai_front.event_stream import EventStream
+from pytriton.dispatcher.openai_front.event_stream import RELAY, EventStream
+from pytriton.dispatcher.openai_front.reading import within
 from pytriton.dispatcher.openai_front.state import Upstream
 from pytriton.ipc.access import ACCESS_HEADER
 from pytriton.openai.errors import APIError
@@ -25,6 +26,8 @@ __all__ = ["Texts", "Triton", "Vectors"]
 _HEADER_LENGTH = "Inference-Header-Content-Length"
 #: The most bytes of an event that is not complete yet.
 _MOST_BYTES = 256 << 20
+#: Seconds that the native front has to give a client's connection back: it does so at once.
+_BACK_S = 5.0
 #: What Triton says where a model, or room in its queue, is not there; the rest is an error of the model.
 _OVERLOADED = ("exceeds maximum queue size", "timeout expired", "queue size")
 _GONE = ("unknown model", "is not ready", "not found", "no worker", "is not loaded", "unloaded")
@@ -85,14 +88,24 @@ class Triton:
             return False
 
     @asynccontextmanager
-    async def texts(self, model: str, request: bytes) -> AsyncIterator[Texts]:
+    async def texts(
+        self, model: str, request: bytes, pulse_s: float | None = None
+    ) -> AsyncIterator[Texts]:
         """Ask a model for texts.
+
+        Args:
+            model: its name
+            request: what the model is asked
+            pulse_s: the client's connection may be handed over (`Texts.hand_over`), and gets a comment when it has got
+                nothing for so long; 0: none; None: it may not
 
         Raises:
             APIError: there is no answer, or an error
         """
         body = b'{"request":' + msgspec.json.encode(request.decode()) + b"}"
         headers = {**self._headers, "Content-Type": "application/json"}
+        if pulse_s is not None and self.upstream.socket is not None:
+            headers[RELAY] = str(round(pulse_s * 1000))
         path = f"{_path(model)}/generate_stream"
         with _reached():
             answer = await EventStream.post(self.upstream, path, body, headers)
@@ -160,24 +173,76 @@ class Texts:
     """The texts of one answer, in two ways: `at_once` is asked first, whoever iterates gets the others.
 
     An iteration gives all texts that have come, each time.
+
+    There is a third way, where the native front answers: after the first events, it may write those that follow to the
+    client by itself, in chunks. It holds them back until it is told (`hand_over` or `keep`). From `hand_over` until
+    `relaying` is false nobody else may write to the client. See proxy_backend/front/relay/relay.h.
+
+    Attributes:
+        awaits_word: one of the two is to be called, once there was an event
+        relaying: the native front writes to the client
+        relayed: so many events it has written
+        whole: what it has written ends with a chunk; if not, nothing can follow it
     """
 
     def __init__(self, answer: EventStream) -> None:
         self._answer = answer
+        self.awaits_word = answer.relays
+        self.relaying = False
+        self.relayed = 0
+        self.whole = True
         self._left: list[bytes] = []  #: of an event whose end is still to come
         self._left_size = 0
         #: Takes texts in the moment in which they come; False: it takes none of these.
         self.at_once: Callable[[list[str]], bool] | None = None
 
+    def keep(self) -> None:
+        """Have all texts come here."""
+        self.awaits_word = False
+        self._answer.say(b"n")
+
+    def hand_over(self, client: int) -> None:
+        """Have the events that follow written to a client by its descriptor, which stays the caller's."""
+        self.awaits_word = False
+        try:
+            self._answer.say_with(b"g", client)
+            self.relaying = True
+        except OSError:  # such as too many descriptors on their way
+            self.keep()
+
+    async def take_back(self) -> None:
+        """Have the client's connection back before the answer ends; what comes of this is dropped."""
+        self.at_once = None
+        self._answer.say(b"s")
+        try:
+            await within(self._until_back(), _BACK_S)
+        except (APIError, OSError, asyncio.TimeoutError, msgspec.DecodeError, UnicodeDecodeError):
+            self.whole = False
+        self.relaying = False
+
+    async def _until_back(self) -> None:
+        while self.relaying and (data := await self._answer.read()):
+            self._texts(self._whole(data))
+
     async def __aiter__(self) -> AsyncIterator[list[str]]:
         self._answer.tap = self._tap
-        with _reached():
-            while data := await self._answer.read():
-                texts, error = _texts(self._whole(data))
-                if texts:
-                    yield texts
-                if error is not None:
-                    raise error_of(error)
+        while data := await self._read():
+            texts, error = self._texts(self._whole(data))
+            if texts:
+                yield texts
+            if error is not None:
+                raise error_of(error)
+
+    async def _read(self) -> bytes:
+        data = b""
+        try:
+            with _reached():
+                data = await self._answer.read()
+        except APIError:
+            self.relaying = False  # whoever wrote to the client has gone
+            raise
+        self.relaying = self.relaying and bool(data)
+        return data
 
     def _whole(self, data: bytes) -> list[bytes]:
         """Return the events that are there with these bytes, and keep the rest.
@@ -219,7 +284,7 @@ class Texts:
             data = b"".join([*self._left, data])
         *whole, left = data.split(b"\n\n")
         try:
-            texts, error = _texts(whole)
+            texts, error = self._texts(whole)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return False  # whoever iterates is told
         if error is not None or not texts or not self.at_once(texts):
@@ -227,18 +292,29 @@ class Texts:
         self._keep_only(left)
         return True
 
+    def _texts(self, events: list[bytes]) -> tuple[list[str], str | None]:
+        """Return the texts of events, up to the first one with an error, and that."""
+        texts: list[str] = []
+        for event in events:
+            if not event.startswith(b"data:"):
+                self._note(event)
+                continue
+            self.relaying = False  # it says so before, but where nothing was handed over
+            said = _read_event(event[5:])
+            if said.error is not None:
+                return texts, said.error
+            texts.append(said.text_output or "")
+        return texts, None
 
-def _texts(events: list[bytes]) -> tuple[list[str], str | None]:
-    """Return the texts of events, up to the first one with an error, and that."""
-    texts: list[str] = []
-    for event in events:
-        if not event.startswith(b"data:"):
-            continue
-        said = _read_event(event[5:])
-        if said.error is not None:
-            return texts, said.error
-        texts.append(said.text_output or "")
-    return texts, None
+    def _note(self, event: bytes) -> None:
+        """Take what the native front says of the client; the same may be noted twice."""
+        word, _, count = event.partition(b": ")
+        if word == b"slow":
+            self.whole = False
+        elif word in (b"relayed", b"lost"):
+            self.relaying = False
+            self.relayed = int(count)
+            self.whole = word == b"relayed"
 
 
 def _vectors(data: bytes, head_length: int) -> Vectors:

@@ -146,7 +146,9 @@ class NativeFront:
         tls = native_settings.tls(self._config)
         listening = [
             *(
-                one if one.path else one._replace(tls=tls.get(one.protocol))
+                one._replace(relays=one.path == self._http_path)
+                if one.path
+                else one._replace(tls=tls.get(one.protocol))
                 for one in self._listening
             ),
             admin,

@@ -37,12 +37,14 @@ class Listening(NamedTuple):
         listener: the socket
         tls: the files of its certificates
         path: of a unix socket
+        relays: it is for the daemon's own processes, which may hand over connections of clients
     """
 
     protocol: str
     listener: socket.socket
     tls: Tls
     path: Path | None = None
+    relays: bool = False
 
     def close(self) -> None:
         """Listen no more here; processes that have the socket do."""
@@ -97,7 +99,12 @@ def document(
         "options": _core_options(config, place, preload),
         "loops": config.front_loops or (2 if (os.cpu_count() or 1) >= _SEVERAL_PROCESSORS else 1),
         "listen": [
-            {"fd": one.listener.fileno(), "protocol": one.protocol, "tls": one.tls}
+            {
+                "fd": one.listener.fileno(),
+                "protocol": one.protocol,
+                "tls": one.tls,
+                "relays": one.relays,
+            }
             for one in listening
         ],
         "limits": limits_of(config.front_limit),

@@ -230,6 +230,8 @@ bool answer_open(Call *call, int status, const char *type)
     state->keep_alive &= !state->is_old;
     if (!state->is_old)
         at = put(at, "Transfer-Encoding: chunked\r\n");
+    if (state->relay)
+        at = put(at, RELAY_HEADER ": yes\r\n");
     at = put_end(at, connection_is_last(call), state->is_old);
     struct iovec part = {head, (size_t)(at - head)};
     state->begun = true;

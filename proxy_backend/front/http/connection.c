@@ -77,7 +77,11 @@ void connection_answered(Call *call)
     http->idle_since = clock_ms();
     bool missed = http->missed;
     http->missed = false;
+    Relay *relay = state->relay;
+    state->relay = NULL;
     pthread_mutex_unlock(&http->lock);
+    if (relay)
+        relay_unref(relay);
     if (last)
         connection_finish(connection);
     else if (missed)
@@ -87,6 +91,26 @@ void connection_answered(Call *call)
     text_free(&state->compressed);
     call_unref(call);
     connection_unref(connection);
+}
+
+void connection_relays(Call *call, Relay *relay)
+{
+    HttpCall *state = http_call(call);
+    HttpConnection *http = state_of(state->connection);
+    pthread_mutex_lock(&http->lock);
+    state->relay = relay;
+    pthread_mutex_unlock(&http->lock);
+}
+
+/* A reference to that of the answer that is under way; NULL: there is none. */
+static Relay *relay_of(HttpConnection *http)
+{
+    pthread_mutex_lock(&http->lock);
+    Relay *relay = http->busy && http->call ? http_call(http->call)->relay : NULL;
+    if (relay)
+        relay_ref(relay);
+    pthread_mutex_unlock(&http->lock);
+    return relay;
 }
 
 /* ── what the loop says ───────────────────────────────────────────────────────────────────────────── */
@@ -115,6 +139,11 @@ static void readable(Connection *connection)
     HttpConnection *http = state_of(connection);
     bool goes_on = may_read(http, true);
     uint64_t since_ns = clock_ns();
+    Relay *relay = goes_on ? NULL : relay_of(http);
+    if (relay) {
+        relay_readable(relay, connection);
+        relay_unref(relay);
+    }
     /* A request that is answered at once is followed by the next one. */
     while (goes_on && !connection_is_over(connection)) {
         goes_on = reading_go_on(connection) && may_read(http, false);
@@ -187,6 +216,11 @@ static void timed_out(Connection *connection)
 /* Its client waits for the answer no longer. */
 static void cancel(HttpConnection *http)
 {
+    Relay *relay = relay_of(http);
+    if (relay) {
+        relay_gone(relay); /* first: the client's connection is the asker's to end */
+        relay_unref(relay);
+    }
     pthread_mutex_lock(&http->lock);
     Call *call = http->busy ? call_ref(http->call) : NULL;
     pthread_mutex_unlock(&http->lock);

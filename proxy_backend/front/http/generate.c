@@ -236,10 +236,30 @@ static void answered(Call *call, Answer *answer)
     answer_problem(call, &problem);
 }
 
+/* The events of an answer of a model behind the OpenAI API, whose text "s..." is for a client as it is (pytriton/openai/answers.py). */
+static bool events_of(const Answer *answer, Slice *events)
+{
+    const AnswerOutput *output = answer->outputs;
+    uint32_t size;
+    if (answer->problem.kind != PROBLEM_NONE || answer->output_count != 1 || output->datatype != TYPE_BYTES ||
+        output->elements != 1 || output->in_region || output->size <= sizeof size ||
+        strcmp(output->name, "text_output") != 0)
+        return false;
+    memcpy(&size, output->bytes, sizeof size);
+    *events = slice_after((Slice){output->bytes, output->size}, sizeof size);
+    if (size != events->size || events->start[0] != 's')
+        return false;
+    *events = slice_after(*events, 1);
+    return true;
+}
+
 /* One event. False: nobody reads it. */
 static bool send_event(Call *call, const Answer *answer)
 {
     HttpCall *state = http_call(call);
+    Slice events;
+    if (state->relay && events_of(answer, &events) && relay_takes(state->relay, events))
+        return true;
     Problem problem = {0};
     Text *text = &call->reply;
     text_clear(text);
@@ -259,7 +279,9 @@ static bool send_event(Call *call, const Answer *answer)
     problem_clear(&problem);
     if (text->failed)
         return false;
-    return (state->begun || answer_open(call, status, TYPE_EVENTS)) && answer_piece(call, text_slice(text));
+    if (!state->begun && !answer_open(call, status, TYPE_EVENTS))
+        return false;
+    return state->relay ? relay_tell(state->relay, text_slice(text)) : answer_piece(call, text_slice(text));
 }
 
 /* One answer of a stream. Any thread. */
@@ -276,7 +298,8 @@ static void streamed(Call *call, Answer *answer)
         return;
     if (!state->begun)
         answer_open(call, 200, TYPE_EVENTS);
-    answer_close(call);
+    if (state->relay == NULL || relay_end(state->relay))
+        answer_close(call);
 }
 
 /* ── how it is run ────────────────────────────────────────────────────────────────────────────────── */
@@ -296,10 +319,54 @@ static bool run_generate(Call *call, Problem *problem)
     return good && call_start(call, state->job.flag ? streamed : answered, problem);
 }
 
+static bool send_to_asker(void *call, Slice piece)
+{
+    return answer_piece(call, piece);
+}
+
+static void cancel(void *call)
+{
+    call_cancel(call);
+}
+
+static void end_answer(void *call)
+{
+    answer_close(call);
+}
+
+/* Have the events go to a client whose connection is handed over, if that may be, and the request says so. */
+static bool may_relay(HttpRequest *request, Problem *problem)
+{
+    static const RelayOwner owner = {send_to_asker, cancel, end_answer};
+    const HttpCall *state = http_call(request->call);
+    Slice asked = http_header(request->head, RELAY_HEADER);
+    uint64_t pulse_ms;
+    /* What follows the request is for the relay, so there is no other request. */
+    if (asked.start == NULL || state->relay || state->is_old || state->keep_alive ||
+        connection_endpoint(state->connection)->relays == NULL || !slice_unsigned(asked, &pulse_ms))
+        return true;
+    Relay *relay = relay_new(&owner, request->call, pulse_ms);
+    if (relay == NULL)
+        return problem_no_memory(problem);
+    connection_relays(request->call, relay);
+    return true;
+}
+
+/* What may be relayed is asked of models behind the OpenAI API, which have this input: no thread has to ask which they have. */
+static bool start_relayed(HttpRequest *request, Problem *problem)
+{
+    static ModelInput text = {
+        .name = {.data = "request", .size = 7}, .datatype = {.data = "BYTES", .size = 5}, .shape = {1}, .dims = 1};
+    static const ModelInputs inputs = {&text, 1};
+    return take_body(request->call, &inputs, request->body, problem) && call_start(request->call, streamed, problem);
+}
+
 static bool start(HttpRequest *request, bool streams, Problem *problem)
 {
     if (!call_model(request->call, request->name, request->version, problem) || !call_take_headers(request, problem))
         return false;
+    if (http_call(request->call)->relay)
+        return start_relayed(request, problem);
     HttpJob *job = &http_call(request->call)->job;
     job->flag = streams;
     job->answers_itself = true;
@@ -313,5 +380,5 @@ bool http_handle_generate(HttpRequest *request, Problem *problem)
 
 bool http_handle_generate_stream(HttpRequest *request, Problem *problem)
 {
-    return start(request, true, problem);
+    return may_relay(request, problem) && start(request, true, problem);
 }

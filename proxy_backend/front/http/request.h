@@ -11,6 +11,7 @@
 #include "http1/head.h"
 #include "http1/header_pattern.h"
 #include "http1/target.h"
+#include "relay/relay.h"
 
 #include <stdatomic.h>
 
@@ -81,6 +82,7 @@ typedef struct {
     size_t head_size; /* of the request */
     bool is_expanded; /* its body is no longer compressed */
     AwaitedBy waiter; /* while its model comes */
+    Relay *relay; /* of a stream that may go to another connection; NULL: it may not */
 } HttpCall;
 
 /* A whole request. It stays as long as the handler runs; what is needed later has to be copied. */
@@ -124,6 +126,9 @@ bool answer_open(Call *call, int status, const char *type);
 bool answer_piece(Call *call, Slice piece);
 void answer_close(Call *call);
 
+/* A client's connection may be handed over for a stream: asked with what `pulse_ms` is (relay.h); said with "yes". */
+#define RELAY_HEADER "Pytriton-Relay"
+
 #define TYPE_JSON "application/json"
 #define TYPE_BINARY "application/octet-stream"
 #define TYPE_TEXT "text/plain"
@@ -135,6 +140,8 @@ void answer_close(Call *call);
 bool connection_is_last(Call *call);
 /* All has been written, or cannot be: the connection goes on. Any thread. */
 void connection_answered(Call *call);
+/* Its stream may go to a client whose connection is handed over on this one. Before it is started; any thread. */
+void connection_relays(Call *call, Relay *relay);
 /* Part of the answer is left: the loop goes on with answer_continue when the socket takes bytes. Any thread. */
 void connection_await(Call *call);
 /* Go on writing. */

@@ -133,7 +133,9 @@ static void close_now(Connection *connection)
     loop_unwatch(connection->loop, &connection->watch);
     loop_clear_timer(connection->loop, &connection->deadline);
     loop_clear_timer(connection->loop, &connection->patience);
-    stream_break(&connection->stream, atomic_load(&connection->resets));
+    bool resets = atomic_load(&connection->resets);
+    if (resets || !connection->endpoint->is_shared)
+        stream_break(&connection->stream, resets);
     connections_unlink(connection);
     if (connection->was_opened)
         protocol(connection)->closed(connection);
@@ -186,7 +188,7 @@ static void readable(Connection *connection)
         discard(connection);
 }
 
-ssize_t connection_read(Connection *connection, void *to, size_t size)
+static ssize_t read_some(Connection *connection, void *to, size_t size, int *descriptor)
 {
     if (connection_is_over(connection))
         return STREAM_BROKEN;
@@ -196,7 +198,8 @@ ssize_t connection_read(Connection *connection, void *to, size_t size)
         connection_ask(connection, ASK_READ);
         return 0;
     }
-    ssize_t count = stream_read(&connection->stream, to, size);
+    ssize_t count = descriptor ? stream_read_descriptor(&connection->stream, to, size, descriptor)
+                               : stream_read(&connection->stream, to, size);
     if (count > 0) {
         connection->turn_bytes += (uint64_t)count;
         if ((size_t)count < size && !connection->saw_end && connection->stream.session == NULL)
@@ -210,6 +213,17 @@ ssize_t connection_read(Connection *connection, void *to, size_t size)
         connection_abort(connection);
     }
     return count;
+}
+
+ssize_t connection_read(Connection *connection, void *to, size_t size)
+{
+    return read_some(connection, to, size, NULL);
+}
+
+ssize_t connection_read_descriptor(Connection *connection, void *to, size_t size, int *descriptor)
+{
+    *descriptor = -1;
+    return read_some(connection, to, size, descriptor);
 }
 
 bool connection_has_unread(const Connection *connection)
@@ -341,7 +355,8 @@ static Connection *new_connection(
     return connection;
 }
 
-void connection_begin(Loop *loop, const Endpoint *endpoint, int fd, const Address *address, bool address_is_counted)
+Connection *connection_begin(
+    Loop *loop, const Endpoint *endpoint, int fd, const Address *address, bool address_is_counted)
 {
     Connection *connection = new_connection(loop, endpoint, fd, address, address_is_counted);
     if (connection == NULL) {
@@ -351,17 +366,24 @@ void connection_begin(Loop *loop, const Endpoint *endpoint, int fd, const Addres
         if (!endpoint->is_admin)
             connections_forget();
         refusals_count(REFUSED_DESCRIPTORS);
-        return;
+        return NULL;
     }
     if (!stream_open(&connection->stream, fd, endpoint->tls) ||
         !loop_watch(loop, &connection->watch, CONNECTION_EVENTS)) {
         refusals_count(REFUSED_DESCRIPTORS);
         connection_unref(connection);
-        return;
+        return NULL;
     }
     connections_link(connection);
     if (endpoint->tls)
         loop_set_timer(loop, &connection->deadline, loop_now_ms(loop) + endpoint->limits->handshake_ms);
     else
         open_now(connection);
+    return connection;
+}
+
+Connection *connection_share(Loop *loop, const Endpoint *endpoint, int fd)
+{
+    static const Address nowhere;
+    return connection_begin(loop, endpoint, fd, &nowhere, false);
 }

@@ -47,14 +47,21 @@ typedef struct {
 } Protocol;
 
 /* What listens, for all loops. It has to stay as long as there are connections. */
-typedef struct {
-    int fd; /* bound, and listening */
+typedef struct Endpoint {
+    int fd; /* bound, and listening; -1: its connections come by connection_share */
     const Protocol *protocol;
     void *service; /* the protocol's */
     const Tls *tls;
     const Limits *limits;
     bool is_admin; /* the dispatcher's private one: no restriction applies, nor any limit on connections */
+    bool
+        is_shared; /* other processes have its connections, too: their end here does not end them, unless the client does not read */
+    const struct Endpoint *relays; /* of connections that may be handed over on this one, see relay.h; NULL: none may */
 } Endpoint;
+
+/* Begin with a socket that another process has handed over, and keeps; it is taken over whatever happens. The endpoint `is_shared`. NULL: it cannot be
+ * watched, or there is no memory, and it has been closed. */
+Connection *connection_share(Loop *loop, const Endpoint *endpoint, int fd);
 
 /* What the protocol keeps: `size` bytes. */
 void *connection_state(Connection *connection);
@@ -76,6 +83,8 @@ void connection_unref(Connection *connection);
  * After some megabytes it returns 0 as well, to let other connections have their turn. No system call is made where it is known that
  * nothing has come. */
 ssize_t connection_read(Connection *connection, void *to, size_t size);
+/* The same of a plain unix socket, with a descriptor that came with it, which is the caller's; -1: none. More than one breaks the connection. */
+ssize_t connection_read_descriptor(Connection *connection, void *to, size_t size, int *descriptor);
 /* Whether something may have come that has not been read. */
 bool connection_has_unread(const Connection *connection);
 /* Have `readable` called in the loop's next turn, though nothing may have come since: it was left unread. Any thread. */

@@ -68,8 +68,10 @@ struct Connection {
 };
 
 /* connection.c */
-/* Begin with a socket that was accepted, which is taken over whatever happens. In the loop's thread. */
-void connection_begin(Loop *loop, const Endpoint *endpoint, int fd, const Address *address, bool address_is_counted);
+/* Begin with a socket that was accepted, which is taken over whatever happens. In the loop's thread, which has the reference; NULL: it has been
+ * closed. */
+Connection *connection_begin(
+    Loop *loop, const Endpoint *endpoint, int fd, const Address *address, bool address_is_counted);
 void connection_ask(Connection *connection, unsigned what);
 /* Go on with what the phase is about, now that the socket takes bytes: called when nothing is kept and nothing blocks. */
 void connection_flushed(Connection *connection);

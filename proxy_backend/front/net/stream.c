@@ -95,6 +95,51 @@ static ssize_t write_plain(Stream *stream, const struct iovec *parts, int count)
     }
 }
 
+/* The first descriptor of a message is the caller's; others are closed. False: there were others. */
+static bool take_descriptors(struct msghdr *message, int *descriptor)
+{
+    bool is_one = (message->msg_flags & MSG_CTRUNC) == 0;
+    for (struct cmsghdr *part = CMSG_FIRSTHDR(message); part; part = CMSG_NXTHDR(message, part)) {
+        if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS)
+            continue;
+        for (size_t at = 0; at + sizeof(int) <= part->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
+            int came;
+            memcpy(&came, CMSG_DATA(part) + at, sizeof came);
+            if (*descriptor < 0)
+                *descriptor = came;
+            else
+                close(came);
+            is_one &= *descriptor == came;
+        }
+    }
+    return is_one;
+}
+
+ssize_t stream_read_descriptor(Stream *stream, void *to, size_t size, int *descriptor)
+{
+    /* Room for two: one too many is seen, and the kernel closes what there is no room for. */
+    union {
+        char bytes[CMSG_SPACE(2 * sizeof(int))];
+        struct cmsghdr aligned;
+    } control;
+    struct iovec part = {to, size};
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
+    ssize_t count;
+    *descriptor = -1;
+    do
+        count = recvmsg(stream->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    while (count < 0 && errno == EINTR);
+    if (count < 0)
+        return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : STREAM_BROKEN;
+    if (take_descriptors(&message, descriptor))
+        return count > 0 ? count : STREAM_END;
+    if (*descriptor >= 0)
+        close(*descriptor);
+    *descriptor = -1;
+    return STREAM_BROKEN;
+}
+
 /* Copy at most a record of what comes after so many bytes; returns its size. */
 static size_t gather(const struct iovec *parts, int count, size_t skipped, char record[RECORD])
 {

@@ -27,6 +27,8 @@ int stream_handshake(Stream *stream, Problem *problem);
 /* TLS: the protocol that the handshake agreed on, such as "h2"; empty: none. It is valid as long as the stream. */
 Slice stream_protocol(const Stream *stream);
 ssize_t stream_read(Stream *stream, void *to, size_t size);
+/* The same of a plain unix socket, with the descriptor that came with it, which is the caller's; -1: none. STREAM_BROKEN: more than one came. */
+ssize_t stream_read_descriptor(Stream *stream, void *to, size_t size, int *descriptor);
 /* May take fewer bytes than there are. TLS: what has been offered once has to be offered again, at the same place or another one. */
 ssize_t stream_write(Stream *stream, const struct iovec *parts, int count);
 /* Say that no more will be written. */

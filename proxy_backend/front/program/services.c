@@ -9,6 +9,7 @@
 #include "http/service.h"
 #include "http2/nghttp2.h"
 #include "program/grpc_endpoint.h"
+#include "relay/relay.h"
 #include "tracing/tracing.h"
 
 #include <netdb.h>
@@ -48,6 +49,7 @@ struct Services {
     Jobs *jobs, *readers;
     HttpRestriction *restrictions;
     Endpoint *endpoints;
+    Endpoint relayed; /* of clients whose connections the daemon's own processes hand over */
 };
 
 static const Kind *kind_named(const char *name)
@@ -144,6 +146,13 @@ static void *make_grpc(const Services *services, Problem *problem)
     return grpc_endpoint_new(&service, &calls, services->settings, problem);
 }
 
+static bool is_unix(int fd)
+{
+    struct sockaddr_storage address = {0};
+    socklen_t size = sizeof address;
+    return getsockname(fd, (struct sockaddr *)&address, &size) == 0 && address.ss_family == AF_UNIX;
+}
+
 static bool make_endpoint(
     Services *services, const ListenSetting *listen, Endpoint *endpoint, void (*drain)(void *user), Problem *problem)
 {
@@ -155,6 +164,8 @@ static bool make_endpoint(
     endpoint->service = kind->is_grpc ? make_grpc(services, problem) : make_http(services, kind->paths, drain, problem);
     if (endpoint->service == NULL)
         return false;
+    if (listen->relays && !listen->has_tls && is_unix(listen->fd))
+        endpoint->relays = &services->relayed;
     if (listen->has_tls)
         endpoint->tls = tls_new(&listen->tls, endpoint->protocol->alpn, problem);
     return !listen->has_tls || endpoint->tls;
@@ -209,6 +220,8 @@ static bool start(Services *services, void (*drain)(void *user), Problem *proble
     services->readers = services->jobs ? jobs_new(READER_THREADS, READERS_WAITING, problem) : NULL;
     if (services->readers == NULL || !memory_start(problem) || !copy_restrictions(services, problem))
         return false;
+    services->relayed = (Endpoint){
+        .fd = -1, .protocol = &relay_protocol, .limits = &settings->limits, .is_admin = true, .is_shared = true};
     for (size_t i = 0; i < settings->listen_count; i++) {
         if (!make_endpoint(services, &settings->listen[i], &services->endpoints[i], drain, problem))
             return false;

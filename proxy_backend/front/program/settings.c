@@ -133,6 +133,7 @@ static bool read_listen(Source *source, void *to)
         {"fd", read_fd, offsetof(ListenSetting, fd)},
         {"protocol", read_string, offsetof(ListenSetting, protocol)},
         {"tls", read_tls, 0},
+        {"relays", read_bool, offsetof(ListenSetting, relays)},
     };
     Settings *settings = to;
     if (!json_array(&source->json))

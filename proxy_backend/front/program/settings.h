@@ -4,7 +4,8 @@
  *      "libraries": {"nghttp2": "/path or soname", "ssl": ..., "crypto": ..., "z": ...},
  *      "options": [["model-repository", "/path"], ...],             of the core, as tritonserver's command line names them
  *      "loops": 1,
- *      "listen": [{"fd": 5, "protocol": "http", "tls": {"certificate": "/path", "key": "/path", "root": "/path", "mutual": true}}, ...],
+ *      "listen": [{"fd": 5, "protocol": "http", "tls": {"certificate": "/path", "key": "/path", "root": "/path", "mutual": true}, "relays": true}, ...],
+ *                                                                   "relays": a unix socket for the daemon's own processes, see relay.h
  *      "limits": {"header_bytes": 65536, "idle_s": 75, ...},        see limits.h
  *      "restricted": {"http": [[["infer"], "header", "value"], ...], "grpc": [...]},
  *      "forward": {"http": "pattern", "grpc": "pattern"},
@@ -28,7 +29,7 @@
 typedef struct {
     int fd;
     const char *protocol;
-    bool has_tls;
+    bool has_tls, relays;
     TlsFiles tls;
 } ListenSetting;
 

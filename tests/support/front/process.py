@@ -16,7 +16,7 @@ from support.front.calls import ADDRESSES, build_core
 
 _ROOMS = (
     "memory", "base", "background", "json", "core", "tracing", "calls", "admin", "net", "http1", "http",
-    "http2", "protobuf", "grpc", "program",
+    "http2", "protobuf", "relay", "grpc", "program",
 )  # fmt: skip
 
 
@@ -35,6 +35,7 @@ class FrontProcess:
     process: subprocess.Popen[bytes]
     http: tuple[str, int]
     admin: tuple[str, int] = ("", 0)
+    private: Path | None = None  #: the unix socket of its HTTP for the daemon's own processes
 
     def connect(self) -> socket.socket:
         """Connect to its port of HTTP."""
@@ -56,17 +57,23 @@ def running(
     limits: Mapping[str, float] | None = None,
     *,
     protocol: str = "http",
+    private: Path | None = None,
     descriptors: Sequence[int] = (),
     **more: object,
 ) -> Iterator[FrontProcess]:
     """Start it with such limits, for that protocol, with descriptors, and `more` of its settings.
 
+    At `private` it listens for the daemon's own processes.
     It has to end in order, and without a word of the sanitizers.
     """
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
         socket.create_server(("127.0.0.1", 0)) as admin,
+        socket.socket(socket.AF_UNIX) as own,
     ):
+        if private is not None:
+            own.bind(str(private))
+            own.listen(100)
         settings, told = os.pipe()
         heard, ready = os.pipe()
         document = {
@@ -74,6 +81,7 @@ def running(
             "listen": [
                 {"fd": listener.fileno(), "protocol": protocol},
                 {"fd": admin.fileno(), "protocol": "admin"},
+                *([{"fd": own.fileno(), "protocol": "http", "relays": True}] if private else []),
             ],
             "limits": dict(limits or {}),
             "ready_fd": ready,
@@ -81,7 +89,14 @@ def running(
         }
         process = subprocess.Popen(
             [made.program, f"--settings={settings}"],
-            pass_fds=(settings, ready, listener.fileno(), admin.fileno(), *descriptors),
+            pass_fds=(
+                settings,
+                ready,
+                listener.fileno(),
+                admin.fileno(),
+                own.fileno(),
+                *descriptors,
+            ),
             stderr=subprocess.PIPE,
         )
         for descriptor in (settings, ready):
@@ -91,7 +106,7 @@ def running(
         with open(heard, "rb") as source:
             assert source.read(1), process.communicate()[1].decode()
         try:
-            yield FrontProcess(process, listener.getsockname(), admin.getsockname())
+            yield FrontProcess(process, listener.getsockname(), admin.getsockname(), private)
         finally:
             process.terminate()
             said = process.communicate(timeout=60)[1].decode()

@@ -19,6 +19,7 @@ class Answer:
     """In the place of an `EventStream`: it has come in pieces."""
 
     tap: Any = None
+    relays = False
 
     def __init__(self, pieces: Sequence[bytes]) -> None:
         self._pieces = list(pieces)

@@ -51,13 +51,13 @@ def _document(folder: Path, listening: list[Listening], **settings: Any) -> dict
 
 def test_with_settings_as_shipped(tmp_path: Path, listener: socket.socket) -> None:
     tls = {"certificate": "/c.pem", "key": "/k.pem", "root": None, "mutual": False}
-    listening = [Listening("http", listener, None), Listening("grpc", listener, tls)]
+    listening = [Listening("http", listener, None, relays=True), Listening("grpc", listener, tls)]
     told = _document(tmp_path, listening)
     assert told["core"] == "/core.so"
     assert told["libraries"] == {"z": "libz.so.1"}
     assert told["listen"] == [
-        {"fd": listener.fileno(), "protocol": "http", "tls": None},
-        {"fd": listener.fileno(), "protocol": "grpc", "tls": tls},
+        {"fd": listener.fileno(), "protocol": "http", "tls": None, "relays": True},
+        {"fd": listener.fileno(), "protocol": "grpc", "tls": tls, "relays": False},
     ]
     assert (told["held"], told["ready_fd"], told["limits"]) == (True, 9, {})
     options = {name: value for name, value in told["options"]}

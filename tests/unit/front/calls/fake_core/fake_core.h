@@ -33,6 +33,7 @@ struct TRITONSERVER_InferenceRequest {
     int alive;
     char *model, *id;
     int64_t answers;
+    int script; /* of the model "talking"; guarded by `core_lock`; -1: none */
     Tensor inputs[TENSORS];
     size_t input_count;
     bool cancelled; /* guarded by `core_lock` */
@@ -63,5 +64,9 @@ void core_check(const TRITONSERVER_InferenceRequest *request, const char *doing)
 /* Give a trace back, if there is one. */
 void core_end_trace(TRITONSERVER_InferenceTrace *trace);
 
+/* Find its script in an input. */
+TRITONSERVER_Error *core_look_for_script(TRITONSERVER_InferenceRequest *request);
+/* Answer as its script says, to the end. */
+void core_talk(TRITONSERVER_InferenceRequest *request);
 /* Return the answer of the request's model. */
 TRITONSERVER_InferenceResponse *core_respond(const TRITONSERVER_InferenceRequest *request);

@@ -43,6 +43,8 @@ static void serve(TRITONSERVER_InferenceRequest *request)
         wait_until_cancelled(request);
     if (strcmp(request->model, "racing") == 0)
         answer_racing(request);
+    else if (strcmp(request->model, "talking") == 0)
+        core_talk(request);
     else if (strcmp(request->model, "many") == 0)
         answer_many(request);
     else if (early)
@@ -74,6 +76,9 @@ TRITONSERVER_Error *TRITONSERVER_ServerInferAsync(
     core_end_trace(trace); /* soon enough: nothing is said of it */
     if (strcmp(request->model, "refused") == 0)
         return TRITONSERVER_ErrorNew(TRITON_ERROR_UNAVAILABLE, "the queue is full");
+    TRITONSERVER_Error *error = strcmp(request->model, "talking") == 0 ? core_look_for_script(request) : NULL;
+    if (error)
+        return error;
     pthread_mutex_lock(&core_lock);
     request->cancelled = false; /* as the core does */
     pthread_mutex_unlock(&core_lock);

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 
 void core_check(const TRITONSERVER_InferenceRequest *request, const char *doing)
 {
@@ -21,6 +22,7 @@ TRITONSERVER_Error *TRITONSERVER_InferenceRequestNew(
     (*request)->alive = ALIVE;
     (*request)->model = strdup(model);
     (*request)->answers = 1;
+    (*request)->script = -1;
     return NULL;
 }
 
@@ -50,6 +52,8 @@ TRITONSERVER_Error *TRITONSERVER_InferenceRequestCancel(TRITONSERVER_InferenceRe
     core_check(request, "cancelling");
     pthread_mutex_lock(&core_lock);
     request->cancelled = true;
+    if (request->script >= 0)
+        shutdown(request->script, SHUT_RDWR);
     pthread_cond_broadcast(&core_changed);
     pthread_mutex_unlock(&core_lock);
     return NULL;

@@ -51,8 +51,8 @@ static bool is_model(const char *model)
 {
     if (strcmp(model, "coming") == 0)
         return __atomic_load_n(&has_come, __ATOMIC_ACQUIRE);
-    static const char *const models[] = {
-        "echo", "thread", "early", "many", "racing", "held", "refused", "huge", "failing", "odd", "short", "unfit"};
+    static const char *const models[] = {"echo", "thread", "early", "many", "racing", "held", "refused", "huge",
+        "failing", "odd", "short", "talking", "unfit"};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
         if (strcmp(models[i], model) == 0)
             return true;
@@ -66,7 +66,7 @@ TRITONSERVER_Error *TRITONSERVER_ServerModelTransactionProperties(
     (void)unused;
     if (!is_model(model) || version > 1)
         return TRITONSERVER_ErrorNew(TRITON_ERROR_NOT_FOUND, "Request for unknown model");
-    *flags = strcmp(model, "many") == 0 ? ANSWERS_MANY_TIMES : ANSWERS_ONCE;
+    *flags = strcmp(model, "many") == 0 || strcmp(model, "talking") == 0 ? ANSWERS_MANY_TIMES : ANSWERS_ONCE;
     return NULL;
 }
 

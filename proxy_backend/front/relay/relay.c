@@ -1,0 +1,384 @@
+#define _GNU_SOURCE
+#include "relay/relay.h"
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "json/writer.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { HELD_BYTES = 1 << 20 }; /* of events that wait for the asker's word; with more, they go to it */
+
+typedef enum {
+    RELAY_ASKS, /* the asker gets what comes, up to the first event */
+    RELAY_WAITS, /* for the asker's word */
+    RELAY_WRITES,
+    RELAY_ENDS, /* the client has to take what was written, before the asker gets the rest */
+    RELAY_OVER, /* the asker gets what comes */
+} RelayState;
+
+struct Relay {
+    atomic_uint references;
+    const RelayOwner *owner;
+    void *user;
+    uint64_t pulse_ms;
+    /* The rest is guarded by the lock. `user` is there as long as the state is not RELAY_OVER. */
+    pthread_mutex_t lock;
+    RelayState state;
+    Connection *client; /* a reference, while it writes or ends */
+    Text held; /* events that wait */
+    Text rest; /* of RELAY_ENDS: for the asker */
+    uint64_t count, wrote_ms;
+    bool begun; /* the first event is about to go to the asker */
+    bool failed; /* something was not written to the client */
+    bool said_slow, is_last; /* `is_last`: relay_end has been called, and `ended` will be */
+};
+
+/* What a client's connection keeps: a reference. */
+typedef struct {
+    Relay *relay;
+} RelayedClient;
+
+Relay *relay_new(const RelayOwner *owner, void *user, uint64_t pulse_ms)
+{
+    Relay *relay = calloc(1, sizeof *relay);
+    if (relay == NULL)
+        return NULL;
+    atomic_init(&relay->references, 1);
+    pthread_mutex_init(&relay->lock, NULL);
+    relay->owner = owner;
+    relay->user = user;
+    relay->pulse_ms = pulse_ms;
+    return relay;
+}
+
+Relay *relay_ref(Relay *relay)
+{
+    atomic_fetch_add_explicit(&relay->references, 1, memory_order_relaxed);
+    return relay;
+}
+
+void relay_unref(Relay *relay)
+{
+    if (atomic_fetch_sub_explicit(&relay->references, 1, memory_order_acq_rel) != 1)
+        return;
+    pthread_mutex_destroy(&relay->lock);
+    text_free(&relay->held);
+    text_free(&relay->rest);
+    free(relay);
+}
+
+/* ── all of this with the lock held ───────────────────────────────────────────────────────────────────────── */
+
+static bool tell(Relay *relay, Slice piece)
+{
+    return piece.size == 0 || relay->owner->send(relay->user, piece);
+}
+
+static uint64_t count_events(Slice events)
+{
+    uint64_t count = 0;
+    for (const char *at = events.start, *end = events.start + events.size;
+        (at = memmem(at, (size_t)(end - at), "\n\n", 2)) != NULL; at += 2)
+        count++;
+    return count;
+}
+
+/* A chunk for the client. */
+static void write_chunk(Relay *relay, Slice data)
+{
+    char size[24];
+    struct iovec parts[] = {{size, (size_t)snprintf(size, sizeof size, "%zx\r\n", data.size)},
+        {(char *)(uintptr_t)data.start, data.size}, {(char[]){'\r', '\n'}, 2}};
+    if (data.size == 0)
+        return;
+    relay->wrote_ms = clock_ms();
+    relay->failed |= !connection_write_all(relay->client, parts, 3);
+    if (relay->said_slow || (!relay->failed && connection_unsent(relay->client) == 0))
+        return;
+    relay->said_slow = true;
+    tell(relay, SLICE("slow\n\n"));
+}
+
+static void write_events(Relay *relay, Slice events)
+{
+    relay->count += count_events(events);
+    write_chunk(relay, events);
+}
+
+/* Send the asker what waited for its word, in the form in which it would have come. */
+static bool send_held(Relay *relay)
+{
+    Text text = {0};
+    bool sent = !relay->held.failed;
+    if (sent && relay->held.size) {
+        text_put_string(&text, "data: {\"text_output\":");
+        json_put_mended(&text, text_slice(&relay->held));
+        text_put_string(&text, "}\n\n");
+        sent = !text.failed && tell(relay, text_slice(&text));
+    }
+    text_free(&text);
+    text_reset(&relay->held, 0);
+    relay->state = RELAY_OVER;
+    return sent;
+}
+
+/* Give the client's connection back; `is_told`: the asker still reads. Returns whether the answer ends with it. */
+static bool give_back(Relay *relay, bool is_told)
+{
+    char said[48];
+    bool lost = relay->failed || connection_unsent(relay->client) > 0;
+    int size =
+        snprintf(said, sizeof said, lost ? "lost: %llu\n\n" : "relayed: %llu\n\n", (unsigned long long)relay->count);
+    connection_abort(relay->client); /* which leaves the client's connection as it is */
+    connection_unref(relay->client);
+    relay->client = NULL;
+    if (is_told && tell(relay, (Slice){said, (size_t)size}))
+        tell(relay, text_slice(&relay->rest));
+    relay->state = RELAY_OVER;
+    return relay->is_last;
+}
+
+/* Give it back as soon as the client has taken all. Returns whether that is now. */
+static bool give_back_later(Relay *relay)
+{
+    if (relay->failed || connection_unsent(relay->client) == 0) {
+        give_back(relay, true);
+        return true;
+    }
+    relay->state = RELAY_ENDS;
+    connection_await_writable(relay->client);
+    return false;
+}
+
+/* ── the stream ───────────────────────────────────────────────────────────────────────────────────────────── */
+
+bool relay_takes(Relay *relay, Slice events)
+{
+    bool taken = false;
+    pthread_mutex_lock(&relay->lock);
+    if (relay->state == RELAY_ASKS) {
+        relay->begun = events.size > 0;
+    } else if (relay->state == RELAY_WAITS) {
+        if (relay->held.size == 0)
+            text_put_char(&relay->held, 's');
+        text_put_slice(&relay->held, events);
+        taken = !relay->held.failed && (relay->held.size <= HELD_BYTES || send_held(relay));
+        if (!taken)
+            relay->owner->cancel(relay->user);
+    } else if (relay->state == RELAY_WRITES) {
+        write_events(relay, events);
+        taken = true;
+    }
+    pthread_mutex_unlock(&relay->lock);
+    return taken;
+}
+
+bool relay_tell(Relay *relay, Slice piece)
+{
+    bool good = true;
+    pthread_mutex_lock(&relay->lock);
+    if (relay->state == RELAY_WAITS)
+        good = send_held(relay);
+    else if (relay->state == RELAY_WRITES)
+        give_back_later(relay);
+    if (relay->state == RELAY_ENDS) {
+        text_put_slice(&relay->rest, piece);
+        good = !relay->rest.failed;
+    } else {
+        good = good && tell(relay, piece);
+    }
+    if (relay->state == RELAY_ASKS && relay->begun)
+        relay->state = RELAY_WAITS;
+    pthread_mutex_unlock(&relay->lock);
+    return good;
+}
+
+bool relay_end(Relay *relay)
+{
+    relay_ref(relay); /* who is told of the end may let it go before this returns */
+    pthread_mutex_lock(&relay->lock);
+    if (relay->state == RELAY_WAITS)
+        send_held(relay);
+    else if (relay->state == RELAY_WRITES)
+        give_back_later(relay);
+    bool ends = relay->state != RELAY_ENDS;
+    if (ends)
+        relay->state = RELAY_OVER;
+    relay->is_last = true;
+    pthread_mutex_unlock(&relay->lock);
+    relay_unref(relay);
+    return ends;
+}
+
+/* ── what the asker says ──────────────────────────────────────────────────────────────────────────────────── */
+
+static bool is_client(int fd)
+{
+    int type = 0, listens = 0;
+    socklen_t size = sizeof type;
+    struct sockaddr_storage peer;
+    socklen_t peer_size = sizeof peer;
+    return getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0 && type == SOCK_STREAM &&
+        getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && !listens &&
+        getpeername(fd, (struct sockaddr *)&peer, &peer_size) == 0;
+}
+
+/* With the lock held; the descriptor is taken over. False: it is no client's connection. */
+static bool begin(Relay *relay, const Connection *asker, int fd)
+{
+    if (!is_client(fd)) {
+        close(fd);
+        return false;
+    }
+    Connection *client = connection_share(connection_loop(asker), connection_endpoint(asker)->relays, fd);
+    if (client == NULL)
+        return false;
+    ((RelayedClient *)connection_state(client))->relay = relay_ref(relay);
+    relay->client = connection_ref(client);
+    relay->state = RELAY_WRITES;
+    relay->wrote_ms = clock_ms();
+    if (relay->held.size)
+        write_events(relay, slice_after(text_slice(&relay->held), 1));
+    text_reset(&relay->held, 0);
+    connection_set_deadline(client, relay->pulse_ms);
+    return true;
+}
+
+/* "g", "n": whether the client's connection is handed over. */
+static void take_word(Relay *relay, const Connection *asker, int fd)
+{
+    pthread_mutex_lock(&relay->lock);
+    if (relay->state != RELAY_WAITS) {
+        if (fd >= 0)
+            close(fd);
+    } else if (fd < 0 || !begin(relay, asker, fd)) {
+        send_held(relay);
+    }
+    pthread_mutex_unlock(&relay->lock);
+}
+
+static void stop(Relay *relay, bool is_told)
+{
+    bool ends = false;
+    pthread_mutex_lock(&relay->lock);
+    if (relay->client)
+        ends = give_back(relay, is_told);
+    else if (relay->state == RELAY_WAITS && is_told)
+        send_held(relay);
+    else
+        relay->state = RELAY_OVER;
+    pthread_mutex_unlock(&relay->lock);
+    if (ends)
+        relay->owner->ended(relay->user);
+}
+
+void relay_readable(Relay *relay, Connection *asker)
+{
+    char word;
+    int fd;
+    while (connection_read_descriptor(asker, &word, 1, &fd) > 0) {
+        if (word == 's')
+            stop(relay, true);
+        else if (word == 'g' || word == 'n')
+            take_word(relay, asker, word == 'g' ? fd : -1);
+        else
+            connection_abort(asker);
+        if (word != 'g' && fd >= 0)
+            close(fd);
+    }
+}
+
+void relay_gone(Relay *relay)
+{
+    stop(relay, false);
+}
+
+/* ── what the client's connection says ────────────────────────────────────────────────────────────────────── */
+
+static Relay *relay_of(Connection *client)
+{
+    return ((RelayedClient *)connection_state(client))->relay;
+}
+
+/* It is handed over with its head sent. */
+static void opened(Connection *client)
+{
+    (void)client;
+}
+
+/* What it sends is the asker's, which sees when it hangs up, too. */
+static void readable(Connection *client)
+{
+    (void)client;
+}
+
+static void drain(Connection *client)
+{
+    (void)client;
+}
+
+static void writable(Connection *client)
+{
+    Relay *relay = relay_of(client);
+    bool ends = false;
+    pthread_mutex_lock(&relay->lock);
+    if (relay->state == RELAY_ENDS && relay->client == client)
+        ends = give_back(relay, true);
+    pthread_mutex_unlock(&relay->lock);
+    if (ends)
+        relay->owner->ended(relay->user);
+}
+
+/* Say something, if there was nothing to be said. */
+static void timed_out(Connection *client)
+{
+    Relay *relay = relay_of(client);
+    pthread_mutex_lock(&relay->lock);
+    if (relay->client == client) {
+        uint64_t silent_ms = clock_ms() - relay->wrote_ms;
+        if (silent_ms >= relay->pulse_ms && relay->state == RELAY_WRITES && connection_unsent(client) == 0)
+            write_chunk(relay, SLICE(": keep-alive\n\n"));
+        connection_set_deadline(client, silent_ms < relay->pulse_ms ? relay->pulse_ms - silent_ms : relay->pulse_ms);
+    }
+    pthread_mutex_unlock(&relay->lock);
+}
+
+/* Not by give_back: it is broken, its client does not read, or the server ends. */
+static void closed(Connection *client)
+{
+    Relay *relay = relay_of(client);
+    bool ends = false;
+    pthread_mutex_lock(&relay->lock);
+    if (relay->client == client) {
+        relay->owner->cancel(relay->user);
+        ends = give_back(relay, true);
+    }
+    pthread_mutex_unlock(&relay->lock);
+    if (ends)
+        relay->owner->ended(relay->user);
+}
+
+static void freed(Connection *client)
+{
+    if (relay_of(client))
+        relay_unref(relay_of(client));
+}
+
+const Protocol relay_protocol = {
+    .name = "relay",
+    .alpn = "",
+    .size = sizeof(RelayedClient),
+    .opened = opened,
+    .readable = readable,
+    .writable = writable,
+    .timed_out = timed_out,
+    .drain = drain,
+    .closed = closed,
+    .freed = freed,
+};
