@@ -98,7 +98,7 @@ static ssize_t write_plain(Stream *stream, const struct iovec *parts, int count)
 /* The first descriptor of a message is the caller's; others are closed. False: there were others. */
 static bool take_descriptors(struct msghdr *message, int *descriptor)
 {
-    bool is_one = (message->msg_flags & MSG_CTRUNC) == 0;
+    bool is_one = true;
     for (struct cmsghdr *part = CMSG_FIRSTHDR(message); part; part = CMSG_NXTHDR(message, part)) {
         if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS)
             continue;
@@ -112,7 +112,8 @@ static bool take_descriptors(struct msghdr *message, int *descriptor)
             is_one &= *descriptor == came;
         }
     }
-    return is_one;
+    /* Where none came, this process may have no more: then it is as if it had come without. */
+    return is_one && (*descriptor < 0 || (message->msg_flags & MSG_CTRUNC) == 0);
 }
 
 ssize_t stream_read_descriptor(Stream *stream, void *to, size_t size, int *descriptor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import json
 import os
+import resource
 import socket
 import struct
 from collections.abc import Callable, Iterator
@@ -296,6 +297,27 @@ def test_several_descriptors_end_the_answer(
     stream.held.sendall(b"ours")
     stream.read(b"ours")
     eventually(lambda: _descriptors(front) < before, "all are closed")
+
+
+def test_where_no_descriptor_is_left_all_goes_to_the_asker(
+    begin: Begin, front: FrontProcess
+) -> None:
+    stream = begin()
+    stream.say("sfirst\n\n")
+    stream.hear(b"first\\n\\n")
+    pid = front.process.pid
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        stream.word(b"g", stream.held.fileno())
+        stream.say("sone\n\n")
+        stream.hear(b"one\\n\\n")
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+    stream.end()
+    assert b"relayed" not in stream.hear_end()
+    stream.held.sendall(b"ours")
+    stream.read(b"ours")
 
 
 def test_words_that_are_none_end_the_answer(begin: Begin) -> None:
