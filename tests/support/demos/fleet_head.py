@@ -45,7 +45,7 @@ class _Rays:
 
     def __init__(self, folder: Path) -> None:
         self.kept = folder / "gcs"
-        self.port = lasting_port()
+        self.port = 6379  # of a namespace of its own; most others are among those of Ray's workers
         self.address = f"127.0.0.1:{self.port}"
         self._env = {
             **os.environ,
