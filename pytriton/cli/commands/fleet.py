@@ -57,7 +57,7 @@ def status(
     as_json: JsonFlag = False,
 ) -> None:
     """Show each node, and which models it serves; a node that is down ends it with code 3."""
-    from pytriton.cli.fleet_tables import print_nodes
+    from pytriton.cli.fleet.fleet_tables import print_nodes
 
     with _fleet(nodes, key_file, name_of_fleet, ray_address) as client:
         answers = client.status()
@@ -79,7 +79,7 @@ def models(
     as_json: JsonFlag = False,
 ) -> None:
     """List the models, and on how many nodes each is served."""
-    from pytriton.cli.fleet_tables import print_fleet_models
+    from pytriton.cli.fleet.fleet_tables import print_fleet_models
 
     with _fleet(nodes, key_file, name_of_fleet, ray_address) as client:
         found = client.models()
@@ -147,7 +147,7 @@ def register(
     ray_address: RayFlag = "auto",
 ) -> None:
     """Register a callable that carries a declaration with every node; all or nothing."""
-    from pytriton.cli.fleet_options import options_of_ray
+    from pytriton.cli.fleet.fleet_options import options_of_ray
     from pytriton.cli.registering import load_target, wanted_instances
     from pytriton.fleet.canary import Canary
 
@@ -349,7 +349,7 @@ def balance(
     ray_address: RayFlag = "auto",
 ) -> None:
     """Run HAProxy before the nodes, in the foreground: one address for all, which follows what they serve."""
-    from pytriton.cli.balancing import run
+    from pytriton.cli.fleet.balancing import run
     from pytriton.fleet.balancer.configuration import Settings
 
     settings = Settings(

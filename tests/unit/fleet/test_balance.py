@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from support.fakes.fake_dispatcher import SERVER, status
 
-from pytriton.cli.balancing import run
+from pytriton.cli.fleet.balancing import run
 from pytriton.exceptions import PyTritonDaemonError
 from pytriton.fleet import NodeStatus
 from pytriton.fleet.balancer import configuration, haproxy

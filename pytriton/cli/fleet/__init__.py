@@ -1,0 +1,1 @@
+"""What the commands of a fleet have for themselves: their options, their tables, and the balancer's loop."""
