@@ -1,1 +1,1 @@
-"""What the commands of a fleet have for themselves: their options, their tables, and the balancer's loop."""
+"""The options, the tables and the balancer of the fleet's commands, which alone use them."""
