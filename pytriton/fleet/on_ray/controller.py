@@ -114,7 +114,7 @@ class Controller:
             why = versions.unusable(new, former, replace, canary, resources)
             if why:
                 return why
-            model = versions.made(new, list(payloads), resources, environment, request)
+            model = versions.made(new, list(payloads), resources, environment, request, former)
             self._state.note(new.name)
             with self._change(new.name):
                 if former is not None:
@@ -265,7 +265,7 @@ class Controller:
             ]  # fmt: skip
 
     def view(self, balancer: str, generation: int) -> tuple[int, bytes]:
-        """Return what a balancer shall know, which has carried out `generation`; see `Balancers.answer`."""
+        """Return what a balancer shall know; see `Balancers.answer`."""
         with self._lock:
             if not self._state.balanced:
                 self._state.balanced = True

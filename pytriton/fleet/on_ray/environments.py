@@ -27,6 +27,8 @@ from pytriton.ipc import variables as rules
 
 #: A variable of the workers: the fleet's digest of what was registered, and the key of its environment.
 VARIABLE = "PYTRITON_FLEET_REGISTRATION"
+#: A variable of the workers of what was registered once more: the request's id.
+REQUEST_VARIABLE = "PYTRITON_FLEET_REQUEST"
 #: Ray keeps a package so long for those that are about to use it.
 _PINNED_S = 600
 #: Ray's own, and of the shell that starts an actor in an environment.
@@ -183,9 +185,10 @@ def registered_as(one: messages.KeptRegistration) -> tuple[str, str]:
 
 def without_mark(spec: messages.ModelSpec) -> messages.ModelSpec:
     """Return a specification as its registrant may say it: one who runs in a worker of a fleet sends its variables."""
-    if VARIABLE not in spec.world.env:
+    ours = VARIABLE, REQUEST_VARIABLE
+    if not any(one in spec.world.env for one in ours):
         return spec
-    env = {key: value for key, value in spec.world.env.items() if key != VARIABLE}
+    env = {key: value for key, value in spec.world.env.items() if key not in ours}
     return msgspec.structs.replace(spec, world=msgspec.structs.replace(spec.world, env=env))
 
 

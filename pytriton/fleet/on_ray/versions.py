@@ -7,11 +7,13 @@ says what is to be withdrawn, and makes it harmless that Ray asks a controller a
 from __future__ import annotations
 
 import re
+import secrets
 from typing import Any, Optional
 
 import msgspec
 
 from pytriton.fleet.canary import Canary
+from pytriton.fleet.on_ray.environments import REQUEST_VARIABLE
 from pytriton.fleet.on_ray.kept_state import Model, Rolling
 from pytriton.fleet.on_ray.runtime_env import digest_with
 from pytriton.ipc import messages
@@ -29,9 +31,18 @@ def made(
     resources: dict[str, Any],
     environment: bytes,
     request: str,
+    former: Optional[Model] = None,
 ) -> Model:
-    """Return a newly registered model, which holds nothing yet."""
+    """Return a newly registered model, which holds nothing yet.
+
+    It differs from the `former` one of its name: modules that workers import may have changed.
+    """
     digest = digest_with(registration_digest(spec, payloads), environment)
+    if former is not None and digest == former.digest:
+        env = {**spec.world.env, REQUEST_VARIABLE: request or secrets.token_hex(8)}
+        world = msgspec.structs.replace(spec.world, env=env)
+        spec = msgspec.structs.replace(spec, world=world)
+        digest = digest_with(registration_digest(spec, payloads), environment)
     return Model(spec, payloads, resources, [], digest, request=request, environment=environment)
 
 

@@ -204,3 +204,20 @@ def test_only_versions_that_may_be_wanted_are_kept(fleet: Fleet) -> None:
     assert again.previous is not None
     assert again.previous.payloads == [b"new"]
     assert len([key for key in fleet.keys.kept if b"/payloads/" in key]) == 2
+
+
+@pytest.mark.parametrize("canary", [None, Canary(0.5, watch_s=5)])
+def test_the_same_registration_again_is_a_new_version(canary: Canary | None) -> None:
+    """What it names may have changed: workers import a module where it lies."""
+    fleet = Fleet(A, B)
+    fleet.register()
+    fleet.steps(30)
+    before = fleet.cluster.served[A]["m"][0]
+    assert fleet.register(replace=True, canary=canary, request="second") == ""
+    fleet.steps(60)
+    after = {served["m"][0] for served in fleet.cluster.served.values()}
+    assert before not in after
+    assert len(after) == 1
+    assert fleet.controller.rollback("m") == ""
+    fleet.steps()
+    assert {served["m"][0] for served in fleet.cluster.served.values()} == {before}
