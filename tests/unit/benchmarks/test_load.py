@@ -79,6 +79,7 @@ def test_the_generator_in_python_counts_right_and_wrong_answers(base: str) -> No
 def test_the_request_of_the_comparison_with_ray_can_go_to_another_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    pytest.importorskip("sklearn")  # the model's digits
     monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "examples" / "digits"))
     from support.demos.fleet_against import request_for
 
