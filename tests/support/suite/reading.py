@@ -17,6 +17,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,6 +27,9 @@ from xdist import workermanage
 from xdist.plugin import _sys_path
 
 _TESTS = Path(__file__).parents[2]
+#: The major versions with which this was tried. It uses parts of pytest and pytest-xdist that these may change: with
+#: others, each process reads the tests for itself.
+_TRIED = {"pytest": {8, 9}, "pytest-xdist": {3}}
 _PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv[1]); from support.suite import reader; reader.read()"
 )
@@ -34,7 +38,8 @@ _PROGRAM = (
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None:
     """Start the reader, unless processes are asked for that have something of their own."""
-    if all(spec.popen and not spec.python and not spec.chdir for spec in specs):
+    tried = all(int(version(name).split(".")[0]) in majors for name, majors in _TRIED.items())
+    if tried and all(spec.popen and not spec.python and not spec.chdir for spec in specs):
         config.pluginmanager.register(_Reading(config, specs))
         workermanage.WorkerController = _Controller
 
