@@ -1,4 +1,4 @@
-"""The native front and NVIDIA's executable answer the same over gRPC, but for what front_grpc_decisions.py says."""
+"""The native front and NVIDIA's executable answer the same over gRPC, but for what grpc/decisions.py says."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import grpc
 import pytest
 from support.front.both import Front, both_fronts
-from support.front.grpc_corpus import corpus
-from support.front.grpc_decisions import GRPC_DECISIONS, GrpcReply
-from support.front.grpc_requests import Call
+from support.front.grpc.corpus import corpus
+from support.front.grpc.decisions import GRPC_DECISIONS, GrpcReply
+from support.front.grpc.requests import Call
 from tritonclient.grpc import service_pb2_grpc
 
 CORPUS = list(corpus())

@@ -11,7 +11,7 @@ import grpc
 import pytest
 from support.front.asking import answer
 from support.front.both import Front, both_fronts
-from support.front.grpc_requests import request
+from support.front.grpc.requests import request
 from support.front.requests import Ask, inputs, tensor
 from support.running import eventually
 from support.telemetry.collector import Collector, Span, collector

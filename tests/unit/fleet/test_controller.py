@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import msgspec
 import pytest
-from support.fakes.fake_ray import Fleet
+from support.fakes.fleet.ray import Fleet
 
 from pytriton.exceptions import PyTritonDaemonError
 from pytriton.fleet import NodeStatus

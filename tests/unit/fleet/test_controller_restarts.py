@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.fakes.fake_ray import Fleet
+from support.fakes.fleet.ray import Fleet
 
 A, B, C = "aaaa", "bbbb", "cccc"
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.fakes.fake_dispatcher import FakeDispatcher
-from support.fakes.fake_ray import Fleet
+from support.fakes.fleet.ray import Fleet
 
 from pytriton._registering.registering import plan
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonDaemonError

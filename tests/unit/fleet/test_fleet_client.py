@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 import pytest
-from support.fakes.fleet_nodes import SPEC, Node
+from support.fakes.fleet.nodes import SPEC, Node
 
 from pytriton.daemon import connect
 from pytriton.exceptions import (

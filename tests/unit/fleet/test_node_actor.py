@@ -14,7 +14,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 from support.fakes.fake_dispatcher import FakeDispatcher, status
-from support.fakes.fake_ray import no_actors
+from support.fakes.fleet.ray import no_actors
 
 from pytriton.exceptions import DaemonNotRunningError, PyTritonDaemonError
 from pytriton.fleet.on_ray.actors import NodeActor, _owner_of

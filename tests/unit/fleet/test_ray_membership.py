@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import msgspec
 import pytest
 from support.fakes.fake_dispatcher import status
-from support.fakes.fake_ray import Fleet
+from support.fakes.fleet.ray import Fleet
 
 from pytriton.exceptions import FleetError, PyTritonBadParameterError, PyTritonDaemonError
 from pytriton.fleet.on_ray import check_name

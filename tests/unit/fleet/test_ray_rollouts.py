@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from support.fakes.fake_ray import Fleet
+from support.fakes.fleet.ray import Fleet
 
 from pytriton.fleet import NodeStatus
 from pytriton.fleet.canary import Canary

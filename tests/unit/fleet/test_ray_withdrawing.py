@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from support.fakes.fake_ray import Fleet
+from support.fakes.fleet.ray import Fleet
 
 from pytriton.exceptions import FleetError
 from pytriton.fleet.canary import Canary

@@ -13,8 +13,8 @@ from typing import Any
 
 import grpc
 import pytest
-from support.front.grpc_echo import nghttp2
-from support.front.grpc_requests import request
+from support.front.grpc.echo import nghttp2
+from support.front.grpc.requests import request
 from support.front.process import Built, FrontProcess, running
 from support.front.raw_http import RawClient, ask, data_of, head, json_of, post
 from tritonclient.grpc import service_pb2 as pb

@@ -8,7 +8,7 @@ import signal
 
 import grpc
 import pytest
-from support.front.grpc_echo import nghttp2
+from support.front.grpc.echo import nghttp2
 from support.front.process import Built, FrontProcess, running
 
 SERVING, NOT_SERVING, SERVICE_UNKNOWN = b"\x08\x01", b"\x08\x02", b"\x08\x03"

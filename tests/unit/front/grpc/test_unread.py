@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 
-from support.front.grpc_echo import nghttp2
+from support.front.grpc.echo import nghttp2
 from support.front.process import Built, running
 from support.front.raw_http2 import (
     DATA,

@@ -7,7 +7,7 @@ import zlib
 from contextlib import ExitStack
 
 import pytest
-from support.front.grpc_echo import nghttp2
+from support.front.grpc.echo import nghttp2
 from support.front.process import Built, FrontProcess, running
 from support.front.raw_http import ask, head, post
 from support.front.raw_http2 import DATA, HEADERS, PING, frame, frames, hello, literal

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.front.building import built
-from support.front.grpc_echo import GrpcEcho
+from support.front.grpc.echo import GrpcEcho
 
 Start = Callable[..., GrpcEcho]
 

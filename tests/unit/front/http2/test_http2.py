@@ -11,7 +11,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from support.front.grpc_echo import GrpcEcho, once, stream
+from support.front.grpc.echo import GrpcEcho, once, stream
 from support.front.raw_http2 import (
     CONTINUATION,
     DATA,

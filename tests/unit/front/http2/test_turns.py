@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from itertools import islice, takewhile
 
 import pytest
-from support.front.grpc_echo import GrpcEcho, once
+from support.front.grpc.echo import GrpcEcho, once
 from support.front.raw_http2 import DATA, HEADERS, PING, SETTINGS, call, frame, frames, hello
 
 pytestmark = pytest.mark.timeout(200)

@@ -11,7 +11,7 @@ from itertools import count, islice, takewhile
 
 import grpc
 import pytest
-from support.front.grpc_echo import GrpcEcho, once
+from support.front.grpc.echo import GrpcEcho, once
 from support.front.raw_http2 import (
     DATA,
     GOAWAY,

@@ -9,7 +9,7 @@ from typing import Any
 
 from tritonclient.grpc import service_pb2 as pb
 
-from support.front.grpc_requests import FLOATS, STRINGS, Call, output, request, tensor
+from support.front.grpc.requests import FLOATS, STRINGS, Call, output, request, tensor
 
 
 def corpus() -> Iterator[Call]:

@@ -1,4 +1,4 @@
-"""The notation of the calls in grpc_corpus.py."""
+"""The notation of the calls in corpus.py."""
 
 from __future__ import annotations
 

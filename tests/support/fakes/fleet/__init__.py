@@ -1,0 +1,1 @@
+"""Stand-ins for a fleet: its nodes, and Ray."""
