@@ -48,7 +48,8 @@ static void read_arguments(int count, char **arguments)
         char *value = strchr(arguments[i], '=');
         Slice name = {arguments[i], value ? (size_t)(value - arguments[i]) : 0};
         if (value == NULL)
-            endpoints[endpoint_count++] = (Endpoint){atoi(arguments[i]), &echo_protocol, NULL, tls, &limits, false};
+            endpoints[endpoint_count++] =
+                (Endpoint){.fd = atoi(arguments[i]), .protocol = &echo_protocol, .tls = tls, .limits = &limits};
         else if (slice_is(name, "crypto"))
             crypto = value + 1;
         else if (slice_is(name, "ssl"))
