@@ -29,7 +29,7 @@ from xdist.plugin import _sys_path
 _TESTS = Path(__file__).parents[2]
 #: The major versions with which this was tried. It uses parts of pytest and pytest-xdist that these may change: with
 #: others, each process reads the tests for itself.
-_TRIED = {"pytest": {8, 9}, "pytest-xdist": {3}}
+_TRIED = {"pytest": {9}, "pytest-xdist": {3}}
 _PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv[1]); from support.suite import reader; reader.read()"
 )
