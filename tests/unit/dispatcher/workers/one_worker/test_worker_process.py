@@ -30,6 +30,7 @@ def test_a_clean_up_without_end_is_ended(tmp_path: Path) -> None:
     helper = KillOnDeath(tmp_path / "nothing-")
 
     async def run() -> None:
+        up = asyncio.Event()
         child = await Child.start(
             [sys.executable, "-c", _STAYS],
             env={},
@@ -48,7 +49,6 @@ def test_a_clean_up_without_end_is_ended(tmp_path: Path) -> None:
         assert child.exited.result() == -signal.SIGKILL
         assert "does not end within grace_period_s" in said[0]["event"]
 
-    up = asyncio.Event()
     try:
         asyncio.run(run())
     finally:
