@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from pathlib import Path
+import os
+from collections.abc import Iterable, Sequence
 
 from pytriton.dispatcher.install.proxy_compiler import NATIVE_BACKEND
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.settings.triton_options import Options
 from pytriton.dispatcher.triton import admin_token, clouds, own_repository
 from pytriton.dispatcher.triton.endpoints import Endpoint
+from pytriton.dispatcher.triton.front import ServerPlace
 from pytriton.dispatcher.triton.own_repository import BACKEND
 
 #: Backends whose models come with a complete configuration.
@@ -18,38 +19,22 @@ _COMPLETE = frozenset({BACKEND, NATIVE_BACKEND, "python"})
 
 def arguments(
     config: DaemonConfig,
+    place: ServerPlace,
     endpoints: Iterable[Endpoint],
     preload: Sequence[str],
     *,
-    models: Path,
-    backends: Path,
-    backend_names: Collection[str],
-    caches: Path | None,
-    shm_prefix: str,
     vertex: bool,
 ) -> list[str]:
     """Return the arguments of NVIDIA's executable.
 
     Args:
         config: the daemon's settings; the user's own options win over ours, or come on top of them
+        place: what every front gets
         endpoints: what is served, with settled ports
         preload: names of models to load before the ports are open
-        models: the daemon's own model repository
-        backends: the folder of the backends
-        backend_names: what lies in it
-        caches: the folder of the response caches, if there is one
-        shm_prefix: what the names of the regions of its stubs begin with
         vertex: Vertex AI's frontend may start, if the options ask for it
     """
-    options = core_options(
-        config,
-        preload,
-        models=models,
-        backends=backends,
-        backend_names=backend_names,
-        caches=caches,
-        shm_prefix=shm_prefix,
-    )
+    options = core_options(config, place, preload)
     options.update(_frontend_options(config, endpoints))
     no_vertex = clouds.vertex_model(config.tritonserver_options) is not None and not vertex
     if no_vertex:
@@ -75,31 +60,23 @@ def merge(options: Options, users: Options) -> None:
         options[name] = [*former, *given] if isinstance(former, list) else value
 
 
-def core_options(
-    config: DaemonConfig,
-    preload: Sequence[str],
-    *,
-    models: Path,
-    backends: Path,
-    backend_names: Collection[str],
-    caches: Path | None,
-    shm_prefix: str,
-) -> Options:
+def core_options(config: DaemonConfig, place: ServerPlace, preload: Sequence[str]) -> Options:
     """Return the options of Triton's core, by the names that they have on the command line; see `arguments`."""
     options: Options = {
-        "model-repository": [str(models), *own_repository.cloud(config.model_repository)],
+        "model-repository": [str(place.models), *own_repository.cloud(config.model_repository)],
         "model-control-mode": "explicit",
-        "backend-directory": str(backends),
-        "backend-config": [f"python,shm-region-prefix-name={shm_prefix}"],
+        "backend-directory": str(place.backends),
+        "backend-config": [f"python,shm-region-prefix-name={place.shm_prefix}"],
         "exit-timeout-secs": str(max(1, round(config.grace_period_s))),
     }
     # A registered model's configuration is complete; asking the proxy to complete it would start every stub twice.
-    if not config.model_repository or _COMPLETE.issuperset(backend_names):
+    if not config.model_repository or _COMPLETE.issuperset(os.listdir(place.backends)):
         options["disable-auto-complete-config"] = ""
     if preload:
         options["load-model"] = list(preload)
         # Else it ends with a model, or the gate, that it cannot load.
         options["exit-on-error"] = "false"
+    caches = place.runtime.tree.caches
     if caches is not None:
         options["cache-directory"] = str(caches)
     if config.response_cache_size:

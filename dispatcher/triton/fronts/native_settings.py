@@ -134,15 +134,7 @@ def awaited(config: DaemonConfig, names: Sequence[str], descriptor: int) -> dict
 def _core_options(
     config: DaemonConfig, place: ServerPlace, preload: Sequence[str]
 ) -> list[list[str]]:
-    options: Options = command_line.core_options(
-        config,
-        preload,
-        models=place.models,
-        backends=place.backends,
-        backend_names=os.listdir(place.backends),
-        caches=place.runtime.tree.caches,
-        shm_prefix=place.shm_prefix,
-    )
+    options: Options = command_line.core_options(config, place, preload)
     options["allow-metrics"] = "true" if config.allow_metrics else "false"
     users = {
         name: value

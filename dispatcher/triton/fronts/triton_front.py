@@ -45,15 +45,7 @@ class TritonFront:
         """Start a process that listens on the settled ports."""
         place = self._place
         arguments = command_line.arguments(
-            self._config,
-            self.endpoints.served,
-            preload,
-            models=place.models,
-            backends=place.backends,
-            backend_names=os.listdir(place.backends),
-            caches=place.runtime.tree.caches,
-            shm_prefix=place.shm_prefix,
-            vertex=vertex,
+            self._config, place, self.endpoints.served, preload, vertex=vertex
         )
         python = python_link(place.backends)
         env = {**MEMORY, **server_environment(place.runtime, os.environ, python)}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
+from support.fakes.triton.fake_place import fake_place
 
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton.endpoints import Endpoints
@@ -16,32 +17,45 @@ _OURS = ("pytriton", "pytriton_native", "python")
 _VERTEX = {"allow-vertex-ai": "true", "vertex-ai-default-model": "m", "vertex-ai-port": "8080"}
 
 
-def arguments(
-    preload: Sequence[str] = (),
-    *,
-    backend_names: Collection[str] = _OURS,
-    caches: Path | None = None,
-    vertex: bool = False,
-    **settings: Any,
-) -> list[str]:
-    config = DaemonConfig(access_token="secret-secret-secret", **settings)
-    return command_line.arguments(
-        config,
-        Endpoints(config).served,
-        preload,
-        models=Path("/run/models"),
-        backends=Path("/run/backends"),
-        backend_names=backend_names,
-        caches=caches,
-        shm_prefix="pytriton-7-",
-        vertex=vertex,
-    )
+class Ask(Protocol):
+    """Asks for the arguments; see `ask`."""
+
+    def __call__(
+        self,
+        preload: Sequence[str] = (),
+        *,
+        backend_names: Collection[str] = _OURS,
+        caches: Path | None = None,
+        vertex: bool = False,
+        **settings: Any,
+    ) -> list[str]: ...
 
 
-def test_with_settings_as_shipped() -> None:
+@pytest.fixture
+def ask(tmp_path: Path) -> Ask:
+    """Return a function that asks for the arguments with settings, where the folders are in `tmp_path`."""
+
+    def arguments(
+        preload: Sequence[str] = (),
+        *,
+        backend_names: Collection[str] = _OURS,
+        caches: Path | None = None,
+        vertex: bool = False,
+        **settings: Any,
+    ) -> list[str]:
+        config = DaemonConfig(access_token="secret-secret-secret", **settings)
+        place = fake_place(tmp_path, backend_names, caches=caches)
+        endpoints = Endpoints(config).served
+        given = command_line.arguments(config, place, endpoints, preload, vertex=vertex)
+        return [one.replace(str(tmp_path), "/run") for one in given]
+
+    return arguments
+
+
+def test_with_settings_as_shipped(ask: Ask) -> None:
     restricted = "model-repository,shared-memory,trace,logging,statistics"
     token = "triton-access-token=secret-secret-secret"
-    assert sorted(arguments()) == [
+    assert sorted(ask()) == [
         "--allow-grpc=true",
         "--allow-http=true",
         "--allow-metrics=true",
@@ -93,9 +107,9 @@ def test_with_settings_as_shipped() -> None:
     ],
 )
 def test_settings_that_change_it(
-    settings: dict[str, Any], there: list[str], missing: list[str]
+    ask: Ask, settings: dict[str, Any], there: list[str], missing: list[str]
 ) -> None:
-    given = arguments(**settings)
+    given = ask(**settings)
     assert [one for one in there if one not in given] == []
     assert [one for one in given if any(text in one for text in missing)] == []
 
@@ -119,18 +133,16 @@ def test_settings_that_change_it(
     ],
 )
 def test_options_of_the_user_s(
-    options: dict[str, Any], there: list[str], missing: list[str]
+    ask: Ask, options: dict[str, Any], there: list[str], missing: list[str]
 ) -> None:
-    given = arguments(["gate"], tritonserver_options=options)
+    given = ask(["gate"], tritonserver_options=options)
     assert [one for one in given if one in there] == there
     assert [one for one in missing if one in given] == []
 
 
 @pytest.mark.parametrize("vertex", [False, True])
-def test_vertex_ai_s_frontend_starts_only_with_its_model(vertex: bool) -> None:
-    given = [
-        one for one in arguments(vertex=vertex, tritonserver_options=_VERTEX) if "vertex" in one
-    ]
+def test_vertex_ai_s_frontend_starts_only_with_its_model(ask: Ask, vertex: bool) -> None:
+    given = [one for one in ask(vertex=vertex, tritonserver_options=_VERTEX) if "vertex" in one]
     if vertex:
         assert sorted(given) == sorted(f"--{name}={value}" for name, value in _VERTEX.items())
     else:

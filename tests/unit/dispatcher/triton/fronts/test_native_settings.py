@@ -6,18 +6,14 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
+from support.fakes.triton.fake_place import fake_place
 
-from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 from pytriton.dispatcher.install.compiled_front import NativeProgram
-from pytriton.dispatcher.install.server_choice import ServerChoice
-from pytriton.dispatcher.install.server_runtime import ServerRuntime
-from pytriton.dispatcher.install.server_tree import ServerTree
 from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.dispatcher.triton.front import ServerPlace
 from pytriton.dispatcher.triton.fronts import native_settings
 from pytriton.dispatcher.triton.fronts.native_settings import Listening
 
@@ -32,17 +28,8 @@ def listener() -> Iterator[socket.socket]:
 
 
 def _document(folder: Path, listening: list[Listening], **settings: Any) -> dict[str, Any]:
-    (folder / "backends" / "pytriton_native").mkdir(parents=True)
-    tree = ServerTree(Path("tritonserver"), folder, None, (), (), "2.51.0")
     native = NativeProgram(folder / "front", Path("/core.so"), {"z": "libz.so.1"})
-    place = ServerPlace(
-        ServerRuntime(tree, "setting", ServerChoice(), folder, None, native),
-        folder / "models",
-        folder / "backends",
-        "pytriton-7-",
-        cast(KillOnDeath, None),
-        lambda pid, line: None,
-    )
+    place = fake_place(folder, ["pytriton_native"], front=native)
     config = DaemonConfig(front="native", access_token="secret-secret-secret", **settings)
     return native_settings.document(
         config, place, native, listening, ["m"], held=True, waiting=False, ready_fd=9

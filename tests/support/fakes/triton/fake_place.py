@@ -1,0 +1,37 @@
+"""A place for a front to start in, for tests that look at what the front is told and start nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import cast
+
+from pytriton.dispatcher.base.kill_on_death import KillOnDeath
+from pytriton.dispatcher.install.compiled_front import NativeProgram
+from pytriton.dispatcher.install.server_choice import ServerChoice
+from pytriton.dispatcher.install.server_runtime import ServerRuntime
+from pytriton.dispatcher.install.server_tree import ServerTree
+from pytriton.dispatcher.triton.front import ServerPlace
+
+PREFIX = "pytriton-7-"
+
+
+def fake_place(
+    folder: Path,
+    backends: Iterable[str],
+    *,
+    caches: Path | None = None,
+    front: NativeProgram | None = None,
+) -> ServerPlace:
+    """Return a place in `folder`, whose backends have these names."""
+    for name in backends:
+        (folder / "backends" / name).mkdir(parents=True)
+    tree = ServerTree(Path("tritonserver"), folder, caches, (), (), "2.51.0")
+    return ServerPlace(
+        ServerRuntime(tree, "setting", ServerChoice(), folder, None, front),
+        folder / "models",
+        folder / "backends",
+        PREFIX,
+        cast(KillOnDeath, None),
+        lambda pid, line: None,
+    )
