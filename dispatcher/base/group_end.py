@@ -58,9 +58,15 @@ def _members(group: int) -> list[int]:
 
 
 def _is_tracker(pid: int) -> bool:
+    """Return whether a process is a tracker, or may be one: while it starts its program, it has no command line.
+
+    Before that it is not known. Python 3.9 does not wait until a tracker has started its program (later ones do), so
+    that there a program that is killed as it makes its first shared memory may leave it behind.
+    """
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return TRACKER in file.read()
+            line = file.read()
+            return not line or TRACKER in line
     except OSError:  # it has ended
         return False
 

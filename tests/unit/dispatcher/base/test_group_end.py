@@ -23,11 +23,11 @@ _LEAVES_MEMORY = """
 import os, signal, sys, time
 from multiprocessing.shared_memory import SharedMemory
 memory = SharedMemory(create=True, size=4096)
+signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 if os.fork() == 0:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     print(memory._name, flush=True)
     time.sleep(1000)
-signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 time.sleep(1000)
 """
 #: Says that it is a tracker, and does not end.
@@ -62,6 +62,18 @@ def _in_group(group: int) -> list[int]:
     return [one.pid for one in psutil.process_iter() if _group_of(one.pid) == group]
 
 
+def _tracker_runs(group: int) -> None:
+    """Wait until the group's tracker has started its program: Python 3.9 does not wait for that."""
+
+    def found() -> bool:
+        return any(
+            group_end.TRACKER.decode() in " ".join(psutil.Process(pid).cmdline())
+            for pid in _in_group(group)
+        )
+
+    assert eventually(found, "the tracker runs")
+
+
 def _all_end(group: int) -> None:
     assert eventually(lambda: not _in_group(group), "somebody has waited for all of them")
 
@@ -79,6 +91,7 @@ def test_memory_of_a_child_is_removed(kill_on_death: KillOnDeath, way: str) -> N
 
     async def run() -> None:
         child, name = await _child(kill_on_death, _LEAVES_MEMORY)
+        _tracker_runs(child.pid)
         assert Path(f"/dev/shm{name}").exists()
         if way == "killed by somebody":
             os.kill(child.pid, signal.SIGKILL)
@@ -96,6 +109,7 @@ def test_memory_of_what_is_killed_at_once_is_removed(kill_on_death: KillOnDeath)
 
     async def run() -> None:
         child, name = await _child(kill_on_death, _LEAVES_MEMORY)
+        _tracker_runs(child.pid)
         child.kill()
         assert await child.exited == -signal.SIGKILL
         await child.stop(0)
@@ -135,6 +149,7 @@ def test_memory_is_removed_when_the_daemon_is_killed(tmp_path: Path) -> None:
     assert process.stdout is not None
     with process.stdout:
         name = process.stdout.readline().strip()
+    _tracker_runs(process.pid)
     assert Path(f"/dev/shm{name}").exists()
     helper.close()  # as the end of this process would
     assert process.wait() == -signal.SIGKILL
