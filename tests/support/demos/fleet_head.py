@@ -5,7 +5,7 @@ After a minute Ray's other nodes end themselves, and `fleet balance` with them; 
 head is started again, the other nodes join it, `fleet balance` runs again, as a service manager would have it. Prints
 what became of all requests in each phase. Run in a network namespace of its own, as `scripts/fleet-chaos` is:
 
-    PYTHONPATH=tests unshare --net .venv/fleet/bin/python -W ignore -m support.demos.fleet_head --away 170 --state lost
+    PYTHONPATH=tests RUNS_APART=1 unshare --net .venv/fleet/bin/python -m support.demos.fleet_head --state lost
 """
 
 from __future__ import annotations
