@@ -14,6 +14,7 @@ from pytriton.ipc import messages
 from pytriton.ipc.errors import shown
 from pytriton.ipc.payload import unpack
 from pytriton.ipc.wording import with_article
+from pytriton.worker import project_modules
 
 if TYPE_CHECKING:
     import asyncio
@@ -90,6 +91,7 @@ def load_object(payload: bytes, spec: messages.ModelSpec) -> Any:
             "into a module that the worker can import, or let python= name an interpreter of that version."
             + _way_to(header.folders)
         )
+    project_modules.use(header.sources)
     return cloudpickle.loads(pickled)
 
 

@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 
+from pytriton._registering.project_sources import imported_by, sources_of
 from pytriton._registering.unpicklable import describe, find_offender
 from pytriton._registering.worker_imports import WorkerImports
 from pytriton.exceptions import PicklingError
@@ -43,7 +44,7 @@ def pack_callable(target: Callable[..., Any], imports: WorkerImports, model_name
         PicklingError: something that the callable refers to cannot be pickled, or it is too large
     """
     buffer = io.BytesIO()
-    with _one_at_a_time, _registering_by_value(imports) as (see, sent):
+    with _one_at_a_time, _registering_by_value(imports) as (see, modules):
         pickler = _Pickler(buffer, see)
         try:
             pickler.dump(target)
@@ -60,7 +61,12 @@ def pack_callable(target: Callable[..., Any], imports: WorkerImports, model_name
             model_name=model_name,
         )
     version = (sys.version_info[0], sys.version_info[1])
-    header = Header(version, not pickler.code_travels, sorted(set(map(_folder, sent)) - {""}))
+    header = Header(
+        version,
+        not pickler.code_travels,
+        folders=sorted(set(map(_folder, modules.sent)) - {""}),
+        sources=sources_of({*modules.named, *pickler.imported}, imports.search_path, model_name),
+    )
     return pack(header, buffer.getvalue())
 
 
@@ -73,25 +79,40 @@ def _folder(module: ModuleType) -> str:
     return sendable(str(Path(os.path.abspath(file)).parents[parts]))
 
 
+class _Modules(NamedTuple):
+    """The modules that a pickler has met.
+
+    Attributes:
+        sent: their code travels
+        named: the names of those that the worker imports
+    """
+
+    sent: list[ModuleType]
+    named: set[str]
+
+
 @contextmanager
 def _registering_by_value(
     imports: WorkerImports,
-) -> Iterator[tuple[Callable[[ModuleType], None], list[ModuleType]]]:
-    """Yield a function that has a module pickled by value if the worker cannot import it, and the modules that are."""
-    ours: list[ModuleType] = []
+) -> Iterator[tuple[Callable[[ModuleType], None], _Modules]]:
+    """Yield a function that has a module pickled by value if the worker cannot import it, and what it has seen."""
+    ours = _Modules([], set())
 
     def see(module: ModuleType) -> None:
         name = module.__name__
-        if sys.modules.get(name) is not module or imports.finds(module):
+        if sys.modules.get(name) is not module:
             return  # cloudpickle itself sends what is no longer in sys.modules
+        if imports.finds(module):
+            ours.named.add(name)
+            return
         if name not in cloudpickle.list_registry_pickle_by_value():
             cloudpickle.register_pickle_by_value(module)
-            ours.append(module)
+            ours.sent.append(module)
 
     try:
         yield see, ours
     finally:
-        for module in ours:
+        for module in ours.sent:
             cloudpickle.unregister_pickle_by_value(module)
 
 
@@ -101,17 +122,20 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle h
     Attributes:
         code_travels: a code object was met, so that only this version of Python can read the
             pickle.
+        imported: what code that travels may import while it runs: names of modules
     """
 
     def __init__(self, file: Any, see: Callable[[ModuleType], None]) -> None:
         super().__init__(file, protocol=_PROTOCOL)
         self._see = see
         self.code_travels = False
+        self.imported: set[str] = set()
 
     def reducer_override(self, obj: Any) -> Any:
         """Called by pickle for every object but the plainest (documented in `pickle`)."""
         if isinstance(obj, CodeType):
             self.code_travels = True
+            self.imported.update(imported_by(obj))
         elif isinstance(obj, io.TextIOWrapper) and obj not in (sys.stdout, sys.stderr):
             # cloudpickle would send what is in it, as it is now, without its name.
             raise TypeError("cannot pickle an open file: open it in the worker")

@@ -33,7 +33,7 @@ def warn_of_missing(model_name: str, targets: Iterable[Any], stayed: Iterable[st
         f"{'stay' if several else 'stays'} here, because {'they look' if several else 'it looks'} like a secret or "
         f"{'belong' if several else 'belongs'} to this session: register(..., env={missing}) sends "
         f"{'them' if several else 'it'}, and env={{{missing[0]!r}: None}} says that it is not needed.",
-        stacklevel=_first_outside(),
+        stacklevel=first_outside(),
     )
 
 
@@ -109,7 +109,7 @@ def _strings(code: CodeType) -> set[str]:
     return found
 
 
-def _first_outside() -> int:
+def first_outside() -> int:
     """Return the `stacklevel` at which the user's own code stands."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # pytriton
     level = 1

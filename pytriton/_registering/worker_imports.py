@@ -52,6 +52,11 @@ class WorkerImports:
             self._probe.close()
             self._probe = None
 
+    @property
+    def search_path(self) -> list[str]:
+        """The folders in which the worker looks for modules; [] where only its interpreter knows."""
+        return self._world.sys_path
+
     def finds(self, module: ModuleType) -> bool:
         """Return whether the worker imports, under the name of `module`, the same module.
 
@@ -66,16 +71,15 @@ class WorkerImports:
         return self._known[name]
 
     def _look(self, name: str, module: ModuleType) -> bool:
-        top = name.partition(".")[0]
-        if top in ("__main__", "__mp_main__"):
+        if name.partition(".")[0] in ("__main__", "__mp_main__"):
             return False
-        if top in _IN_EVERY_WORKER or _is_built_in(name):
+        if in_every_worker(name) or _is_built_in(name):
             return True
         file = getattr(module, "__file__", None)
         if not self._own_interpreter and file is not None and is_installed(file):
             return True
         if self._world.sys_path:
-            spec = _find_spec(name, self._world.sys_path)
+            spec = find_spec(name, self._world.sys_path)
             if spec is not None and _is_same(spec.origin if spec.has_location else None, file):
                 return True
         if self._probe is None:
@@ -84,7 +88,7 @@ class WorkerImports:
         return found and _is_same(their_file, file)
 
 
-def _find_spec(name: str, search: Sequence[str]) -> ModuleSpec | None:
+def find_spec(name: str, search: Sequence[str]) -> ModuleSpec | None:
     """Find a module as an import would, along `search`, but import nothing."""
     path: Sequence[str] | None = search
     spec = None
@@ -107,6 +111,11 @@ def _is_same(their_file: str | None, file: str | None) -> bool:
 
 def _is_built_in(name: str) -> bool:
     return any(finder.find_spec(name) is not None for finder in (BuiltinImporter, FrozenImporter))
+
+
+def in_every_worker(name: str) -> bool:
+    """Return whether the daemon gives every worker a module, or refuses a worker without it."""
+    return name.partition(".")[0] in _IN_EVERY_WORKER
 
 
 def is_installed(file: str) -> bool:

@@ -13,17 +13,27 @@ _MAGIC = b"PTD1"
 _LENGTH = struct.Struct("<I")
 
 
+class Source(msgspec.Struct, frozen=True, array_like=True):
+    """A module of the registrant's as it was when it was registered: its name, absolute path, and the file's bytes."""
+
+    name: str
+    file: str
+    text: bytes
+
+
 class Header(msgspec.Struct, frozen=True):
     """The facts about a pickle that a worker needs before it opens it.
 
     `by_reference`: no code travels in it, only names of importable modules, so any Python version
     can try it; else it needs the Python `python_version` (major, minor) that pickled it. `folders`: in
-    these lie modules whose code travels because the worker would not find them.
+    these lie modules whose code travels because the worker would not find them. `sources`: of modules that
+    are named, and what these import; the nearest first.
     """
 
     python_version: tuple[int, int]
     by_reference: bool
     folders: list[str] = []
+    sources: list[Source] = []
 
 
 class MalformedPayload(ValueError):

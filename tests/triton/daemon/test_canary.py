@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -22,6 +24,7 @@ from pytriton.daemon import connect
 from pytriton.decorators import batch
 from pytriton.exceptions import CanaryError, FleetError
 from pytriton.fleet import Canary, FleetClient
+from pytriton.ipc import messages
 from pytriton.model_config import Tensor
 
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
@@ -101,6 +104,10 @@ class Traffic:
                 connection.close()
 
 
+def instances_of(daemons: list[RunningDaemon]) -> list[messages.InstanceInfo]:
+    return [one for daemon in daemons for one in daemon.client.model("m").info().instances]
+
+
 def test_a_bad_version_is_rolled_back_and_only_its_share_fails(
     daemons: list[RunningDaemon], fleet: FleetClient
 ) -> None:
@@ -121,6 +128,42 @@ def test_a_bad_version_is_rolled_back_and_only_its_share_fails(
     assert 3 <= failed <= total / 3
     assert any(one.startswith("rollout: on 0 of 3 nodes") for one in told)
     assert {info.trial for info in fleet.model("m").by_node.values()} == {None}
+
+
+def test_what_is_put_back_is_the_code_of_before_though_its_file_has_changed(
+    daemons: list[RunningDaemon],
+    fleet: FleetClient,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sound = (
+        "from pytriton.decorators import batch\n\n\n@batch\ndef infer(x):\n    return {'y': x}\n"
+    )
+    (tmp_path / "rolled.py").write_text(sound)
+    importlib.import_module("rolled")
+    fleet.register(sys.modules["rolled"].infer, "m", X, Y, replace=True, progress=False)
+    (tmp_path / "rolled.py").write_text(sound.replace("return", "raise ValueError(__file__)  #"))
+    del sys.modules["rolled"]
+    importlib.invalidate_caches()
+    importlib.import_module("rolled")
+    with Traffic.at(daemons) as traffic:
+        with pytest.raises(CanaryError):
+            fleet.register(
+                sys.modules["rolled"].infer, "m", X, Y, replace=True,
+                canary=Canary(0.1, watch_s=60), progress=False,
+            )  # fmt: skip
+        for instance in instances_of(daemons):  # what serves from now on has loaded it just now
+            assert instance.pid is not None
+            os.kill(instance.pid, signal.SIGKILL)
+        eventually(
+            lambda: all(one.restarts and one.state == "ready" for one in instances_of(daemons)),
+            lambda: str(instances_of(daemons)),
+        )
+        traffic.answers.clear()
+        traffic.has_more(60)
+    assert set(traffic.answers) == {"1.0"}
+    del sys.modules["rolled"]
 
 
 def test_a_good_version_gets_everywhere_and_can_be_rolled_back(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -178,6 +179,32 @@ def test_rolling_back_fails_no_request(keeping: RunningDaemon) -> None:
             assert answer(keeping) == expected
             load.wait(4)
     assert set(load.answers) == {2, 3}
+    keeping.client.unregister("model")
+
+
+def test_going_back_serves_the_code_of_before(
+    keeping: RunningDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The callable's module, and one that it imports, are other files by then, or gone."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "kept_model.py").write_text(
+        "import kept_step\n\n\ndef infer(requests):\n"
+        "    return [{'y': one['x'] + kept_step.STEP} for one in requests]\n"
+    )
+    config = ModelConfig(max_batch_size=8)
+    for step in (1, 20):
+        (tmp_path / "kept_step.py").write_text(f"STEP = {step}\n")
+        infer = importlib.import_module("kept_model").infer
+        keeping.client.register(infer, "model", X, Y, config, replace=step > 1, progress=False)
+        assert answer(keeping) == 1 + step
+        for name in ("kept_model", "kept_step"):
+            del sys.modules[name]
+    (tmp_path / "kept_model.py").write_text("raise SystemExit('half a change')\n")
+    keeping.client.rollback("model")
+    assert answer(keeping) == 2
+    (tmp_path / "kept_step.py").unlink()
+    keeping.client.rollback("model")
+    assert answer(keeping) == 21
     keeping.client.unregister("model")
 
 

@@ -1,0 +1,112 @@
+"""Modules of a registrant's project are imported as they were registered, whatever has become of the files."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import shutil
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytriton.ipc.payload import Source
+from pytriton.worker import project_modules
+
+Registered = Callable[..., None]
+
+
+@pytest.fixture(autouse=True)
+def as_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def write(file: Path, text: str) -> Source:
+    """Write a file of a project; return it as it travels."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return Source("", str(file), text.encode())
+
+
+def registered(root: Path, **texts: str) -> None:
+    """Have the files of a project, which this writes, be those that were registered."""
+    sources = []
+    for name, text in texts.items():
+        parts = name.split("__dot__")
+        file = root.joinpath(*parts[:-1], f"{parts[-1]}.py")
+        module = ".".join(part for part in parts if part != "__init__")
+        sources.append(Source(module, write(file, text).file, text.encode()))
+    project_modules.use(sources)
+    importlib.invalidate_caches()
+
+
+def test_a_file_that_was_changed_is_imported_as_it_was(tmp_path: Path) -> None:
+    registered(
+        tmp_path, pm_one="import pm_two\nWORD = pm_two.WORD + ' one'\n", pm_two="WORD = 'old'\n"
+    )
+    write(tmp_path / "pm_two.py", "WORD = 'new'\n")
+    assert importlib.import_module("pm_one").WORD == "old one"
+    assert sys.modules["pm_two"].__file__ == str(tmp_path / "pm_two.py")
+
+
+def test_a_file_that_is_as_it_was_is_imported_as_ever(tmp_path: Path) -> None:
+    registered(tmp_path, pm_same="WORD = 'same'\n")
+    module = importlib.import_module("pm_same")
+    assert module.WORD == "same"
+    assert type(module.__loader__).__name__ == "SourceFileLoader"
+
+
+def test_files_and_folders_that_are_gone_are_imported(tmp_path: Path) -> None:
+    """With packages, those without `__init__.py` too, and relative imports."""
+    registered(
+        tmp_path / "gone",
+        pm_pack__dot____init__="from .part import WORD\n",
+        pm_pack__dot__part="WORD = 'gone'\n",
+        pm_space__dot__deep__dot__part="from ..other import WORD\n",
+        pm_space__dot__other="WORD = 'space'\n",
+    )
+    shutil.rmtree(tmp_path / "gone")
+    assert importlib.import_module("pm_pack").WORD == "gone"
+    assert importlib.import_module("pm_space.deep.part").WORD == "space"
+
+
+def test_a_module_that_has_become_a_package_is_imported_as_it_was(tmp_path: Path) -> None:
+    registered(tmp_path, pm_grown="WORD = 'module'\n")
+    (tmp_path / "pm_grown.py").unlink()
+    write(tmp_path / "pm_grown" / "__init__.py", "WORD = 'package'\n")
+    importlib.invalidate_caches()
+    assert importlib.import_module("pm_grown").WORD == "module"
+
+
+def test_what_the_worker_finds_in_another_folder_is_meant(tmp_path: Path) -> None:
+    """As Ray's `working_dir` has it: a package of the same name, and no part of the registered one."""
+    registered(
+        tmp_path / "registrant",
+        pm_both="WORD = 'registered'\n",
+        pm_pair__dot____init__="",
+        pm_pair__dot__part="WORD = 'registered'\n",
+    )
+    write(tmp_path / "pm_both.py", "WORD = 'sent along'\n")
+    write(tmp_path / "pm_pair" / "__init__.py", "")
+    assert importlib.import_module("pm_both").WORD == "sent along"
+    with pytest.raises(ImportError):
+        importlib.import_module("pm_pair.part")
+
+
+def test_tracebacks_show_the_lines_that_ran(tmp_path: Path) -> None:
+    registered(tmp_path, pm_fails="def infer():\n    raise ValueError('as registered')\n")
+    write(tmp_path / "pm_fails.py", "# another first line\n\n\n")
+    infer: Any = importlib.import_module("pm_fails").infer
+    try:
+        infer()
+    except ValueError:
+        assert "raise ValueError('as registered')" in traceback.format_exc()
+    assert inspect.getsource(infer).startswith("def infer()")

@@ -1,0 +1,115 @@
+"""The registrant's own modules, imported as they were when they were registered.
+
+Their files may be others by now, or gone. Where a file is what it was, it is imported as ever, with its bytecode.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import linecache
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any, Optional
+
+from pytriton.ipc.payload import Source
+
+
+def use(sources: Sequence[Source]) -> None:
+    """Have this process import these modules as they were registered."""
+    if sources:
+        sys.meta_path.insert(0, _Registered({one.name: one for one in sources}))
+
+
+class _Registered(importlib.abc.MetaPathFinder):
+    def __init__(self, sources: Mapping[str, Source]) -> None:
+        self._sources = sources
+        #: Folders without __init__.py in which registered modules lie, by the name that they are imported by.
+        self._spaces = {
+            package: folder
+            for one in sources.values()
+            for package, folder in _packages(one)
+            if package not in sources
+        }
+
+    def find_spec(
+        self, name: str, path: Optional[Sequence[str]], target: Optional[ModuleType] = None
+    ) -> Optional[ModuleSpec]:
+        source = self._sources.get(name)
+        if source is None and name not in self._spaces:
+            return None
+        there = PathFinder.find_spec(name, path)
+        if source is None:
+            return None if there is not None else _space(name, self._spaces[name])
+        if there is not None and there.has_location:
+            if not _is_same(_root(name, str(there.origin)), _root(name, source.file)):
+                return (
+                    None  # it is to be another one: that of a working directory of Ray's, for one
+                )
+        elif path is not None and dict(_packages(source))[name.rpartition(".")[0]] not in path:
+            return None  # its package is another one
+        loader: SourceFileLoader = SourceFileLoader(name, source.file)
+        if _content(source.file) != source.text:
+            loader = _Loader(name, source)
+        return spec_from_file_location(name, source.file, loader=loader)
+
+
+class _Loader(SourceFileLoader):
+    """A loader of a text that its file does not have any more."""
+
+    def __init__(self, name: str, source: Source) -> None:
+        super().__init__(name, source.file)
+        self._text = source.text
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Return the text's code; the bytecode beside the file is another's."""
+        code: CodeType = self.source_to_code(self._text, self.path)
+        return code
+
+    def get_data(self, path: str) -> bytes:
+        """Return the text, or what is in another file."""
+        return self._text if path == self.path else super().get_data(path)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run it; tracebacks, and `inspect`, show the lines that ran."""
+        lines = (self.get_source(module.__name__) or "").splitlines(keepends=True)
+        # Without a time of change it is not compared with the file.
+        known: Any = (len(self._text), None, lines, self.path)
+        linecache.cache[self.path] = known
+        super().exec_module(module)
+
+
+def _is_same(folder: Path, other: Path) -> bool:
+    return folder == other or os.path.realpath(folder) == os.path.realpath(other)
+
+
+def _root(name: str, file: str) -> Path:
+    """Return the folder of the search path in which a module was found."""
+    path = Path(os.path.abspath(file))
+    return path.parents[name.count(".") + (path.name == "__init__.py")]
+
+
+def _packages(source: Source) -> Iterator[tuple[str, str]]:
+    """Yield the names of the packages that a module is in, and their folders."""
+    folder = _root(source.name, source.file)
+    parts = source.name.split(".")
+    for count in range(1, len(parts)):
+        yield ".".join(parts[:count]), str(folder.joinpath(*parts[:count]))
+
+
+def _content(file: str) -> Optional[bytes]:
+    try:
+        with open(file, "rb") as opened:
+            return opened.read()
+    except OSError:
+        return None
+
+
+def _space(name: str, folder: str) -> ModuleSpec:
+    spec = ModuleSpec(name, None, is_package=True)
+    spec.submodule_search_locations = [folder]
+    return spec
