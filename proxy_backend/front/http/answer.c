@@ -236,7 +236,9 @@ bool answer_open(Call *call, int status, const char *type)
     struct iovec part = {head, (size_t)(at - head)};
     state->begun = true;
     call_sends(call);
-    return connection_write_all(state->connection, &part, 1);
+    bool written = connection_write_all(state->connection, &part, 1);
+    connection_says_events(call, true);
+    return written;
 }
 
 bool answer_piece(Call *call, Slice piece)
@@ -255,6 +257,7 @@ void answer_close(Call *call)
 {
     const HttpCall *state = http_call(call);
     struct iovec part = {(char[]){'0', '\r', '\n', '\r', '\n'}, 5};
+    connection_says_events(call, false);
     if (!state->is_old && !state->is_head)
         connection_write_all(state->connection, &part, 1);
     connection_answered(call);

@@ -46,8 +46,17 @@ bool connection_is_last(Call *call)
     HttpConnection *http = state_of(state->connection);
     pthread_mutex_lock(&http->lock);
     state->keep_alive &= !http->draining;
+    http->says = SAYS_ANSWER;
     pthread_mutex_unlock(&http->lock);
     return !state->keep_alive;
+}
+
+void connection_says_events(Call *call, bool goes_on)
+{
+    HttpConnection *http = state_of(http_call(call)->connection);
+    pthread_mutex_lock(&http->lock);
+    http->says = goes_on ? SAYS_EVENTS : SAYS_ANSWER;
+    pthread_mutex_unlock(&http->lock);
 }
 
 void connection_await(Call *call)
@@ -74,6 +83,7 @@ void connection_answered(Call *call)
     pthread_mutex_lock(&http->lock);
     http->call = NULL;
     http->busy = false;
+    http->says = SAYS_NOTHING;
     http->idle_since = clock_ms();
     bool missed = http->missed;
     http->missed = false;
@@ -230,10 +240,31 @@ static void cancel(HttpConnection *http)
     }
 }
 
+/* Write something that a client passes over: 100 (Continue) before an answer (RFC 9110, 15.2), a comment between events. */
+static void ask_who_reads(Connection *connection, HttpConnection *http)
+{
+    struct iovec go_on = {(char *)(uintptr_t)"HTTP/1.1 100 Continue\r\n\r\n", 25};
+    pthread_mutex_lock(&http->lock);
+    Call *call = http->busy ? http->call : NULL;
+    if (call && http->says == SAYS_EVENTS)
+        answer_piece(call, SLICE(": still there?\n\n"));
+    else if (call && http->says == SAYS_NOTHING && !http_call(call)->is_old)
+        connection_write_all(connection, &go_on, 1);
+    pthread_mutex_unlock(&http->lock);
+}
+
+/* Who sends no more may still read, as `nc -N` does. Over TCP, a client that has closed its end looks the same until it is sent something, which its
+ * kernel answers with a reset: then it has `gone`. Where nothing can be sent, keepalive finds that out, or the answer. */
 static void hung_up(Connection *connection, bool gone)
 {
-    (void)gone;
-    cancel(state_of(connection));
+    HttpConnection *http = state_of(connection);
+    Relay *relay = relay_of(http);
+    if (gone || relay) /* an asker has more to say, as long as it is there */
+        cancel(http);
+    else if (!connection_is_local(connection))
+        ask_who_reads(connection, http);
+    if (relay)
+        relay_unref(relay);
 }
 
 static void drain(Connection *connection)

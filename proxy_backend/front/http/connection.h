@@ -9,6 +9,8 @@
 
 typedef enum { READS_HEAD, READS_BODY, READS_CHUNKS } HttpPhase;
 typedef enum { AWAITS_NOTHING, AWAITS_HEAD, AWAITS_BODY } HttpAwaited;
+/* What there is of an answer: none of it; events, between any two of which something may stand; or else. */
+typedef enum { SAYS_NOTHING, SAYS_EVENTS, SAYS_ANSWER } HttpSays;
 
 /* How long a client's requests and chunks are read before others have their turn, however many there are. */
 enum { HTTP_TURN_NS = 1000000 };
@@ -30,6 +32,7 @@ typedef struct {
     bool busy, writing; /* `writing`: the loop writes the rest of its answer */
     bool missed; /* something may have come meanwhile */
     bool draining, closed;
+    HttpSays says;
     uint64_t idle_since; /* clock_ms() of the last answer's end */
 } HttpConnection;
 

@@ -136,8 +136,10 @@ void answer_close(Call *call);
 
 /* ── the connection (connection.c) ─────────────────────────────────────────────────────────────────────────────────── */
 
-/* Whether the answer that is written now is the connection's last. Any thread. */
+/* Whether the answer that is written from now on is the connection's last. Any thread. */
 bool connection_is_last(Call *call);
+/* The answer's head has been written and events follow; or `goes_on` false: the end of them does. Any thread. */
+void connection_says_events(Call *call, bool goes_on);
 /* All has been written, or cannot be: the connection goes on. Any thread. */
 void connection_answered(Call *call);
 /* Its stream may go to a client whose connection is handed over on this one. Before it is started; any thread. */

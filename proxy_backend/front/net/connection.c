@@ -51,6 +51,11 @@ bool connection_is_tls(const Connection *connection)
     return connection->stream.session != NULL;
 }
 
+bool connection_is_local(const Connection *connection)
+{
+    return !connection->address.is_ip;
+}
+
 Connection *connection_ref(Connection *connection)
 {
     atomic_fetch_add_explicit(&connection->references, 1, memory_order_relaxed);

@@ -74,6 +74,8 @@ enum { CONNECTION_PEER = 64 };
 const char *connection_peer(const Connection *connection, char text[CONNECTION_PEER]);
 /* Whether a client's certificate was asked for and checked. */
 bool connection_is_tls(const Connection *connection);
+/* Whether it is on this machine and known to be so, by a unix socket: `hung_up` is then told at once that it has gone. */
+bool connection_is_local(const Connection *connection);
 
 /* Any thread. */
 Connection *connection_ref(Connection *connection);
