@@ -5,6 +5,7 @@
 #include "base/utf8.h"
 #include "memory/bus_guard.h"
 #include "calls/cuda.h"
+#include "net/limits.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -32,9 +33,10 @@ struct SharedRegion {
 struct SharedMemory {
     pthread_mutex_t lock;
     Names regions; /* of both kinds: a name is one region */
+    uint64_t most;
 };
 
-SharedMemory *shared_memory_new(Problem *problem)
+SharedMemory *shared_memory_new(uint64_t most, Problem *problem)
 {
     SharedMemory *all = calloc(1, sizeof *all);
     if (all == NULL || pthread_mutex_init(&all->lock, NULL) != 0) {
@@ -42,6 +44,7 @@ SharedMemory *shared_memory_new(Problem *problem)
         problem_no_memory(problem);
         return NULL;
     }
+    all->most = most;
     return all;
 }
 
@@ -119,32 +122,43 @@ static SharedRegion *region_new(Slice name, Slice key, uint64_t offset, uint64_t
     return NULL;
 }
 
+/* Whether there may be one more of that name. With the lock held. */
+static bool may_be(SharedMemory *all, Slice name, Problem *problem)
+{
+    if (names_get(&all->regions, name))
+        return problem_set(problem, PROBLEM_EXISTS, "shared memory region '%.*s' already in manager", SLICE_ARGS(name));
+    if (all->regions.count < all->most)
+        return true;
+    refusals_count(REFUSED_REGIONS);
+    return problem_set(problem, PROBLEM_TOO_MANY,
+        "%llu shared memory regions are registered, as many as there may be (regions): unregister those that are not "
+        "needed",
+        (unsigned long long)all->most);
+}
+
+/* The same before there is anything of it. */
+static bool may_begin(SharedMemory *all, Slice name, Problem *problem)
+{
+    pthread_mutex_lock(&all->lock);
+    bool may = may_be(all, name, problem);
+    pthread_mutex_unlock(&all->lock);
+    return may;
+}
+
 /* Make it known, unless its name is taken. The caller's reference is the table's then. */
 static bool put(SharedMemory *all, SharedRegion *region, Problem *problem)
 {
     Slice name = slice_of(region->name);
     pthread_mutex_lock(&all->lock);
-    bool taken = names_get(&all->regions, name) != NULL;
-    bool known = !taken && names_put(&all->regions, name, region);
+    bool may = may_be(all, name, problem);
+    bool known = may && names_put(&all->regions, name, region);
     pthread_mutex_unlock(&all->lock);
     if (known)
         return true;
-    if (taken)
-        problem_set(problem, PROBLEM_EXISTS, "shared memory region '%s' already in manager", region->name);
-    else
+    if (may)
         problem_no_memory(problem);
     shared_region_unref(region);
     return false;
-}
-
-static bool is_taken(SharedMemory *all, Slice name, Problem *problem)
-{
-    pthread_mutex_lock(&all->lock);
-    bool taken = names_get(&all->regions, name) != NULL;
-    pthread_mutex_unlock(&all->lock);
-    if (taken)
-        problem_set(problem, PROBLEM_EXISTS, "shared memory region '%.*s' already in manager", SLICE_ARGS(name));
-    return taken;
 }
 
 /* Open what lies under a key in /dev/shm: one file there, and no path to another place. */
@@ -196,7 +210,7 @@ static bool map(int fd, SharedRegion *region, Problem *problem)
 bool shared_memory_register(SharedMemory *all, Slice name, Slice key, uint64_t offset, uint64_t size, Problem *problem)
 {
     if (!is_text(name, NAME, "the name of a shared memory region", problem) ||
-        !is_text(key, KEY, "the key of a shared memory region", problem) || is_taken(all, name, problem))
+        !is_text(key, KEY, "the key of a shared memory region", problem) || !may_begin(all, name, problem))
         return false;
     if (size == 0)
         return problem_set(problem, PROBLEM_INVALID, "shared memory region '%.*s' has no bytes", SLICE_ARGS(name));
@@ -217,7 +231,7 @@ bool shared_memory_register(SharedMemory *all, Slice name, Slice key, uint64_t o
 bool shared_memory_register_cuda(
     SharedMemory *all, Slice name, Slice handle, int64_t device, uint64_t size, Problem *problem)
 {
-    if (!is_text(name, NAME, "the name of a shared memory region", problem) || is_taken(all, name, problem))
+    if (!is_text(name, NAME, "the name of a shared memory region", problem) || !may_begin(all, name, problem))
         return false;
     SharedRegion *region = region_new(name, SLICE(""), 0, size, problem);
     if (region == NULL)

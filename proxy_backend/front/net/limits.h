@@ -12,6 +12,7 @@ typedef struct {
     uint64_t json_depth, json_values;
     uint64_t inputs;                  /* of one request, outputs that it asks for, and parameters */
     uint64_t output_bytes;            /* that a request's answers may have at a time */
+    uint64_t regions;                 /* of shared memory that are registered, of all clients */
     uint64_t kept_bytes, kept_calls;  /* of memory that a call keeps for its next use; how many calls a loop keeps */
     uint64_t connections;             /* in all */
     uint64_t connections_per_address; /* of one IPv4 address or /64 of IPv6; 0: as many as in all */
@@ -61,6 +62,7 @@ typedef enum {
     REFUSED_JSON_VALUES,
     REFUSED_INPUTS,
     REFUSED_OUTPUT_BYTES,
+    REFUSED_REGIONS,
     REFUSED_STREAMS,
     REFUSED_RESETS,
     REFUSED_RESTRICTED, /* without the token of a restricted endpoint */

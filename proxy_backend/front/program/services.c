@@ -214,7 +214,7 @@ static bool start(Services *services, void (*drain)(void *user), Problem *proble
     services->server->awaited = awaited.count ? awaited_new(&awaited, problem) : NULL;
     if (awaited.count && services->server->awaited == NULL)
         return false;
-    services->shared_memory = shared_memory_new(problem);
+    services->shared_memory = shared_memory_new(settings->limits.regions, problem);
     services->tracing = services->shared_memory ? tracing_new(services->server, problem) : NULL;
     services->jobs = services->tracing ? jobs_new(JOB_THREADS, JOBS_WAITING, problem) : NULL;
     services->readers = services->jobs ? jobs_new(READER_THREADS, READERS_WAITING, problem) : NULL;
