@@ -10,7 +10,12 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from pytriton.ipc.lanes.lane_messages import TRITONS_METRICS, Metrics, MetricUpdate
+from pytriton.ipc.lanes.lane_messages import (
+    MOST_METRICS,
+    TRITONS_METRICS,
+    Metrics,
+    MetricUpdate,
+)
 
 _KINDS = ("COUNTER", "GAUGE", "HISTOGRAM")
 _CHANGES = ("increment", "set", "observe")
@@ -39,6 +44,10 @@ class CustomMetrics:
     def _metric(self, update: MetricUpdate) -> Any:
         key = (update.family, tuple(sorted(update.labels.items())))
         if key not in self._metrics:
+            if len(self._metrics) >= MOST_METRICS:
+                raise ValueError(
+                    f"this instance has {MOST_METRICS} metrics, and there may be no more"
+                )
             labels = update.labels or None
             family = self._family(update)
             self._metrics[key] = (

@@ -16,6 +16,7 @@ from typing import Any, Optional
 from pytriton.ipc.lanes.lane_messages import (
     MOST_BUCKETS,
     MOST_LABELS,
+    MOST_METRICS,
     TRITONS_METRICS,
     MetricUpdate,
 )
@@ -92,7 +93,7 @@ class MetricFamily:
             buckets: a list of upper bounds, strictly ascending; of histograms, which need them
 
         Raises:
-            TritonModelException: labels or buckets are unusable
+            TritonModelException: labels or buckets are unusable, or there are 4096 metrics already
         """
         about = {
             "family": self._name,
@@ -172,6 +173,11 @@ class Metric:
         self._kind = kind
         self._about = about
         key = (about["family"], tuple(sorted(about["labels"].items())))
+        if key not in _numbers and len(_numbers) >= MOST_METRICS:
+            raise _refused(
+                "Metric",
+                f"this process has made {MOST_METRICS} metrics, and there may be no more: labels have too many values",
+            )
         self._number = _numbers.setdefault(key, _Number())
         host.current().metric(MetricUpdate(**self._about))
 

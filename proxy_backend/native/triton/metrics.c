@@ -14,6 +14,10 @@
 #include <string.h>
 
 enum { MOST_LABELS = 64, MOST_BUCKETS = 1024 };
+/* Of one proxy, and bytes of the texts of one: they stay for as long as the model, in the memory of all. */
+enum { MOST_METRICS = 4096, MOST_TEXTS = 1 << 16 };
+/* Lines of the log about changes that came to nothing, of one proxy. */
+enum { MOST_SAID = 64 };
 
 typedef struct Family {
     struct Family *next;
@@ -157,6 +161,19 @@ static void drop_family(Family *family)
     free(family);
 }
 
+/* Why there is not to be such a metric; NULL: it may be made. */
+static const char *refusal_of(const Metrics *metrics, const Update *update)
+{
+    if (metrics->count == MOST_METRICS)
+        return "this instance has 4096 metrics, and there may be no more: labels have too many values";
+    if (strlen(update->family) + strlen(update->description) + update->labels_size > MOST_TEXTS)
+        return "its name, description and labels have more than 64 KiB";
+    for (size_t i = 0; i < update->label_count && update->kind == KIND_HISTOGRAM; i++)
+        if (strcmp(update->labels[2 * i], "le") == 0)
+            return "a histogram's buckets have the label 'le'";
+    return NULL;
+}
+
 static TRITONSERVER_Error *new_metric(const Update *update, Family *family, TRITONSERVER_Metric **metric)
 {
     TRITONSERVER_Parameter *labels[MOST_LABELS + 1] = {0};
@@ -236,6 +253,9 @@ static TRITONSERVER_Error *get_metric(Metrics *metrics, const Update *update, Me
         if (is_same(*metric, update))
             return NULL;
     }
+    const char *refusal = refusal_of(metrics, update);
+    if (refusal)
+        return TRITONSERVER_ErrorNew(ERROR_INVALID_ARG, refusal);
     for (*metric = all_metrics; *metric; *metric = (*metric)->next)
         if (is_same(*metric, update))
             break;
@@ -255,20 +275,21 @@ static TRITONSERVER_Error *get_metric(Metrics *metrics, const Update *update, Me
 
 static void apply(Metrics *metrics, const Update *update)
 {
-    Metric *metric;
+    Metric *known = NULL;
     pthread_mutex_lock(&lock);
-    TRITONSERVER_Error *error = get_metric(metrics, update, &metric);
-    if (error == NULL && text_is(update->change, "increment"))
-        error = TRITONSERVER_MetricIncrement(metric->metric, update->value);
-    else if (error == NULL && text_is(update->change, "set"))
-        error = TRITONSERVER_MetricSet(metric->metric, update->value);
-    else if (error == NULL && text_is(update->change, "observe"))
-        error = TRITONSERVER_MetricObserve(metric->metric, update->value);
+    TRITONSERVER_Error *error = get_metric(metrics, update, &known);
+    TRITONSERVER_Metric *metric = error == NULL && known ? known->metric : NULL;
+    if (metric && text_is(update->change, "increment"))
+        error = TRITONSERVER_MetricIncrement(metric, update->value);
+    else if (metric && text_is(update->change, "set"))
+        error = TRITONSERVER_MetricSet(metric, update->value);
+    else if (metric && text_is(update->change, "observe"))
+        error = TRITONSERVER_MetricObserve(metric, update->value);
     pthread_mutex_unlock(&lock);
-    if (error) {
-        log_error("custom metric %s: %s", update->family, TRITONSERVER_ErrorMessage(error));
+    if (error && metrics->said++ < MOST_SAID)
+        log_error("custom metric %.200s: %s", update->family, TRITONSERVER_ErrorMessage(error));
+    if (error)
         TRITONSERVER_ErrorDelete(error);
-    }
 }
 
 void metrics_apply(Metrics *metrics, Reader *updates)

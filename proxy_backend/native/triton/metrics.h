@@ -8,6 +8,7 @@
 typedef struct {
     struct Metric **held;
     size_t count;
+    uint64_t said; /* changes that came to nothing */
 } Metrics;
 
 /* Make the changes of one message, whose updates come next; what Triton refuses is said in its log, and nothing else

@@ -192,6 +192,8 @@ class BatchReturned(_LaneMessage, frozen=True):
 #: A proxy takes metrics with at most so many.
 MOST_LABELS = 64
 MOST_BUCKETS = 1024
+#: A proxy makes so many at most.
+MOST_METRICS = 4096
 
 
 #: What the names of tritonserver's own metrics begin with: no custom one may.

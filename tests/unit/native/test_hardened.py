@@ -21,6 +21,7 @@ from pytriton.ipc.calls.call_messages import Memory
 from pytriton.ipc.lanes import tensors
 from pytriton.ipc.lanes.lane import Lane, LaneClosed
 from pytriton.ipc.lanes.lane_messages import (
+    MOST_METRICS,
     Batch,
     BatchDone,
     Metrics,
@@ -137,6 +138,39 @@ def test_custom_metrics_are_counted_by_tritonserver(
         'metric seen{model="a"} 5',
         'metric seen{model="b"} 4',
     ]
+
+
+def test_a_worker_makes_no_more_metrics_than_there_may_be(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that there are go on counting, and the log tells of the others some times at most."""
+    monkeypatch.setenv("FAKE_METRICS", "1")
+
+    def update(
+        number: int, kind: str = "COUNTER", name: str = "seen", **labels: str
+    ) -> MetricUpdate:
+        every = {"user": str(number), **labels}
+        return MetricUpdate(name, "", kind, every, None, "increment", 1)
+
+    def work(lane: Lane) -> None:
+        lane.send(Room(1))
+        lane.send(Metrics([update(0, "HISTOGRAM", le="1")]))
+        lane.send(Metrics([update(0, name="x" * 70_000)]))
+        for begin in range(0, 2 * MOST_METRICS, MOST_METRICS):
+            lane.send(Metrics([update(begin + number) for number in range(MOST_METRICS)]))
+        lane.send(Metrics([update(0)]))
+        with suppress(LaneClosed):
+            lane.receive()
+
+    lines, _ = run(program, tmp_path, [work], decoupled=True)
+    counted = [line for line in lines if line.startswith("metric ")]
+    assert len(counted) == MOST_METRICS
+    assert 'metric seen{user="0"} 2' in counted
+    said = [line for line in lines if "custom metric" in line]
+    assert "a histogram's buckets have the label 'le'" in said[0]
+    assert "have more than 64 KiB" in said[1]
+    assert "this instance has 4096 metrics" in said[2]
+    assert len(said) == 64
 
 
 def test_a_worker_announces_no_more_memories_than_there_may_be(

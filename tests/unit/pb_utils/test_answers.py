@@ -172,6 +172,17 @@ def test_metrics_that_cannot_be_are_refused(kind: str, given: dict[str, Any], wh
         family.Metric(**given)
 
 
+def test_a_process_makes_no_more_metrics_than_a_proxy_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytriton.pb_utils.metrics._numbers", {})
+    monkeypatch.setattr("pytriton.pb_utils.metrics.MOST_METRICS", 3)
+    family = pb_utils.MetricFamily("by_user", "", pb_utils.MetricFamily.COUNTER)
+    for user in "abc":
+        family.Metric(labels={"user": user}).increment(1)
+    with pytest.raises(pb_utils.TritonModelException, match="has made 3 metrics"):
+        family.Metric(labels={"user": "d"})
+    assert family.Metric(labels={"user": "a"}).value() == 1
+
+
 def test_families_that_cannot_be_are_refused() -> None:
     counter, gauge = pb_utils.MetricFamily.COUNTER, pb_utils.MetricFamily.GAUGE
     first = pb_utils.MetricFamily("same_name", "", counter)

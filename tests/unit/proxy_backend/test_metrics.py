@@ -64,3 +64,12 @@ def test_a_change_that_nobody_knows_does_nothing() -> None:
     CustomMetrics().apply(Metrics([update("delete", 1)]))
     assert MetricFamily.made[0].changes == [("made", None, None)]
     assert Logger.errors == []
+
+
+def test_a_model_makes_no_more_metrics_than_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytriton.proxy_backend.metrics.MOST_METRICS", 2)
+    CustomMetrics().apply(Metrics([update("increment", 1, user=user) for user in "abca"]))
+    made = [change for change in MetricFamily.made[0].changes if change[0] == "made"]
+    assert made == [("made", {"user": "a"}, None), ("made", {"user": "b"}, None)]
+    assert MetricFamily.made[0].changes[-1] == ("increment", {"user": "a"}, 1)
+    assert ["this instance has 2 metrics" in line for line in Logger.errors] == [True]
