@@ -21,11 +21,13 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["Caller", "KeyFile", "KeysError"]
+__all__ = ["Caller", "Holding", "KeyFile", "KeysError"]
 
 #: Seconds between two looks at the file.
 _LOOK_S = 1.0
 _MINUTE_S = 60.0
+#: The tokens of a request that does not say how long its answer may be: at first, and how much the last one counts.
+_FIRST_GUESS, _LAST_COUNTS = 256.0, 0.2
 _PerMinute = Annotated[int, Meta(ge=1)]
 _Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
@@ -52,10 +54,15 @@ class KeyEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Bucket:
-    """An amount that may still be used: it fills up again within a minute."""
+    """An amount that may still be used: it fills up again within a minute.
+
+    Attributes:
+        held: of it, for requests under way
+    """
 
     def __init__(self, size: int, clock: Callable[[], float]) -> None:
         self.size = size
+        self.held = 0
         self._clock = clock
         self._level = float(size)
         self._at = clock()
@@ -72,9 +79,14 @@ class Bucket:
         """Take something, also if it is not there."""
         self._level = self.level - amount
 
+    @property
+    def free(self) -> float:
+        """The amount that is left and not held."""
+        return self.level - self.held
+
     def wait_s(self, amount: float) -> float:
-        """Return the seconds until so much is there."""
-        return max(0.0, (amount - self.level) * _MINUTE_S / self.size)
+        """Return the seconds until so much is free, if all that is held is used."""
+        return max(0.0, (amount - self.free) * _MINUTE_S / self.size)
 
 
 class Caller:
@@ -84,22 +96,29 @@ class Caller:
         self.entry = entry
         self._requests = entry.requests_per_minute and Bucket(entry.requests_per_minute, clock)
         self._tokens = entry.tokens_per_minute and Bucket(entry.tokens_per_minute, clock)
+        self._usual = _FIRST_GUESS
 
     def may_use(self, model: str) -> bool:
         """Whether a model is for this key."""
         return self.entry.models is None or model in self.entry.models
 
-    def admit(self) -> None:
-        """Count a request.
+    def admit(self, tokens_of: Callable[[int], int]) -> Holding:
+        """Count a request; hold the tokens that it may use until it has been answered.
+
+        A request that may use more than the whole quota is admitted as long as something is left of it.
+
+        Args:
+            tokens_of: tells how many these are, given how many are usual
 
         Raises:
-            APIError: a quota is used up
+            APIError: a quota is used up, or what is left of it is held for others
         """
         for what, bucket, amount in (("requests", self._requests, 1), ("tokens", self._tokens, 1)):
             wait_s = bucket.wait_s(amount) if bucket else 0.0
             if bucket and wait_s > 0:
+                others = f", of which requests under way hold {bucket.held}" if bucket.held else ""
                 raise APIError(
-                    f"Rate limit reached: {bucket.size} {what} per minute. Try again in {wait_s:.1f} s.",
+                    f"Rate limit reached: {bucket.size} {what} per minute{others}. Try again in {wait_s:.1f} s.",
                     429,
                     type=what,
                     code="rate_limit_exceeded",
@@ -107,11 +126,23 @@ class Caller:
                 )
         if self._requests:
             self._requests.take(1)
+        if not self._tokens:
+            return Holding(self, 0)
+        held = min(max(1, tokens_of(round(self._usual))), self._tokens.size)
+        self._tokens.held += held
+        return Holding(self, held)
+
+    def give_back(self, held: int) -> None:
+        """Hold so many tokens no longer."""
+        if self._tokens:
+            self._tokens.held -= held
 
     def used(self, tokens: int) -> None:
         """Count the tokens of an answer."""
         if self._tokens:
             self._tokens.take(tokens)
+            if tokens:
+                self._usual += _LAST_COUNTS * (tokens - self._usual)
 
     def headers(self) -> dict[str, str]:
         """Return the headers that tell what is left."""
@@ -119,9 +150,25 @@ class Caller:
         for what, bucket in (("requests", self._requests), ("tokens", self._tokens)):
             if bucket:
                 found[f"x-ratelimit-limit-{what}"] = str(bucket.size)
-                found[f"x-ratelimit-remaining-{what}"] = str(max(0, int(bucket.level)))
+                found[f"x-ratelimit-remaining-{what}"] = str(max(0, int(bucket.free)))
                 found[f"x-ratelimit-reset-{what}"] = f"{bucket.wait_s(bucket.size):.3f}s"
         return found
+
+
+class Holding:
+    """Tokens of a quota that a request under way may use: others cannot have them."""
+
+    def __init__(self, caller: Caller, tokens: int) -> None:
+        self._caller: Caller | None = caller
+        self._tokens = tokens
+
+    def settle(self, used: int | None) -> None:
+        """Count what was used in their place; None: nothing was asked for. Only the first call counts."""
+        caller, self._caller = self._caller, None
+        if caller is not None:
+            caller.give_back(self._tokens)
+            if used is not None:
+                caller.used(used)
 
 
 class KeyFile:

@@ -21,7 +21,7 @@ from aiohttp import web
 from pytriton.dispatcher.http_server.complaints import Complaints, place_of
 from pytriton.dispatcher.http_server.connections import Connections
 from pytriton.dispatcher.openai_front.browsers import headers_for_pages, refuse_other_sites
-from pytriton.dispatcher.openai_front.keys import Caller, KeyFile
+from pytriton.dispatcher.openai_front.keys import Caller, Holding, KeyFile
 from pytriton.dispatcher.openai_front.meters import Meters
 from pytriton.dispatcher.openai_front.reading import Bodies, within
 from pytriton.dispatcher.openai_front.state import Served, State
@@ -40,12 +40,19 @@ class _About:
 
     Attributes:
         caller: once its key is known to be right
+        holding: what it may use of its caller's tokens, once it is admitted
         reached: a worker has answered it, be it with an error
     """
 
     request_id: str
     caller: Caller | None = None
+    holding: Holding | None = None
     reached: bool = False
+
+    def settle(self) -> None:
+        """Give back the tokens that are still held: no model was asked."""
+        if self.holding is not None:
+            self.holding.settle(None)
 
 
 _about: ContextVar[_About] = ContextVar("about")
@@ -64,6 +71,7 @@ class Asking:
         data: the body
         caller: the owner of the key; None where no keys are wanted
         began: by the monotonic clock
+        holding: what it may use of its caller's tokens, once it is admitted
     """
 
     def __init__(
@@ -73,11 +81,12 @@ class Asking:
         self.data = data
         self.caller = caller
         self.began = began
+        self.holding: Holding | None = None
 
     def used(self, tokens: int) -> None:
-        """Count tokens to the caller's quota."""
-        if self.caller is not None:
-            self.caller.used(tokens)
+        """Count tokens to the caller's quota, in the place of those that were held."""
+        if self.holding is not None:
+            self.holding.settle(tokens)
 
 
 class Front:
@@ -166,8 +175,13 @@ class Front:
         data = await self._bodies.read(request, self.state.answering)
         return Asking(request, data, caller, began)
 
-    def model(self, asking: Asking, name: str, kind: str) -> Served:
+    def model(
+        self, asking: Asking, name: str, kind: str, tokens_of: Callable[[int], int]
+    ) -> Served:
         """Return the model that is asked for; the request counts to its caller's quota from now on.
+
+        Args:
+            tokens_of: tells how many tokens it may use, given how many are usual
 
         Raises:
             APIError: none is asked for, there is no such, it does not serve that, or the quota is used up
@@ -180,7 +194,7 @@ class Front:
             )
         found = self._shown(asking.caller, name)
         if asking.caller is not None:
-            asking.caller.admit()
+            asking.holding = _about.get().holding = asking.caller.admit(tokens_of)
         if kind not in found.card.serves:
             raise APIError(
                 f"The model '{name}' serves {', '.join(found.card.serves)}, not {kind}.", 404,
@@ -259,6 +273,7 @@ class Front:
         except Exception as error:
             answer = self._error(self.fault(error))
         finally:
+            _about.get().settle()
             self.connections.ends(request)
             self._bodies.release(request)
         if not answer.prepared:
@@ -269,6 +284,17 @@ class Front:
         """Count a fault of ours; return what the client is told."""
         self.complaints.count(f"faults: {type(error).__name__} {place_of(error)}")
         return APIError("The front failed to answer this request.", 500)
+
+    def unreadable(self, status: int, why: str) -> web.Response:
+        """Return the answer to a request that no route has seen: it is no HTTP that this server reads."""
+        text = f"The request cannot be read as HTTP: {why or 'it is broken'}."
+        if status >= 500:
+            text = "The front failed to answer this request."
+        else:
+            self.meters.refuse("invalid_http")
+        error = APIError(text, status, code="invalid_http" if status < 500 else None)
+        headers = {"x-request-id": f"req_{secrets.token_hex(12)}", "Server": "pytriton-daemon"}
+        return answer_of(error.body(), status, headers)
 
     def headers(self, request: web.Request) -> dict[str, str]:
         """Return the headers of every answer."""
@@ -292,6 +318,7 @@ class Front:
 
     def _error(self, error: APIError) -> web.Response:
         about = _about.get()
+        about.settle()  # the headers tell what is left
         if error.status < 500 and not about.reached:
             self.meters.refuse(error.code or str(error.status))
         headers = {} if about.caller is None else about.caller.headers()

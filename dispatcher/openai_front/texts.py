@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from aiohttp import web
 
+from pytriton.dispatcher.openai_front.estimates import tokens_of
 from pytriton.dispatcher.openai_front.reading import within
 from pytriton.dispatcher.openai_front.state import Served
 from pytriton.openai.answers import json_text
@@ -57,7 +59,7 @@ class TextRoute:
         front = self._front
         asking = await front.asking(request)
         body = read_body(asking.data, BODIES[self._kind])
-        model = front.model(asking, body.model, self._kind)
+        model = front.model(asking, body.model, self._kind, partial(tokens_of, body))
         if not front.state.answering.remote_urls:
             _refuse_remote(body)
         streamed = bool(body.stream)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from aiohttp import web
 
+from pytriton.dispatcher.openai_front.estimates import tokens_of
 from pytriton.dispatcher.openai_front.reading import within
 from pytriton.openai.bodies import EmbeddingsBody, TensorsBody, read_body
 from pytriton.openai.embeddings import EMBEDDING, packed
@@ -40,7 +42,7 @@ async def answer_embeddings(front: Front, request: web.Request) -> web.Response:
 
     asking = await front.asking(request)
     body = read_body(asking.data, EmbeddingsBody)
-    model = front.model(asking, body.model, "embeddings")
+    model = front.model(asking, body.model, "embeddings", partial(tokens_of, body))
     rows, tokens = await _rows(
         front, asking, model, _texts("input", prompts_of(body.input, "input")), body.dimensions
     )
@@ -67,7 +69,7 @@ async def answer_tensors(front: Front, request: web.Request) -> web.Response:
 
     asking = await front.asking(request)
     body = read_body(asking.data, TensorsBody)
-    model = front.model(asking, request.match_info["name"], "embeddings")
+    model = front.model(asking, request.match_info["name"], "embeddings", partial(tokens_of, body))
     rows, _ = await _rows(front, asking, model, _texts("inputs[0].data", body.inputs[0].data))
     embedding = {
         "name": EMBEDDING,

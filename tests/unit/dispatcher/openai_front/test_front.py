@@ -311,16 +311,15 @@ def test_quotas_fill_up_again(tmp_path: Path) -> None:
     keys = KeyFile(path, print, clock)
     caller = keys.caller(f"Bearer {KEY}")
     assert caller is not None
-    caller.admit()
-    caller.admit()
+    for _ in range(2):
+        caller.admit(lambda usual: 1).settle(None)
     with pytest.raises(APIError, match="2 requests per minute"):
-        caller.admit()
+        caller.admit(lambda usual: 1)
     clock.now += 30
-    caller.admit()
-    caller.used(90)
+    caller.admit(lambda usual: 1).settle(90)
     clock.now += 30
-    with pytest.raises(APIError, match="60 tokens per minute") as caught:
-        caller.admit()
+    with pytest.raises(APIError, match=r"60 tokens per minute\. Try") as caught:
+        caller.admit(lambda usual: 1)
     assert caught.value.retry_after_s == pytest.approx(1)
     assert caller.headers()["x-ratelimit-remaining-tokens"] == "0"
 

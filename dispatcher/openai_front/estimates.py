@@ -1,0 +1,67 @@
+"""How many tokens a request may use, as far as that can be said before it is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pytriton.openai.bodies import (
+    Body,
+    ChatBody,
+    CompletionBody,
+    EmbeddingsBody,
+    ResponsesBody,
+    TensorsBody,
+)
+
+__all__ = ["tokens_of"]
+
+#: Of English; other languages have fewer. The tokenizer is the model's.
+_CHARACTERS = 4
+#: Members of a part of a message that hold a file as base64: how many tokens it has, only the model knows.
+_FILES = ("data", "file_data")
+
+
+def tokens_of(body: Body | TensorsBody, usual: int) -> int:
+    """Return the tokens that a request may use: its texts, and the longest answer that it asks for.
+
+    Args:
+        usual: what a request has used that does not say how long its answer may be
+    """
+    if isinstance(body, (EmbeddingsBody, TensorsBody)):
+        return _in_texts(body.input if isinstance(body, EmbeddingsBody) else body.inputs[0].data)
+    answers, longest, texts = 1, None, 0
+    if isinstance(body, ChatBody):
+        texts = _in_texts([one.content for one in body.messages])
+        answers, longest = body.n or 1, body.max_completion_tokens or body.max_tokens
+    elif isinstance(body, CompletionBody):
+        texts = _in_texts(body.prompt)
+        answers = max(body.n or 1, body.best_of or 1) * _prompts(body.prompt)
+        longest = body.max_tokens
+    elif isinstance(body, ResponsesBody):
+        texts = _in_texts([body.input, body.instructions])
+        longest = body.max_output_tokens
+    return max(texts, answers * usual) if longest is None else texts + answers * longest
+
+
+def _prompts(prompt: str | Sequence[Any]) -> int:
+    """Return how many prompts a request has: a list of tokens is one."""
+    if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)):
+        return 1
+    return max(1, len(prompt))
+
+
+def _in_texts(content: Any) -> int:
+    """Return about how many tokens the texts have; a number is a token."""
+    characters, left = 0, [content]
+    while left:
+        one = left.pop()
+        if isinstance(one, str):
+            characters += 0 if one.startswith("data:") else len(one)
+        elif isinstance(one, int):
+            characters += _CHARACTERS
+        elif isinstance(one, Mapping):
+            left.extend(value for name, value in one.items() if name not in _FILES)
+        elif isinstance(one, list):
+            left.extend(one)
+    return -(-characters // _CHARACTERS)
