@@ -17,6 +17,7 @@ from aiohttp import web
 
 from pytriton.dispatcher.http_server.connections import all_descriptors
 from pytriton.dispatcher.openai_front.keys import KeysError
+from pytriton.dispatcher.openai_front.protocol import Protocol
 from pytriton.dispatcher.openai_front.server import Front
 from pytriton.dispatcher.openai_front.state import METRICS, READY, State
 
@@ -60,16 +61,23 @@ async def _serve(listener: socket.socket, states: socket.socket) -> None:
     front = Front(decode(await reader.readline()), _say, most=all_descriptors())
     logging.basicConfig(handlers=[front.complaints])
     runner = web.AppRunner(
-        front.application(),
-        access_log=None,
-        auto_decompress=False,  # `Bodies` inflates, once it is known who asks
-        handler_cancellation=True,
-        shutdown_timeout=_GRACE_S,
+        front.application(), handler_cancellation=True, shutdown_timeout=_GRACE_S
     )
     await runner.setup()
-    assert runner.server is not None
-    watching = asyncio.ensure_future(front.connections.watch(runner.server))
-    await web.SockSite(runner, listener, backlog=4096).start()
+    server = runner.server
+    assert server is not None
+    watching = asyncio.ensure_future(front.connections.watch(server))
+
+    def connected() -> Protocol:
+        return Protocol(
+            server,
+            front.unreadable,
+            loop=loop,
+            access_log=None,
+            auto_decompress=False,  # `Bodies` inflates, once it is known who asks
+        )
+
+    listening = await loop.create_server(connected, sock=listener, backlog=4096)
     writer.write(READY)
 
     async def follow() -> None:
@@ -90,6 +98,7 @@ async def _serve(listener: socket.socket, states: socket.socket) -> None:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+    listening.close()
     await runner.cleanup()
     writer.close()
 
