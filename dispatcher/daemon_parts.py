@@ -200,6 +200,7 @@ class DaemonParts(ABC):
             watch=self._server_watch,
         )
         self.ending = Ending(self._status, self.events, self.rundir, self._server, self.registry)
+        self._workers.on_given_up = self.ending.given_up
         self.draining = Draining(
             self._status,
             self._readiness,

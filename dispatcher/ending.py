@@ -66,6 +66,12 @@ class Ending:
         self._status.why_stopped = f"unrecoverable error in model {model}: {text}"
         self.asked.set()
 
+    def given_up(self, model: str) -> None:
+        """Stop because a worker's end says the same, if its word for it has not come."""
+        if self.code != ExitCode.UNRECOVERABLE:
+            said = f"its worker ended so, and its log says why: pytriton-daemon logs {model}"
+            self.unrecoverable(model, said)
+
     def never_served(self, why: str, code: ExitCode) -> None:
         """Note that tritonserver did not start: there is nothing to stop."""
         self._events.tell(kinds.SERVER_FAILED, reason=why)

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from pytriton.ipc import linux, messages
 from pytriton.ipc.control import ControlClient, identity_of
+from pytriton.ipc.exit_codes import WORKER_UNRECOVERABLE
 from pytriton.ipc.lanes.gauge import Gauge
 from pytriton.worker import environment, worker_limits
 from pytriton.worker.callables import load_callable, run_check
@@ -37,7 +38,6 @@ from pytriton.worker.warmup import warm_up
 #: Exit codes of a worker, besides those that a callable's own sys.exit() gives it.
 EXIT_OK = 0
 EXIT_LOAD_FAILED = 3
-EXIT_UNRECOVERABLE = 4
 EXIT_UNABLE = 5
 
 
@@ -89,7 +89,7 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
         if loop.unable is not None:
             report(f"the worker ends: {loop.unable}")
             return EXIT_UNABLE
-        return EXIT_UNRECOVERABLE if loop.unrecoverable else EXIT_OK
+        return WORKER_UNRECOVERABLE if loop.unrecoverable else EXIT_OK
 
 
 def _said(error: BaseException) -> str:

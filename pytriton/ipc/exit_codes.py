@@ -36,6 +36,9 @@ class ExitCode(enum.IntEnum):
     INTERRUPTED = 130, "Interrupted from the keyboard."
 
 
+#: A worker whose callable raised PyTritonUnrecoverableError ends with it; so may one whose callable calls sys.exit().
+WORKER_UNRECOVERABLE = 4
+
 #: Ends of a daemon after which a supervisor should not start it again: it was asked to end, or what
 #: stands in the way will not mend itself.
 FINAL = (

@@ -167,6 +167,11 @@ class Worker:
         """Return what is kept of a worker that has ended."""
         raise NotImplementedError
 
+    @property
+    def gave_up(self) -> bool:
+        """Whether it ended because its callable said that only a fresh start helps (PyTritonUnrecoverableError)."""
+        return False
+
     async def end_after_batch(self) -> None:
         """Ask the worker to end, and wait until it has ended, however long its batch takes."""
         raise NotImplementedError

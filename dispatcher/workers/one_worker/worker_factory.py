@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -55,6 +55,8 @@ class WorkerFactory:
         )
         #: The number of the last worker.
         self.serial = 0
+        #: Is told the model of a worker that ended because its callable is unrecoverable.
+        self.on_given_up: Callable[[str], None] = lambda model: None
 
     async def start(
         self, spec: messages.ModelSpec, slot: int, registrant: Registrant | None, /
@@ -80,18 +82,30 @@ class WorkerFactory:
         """Go on with a worker of a former version of this process; raises as `WorkerProcess.adopt`."""
         spec, instance = numbering.taken_by(spec, slot)
         on_line = _log_lines(state.name, spec.name, instance)
-        return WorkerProcess.adopt(
+        worker = WorkerProcess.adopt(
             state, spec, instance, place=self._place, on_line=on_line, peer=peer
         )
+        return self._minded(worker, spec.name)
 
     async def _start_process(
         self, name: str, spec: messages.ModelSpec, slot: int, lane_path: Path
     ) -> WorkerProcess:
         spec, instance = numbering.taken_by(spec, slot)
         on_line = _log_lines(name, spec.name, instance)
-        return await WorkerProcess.start(
+        worker = await WorkerProcess.start(
             name, spec, instance, place=self._place, lane_path=lane_path, on_line=on_line
         )
+        return self._minded(worker, spec.name)
+
+    def _minded(self, worker: WorkerProcess, model: str) -> WorkerProcess:
+        """Hear from how a worker ends that it gave up: its word is lost where the daemon becomes another version."""
+
+        def ended(_: object) -> None:
+            if worker.gave_up:
+                self.on_given_up(model)
+
+        worker.exited.add_done_callback(ended)
+        return worker
 
 
 def _log_lines(worker: str, model: str, instance: int) -> OnLine:

@@ -26,8 +26,9 @@ from pytriton.dispatcher.workers.one_worker.worker import Worker
 from pytriton.ipc import linux, messages
 from pytriton.ipc.calls.call_connection import socket_path
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton.ipc.exit_codes import WORKER_UNRECOVERABLE
 from pytriton.ipc.files.shared_entries import ENV_SHARED_DIR
-from pytriton.ipc.lanes.gauge import Gauge
+from pytriton.ipc.lanes.gauge import FAILURES, Gauge
 from pytriton.ipc.variables import with_direct_loopback
 
 _log = structlog.get_logger(__name__)
@@ -226,6 +227,12 @@ class WorkerProcess(Worker):
             in_batch=self._done.begun > self._done.answered,
             lines=self._child.recent_lines(),
         )
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether it ended because its callable said so, as `Worker.gave_up`."""
+        failed = dict(zip(FAILURES, self.counts().failed))
+        return self.exited.result() == WORKER_UNRECOVERABLE and failed["unrecoverable"] > 0
 
     async def end_after_batch(self) -> None:
         """Ask the worker to end, and wait until it has, however long its batch takes."""

@@ -202,6 +202,13 @@ def test_an_unrecoverable_error_stops_the_daemon(brain: Brain) -> None:
     assert brain.kept().keys() == {"m"}
 
 
+def test_a_worker_s_end_that_says_the_same_stops_it_too(brain: Brain) -> None:
+    """What it says itself may be lost, while the daemon becomes another version."""
+    brain.served(brain.client.register("m"))
+    brain.loop.ask(lambda: brain.daemon.ending.given_up("m"))
+    assert brain.loop.run(brain.main) == ExitCode.UNRECOVERABLE
+
+
 def test_a_client_stops_the_daemon(brain: Brain) -> None:
     brain.served(brain.client.register("m"))
     assert ask(brain, messages.Shutdown()) == messages.Done()

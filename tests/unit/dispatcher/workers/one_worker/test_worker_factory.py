@@ -66,6 +66,28 @@ async def _said(worker: Any) -> dict[str, Any]:
     return said
 
 
+@pytest.mark.parametrize(
+    ("code", "failed", "told"),
+    [(4, "unrecoverable", ["m"]), (4, "callable", []), (0, "unrecoverable", [])],
+)
+def test_that_a_worker_gave_up_is_known_from_its_end(
+    code: int, failed: str, told: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its message may come while the daemon becomes another version; a callable's own sys.exit(4) is none."""
+    monkeypatch.setitem(globals(), "_BOOT", f"import sys; sys.exit({code})")
+
+    async def scene(factory: WorkerFactory) -> None:
+        heard: list[str] = []
+        factory.on_given_up = heard.append
+        worker = await factory.start(_spec(), 0, None)
+        worker.gauge.failed(failed, 1)
+        await asyncio.wait([worker.exited])
+        await worker.stop(0)
+        assert heard == told
+
+    play(tmp_path, scene)
+
+
 def test_a_process_gets_what_it_needs_of_its_daemon(tmp_path: Path) -> None:
     async def scene(factory: WorkerFactory) -> None:
         workers = [await factory.start(_spec(devices=["0", "1"]), slot, None) for slot in (0, 3)]
