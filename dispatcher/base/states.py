@@ -53,6 +53,13 @@ class ServerState(enum.Enum):
     STOPPED = "stopped"
 
 
+#: Of an instance that has no worker until another one has been loaded.
+LACKING = (
+    InstanceState.BACKOFF,
+    InstanceState.FAILED,
+    InstanceState.STARTING,
+    InstanceState.LOADING,
+)
 _I, _M, _S = InstanceState, ModelState, ServerState
 CHANGES: dict[enum.Enum, tuple[enum.Enum, ...]] = {
     _I.STARTING: (_I.LOADING, _I.READY, _I.BACKOFF, _I.FAILED, _I.STOPPING),

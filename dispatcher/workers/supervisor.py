@@ -16,7 +16,7 @@ from typing import NamedTuple, Optional, cast
 import structlog
 
 from pytriton.dispatcher.base.handover import SupervisedState
-from pytriton.dispatcher.base.states import InstanceState, StateMachine
+from pytriton.dispatcher.base.states import LACKING, InstanceState, StateMachine
 from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.workers.backoff import Exchanges, RestartPolicy
@@ -151,15 +151,16 @@ class Supervisor:
     @property
     def lacks_worker(self) -> bool:
         """Whether none serves, until another one has been loaded."""
-        waiting = (InstanceState.BACKOFF, InstanceState.FAILED)
-        return self.state in (*waiting, InstanceState.STARTING, InstanceState.LOADING)
+        if self._healing.is_over:
+            return self.worker is None or not self.worker.alive
+        return self.state in LACKING
 
     @property
     def is_hopeless(self) -> bool:
         """Whether no worker is to be expected soon: it has been given up, or is in a crash loop."""
         if self.state is InstanceState.FAILED:
             return True
-        return self.lacks_worker and self._streak.is_crash_loop
+        return self.lacks_worker and (self._streak.is_crash_loop or self._healing.is_over)
 
     def problem(self) -> str | None:
         """Describe workers that end one after the other, and what is done about it; None when they do not."""
@@ -394,7 +395,6 @@ class Supervisor:
         if task.cancelled() or task.exception() is None:
             return
         _log.error("instance supervisor failed", exc_info=task.exception())
-        failure = RemoteFailure(ErrorKind.INTERNAL, f"a fault of the daemon: {task.exception()}")
-        self._healing.attempted(failure)
+        failure = self._healing.over(task.exception())
         if not self.first.done():
             self.first.set_exception(failure)

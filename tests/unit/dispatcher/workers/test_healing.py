@@ -69,3 +69,16 @@ def test_without_a_wish_an_attempt_is_told_to_nobody() -> None:
         assert not healing.hurry.is_set()
 
     play(scene)
+
+
+def test_a_wish_after_the_last_attempt_does_not_wait_for_another() -> None:
+    async def scene(healing: Healing) -> None:
+        early = asyncio.create_task(healing.wish())
+        await healing.hurry.wait()
+        await asyncio.sleep(0)
+        healing.over(ValueError("no such proxy"))
+        for wish in (early, asyncio.create_task(healing.wish())):
+            with pytest.raises(RemoteFailure, match="a fault of the daemon: no such proxy"):
+                await asyncio.wait_for(wish, 10)
+
+    play(scene)

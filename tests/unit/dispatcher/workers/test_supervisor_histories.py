@@ -312,6 +312,25 @@ def test_a_worker_is_ended_that_a_fault_of_the_daemon_s_keeps_from_serving(
     one.stop()
 
 
+def test_where_a_fault_has_ended_the_supervisor_nobody_waits_for_a_worker(
+    loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Instance(loop)
+    one.do("w0 serves")
+
+    async def back_off(*, blameless: bool) -> None:
+        raise ValueError("no such worker")
+
+    monkeypatch.setattr(one.supervisor, "_back_off", back_off)
+    for step in ("w0 crashes", "is healed"):
+        one.do(step)
+    assert one.supervisor.is_hopeless
+    assert one.healing is not None
+    assert one.healing.done()
+    assert "a fault of the daemon" in str(one.healing.exception())
+    one.stop()
+
+
 def test_an_exchange_that_a_stop_interrupts_keeps_no_memory(
     loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
