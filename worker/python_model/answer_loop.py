@@ -36,6 +36,7 @@ from pytriton.pb_utils import host
 from pytriton.worker.callable_errors import callable_errors
 from pytriton.worker.fault_reports import report_error, told
 from pytriton.worker.loop import Loop
+from pytriton.worker.model import Part
 from pytriton.worker.python_model.backend_host import WorkerHost
 from pytriton.worker.python_model.batches import PythonModel, failure_of
 from pytriton.worker.python_model.python_stream import PythonStream
@@ -106,6 +107,18 @@ class PythonStreamLoop(Loop):
     # ── the lanes' thread ────────────────────────────────────────────────────────────────────────
 
     def _serve_lanes(self) -> None:
+        try:
+            self._serve_until_over()
+        except (
+            BaseException
+        ) as error:  # a fault of ours: without lanes, the worker would only seem to serve
+            with self.changed:
+                for stream in self._streams:
+                    stream.lost = True  # nobody hears any more that its proxy has read
+                self.changed.notify_all()
+            self._end_with(error)
+
+    def _serve_until_over(self) -> None:
         with self.changed:
             self._control_messages()
         while not self._closing:
@@ -176,13 +189,26 @@ class PythonStreamLoop(Loop):
     def _begin(self, outbox: Outbox, batch: Batch) -> None:
         if self.unrecoverable:
             raise LaneClosed("this worker takes no more batches")
-        requests = self._python.incoming(batch.requests, outbox.lane)
+        try:
+            requests = self._python.incoming(batch.requests, outbox.lane)
+        except (LaneError, ArenaError):
+            raise
+        except Exception as error:  # say, no memory for a copy of the inputs
+            self._refuse(Part(outbox.lane, batch), error)
+            return
         stream = PythonStream(self, outbox, batch, requests, self._python)
         outbox.streams[batch.id] = stream  # type: ignore[assignment]
         self._streams.add(stream)
         stream.begun_ns = self._gauge.begin(len(requests), batch.rows, batch.taken_ns)
         outbox.lane.send(BatchBegun(batch.id))
         self._jobs.put(stream)
+
+    def _refuse(self, part: Part, error: Exception) -> None:
+        begun_ns = self._begun([part])
+        answer = self._python.unreadable(part, error)
+        self._answered(begun_ns, [part], [answer])
+        part.lane.send(BatchBegun(answer.id))
+        part.lane.send(answer)
 
     def _send_metrics(self) -> None:
         source = host.current()

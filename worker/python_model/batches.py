@@ -111,11 +111,16 @@ class PythonModel(Model):
         Raises:
             Unrecoverable: the model said so; the text is for the clients, too.
         """
-        self.now = parts
         try:
             requests = [
                 one for part in parts for one in self.incoming(part.batch.requests, part.lane)
             ]
+        except Exception as error:
+            if len(parts) > 1:  # a wrong descriptor on one lane is no business of the others
+                return [self.answer([part])[0] for part in parts]
+            return [self.unreadable(parts[0], error)]
+        self.now = parts
+        try:
             responses = self._responses(requests)
         except PyTritonUnrecoverableError as error:
             report_error(error, "its execute failed", [part.batch for part in parts])
@@ -134,6 +139,12 @@ class PythonModel(Model):
             answers.append(self._answered(part, responses[start:end]))
             start = end
         return answers
+
+    def unreadable(self, part: Part, error: Exception) -> BatchFailed:
+        """Return the answer to a batch whose inputs cannot be read: wrong descriptors, or no memory for a copy."""
+        self.on_failed("input", len(part.batch.requests), error)
+        report_error(error, "its inputs cannot be read", [part.batch])
+        return BatchFailed(part.batch.id, self.failure(error))
 
     def failure(self, error: BaseException) -> str:
         """Return what clients are told of an `execute` that failed, in one line, in the words of Triton's backend."""

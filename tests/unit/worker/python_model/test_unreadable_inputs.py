@@ -1,0 +1,107 @@
+"""Batches of a Triton Python model whose inputs cannot be read: they fail, and nothing beside them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from support.fakes.fake_dispatcher import FakeDispatcher
+from support.fakes.serving_worker import loop_with, spec_of
+from support.running import eventually
+
+from pytriton import pb_utils
+from pytriton.ipc import messages
+from pytriton.ipc.lanes.lane import Lane
+from pytriton.ipc.lanes.lane_messages import (
+    Batch,
+    BatchBegun,
+    BatchDone,
+    BatchFailed,
+    RequestRef,
+    TensorRef,
+)
+from pytriton.worker.model import Part
+from pytriton.worker.python_model.answer_loop import PythonStreamLoop
+from pytriton.worker.python_model.batches import PythonModel
+
+NOWHERE = TensorRef("x", "FP32", [1], 77, 0, 4)
+NO_TYPE = TensorRef("x", "FP77", [1], 77, 0, 4)
+
+
+class Echo:
+    def execute(self, requests: Sequence[Any]) -> list[pb_utils.InferenceResponse]:
+        return [pb_utils.InferenceResponse() for _ in requests]
+
+
+def model(*, streams: bool) -> tuple[PythonModel, messages.ModelSpec]:
+    spec = spec_of(decoupled=False, python_model=messages.PythonModel("{}", streams=streams))
+    return PythonModel(spec, Echo(), "m_0_0"), spec
+
+
+@pytest.fixture
+def dispatcher() -> Iterator[FakeDispatcher]:
+    made = FakeDispatcher()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("wrong", [NOWHERE, NO_TYPE])
+def test_what_was_merged_with_them_is_answered(lanes: tuple[Lane, Lane], wrong: TensorRef) -> None:
+    told, _ = model(streams=False)
+    failed: list[tuple[str, int]] = []
+    told.on_failed = lambda kind, count, error: failed.append((kind, count))
+    good, bad = RequestRef([], "", []), RequestRef([wrong], "", [])
+    parts = [Part(lanes[1], Batch(1, [good])), Part(lanes[1], Batch(2, [bad, bad]))]
+    done, refused = told.answer(parts)
+    assert isinstance(done, BatchDone)
+    assert (done.id, len(done.responses)) == (1, 1)
+    assert isinstance(refused, BatchFailed)
+    assert refused.id == 2
+    assert failed == [("input", 2)]
+
+
+def test_without_memory_for_a_copy_a_model_that_answers_later_serves_on(
+    dispatcher: FakeDispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, spec = model(streams=True)
+    read, short = one.incoming, [True]
+
+    def incoming(refs: Sequence[RequestRef], lane: Lane) -> list[pb_utils.InferenceRequest]:
+        if short and short.pop():
+            raise MemoryError("8 GiB")
+        return read(refs, lane)
+
+    monkeypatch.setattr(one, "incoming", incoming)
+    with (
+        loop_with(one, spec, dispatcher) as worker,
+        contextlib.closing(worker.proxy(streams=True)) as lane,
+    ):
+        lane.send(Batch(1, [RequestRef([], "", [])]))
+        assert lane.receive() == BatchBegun(1)
+        refused = lane.receive()
+        assert isinstance(refused, BatchFailed)
+        assert "8 GiB" in refused.text
+        lane.send(Batch(2, [RequestRef([], "", [])]))
+        assert lane.receive() == BatchBegun(2)
+    assert not worker.raised
+
+
+def test_a_fault_in_the_lanes_thread_ends_the_worker(
+    dispatcher: FakeDispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without that thread it would only seem to serve: nobody would replace it."""
+
+    def begin(self: PythonStreamLoop, outbox: object, batch: Batch) -> None:
+        raise KeyError("a fault")
+
+    monkeypatch.setattr(PythonStreamLoop, "_begin", begin)
+    one, spec = model(streams=True)
+    with (
+        loop_with(one, spec, dispatcher) as worker,
+        contextlib.closing(worker.proxy(streams=True)) as lane,
+    ):
+        lane.send(Batch(1, [RequestRef([], "", [])]))
+        eventually(lambda: not worker.is_alive(), "it ends")
+    assert [type(error) for error in worker.raised] == [KeyError]
