@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Collection
 
 import psutil
 import structlog
@@ -27,9 +31,10 @@ async def guard(worker: WorkerProcess, limits: messages.Limits, events: Events =
         return
     told = None
     while worker.alive:
-        why = None
+        why, family = None, set[int]()
         try:
-            why = _passed(worker.pid, limits)
+            family = _family(worker.pid)
+            why = _passed(worker.pid, family, limits)
         except (
             psutil.Error,
             OSError,
@@ -40,22 +45,52 @@ async def guard(worker: WorkerProcess, limits: messages.Limits, events: Events =
         if why is not None and worker.condemned is None and worker.alive:
             events.tell(kinds.LIMIT, worker=worker.name, reason=why, numbers={"pid": worker.pid})
             worker.end_now(why)
+            _end_others(worker.pid, family)
         await asyncio.wait([worker.exited], timeout=_LOOK_S)
 
 
-def _passed(pid: int, limits: messages.Limits) -> str | None:
-    """Return which limit a worker has passed, None if none."""
+def _family(pid: int) -> set[int]:
+    """Return the processes that a worker has started.
+
+    These are its descendants, and those whose parent has ended, as of a double fork: they are in the worker's session
+    still, unless they have left that, too.
+    """
     try:
-        family = psutil.Process(pid).children(recursive=True)
+        found = {child.pid for child in psutil.Process(pid).children(recursive=True)}
     except psutil.NoSuchProcess:
-        return None
+        return set()
+    for other in psutil.pids():
+        if other != pid and other not in found and _session(other) == pid:
+            found.add(other)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found.update(child.pid for child in psutil.Process(other).children(recursive=True))
+    return found
+
+
+def _session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except (ProcessLookupError, PermissionError):
+        return -1
+
+
+def _passed(pid: int, family: Collection[int], limits: messages.Limits) -> str | None:
+    """Return which limit a worker has passed, None if none."""
     if limits.processes is not None and len(family) > limits.processes:
         return f"it had started {len(family)} processes, and may have {limits.processes} (limits)"
     if limits.memory_hard is not None:
-        used = sum(map(_own_memory, [pid, *(child.pid for child in family)]))
+        used = sum(map(_own_memory, [pid, *family]))
         if used > limits.memory_hard:
             return f"it used {used} bytes of memory, and may use {limits.memory_hard} (limits)"
     return None
+
+
+def _end_others(group: int, family: Collection[int]) -> None:
+    """Kill what has left the worker's group, which ends as a whole."""
+    for pid in family:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getpgid(pid) != group:
+                os.kill(pid, signal.SIGKILL)
 
 
 def _own_memory(pid: int) -> int:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import cast
 
 import psutil
 import pytest
+from support.running import eventually
 
 from pytriton.dispatcher.workers.one_worker.hard_limits import guard
 from pytriton.dispatcher.workers.one_worker.worker_process import WorkerProcess
@@ -112,3 +117,51 @@ def test_a_look_that_fails_is_not_the_last(
     why = asyncio.run(_guarded(family, Limits(processes=1)))
     assert why == "it had started 2 processes, and may have 1 (limits)"
     assert not failures
+
+
+#: A worker whose children fork once more and end; `%s` is what the grandchild does first.
+_DOUBLE_FORK = """
+import os, sys, time
+for number in range(2):
+    if os.fork() == 0:
+        if os.fork() == 0:
+            %s
+            print(os.getpid(), flush=True)
+            time.sleep(1e6)
+        os._exit(0)
+    os.wait()
+print("forked", flush=True)
+input()
+"""
+
+
+@pytest.mark.parametrize("first", ["pass", "os.setpgid(0, 0)"])
+def test_a_double_fork_does_not_escape_it(first: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _DOUBLE_FORK % first],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,  # as a worker's process is
+    ) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline().strip() for _ in range(3)]
+        grandchildren = [int(line) for line in lines if line != b"forked"]
+        try:
+            why = asyncio.run(_guarded(process.pid, Limits(processes=1)))
+            assert why == "it had started 2 processes, and may have 1 (limits)"
+            if first != "pass":  # whoever has left the worker's group is ended with it
+                for pid in grandchildren:
+                    eventually(partial(_is_gone, pid), f"{pid} has ended")
+        finally:
+            for pid in grandchildren:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            process.kill()
+
+
+def _is_gone(pid: int) -> bool:
+    """Whether a process has ended, also where nobody reaps it."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
