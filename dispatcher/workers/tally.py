@@ -7,7 +7,7 @@ counters survive a worker, and a replacement of the model: a tally belongs to a 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any, NamedTuple, Union
 
@@ -195,14 +195,19 @@ def _counts(handed: Sequence[Any]) -> Counts:
 
 
 class Ledger:
-    """The tallies of all models, by name."""
+    """The tallies of all models, by name. `on_begun` is called when another one begins."""
 
     def __init__(self) -> None:
         self._tallies: dict[str, Tally] = {}
+        self.on_begun: Callable[[], None] = lambda: None
 
     def of(self, name: str) -> Tally:
         """Return a model's tally, a new one where there is none."""
-        return self._tallies.setdefault(name, Tally())
+        found = self._tallies.get(name)
+        if found is None:
+            found = self._tallies[name] = Tally()
+            self.on_begun()
+        return found
 
     def get(self, name: str) -> Tally | None:
         """Return a model's tally, if there is one."""

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from support.fakes.virtual_time import VirtualLoop
 from support.running import eventually
 
 from pytriton.dispatcher.base.logs import LogFile
@@ -242,7 +243,7 @@ def test_a_fault_of_the_disk_ends_nothing(stage: Stage, monkeypatch: pytest.Monk
 
 
 def test_a_fault_of_one_look_is_not_the_last(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collector_module, "_LOOK_S", 0.001)
+    stage.collector._pause_s = 0.001
 
     async def looked() -> None:
         again = asyncio.Event()
@@ -260,6 +261,40 @@ def test_a_fault_of_one_look_is_not_the_last(stage: Stage, monkeypatch: pytest.M
 
     asyncio.run(looked())
     monkeypatch.undo()
+
+
+def test_looks_are_as_many_as_there_is_to_see(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[float] = []
+    loop = VirtualLoop()
+    look = stage.collector.look
+
+    def counted() -> None:
+        looks.append(loop.time())
+        look()
+
+    def looks_in(seconds: float) -> int:
+        loop.settle()
+        looks.clear()
+        loop.advance(seconds)
+        return len(looks)
+
+    monkeypatch.setattr(stage.collector, "look", counted)
+    running = loop.create_task(stage.collector.run())
+    assert looks_in(20) == pytest.approx(20, abs=1)
+    stage.log(on=True)
+    looks_in(2)
+    assert looks_in(20) == pytest.approx(80, abs=1)
+    stage.log(on=False)
+    stage.ledger.forget("m")
+    looks_in(2)
+    assert looks_in(20) == 0
+    stage.ledger.of("m")
+    assert looks_in(20) >= 20
+    running.cancel()
+    loop.settle()
+    loop.close()
 
 
 def test_a_stop_of_the_daemon_leaves_the_logs(stage: Stage) -> None:
