@@ -6,6 +6,7 @@ Source: `tritonserver --help` of Triton 2.51, the version in the wheel whose bin
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from typing import Union
@@ -73,6 +74,8 @@ OURS: Mapping[str, str] = {
     "help": "see docs/reference/configuration.md, or run the tritonserver binary with --help",
 }
 KNOWN = SINGLE | REPEATABLE
+#: tritonserver passes over spaces around the names.
+_REGIONS = re.compile(r"\s*python\s*,\s*shm-region-prefix-name\s*(=|$)")
 
 
 def read_options(raw: object) -> Options:
@@ -147,6 +150,11 @@ def _text(name: str, value: object) -> str:
         raise ValueError(f"the value of {name} is empty; leave the option out to keep its default")
     if name == "cache-config" and text.partition(",")[0] == "local":
         raise ValueError("the local response cache is set by the setting response_cache_size")
+    if name == "backend-config" and _REGIONS.match(text):
+        raise ValueError(
+            "the prefix of the Python backend's shared memory (shm-region-prefix-name) is set by the daemon, which "
+            "removes what lies in /dev/shm under it; leave the option out"
+        )
     _check_path(name, text)
     return text
 

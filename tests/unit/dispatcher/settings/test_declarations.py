@@ -92,6 +92,8 @@ def test_values_are_read(name: str, raw: object, value: object, tmp_path: Path) 
         ("tritonserver_options", "log-verbose='1", "cannot be split as a shell would"),
         ("tritonserver_options", {"log-verbose": {"a": 1}}, "must be text, a number"),
         ("tritonserver_options", "cache-config=local,size=1", "the setting response_cache_size"),
+        ("tritonserver_options", "backend-config=python,shm-region-prefix-name=x", "by the daemon"),
+        ("tritonserver_options", {"backend-config": ["python, shm-region-prefix-name =x"]}, "by the daemon"),
         ("tritonserver_options", "log-file=triton.log", "give an absolute path"),
         ("tritonserver_options", "trace-config=triton,file=trace.json", "give an absolute path"),
         ("tritonserver_options", 7, "is not a table of options"),
