@@ -31,7 +31,8 @@ def main() -> int:
     try:
         shapes = wire.text(_read(arguments.root / wire.PATH), arguments.compatible)
     except wire.ChangedWire as changed:
-        print(changed, file=sys.stderr)
+        wrote = "" if arguments.check else "scripts/generate has written nothing: "
+        print(f"{wrote}{changed}", file=sys.stderr)
         return 1
     texts: dict[Path, str] = {
         protocol.PATH: protocol.header(),
