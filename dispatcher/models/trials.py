@@ -48,7 +48,10 @@ class Trials:
         try:
             while True:
                 await asyncio.sleep(_LOOK_S)
-                self._look()
+                try:
+                    self._look()
+                except Exception:
+                    _log.exception("a fault of the daemon: trials were not looked at")
         finally:
             for task in self._ending.values():
                 task.cancel()

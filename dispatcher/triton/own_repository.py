@@ -55,7 +55,7 @@ def write_config(models: Path, name: str, config: Mapping[str, Any]) -> None:
     try:
         text = pbtxt.write(config)
         written = path.with_suffix(".new")
-        written.write_text(text)
+        written.write_text(text, encoding="utf-8")
         written.replace(path)
     except (pbtxt.ConfigFileError, OSError) as error:  # then a client's load is refused
         _log.warning("a model's configuration was not written", model=name, reason=str(error))

@@ -40,7 +40,7 @@ def lay_out(models: Path, preload: Mapping[str, Mapping[str, Any]], *, gate: boo
     names = []
     for name, text in texts.items():
         if text is not None and (models / name).is_dir():
-            (models / name / "config.pbtxt").write_text(text)
+            (models / name / "config.pbtxt").write_text(text, encoding="utf-8")
             names.append(name)
     return names
 

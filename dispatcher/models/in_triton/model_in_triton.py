@@ -108,7 +108,9 @@ class ModelInTriton:
         self.machine.change(ModelState.READY if loaded else ModelState.UNLOADED)
         kind = kinds.CLIENT_LOADED if loaded else kinds.CLIENT_UNLOADED
         self._events.tell(kind, model=self._name)
-        self._tasks.append(asyncio.get_running_loop().create_task(self._pool.wake()))
+        telling = asyncio.get_running_loop().create_task(self._pool.wake())
+        self._tasks.append(telling)  # clients may load and unload it as often as they like
+        telling.add_done_callback(self._tasks.remove)
 
     @property
     def settled(self) -> bool:

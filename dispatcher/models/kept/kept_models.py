@@ -103,7 +103,11 @@ class KeptModels:
 
     async def amend(self, entry: Entry, **changes: object) -> None:
         """Have other fields of a kept model's specification count; `entry`: the model, as it is in memory."""
-        finish(await _written(self._store.amend, entry, changes))
+        prepared = await _written(self._store.amend, entry, changes)
+        try:
+            finish(prepared)
+        finally:
+            prepared.discard()
 
     @asynccontextmanager
     async def amending(

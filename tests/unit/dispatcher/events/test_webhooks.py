@@ -288,3 +288,20 @@ def test_names_are_given_once_and_the_file_has_to_be_there(tmp_path: Path) -> No
         read_hooks(str(file))
     with pytest.raises(WebhookError, match="No such file"):
         read_hooks(str(tmp_path / "none.toml"))
+
+
+def test_without_another_thread_it_is_tried_again(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, failures = threading.Timer.start, [RuntimeError("can't start new thread")]
+
+    def short(timer: threading.Timer) -> None:
+        if failures:
+            raise failures.pop()
+        start(timer)
+
+    monkeypatch.setattr(threading.Timer, "start", short)
+    hook = Webhook(Hook("oncall", receiver.url, SECRET))
+    hook.take(event(7))
+    settled(hook, 1)
+    assert hook.figures().failures == 1

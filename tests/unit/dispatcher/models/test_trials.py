@@ -312,3 +312,18 @@ def test_what_could_not_be_put_back_is_not_replaced(brain: Brain) -> None:
     brain.answered(request)
     assert "could not be taken back" in request.failure
     assert brain.is_served("m")
+
+
+def test_a_look_that_fails_is_not_the_last(brain: Brain, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin(brain, replaces=False)
+    look, failures = brain.daemon.trials._look, [ValueError("a fault")]
+
+    def faulty() -> None:
+        if failures:
+            raise failures.pop()
+        look()
+
+    monkeypatch.setattr(brain.daemon.trials, "_look", faulty)
+    brain.advance(14.0)
+    assert not failures
+    assert brain.is_clean("m")

@@ -71,3 +71,16 @@ def test_what_tritonserver_does_not_take_is_loaded_again_and_again(brain: Brain)
     brain.advance(3 * _LOAD_AGAIN_S)
     assert brain.state_of("m") == "ready"
     assert brain.is_served("m")
+
+
+def test_clients_that_load_and_unload_it_leave_nothing(brain: Brain) -> None:
+    registration = registered(brain)
+
+    def tasks() -> int:
+        return len(registration.in_triton._tasks)
+
+    before = tasks()
+    for loaded in (False, True) * 3:
+        brain.loop.ask(lambda loaded=loaded: registration.in_triton.seen(loaded))
+        brain.settle()
+    assert tasks() == before

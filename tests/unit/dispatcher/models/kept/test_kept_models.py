@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from pytriton.dispatcher.models.kept.kept_models import KeptModels, finish
 from pytriton.dispatcher.models.kept.state_dir import Entry, Store, StoreError, Unfinished
+from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 
@@ -48,3 +50,21 @@ def test_what_the_store_refuses_is_told_to_who_asked(what: str) -> None:
 def test_what_cannot_be_made_to_count_is_told_too() -> None:
     with pytest.raises(RemoteFailure, match="finish: no space left"):
         finish(cast(Unfinished, FullDisk()))
+
+
+def test_an_amendment_that_cannot_count_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path)
+    spec = messages.ModelSpec("m", 1, {}, messages.World("python"))
+    store.write(spec, [b""], 1.0).finish()
+    before = sorted(path.name for path in (tmp_path / "models").iterdir())
+
+    def refuse(unfinished: Unfinished) -> None:
+        raise StoreError("no space left on device")
+
+    monkeypatch.setattr(Unfinished, "finish", refuse)
+    with pytest.raises(RemoteFailure, match="no space left"):
+        asyncio.run(KeptModels(store).amend(Entry(1, 1.0, spec, [b""]), trial=None))
+    assert sorted(path.name for path in (tmp_path / "models").iterdir()) == before
+    store.close()
