@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from support.fakes.brain import Brain
 from support.fakes.triton.fake_server import Obstacle
 
@@ -81,6 +83,6 @@ def test_clients_that_load_and_unload_it_leave_nothing(brain: Brain) -> None:
 
     before = tasks()
     for loaded in (False, True) * 3:
-        brain.loop.ask(lambda loaded=loaded: registration.in_triton.seen(loaded))
+        brain.loop.ask(partial(registration.in_triton.seen, loaded))
         brain.settle()
     assert tasks() == before
