@@ -8,6 +8,7 @@ from typing import Any, Literal, Optional, Union
 import msgspec
 import pytest
 from generating import wire
+from generating.__main__ import main
 
 from pytriton.ipc.messages.base import PROTOCOL
 
@@ -71,6 +72,20 @@ def test_a_change_that_nobody_owns_up_to(found: dict[str, str], named: str) -> N
 def test_the_number_does_not_fall() -> None:
     with pytest.raises(wire.ChangedWire, match="it only grows"):
         wire.renewed(KNOWN, 11, KNOWN.shapes)
+
+
+def test_generate_says_that_it_has_written_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def changed(committed: Optional[str], note: Optional[str] = None) -> str:
+        raise wire.ChangedWire("messages have another shape")
+
+    monkeypatch.setattr(wire, "text", changed)
+    monkeypatch.setattr("sys.argv", ["generate", "--root", str(ROOT)])
+    assert main() == 1
+    assert capsys.readouterr().err == (
+        "scripts/generate has written nothing: messages have another shape\n"
+    )
 
 
 class Part(msgspec.Struct):
