@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import ast
 import dis
+import functools
 import os
 import sys
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from types import CodeType, ModuleType
 
 from pytriton._registering.variables_read import first_outside
@@ -37,9 +39,10 @@ def sources_of(roots: Iterable[str], search: Sequence[str], model_name: str) -> 
     waiting = deque(one for root in sorted(set(roots)) for one in _with_parents(root))
     seen = set(waiting)
     size = 0
+    packages = _folders_of_packages()
     while waiting:
         name = waiting.popleft()
-        source = _source(name, search)
+        source = _source(name, search, packages)
         if source is None:
             continue
         size += len(source.text)
@@ -47,7 +50,7 @@ def sources_of(roots: Iterable[str], search: Sequence[str], model_name: str) -> 
             _warn(name, model_name)
             break
         found[name] = source
-        for more in sorted(set(_imported(source))):
+        for more in _imports_of(source):
             for one in _with_parents(more):
                 if one not in seen:
                     seen.add(one)
@@ -71,7 +74,16 @@ def _with_parents(name: str) -> list[str]:
     return [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
 
 
-def _source(name: str, search: Sequence[str]) -> Source | None:
+def _folders_of_packages() -> list[str]:
+    """Return where somebody has installed packages apart from this interpreter (`pip install --target`)."""
+    return [
+        os.path.realpath(folder) + os.sep
+        for folder in sys.path
+        if isinstance(folder, str) and folder and any(Path(folder).glob("*.dist-info"))
+    ]
+
+
+def _source(name: str, search: Sequence[str], packages: Sequence[str]) -> Source | None:
     """Return a module's source; None where it is installed, is none, or has no file of Python text."""
     if in_every_worker(name) or name == "__main__":
         return None
@@ -83,12 +95,19 @@ def _source(name: str, search: Sequence[str]) -> Source | None:
         file = spec.origin if spec is not None and spec.has_location else None
     if not isinstance(file, str) or not file.endswith(".py") or is_installed(file):
         return None
+    if os.path.realpath(file).startswith(tuple(packages)):
+        return None
     path = os.path.abspath(file)
     try:
         with open(path, "rb") as opened:
             return Source(name, path, opened.read(MOST_BYTES + 1))
     except OSError:
         return None  # in an archive, or gone: the worker finds it, or says that it does not
+
+
+@functools.lru_cache(maxsize=MOST_FILES)
+def _imports_of(source: Source) -> list[str]:
+    return sorted(set(_imported(source)))
 
 
 def _imported(source: Source) -> Iterator[str]:

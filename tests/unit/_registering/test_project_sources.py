@@ -86,6 +86,13 @@ def test_what_is_installed_stays(project: Project) -> None:
     assert kept(sources_of) == []  # the daemon has its own
 
 
+def test_what_was_installed_into_a_folder_of_its_own_stays(project: Project) -> None:
+    folder = project(pj_mine="import pj_theirs\n\ndef infer(x): pass\n", theirs__dot__pj_theirs="")
+    (folder / "theirs" / "pj_theirs-1.0.dist-info").mkdir()
+    sys.path.append(str(folder / "theirs"))
+    assert names(kept(importlib.import_module("pj_mine").infer)) == ["pj_mine"]
+
+
 def test_code_that_is_not_there_as_text_stays(project: Project) -> None:
     project(pj_broken="def infer(x):\n    import pj_other\n", pj_other="")
     infer = importlib.import_module("pj_broken").infer
