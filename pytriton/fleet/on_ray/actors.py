@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import os
 import re
+import stat
 import subprocess
 import sys
 import threading
@@ -81,7 +82,7 @@ class NodeActor:
 
     def _connected(self) -> DaemonClient:
         if self._owner is None:
-            Path(self._runtime_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make(Path(self._runtime_dir))
             self._owner = _owner_of(Path(self._runtime_dir))
         try:
             return connect(self._runtime_dir, _ANSWER_S)
@@ -138,6 +139,8 @@ class NodeActor:
         alive = {one["NodeID"][:8] for one in self._ray.nodes() if one["Alive"]}
         for other in sorted(own.parent.iterdir()):
             if not named.fullmatch(other.name) or other.name[-8:] in alive or other == own:
+                continue
+            if not _is_own(other):
                 continue
             owner = _owner_of(other)
             if owner is None:
@@ -242,6 +245,33 @@ class NodeActor:
         with self._starting:
             _stop(self._runtime_dir)
         self._environments.close()
+
+
+def _make(runtime_dir: Path) -> None:
+    """Make a runtime directory that nobody else can put another one in the place of.
+
+    Raises:
+        PyTritonDaemonError: somebody else could, or has made it
+    """
+    runtime_dir.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        runtime_dir.mkdir(mode=0o700)
+    parent = os.stat(runtime_dir.parent)
+    others_move = bool(parent.st_mode & stat.S_IWOTH) and not parent.st_mode & stat.S_ISVTX
+    if others_move or not _is_own(runtime_dir.parent, root=True) or not _is_own(runtime_dir):
+        raise PyTritonDaemonError(
+            f"{runtime_dir} belongs to another user, or another user may move it: a daemon there would get what you "
+            "register. Remove it, or name another folder: `pytriton-daemon fleet start --runtime-dir FOLDER`."
+        )
+
+
+def _is_own(folder: Path, *, root: bool = False) -> bool:
+    """Whether a folder is this user's (or root's), and so is the link that it may be."""
+    users = {os.geteuid(), 0} if root else {os.geteuid()}
+    try:
+        return {os.lstat(folder).st_uid, os.stat(folder).st_uid} <= users and folder.is_dir()
+    except OSError:
+        return False
 
 
 def _owner_of(runtime_dir: Path) -> Optional[int]:

@@ -315,7 +315,8 @@ class RayFleetClient:
         while True:
             done, served, wanted, error = self._ask("progress", name, request)
             how_far, taken_back = self._ask("rollout", name)
-            if taken_back and (done or error):
+            late = time.monotonic() > deadline
+            if taken_back and (done or error or late):
                 raise CanaryError(
                     f"Model {name!r}: the new version was taken back, for {taken_back}.",
                     model_name=name,
@@ -324,7 +325,7 @@ class RayFleetClient:
                 raise FleetError(f"Model {name!r}: {error}", model_name=name)
             if done:
                 return
-            if time.monotonic() > deadline:
+            if late:
                 raise FleetError(
                     f"Model {name!r}: its new version is not everywhere after {wait_s:g} s: {error or how_far}.",
                     model_name=name,

@@ -29,9 +29,10 @@ _CONCURRENCY = 16
 _NODE_LABEL = "ray.io/node-id"
 #: Holders that are asked where they are in one look, besides those of which it is not known.
 _HOLDERS_A_LOOK = 250
+#: So often there is no actor of a holder's name before another one is made: nothing must be held twice.
+_SURE_LOOKS = 3
 #: The id of no node: Ray wants at least one in a list.
 _NOWHERE = "none"
-
 #: For the answers of all nodes to a client's question.
 _ALL_S = 10.0
 
@@ -68,6 +69,7 @@ class Cluster:
         dead: nodes that do not live, as far as Ray still knows of them; none comes back
         faults: why a node's daemon gave no answer
         places: (node id, GPUs) of each holder that Ray has placed
+        gone: holders that Ray does not start again, for somebody has ended them
     """
 
     def __init__(self, fleet: str, ray: Any = None) -> None:
@@ -81,6 +83,8 @@ class Cluster:
         self._holders: dict[str, Any] = {}
         self._where: dict[str, Any] = {}
         self._round: list[str] = []
+        #: Holder -> in how many looks, one after the other, there was no such actor.
+        self._missing: Counter[str] = Counter()
         self._shared: dict[str, Any] = {}
         self._dismissed: dict[str, Any] = {}
         self.alive: dict[str, str] = {}
@@ -88,6 +92,7 @@ class Cluster:
         self.dead: set[str] = set()
         self.faults: dict[str, str] = {}
         self.places: dict[str, tuple[str, list[str]]] = {}
+        self.gone: set[str] = set()
 
     def look(self, settings: dict[str, Any], holders: Sequence[str]) -> None:
         """See which nodes live and where holders are; each node gets its actor.
@@ -280,16 +285,23 @@ class Cluster:
         return found
 
     def _look_at_holders(self, holders: Sequence[str]) -> None:
+        missing: set[str] = set()
         for name in self._to_be_asked(holders):
             actor = self._holder(name)
-            if actor is not None and name not in self._where:
+            if actor is None:
+                missing.add(name)
+            elif name not in self._where:
                 self._where[name] = actor.where.remote()
         for name, (place, error) in self._answered(self._where, _HOLDER_S).items():
             if error:
                 self.places.pop(name, None)
+                if isinstance(error, _Ended):
+                    missing.add(name)
             else:
                 node, gpus = place
                 self.places[name] = node, gpus
+        self._missing = Counter({name: self._missing[name] + 1 for name in missing})
+        self.gone = {name for name, looks in self._missing.items() if looks >= _SURE_LOOKS}
 
     def _to_be_asked(self, holders: Sequence[str]) -> list[str]:
         """Return holders without a place, and a share of the others: Ray moves one only when its process has ended."""

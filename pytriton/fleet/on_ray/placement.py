@@ -86,6 +86,9 @@ class Placement:
             for node in dict.fromkeys(there[one] for one in model.holders if one in there)
             if self.leave_node(model, node)
         ]
+        if self._cluster.gone:
+            models = self._state.models.items()
+            moved += [name for name, model in models if self._replace_gone(model)]
         only = self._only() or []
         if only == self._state.among:
             return moved if moved or forgotten else None
@@ -117,6 +120,16 @@ class Placement:
         if not self._state.settings.get("nodes"):
             return None
         return sorted(set(self._cluster.alive).difference(self._cluster.surplus))
+
+    def _replace_gone(self, model: Model) -> bool:
+        """Hold anew what Ray holds no more; whether there was anything."""
+        gone = [one for one in model.holders if one in self._cluster.gone]
+        for one in gone:
+            model.holders.remove(one)
+            self._cluster.release(one)
+        if gone:
+            self.make_holders(model)
+        return bool(gone)
 
     def _renew_pending(self, model: Model) -> None:
         """Hold anew what has no place on the fleet's nodes: it knows the former ones only."""

@@ -16,6 +16,9 @@ from pytriton.fleet.on_ray.kept_state import Model, Rolling
 from pytriton.fleet.on_ray.reconciling import Observed, Wanted
 from pytriton.ipc import messages
 
+#: How long a node with the new version may be silent: its daemon may be starting again.
+_SILENT_S = 120.0
+
 
 class Rollouts:
     """The rollouts that are under way, by model.
@@ -30,6 +33,8 @@ class Rollouts:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._watches: dict[str, Watch] = {}
+        #: Model -> since when a node with its new version gives no answer.
+        self._silent: dict[str, float] = {}
         self.told: dict[str, str] = {}
 
     def advance(
@@ -59,6 +64,10 @@ class Rollouts:
             return False
         if not there and not rolling.watched:
             return self._begin(name, model, rolling, places)
+        mute = _mute(rolling, there, observed, seen)
+        if mute:
+            return self._wait_for(name, model, mute)
+        self._silent.pop(name, None)
         if not all(
             name in observed.get(node, {}) and observed[node][name].digest == model.digest
             for node in there
@@ -66,7 +75,7 @@ class Rollouts:
             self.told[name] = f"on {len(there)} of {len(places)} nodes"
             return False
         if not rolling.watched:
-            return self._look(name, model, rolling, there, seen)
+            return self._look(name, model, rolling, seen)
         return self._go_on(name, model, rolling, list(places), there)
 
     def take_back(self, name: str, model: Model, why: str) -> None:
@@ -78,8 +87,8 @@ class Rollouts:
 
     def forget(self, name: str) -> None:
         """End a model's rollout."""
-        self._watches.pop(name, None)
-        self.told.pop(name, None)
+        for one in (self._watches, self.told, self._silent):
+            one.pop(name, None)
 
     def _begin(self, name: str, model: Model, rolling: Rolling, places: Mapping[str, int]) -> bool:
         if len(places) < 2:
@@ -100,17 +109,21 @@ class Rollouts:
         self._watches.pop(name, None)
         return True
 
+    def _wait_for(self, name: str, model: Model, node: str) -> bool:
+        silent_s = self._clock() - self._silent.setdefault(name, self._clock())
+        if silent_s >= _SILENT_S:
+            self.take_back(name, model, f"{node[:8]} cannot be watched: it gives no answer")
+            return True
+        self.told[name] = "waits for the figures of a node"
+        return False
+
     def _look(
         self,
         name: str,
         model: Model,
         rolling: Rolling,
-        there: list[str],
         now: Mapping[str, Seen],
     ) -> bool:
-        if not all(node in now for node in there):
-            self.told[name] = "waits for the figures of a node"
-            return False
         if name not in self._watches:
             self._watches[name] = Watch(rolling.canary, self._clock(), now)
         fault, told, over = self._watches[name].judge(self._clock(), now, rolling.nodes)
@@ -132,6 +145,14 @@ class Rollouts:
             model.previous, model.rolling = rolling.former, None
             self.forget(name)
         return True
+
+
+def _mute(rolling: Rolling, there: list[str], observed: Observed, seen: Mapping[str, Seen]) -> str:
+    """Return a node that is to have the new version, and gives no answer; "": there is none."""
+    silent = (
+        node for node in there if node not in observed or not (rolling.watched or node in seen)
+    )
+    return next(silent, "")
 
 
 def watched(models: Mapping[str, Model]) -> list[str]:

@@ -25,7 +25,7 @@ import psutil
 from pytriton.daemon import connect
 from pytriton.decorators import batch
 from pytriton.exceptions import FleetError, PyTritonBadParameterError
-from pytriton.fleet.on_ray import connected
+from pytriton.fleet.on_ray import NAMESPACE, connected
 from pytriton.fleet.on_ray.client import RayFleetClient
 from pytriton.fleet.on_ray.environments import named_actors
 from pytriton.fleet.on_ray.starting import start_fleet, stop_fleet
@@ -189,6 +189,8 @@ def _play(stage: _Stage) -> None:
         stage.until_holders(2)
         assert {said["of_folder"] for said in stage.told()} == {"folder"}
     _say("actors killed")
+    _end_a_holder(stage)
+    _say("a holder ended, and another one made")
 
     kill_node(stage.cluster, stage.fleet, stage.cluster.list_all_nodes()[-1])
     until(
@@ -219,6 +221,18 @@ def _play(stage: _Stage) -> None:
     stage.until_holders(0)
     stage.register("last", runtime_env={"env_vars": {"COLOUR": "red"}})
     _say("unregistered")
+
+
+def _end_a_holder(stage: _Stage) -> None:
+    """End one as somebody may who lists Ray's actors: Ray does not start it again."""
+    names = f"fleet-{_FLEET}/m/"
+    victim, *_ = named_actors(stage.ray, names)
+    stage.ray.kill(stage.ray.get_actor(victim, NAMESPACE), no_restart=True)
+
+    def there() -> list[str]:
+        return [one for one in named_actors(stage.ray, names) if one != victim]
+
+    until(lambda: len(there()) == 2 and stage.fleet._ask("progress", "m")[0], "another holder")
 
 
 def _play_interpreters(stage: _Stage, project: Path) -> None:

@@ -17,6 +17,7 @@ _APART = ["unshare", "--net", *([] if os.geteuid() == 0 else ["--map-root-user"]
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(600),
     pytest.mark.skipif(
         importlib.util.find_spec("ray") is None,
         reason="needs Ray: pip install 'pytriton-daemon[ray]'",

@@ -175,6 +175,29 @@ def test_a_holder_may_be_released_while_it_is_asked(ray: FakeRay, cluster: Clust
     assert cluster.places == {"m/2": (A, [])}
 
 
+@pytest.mark.parametrize("how", ["it has ended", "there is none"])
+def test_a_holder_that_somebody_has_ended_is_gone(
+    ray: FakeRay, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Not at once: Ray may have had a moment of weakness, and nothing must be held twice."""
+
+    def ended() -> None:
+        raise ActorDiedError
+
+    if how == "it has ended":
+        cluster.hold("m/1", {}, [])
+        ray.while_answering = ended
+    gone = []
+    for _ in range(4):
+        cluster.look({}, ["m/1"])
+        gone.append(cluster.gone)
+    assert gone == [set(), set(), {"m/1"}, {"m/1"}]
+    ray.while_answering = None
+    cluster.hold("m/1", {}, [])
+    cluster.look({}, ["m/1"])
+    assert (cluster.gone, cluster.places) == (set(), {"m/1": (A, [])})
+
+
 def test_holders_that_nobody_knows_are_released_and_nothing_else(
     ray: FakeRay, cluster: Cluster
 ) -> None:

@@ -46,6 +46,19 @@ def test_a_node_that_dies_has_its_instances_placed_elsewhere(fleet: Fleet) -> No
     assert fleet.controller.progress("m") == (True, 4, 4, "")
 
 
+def test_a_place_that_nothing_holds_any_more_is_held_anew(fleet: Fleet) -> None:
+    """Somebody has ended a holder: Ray does not start it again. The instance serves on until another place is there."""
+    fleet.register()
+    fleet.steps()
+    fleet.cluster.gone = {"m/2"}
+    fleet.cluster.places.pop("m/2")
+    fleet.steps()
+    assert fleet.cluster.released == {"m/2"}
+    assert sorted(fleet.cluster.places) == ["m/1", "m/3", "m/4", "m/5"]
+    assert fleet.controller.progress("m") == (True, 4, 4, "")
+    assert fleet.kept().models["m"].holders == ["m/1", "m/3", "m/4", "m/5"]
+
+
 def test_a_drained_node_is_left_by_balancers_before_it_is_left_by_models(fleet: Fleet) -> None:
     fleet.register()
     fleet.steps(30)  # its balancers had the time to ask

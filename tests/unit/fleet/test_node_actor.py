@@ -120,6 +120,66 @@ def test_a_daemon_that_a_former_node_has_left_is_taken_over(
             os.close(one)
 
 
+@pytest.mark.parametrize("how", ["anybody may write", "another's", "another's link"])
+def test_a_folder_that_others_may_exchange_is_refused(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, how: str
+) -> None:
+    """Who puts a daemon of his own there would get what is registered, with its variables."""
+    shared = folder / "ptf"
+    if how == "another's link":
+        (folder / "own").mkdir()
+        shared.symlink_to("own")
+    else:
+        shared.mkdir()
+    if how == "anybody may write":
+        shared.chmod(0o777)
+    else:
+        _is_of_user(monkeypatch, shared, 4711)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("a daemon was started"))
+    actor = NodeActor(str(shared / "f-bbbbbbbb"), [], "", "bbbbbbbb11", no_actors())
+    with pytest.raises(PyTritonDaemonError, match="--runtime-dir"):
+        actor.look()
+
+
+def test_a_daemon_of_another_user_is_not_taken_over(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    """Its folder is one that a former node could have had, and open to all."""
+    left = folder / "f-aaaaaaaa"
+    left.mkdir()
+    _is_of_user(monkeypatch, left, 4711)
+    connected: list[str] = []
+    own = str(folder / "f-bbbbbbbb")
+
+    def connect(runtime_dir: str, _: float) -> Any:
+        connected.append(runtime_dir)
+        if len(connected) <= 2:
+            raise DaemonNotRunningError("no")
+        return runtime_dir
+
+    done = subprocess.CompletedProcess([], 0, "", "")
+    monkeypatch.setattr("pytriton.fleet.on_ray.actors.connect", connect)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+    actor = NodeActor(own, [], "", "bbbbbbbb11", no_actors())
+    actor._daemon()
+    assert connected == [own] * 3
+    assert actor._owner is not None
+    os.close(actor._owner)
+
+
+def _is_of_user(monkeypatch: pytest.MonkeyPatch, folder: Path, user: int) -> None:
+    """Have a folder, or a link, belong to another user, as far as Python sees it."""
+    real = os.lstat
+
+    def lstat(path: Any, **given: Any) -> Any:
+        found = real(path, **given)
+        if Path(path) != folder:
+            return found
+        return os.stat_result([*found[:4], user, *found[5:]])
+
+    monkeypatch.setattr(os, "lstat", lstat)
+
+
 def test_it_asks_for_registrations_only_when_they_have_changed() -> None:
     fake = FakeDispatcher()
     spec = messages.ModelSpec("m", 1, {}, messages.World("py"), instances=2)

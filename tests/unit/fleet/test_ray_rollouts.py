@@ -153,6 +153,17 @@ def test_a_node_that_is_silent_is_not_judged(fleet: Fleet) -> None:
     assert set(served(fleet).values()) == {"new"}
 
 
+def test_a_node_that_stays_silent_has_all_go_back(fleet: Fleet) -> None:
+    """Nobody else may be there to give up: whoever registered it may have died."""
+    begin(fleet)
+    fleet.cluster.silent = {A}
+    watch(fleet, 125)
+    assert fleet.controller.rollout("m")[1] == "aaaa cannot be watched: it gives no answer"
+    fleet.cluster.silent = set()
+    fleet.steps(6)
+    assert served(fleet) == dict.fromkeys((A, B, C, D), "old")
+
+
 def test_rollback_goes_back_and_forth_and_ends_a_rollout(fleet: Fleet) -> None:
     assert "has not been replaced" in (fleet.controller.rollback("m") or "")
     assert fleet.controller.rollback("x") is None
@@ -208,7 +219,7 @@ def test_only_versions_that_may_be_wanted_are_kept(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("canary", [None, Canary(0.5, watch_s=5)])
 def test_the_same_registration_again_is_a_new_version(canary: Canary | None) -> None:
-    """What it names may have changed: workers import a module where it lies."""
+    """What it names may have changed: the nodes' packages, and files that it reads."""
     fleet = Fleet(A, B)
     fleet.register()
     fleet.steps(30)

@@ -65,6 +65,8 @@ class FakeCluster:
         self.released: set[str] = set()
         self.others: list[str] = []
         self.dead: set[str] = set()
+        #: Holders that somebody has ended.
+        self.gone: set[str] = set()
         self.surplus: list[str] = []
         self.dismissed: list[str] = []
         self.silent: set[str] = set()
@@ -87,7 +89,7 @@ class FakeCluster:
             Counter(node for node, _ in self.places.values()),
         )  # fmt: skip
         for name in holders:
-            if self.places.get(name, ("", []))[0] not in self.alive:
+            if self.places.get(name, ("", []))[0] not in self.alive and name not in self.gone:
                 self._place(name)
 
     def looks(self) -> dict[str, Any]:
@@ -159,6 +161,7 @@ class FakeCluster:
 
     def release(self, name: str) -> None:
         self.places.pop(name, None)
+        self.gone.discard(name)
         self.released.add(name)
 
     def release_all_but(self, holders: Sequence[str]) -> None:
