@@ -1,10 +1,13 @@
 #include "core/server.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/utf8.h"
 
 #include <stdlib.h>
 #include <time.h>
+
+enum { LOOKED_MS = 250 };
 
 /* Look for changed repositories, until the end. */
 static void *poll_repositories(void *argument)
@@ -126,6 +129,16 @@ bool server_is_ready(Server *server)
     bool answered = api_succeeded(triton.ServerIsReady(server->server, &ready), &problem);
     problem_clear(&problem);
     return answered && ready;
+}
+
+bool server_was_ready(Server *server)
+{
+    uint64_t looked = __atomic_load_n(&server->looked, __ATOMIC_RELAXED), now_ms = clock_ms();
+    if (looked == 0 || now_ms - (looked >> 1) >= LOOKED_MS) {
+        looked = now_ms << 1 | server_is_ready(server);
+        __atomic_store_n(&server->looked, looked, __ATOMIC_RELAXED);
+    }
+    return looked & 1 && !server_is_held(server);
 }
 
 void server_hold(Server *server, bool held)

@@ -15,6 +15,7 @@ typedef struct {
     Awaited *awaited; /* whoever starts the server puts it here; NULL: no model comes when it is asked for */
     /* server.c's: */
     bool held, polls, ends;
+    uint64_t looked; /* when somebody looked whether it is ready, in milliseconds, times 2; and 1 if it was. Atomic */
     pthread_t poller;
     pthread_cond_t ending;
 } Server;
@@ -29,6 +30,8 @@ void server_free(Server *server);
 /* Cheap enough for a loop, as is server_model_is_ready. */
 bool server_is_live(Server *server);
 bool server_is_ready(Server *server);
+/* The same, a quarter of a second old at most: for many who ask again and again, where the core goes through all models each time. */
+bool server_was_ready(Server *server);
 /* Have it say that it is not ready, whatever the core says; or no more. Any thread. */
 void server_hold(Server *server, bool held);
 bool server_is_held(const Server *server);

@@ -19,9 +19,9 @@ static bool read_name(Slice request, Slice *name, Problem *problem)
     return read_wanted(&HEALTH_CHECK_REQUEST, request, wanted, 1, problem);
 }
 
-static int status_of(const GrpcService *service, bool is_known)
+static int status_of(bool is_ready)
 {
-    return !is_known ? SERVICE_UNKNOWN : server_is_ready(service->server) ? SERVING : NOT_SERVING;
+    return is_ready ? SERVING : NOT_SERVING;
 }
 
 static bool is_ours(Slice name)
@@ -38,7 +38,7 @@ bool handle_check(const GrpcService *service, const GrpcMethod *method, Slice re
         return false;
     if (!is_ours(name))
         return problem_set(problem, PROBLEM_NOT_FOUND, "there is no service of that name");
-    proto_put_number(answer, HEALTH_CHECK_RESPONSE_status, (uint64_t)status_of(service, true));
+    proto_put_number(answer, HEALTH_CHECK_RESPONSE_status, (uint64_t)status_of(server_is_ready(service->server)));
     return true;
 }
 
@@ -101,7 +101,7 @@ static void look(Timer *timer)
 {
     Watcher *watcher = (Watcher *)((char *)timer - offsetof(Watcher, look));
     GrpcStream *stream = grpc_ref(watcher->stream);
-    int status = status_of(watcher->service, watcher->is_known);
+    int status = watcher->is_known ? status_of(server_was_ready(watcher->service->server)) : SERVICE_UNKNOWN;
     bool changed = status != watcher->status;
     watcher->status = status;
     Loop *loop = connection_loop(stream->connection);

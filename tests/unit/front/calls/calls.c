@@ -220,6 +220,29 @@ static bool information(World *world, Slice verb, Slice rest, Problem *problem)
     return right;
 }
 
+static uint64_t looks;
+
+static TRITONSERVER_Error *count_look(TRITONSERVER_Server *server, bool *ready)
+{
+    (void)server;
+    looks++;
+    *ready = true;
+    return NULL;
+}
+
+/* Have so many look whether the server is ready, and say whether the core was asked less often. */
+static void have_many_look(World *world, uint64_t count)
+{
+    triton.ServerIsReady = count_look;
+    for (uint64_t i = 0; i < count; i++)
+        if (!server_was_ready(world->server))
+            printf("not ready\n");
+    printf("looks %s\n", looks < count ? "fewer" : "as many");
+    server_hold(world->server, true);
+    printf("held %d\n", server_was_ready(world->server));
+    server_hold(world->server, false);
+}
+
 static bool act(World *world, Slice verb, Slice rest, Problem *problem)
 {
     Slice data;
@@ -230,6 +253,10 @@ static bool act(World *world, Slice verb, Slice rest, Problem *problem)
     if (slice_is(verb, "look")) {
         bool more = memory_give_back();
         printf("kept %" PRIu64 "%s\n", calls_kept(world->calls), more ? " more" : "");
+        return true;
+    }
+    if (slice_is(verb, "watch")) {
+        have_many_look(world, number(rest));
         return true;
     }
     if (slice_is(verb, "model"))

@@ -278,6 +278,11 @@ def test_inputs_and_outputs_in_shared_memory(calls: Run, key: str) -> None:
     assert Path("/dev/shm", key).read_bytes()[4140:4148] == b"\0\0\x80?\0\0\0@"
 
 
+def test_many_who_watch_ask_the_core_once(calls: Run) -> None:
+    """It goes through all models each time."""
+    assert {"looks fewer", "held 0"} <= set(calls("watch=1000").splitlines())
+
+
 def test_a_region_that_is_unregistered_while_it_is_used(calls: Run, key: str) -> None:
     said = calls(f"register=r:/{key}:4096:8", "model=held", "input=IN:FP32:2", "region=r:0:8", "start",
                  "unregister=r", "cancel", "wait", "regions=r")  # fmt: skip
