@@ -113,7 +113,9 @@ def _imports_of(source: Source) -> list[str]:
 def _imported(source: Source) -> Iterator[str]:
     """Yield what may be names of modules that a module imports, anywhere in its text."""
     try:
-        tree = ast.parse(source.text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they were shown when it was imported
+            tree = ast.parse(source.text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return  # written for another Python
     is_package = os.path.basename(source.file) == "__init__.py"

@@ -80,6 +80,12 @@ def test_code_that_travels_takes_along_what_it_imports_later(project: Project) -
     assert sorted(names(kept(here["target"]))) == ["pj_one", "pj_three", "pj_two.inner"]
 
 
+@pytest.mark.filterwarnings("error")
+def test_what_python_warns_of_in_a_module_was_said_when_it_was_imported(project: Project) -> None:
+    project(pj_odd="import pj_even\nWORDS = '\\d'\n", pj_even="")
+    assert names(sources_of(["pj_odd"], sys.path, "m")) == ["pj_odd", "pj_even"]
+
+
 def test_what_is_installed_stays(project: Project) -> None:
     assert kept(json.dumps) == []
     assert kept(pytest.importorskip("msgspec").json.encode) == []
