@@ -140,8 +140,9 @@ class EventLog:
                 self._lost += 1
                 self.lost += 1
             if self._thread is None:
-                self._thread = threading.Thread(target=self._write, name="event log", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._write, name="event log", daemon=True)
+                thread.start()  # if there can be no more threads now, the next event has it tried again
+                self._thread = thread
             self._changed.notify()
 
     def _remember(self, event: Event) -> None:

@@ -95,8 +95,9 @@ class Webhook:
             self._waiting.append(event)
             if self._thread is None:
                 name = f"webhook {hook.name}"
-                self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._work, name=name, daemon=True)
+                thread.start()  # if there can be no more threads now, the next event has it tried again
+                self._thread = thread
             self._changed.notify()
 
     def unposted(self) -> list[Event]:

@@ -140,9 +140,13 @@ class OtlpExport:
             except Exception as error:  # of a library: it may not end the thread
                 said[0] = f"the snapshot cannot be sent: {_text(error)}"
 
-        self._late = threading.Thread(target=export, name="otlp export", daemon=True)
-        self._late.start()
-        self._late.join(_WHOLE_S)
+        exporting = threading.Thread(target=export, name="otlp export", daemon=True)
+        try:
+            exporting.start()
+        except RuntimeError as error:  # there can be no more threads now
+            return f"the snapshot cannot be sent: {_text(error)}"
+        self._late = exporting
+        exporting.join(_WHOLE_S)
         return said[0]
 
     def _note(self, reason: str) -> None:

@@ -152,7 +152,7 @@ class RequestCollector:
 
     def look(self) -> None:
         """Take what workers have written, and tell them what is wanted."""
-        now = time.time()
+        now = time.monotonic()
         ledger = self._registry.ledger
         self._pause_s = _REST_S
         if not self._registry.stopping:  # a model that ends with the daemon keeps its log
@@ -184,7 +184,7 @@ class RequestCollector:
         """Return what is known of a model's requests."""
         registration = self._registry.by_name(name)
         self.look()
-        now = time.time()
+        now = time.monotonic()
         model, tally = self._models.get(name), self._registry.ledger.get(name)
         with self._lock:
             return messages.Requests(
@@ -229,10 +229,11 @@ class RequestCollector:
         self._put(job)
 
     def _put(self, job: _Job | _Deletion) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="requests", daemon=True)
-            self._thread.start()
         self._jobs.put(job)
+        if self._thread is None:
+            thread = threading.Thread(target=self._work, name="requests", daemon=True)
+            thread.start()  # if there can be no more threads now, the next job has it tried again
+            self._thread = thread
 
     def _left_out(self, name: str, count: int) -> None:
         tally = self._registry.ledger.get(name)
@@ -268,7 +269,7 @@ class RequestCollector:
             entries += _entries(job)
             written = job.log is None or not entries or job.log.write(_lines(entries))
         finally:
-            now = time.time()
+            now = time.monotonic()
             with self._lock:
                 self._waiting -= job.size
                 self._count(job, len(entries), written=written)

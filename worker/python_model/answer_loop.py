@@ -282,11 +282,19 @@ class PythonStreamLoop(Loop):
 
     def _in_background(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
         if self._events is None:
-            self._events = asyncio.new_event_loop()
-            self._events_thread = threading.Thread(
-                target=self._run_events, args=[self._events], name="events", daemon=True
+            events = asyncio.new_event_loop()
+            thread = threading.Thread(
+                target=self._run_events, args=[events], name="events", daemon=True
             )
-            self._events_thread.start()
+            try:
+                thread.start()
+            except (
+                RuntimeError
+            ):  # there can be no more threads now; the next batch has it tried again
+                events.close()
+                coroutine.close()
+                raise
+            self._events, self._events_thread = events, thread
         return asyncio.run_coroutine_threadsafe(coroutine, self._events)
 
     def _run_events(self, events: asyncio.AbstractEventLoop) -> None:

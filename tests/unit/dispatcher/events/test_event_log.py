@@ -237,3 +237,24 @@ def test_an_event_that_cannot_be_written_does_not_end_the_writing(tmp_path: Path
         log.events.tell(kinds.READY, model="m")
     with opened(tmp_path) as log:
         assert sorted(_kinds(log)) == ["events_lost", "ready"]
+
+
+def test_without_a_thread_at_first_it_begins_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    log = EventLog(tmp_path, 1_000_000)
+    with monkeypatch.context() as short:
+        short.setattr(threading.Thread, "start", refuse)
+        log.events.tell(kinds.READY, model="m")  # whatever becomes of it
+    log.close()
+    log = EventLog(tmp_path, 1_000_000)
+    with monkeypatch.context() as short:
+        short.setattr(threading.Thread, "start", refuse)
+        log.events.tell(kinds.READY, model="m")
+    log.events.tell(kinds.CRASHED, model="m")
+    log.close()
+    with opened(tmp_path) as log:
+        assert _kinds(log) == ["ready", "crashed"]

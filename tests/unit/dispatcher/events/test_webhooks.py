@@ -305,3 +305,20 @@ def test_without_another_thread_it_is_tried_again(
     hook.take(event(7))
     settled(hook, 1)
     assert hook.figures().failures == 1
+
+
+def test_without_a_thread_at_first_it_begins_later(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook = Webhook(Hook("oncall", receiver.url, SECRET))
+    with monkeypatch.context() as short:
+        short.setattr(threading.Thread, "start", _refuse)
+        with pytest.raises(RuntimeError):
+            hook.take(event(7))
+    hook.take(event(8))
+    settled(hook, 2)
+    assert receiver.serials() == [7, 8]
+
+
+def _refuse(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")

@@ -384,3 +384,23 @@ def test_an_exporter_that_raises_does_not_end_the_thread(receiver: MetricReceive
     with structlog.testing.capture_logs() as logs:
         export(play)
     assert "ConnectionError: gone" in str(logs)
+
+
+def test_without_another_thread_it_is_tried_again(
+    receiver: MetricReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, failures = threading.Thread.start, [RuntimeError("can't start new thread")]
+
+    def short(thread: threading.Thread) -> None:
+        if thread.name == "otlp export" and failures:
+            raise failures.pop()
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", short)
+
+    async def play(exporting: OtlpExport) -> None:
+        await until(lambda: exporting.outcomes["sent"] > 0)
+        assert exporting.outcomes["dropped"] == 1
+
+    export(play)
+    assert not failures

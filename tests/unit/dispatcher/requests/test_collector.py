@@ -318,3 +318,21 @@ def test_what_a_worker_makes_up_is_bounded(stage: Stage) -> None:
     assert (len(one.id), one.status) == (200, "callable")
     messages.decode(messages.encode(stage.told()))
     assert isinstance(stage.tally, Tally)
+
+
+def test_without_a_thread_at_first_it_begins_later(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    stage.log(on=True)
+    stage.serve("a")
+    with monkeypatch.context() as short:
+        short.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError):
+            stage.collector.look()
+    stage.serve("b")
+    eventually(lambda: stage.told().logged == 2, "records")
+    assert stage.logged() == ["a", "b"]
+    assert not stage.collector.waits

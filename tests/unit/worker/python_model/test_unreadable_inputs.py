@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -35,9 +36,9 @@ class Echo:
         return [pb_utils.InferenceResponse() for _ in requests]
 
 
-def model(*, streams: bool) -> tuple[PythonModel, messages.ModelSpec]:
+def model(*, streams: bool, of: Any = None) -> tuple[PythonModel, messages.ModelSpec]:
     spec = spec_of(decoupled=False, python_model=messages.PythonModel("{}", streams=streams))
-    return PythonModel(spec, Echo(), "m_0_0"), spec
+    return PythonModel(spec, of or Echo(), "m_0_0"), spec
 
 
 @pytest.fixture
@@ -105,3 +106,32 @@ def test_a_fault_in_the_lanes_thread_ends_the_worker(
         lane.send(Batch(1, [RequestRef([], "", [])]))
         eventually(lambda: not worker.is_alive(), "it ends")
     assert [type(error) for error in worker.raised] == [KeyError]
+
+
+class Later:
+    async def execute(self, requests: Sequence[Any]) -> list[pb_utils.InferenceResponse]:
+        return [pb_utils.InferenceResponse() for _ in requests]
+
+
+def test_without_a_thread_at_first_coroutines_run_later(
+    dispatcher: FakeDispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, failures = threading.Thread.start, [RuntimeError("can't start new thread")]
+
+    def short(thread: threading.Thread) -> None:
+        if thread.name == "events" and failures:
+            raise failures.pop()
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", short)
+    one, spec = model(streams=True, of=Later())
+    with (
+        loop_with(one, spec, dispatcher) as worker,
+        contextlib.closing(worker.proxy(streams=True)) as lane,
+    ):
+        for number, last in ((1, BatchFailed), (2, BatchDone)):
+            lane.send(Batch(number, [RequestRef([], "", [])]))
+            assert lane.receive() == BatchBegun(number)
+            while not isinstance(answer := lane.receive(), (BatchFailed, BatchDone)):
+                pass
+            assert type(answer) is last
