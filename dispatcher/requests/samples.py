@@ -18,12 +18,12 @@ _HOUR_S, _PIECE_S = 3600.0, 600.0
 @dataclass
 class _Piece:
     begun: float
-    #: A heap of the slowest: time, number to tell equal ones apart, entry.
-    slowest: list[tuple[int, int, RequestEntry]] = field(default_factory=list)
+    #: A heap of the slowest: time, number to tell equal ones apart, when it was seen, entry.
+    slowest: list[tuple[int, int, float, RequestEntry]] = field(default_factory=list)
 
 
 class Samples:
-    """The samples that are kept of one model. Times are seconds since the epoch."""
+    """The samples that are kept of one model. `now` is the time by a clock that nobody sets."""
 
     def __init__(self) -> None:
         #: The type of the exception that the last failed request failed by, and when (seconds since the epoch).
@@ -40,7 +40,7 @@ class Samples:
             self.last_failed_at, self.last_error = entry.time, entry.error
         piece = self._piece(now)
         self._count += 1
-        one = (entry.compute_ns, self._count, entry)
+        one = (entry.compute_ns, self._count, now, entry)
         if len(piece.slowest) < KEPT:
             heapq.heappush(piece.slowest, one)
         elif one > piece.slowest[0]:
@@ -57,8 +57,8 @@ class Samples:
         """Return the slowest of the last hour, the slowest first."""
         self._piece(now)
         found = [one for piece in self._pieces for one in piece.slowest]
-        recent = [one for one in found if one[2].time > now - _HOUR_S]
-        return [entry for _, _, entry in sorted(recent, reverse=True)[:KEPT]]
+        recent = [one for one in found if one[2] > now - _HOUR_S]
+        return [entry for *_, entry in sorted(recent, reverse=True)[:KEPT]]
 
     def failed(self) -> list[RequestEntry]:
         """Return the last that failed, the newest first."""
