@@ -15,12 +15,13 @@ from pytriton.ipc.calls.call_chain import Link
 from pytriton.ipc.calls.call_connection import CallConnection
 from pytriton.ipc.calls.call_messages import Answer, AnswerRead, Call, CallDropped, Retiring
 from pytriton.ipc.calls.call_slots import Slot, Slots
-from pytriton.ipc.errors import shown
+from pytriton.ipc.errors import described, shown
 from pytriton.ipc.lanes import tensors
 from pytriton.ipc.lanes.arena import KEPT_S, ArenaError
 from pytriton.ipc.lanes.lane import LaneClosed, LaneError, LaneSilent
 from pytriton.ipc.lanes.lane_messages import TensorRef
 from pytriton.ipc.lanes.tensors import Array
+from pytriton.worker.fault_reports import report_error
 
 _NAMES = {dtype: name for name, dtype in datatypes.NUMERIC.items() if name != "BF16"}
 
@@ -158,6 +159,11 @@ class Wire:
                     raise LaneError(f"a proxy said {message!r:.100}")
         except (LaneClosed, LaneError) as end:
             self._lost(str(end))
+        except (
+            Exception
+        ) as fault:  # of ours, or no memory: who waits is told, as nobody reads answers any more
+            report_error(fault, "its calls of other models are lost")
+            self._lost(described(fault))
         self.alive = self.usable = False
         self._slots.close()
         self._connection.close()

@@ -241,3 +241,24 @@ def test_a_wire_tells_how_many_calls_are_under_way() -> None:
     ends[1].close()
     eventually(lambda: not wire.alive, "its end is seen")
     assert not wire.usable
+
+
+def test_a_fault_where_answers_are_read_is_told_to_who_waits(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody reads answers any more then: they would wait for ever."""
+
+    def faulty(wire: call_wire.Wire, answer: Answer) -> None:
+        raise MemoryError("8 GiB")
+
+    monkeypatch.setattr(call_wire.Wire, "_answered", faulty)
+    proxy = worker.proxy()
+    pending = worker.begin()
+    proxy.send(Answer(received(proxy).id, [], True))
+    delivery = pending.wait(60)
+    assert delivery is not None
+    assert "MemoryError: 8 GiB" in (delivery.error or "")
+    assert delivery.code == "UNAVAILABLE"
+    again = worker.proxy()
+    worker.begin()  # goes to another proxy
+    assert received(again).model == "other"
