@@ -15,7 +15,7 @@ from pytriton.fleet.judging import Seen
 from pytriton.fleet.on_ray import NAMESPACE, import_ray
 from pytriton.fleet.on_ray.actors import Holder, NodeActor
 from pytriton.fleet.on_ray.environments import named_actors
-from pytriton.fleet.on_ray.membership import members
+from pytriton.fleet.on_ray.membership import members, nodes_expression
 from pytriton.fleet.on_ray.reconciling import Served
 from pytriton.ipc import messages
 
@@ -31,8 +31,8 @@ _NODE_LABEL = "ray.io/node-id"
 _HOLDERS_A_LOOK = 250
 #: So often there is no actor of a holder's name before another one is made: nothing must be held twice.
 _SURE_LOOKS = 3
-#: The id of no node: Ray wants at least one in a list.
-_NOWHERE = "none"
+#: So many looks at the others a node may be silent before what it told last counts no more: it may start its daemon.
+_PATIENT_LOOKS = 60
 #: For the answers of all nodes to a client's question.
 _ALL_S = 10.0
 
@@ -79,6 +79,8 @@ class Cluster:
         self._actors: dict[str, Any] = {}
         self._asked: dict[str, Any] = {}
         self._looks: dict[str, Look] = {}
+        #: Node -> for how many looks at the others it has been silent.
+        self._silent: Counter[str] = Counter()
         self._counted: dict[tuple[str, str], Any] = {}
         self._holders: dict[str, Any] = {}
         self._where: dict[str, Any] = {}
@@ -162,6 +164,10 @@ class Cluster:
                 continue
             self.faults.pop(node, None)
             self._looks[node] = look
+        self._silent = Counter({node: self._silent[node] + 1 for node in self._asked})
+        for node, looks in self._silent.items():
+            if looks > _PATIENT_LOOKS and self._looks.pop(node, None) is not None:
+                self.faults[node] = "its actor hangs, or its machine"
         return dict(self._looks)
 
     def fault(self, node: str) -> str:
@@ -378,23 +384,3 @@ def _look_of(told: Any, before: Optional[Look]) -> Look:
         return before._replace(status=status)
     lasting, kept = _facts.decode(facts)
     return Look(status, str(key), lasting, {model: Served(*one) for model, one in kept.items()})
-
-
-def nodes_expression(wish: str, but: Sequence[str], only: Optional[Sequence[str]]) -> str:
-    """Return where a holder may be, in the one expression that Ray takes for a label; empty: anywhere.
-
-    Args:
-        wish: the user's own expression for the node's id: `ID`, `!ID`, `in(ID,…)` or `!in(ID,…)`; empty: none
-        but: nodes that drain
-        only: the fleet's nodes where they are not the whole cluster
-    """
-    inner = wish.lstrip("!")
-    inner = inner[3:-1] if inner.startswith("in(") else inner
-    named = [one.strip() for one in inner.split(",") if one.strip()]
-    if wish.startswith("!"):
-        but = [*but, *named]
-    elif named:
-        only = [one for one in named if only is None or one in only]
-    if only is not None:
-        return f"in({','.join(one for one in only if one not in but) or _NOWHERE})"
-    return f"!in({','.join(but)})" if but else ""

@@ -6,13 +6,15 @@ gone. So may a node that drains, where another one is there to take its place.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Optional
 
 from pytriton.fleet.on_ray.reconciling import Observed, Wanted
 
 #: In (node, model): the node itself, which balancers leave altogether.
 ALL_MODELS = ""
+#: The id of no node: Ray wants at least one in a list.
+_NOWHERE = "none"
 
 
 class Members(NamedTuple):
@@ -72,3 +74,23 @@ def departing(
         and node not in needed
         and all((node, model) in models for model in observed[node])
     }
+
+
+def nodes_expression(wish: str, but: Sequence[str], only: Optional[Sequence[str]]) -> str:
+    """Return where a holder may be, in the one expression that Ray takes for a label; empty: anywhere.
+
+    Args:
+        wish: the user's own expression for the node's id: `ID`, `!ID`, `in(ID,…)` or `!in(ID,…)`; empty: none
+        but: nodes that drain
+        only: the fleet's nodes where they are not the whole cluster
+    """
+    inner = wish.lstrip("!")
+    inner = inner[3:-1] if inner.startswith("in(") else inner
+    named = [one.strip() for one in inner.split(",") if one.strip()]
+    if wish.startswith("!"):
+        but = [*but, *named]
+    elif named:
+        only = [one for one in named if only is None or one in only]
+    if only is not None:
+        return f"in({','.join(one for one in only if one not in but) or _NOWHERE})"
+    return f"!in({','.join(but)})" if but else ""

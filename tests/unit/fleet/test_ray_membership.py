@@ -193,6 +193,7 @@ class Actors:
         self.killed: list[str] = []
         self.flags: list[Any] = []
         self.named: list[str] = []
+        self.hung: set[str] = set()
         self.exceptions = SimpleNamespace(
             RayTaskError=_TaskError, ActorDiedError=_DiedError, RayError=_RayError
         )
@@ -223,7 +224,8 @@ class Actors:
         return SimpleNamespace(look=SimpleNamespace(remote=look), stop=stop, node=node)
 
     def wait(self, references: list[str], **_: Any) -> tuple[list[str], list[str]]:
-        return references, []
+        done = [one for one in references if one not in self.hung]
+        return done, [one for one in references if one in self.hung]
 
     def get(self, reference: str) -> Any:
         told = self.told.get(reference)
@@ -293,6 +295,23 @@ def test_why_a_daemon_does_not_answer_is_told_until_it_does() -> None:
     assert list(cluster.looks()) == [A]
     assert cluster.fault(A) == "its daemon does not answer (yet)"
     assert ray.made == [A]
+
+
+def test_what_a_node_that_hangs_told_last_does_not_count_for_ever() -> None:
+    """Its process is stopped, or its machine: Ray takes it for alive, and nobody else may wait for it."""
+    ray = Actors(A, B)
+    cluster = Cluster("f", ray)
+    ray.told = {A: _look("m"), B: _look("m")}
+    cluster.look({}, [])
+    assert list(cluster.looks()) == [A, B]
+    ray.hung = {A}
+    for _ in range(60):
+        assert list(cluster.looks()) == [A, B]  # it may be starting its daemon anew
+    assert list(cluster.looks()) == [B]
+    assert "hangs" in cluster.fault(A)
+    ray.hung = set()
+    assert set(cluster.looks()) == {A, B}
+    assert cluster.fault(A) == "its daemon does not answer (yet)"
 
 
 def test_an_actor_that_ray_does_not_start_again_is_made_anew() -> None:
