@@ -102,7 +102,7 @@ class _Files(LoadFileScheduling):
                     f"{node.gateway.id} has read other tests than those before it: it lacks {sorted(lacking)[:5]}. "
                     "A test's name must not depend on the time, nor on what other tests do"
                 )
-            self.registered_collections[node] = list(collection)
+        self.registered_collections[node] = _Numbered(collection)
 
     def mark_test_complete(
         self, node: WorkerController, item_index: int, duration: float = 0
@@ -121,3 +121,15 @@ class _Files(LoadFileScheduling):
         # It may have died, which is heard of soon: then its tests come back.
         with contextlib.suppress(OSError):
             super()._assign_work_unit(node)
+
+
+class _Numbered(list[str]):
+    """The tests that a process has read; pytest-xdist asks the number of each, which would be a search of thousands."""
+
+    def __init__(self, tests: Sequence[str]) -> None:
+        super().__init__(tests)
+        self._numbers = {test: number for number, test in enumerate(tests)}
+
+    def index(self, test: str, *_: Any) -> int:
+        """Return a test's number."""
+        return self._numbers[test]

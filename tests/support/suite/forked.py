@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import marshal
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ class Interactor(WorkerInteractor):
     """Tells how tests end, and takes what to run next.
 
     pytest-xdist sends six messages for each test, which take the distributing process three milliseconds. Here there
-    is one for a test that passes, when it is over: a list of what pytest-xdist sends. What fails is told at once.
+    is one for a test that passes, when it is over: a list of what pytest-xdist sends. What fails is told at once. It is
+    packed by `marshal`: execnet has a quarter of a millisecond of work with it, in Python.
     """
 
     def __init__(self, config: pytest.Config, channel: Any) -> None:
@@ -37,7 +39,7 @@ class Interactor(WorkerInteractor):
         self._held.append((name, kwargs))
         if not passed and name != "logfinish":
             told, self._held = self._held, []
-            self.channel.send(told)
+            self.channel.send(marshal.dumps(told))
 
 
 if __name__ == "__channelexec__":  # this source is what pytest-xdist has its processes run

@@ -11,6 +11,7 @@ has read the tests. All else is pytest-xdist's own: what its processes tell, and
 from __future__ import annotations
 
 import json
+import marshal
 import shlex
 import socket
 import subprocess
@@ -49,7 +50,7 @@ class _Controller(workermanage.WorkerController):
 
     def process_from_remote(self, eventcall: Any) -> None:
         """Hear what a process tells."""
-        for one in eventcall if isinstance(eventcall, list) else [eventcall]:
+        for one in marshal.loads(eventcall) if isinstance(eventcall, bytes) else [eventcall]:
             super().process_from_remote(one)
 
 
