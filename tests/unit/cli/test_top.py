@@ -16,6 +16,7 @@ from rich.text import Text
 from support.models.figures import model, snapshot, work
 from textual.pilot import Pilot
 from textual.widgets import DataTable, RichLog, Static
+from textual.widgets._footer import FooterKey
 
 from pytriton.cli.errors import CliError
 from pytriton.cli.top import command
@@ -67,9 +68,15 @@ TWO = snapshot(1010, model("digits", work(50)), model(HOSTILE, work(100), last_e
 
 
 def on_screen(
-    feed: FakeFeed, play: Callable[[TopApp, Pilot[None]], Awaitable[None]], width: int = 80
+    feed: FakeFeed,
+    play: Callable[[TopApp, Pilot[None]], Awaitable[None]],
+    width: int = 80,
+    footer: bool = False,
 ) -> None:
-    """Play with the table; the figures are there when `play` begins."""
+    """Play with the table; the figures are there when `play` begins.
+
+    Without the footer: it makes a widget for each key, again and again, which takes a third of the time of all.
+    """
 
     async def run() -> None:
         app = TopApp(feed, 3600.0)  # type: ignore[arg-type]
@@ -77,7 +84,10 @@ def on_screen(
             await settled(app, pilot)
             await play(app, pilot)
 
-    asyncio.run(run())
+    with pytest.MonkeyPatch.context() as patched:
+        if not footer:
+            patched.setattr("pytriton.cli.top.screen.Footer", Static)
+        asyncio.run(run())
 
 
 async def settled(app: TopApp, pilot: Pilot[None]) -> None:
@@ -138,6 +148,19 @@ def test_a_wide_screen_has_all_columns() -> None:
         assert table(app)[0][-1] == "signal 11"
 
     on_screen(FakeFeed(TWO), play, width=200)
+
+
+def test_the_keys_are_shown_below() -> None:
+    async def play(app: TopApp, pilot: Pilot[None]) -> None:
+        await pilot.pause()
+        shown = [(key.key_display, key.description) for key in app.query(FooterKey)]
+        assert shown[0] == ("q", "quit")
+        assert {("l", "log"), ("+", "up"), ("space", "pause")} <= {*shown}
+        assert "ctrl+c" not in {key.key for key in app.query(FooterKey)}
+        await pilot.press("s")
+        assert "sorted by requests" in said(app, "head")
+
+    on_screen(FakeFeed(TWO), play, footer=True)
 
 
 def test_a_model_that_sleeps_has_no_instances() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 
 from pytriton.dispatcher.elastic.memory import (
     LEAST_ESTIMATE,
@@ -270,12 +271,13 @@ def test_nobody_starves(seed: int) -> None:
     """Forty models of sizes up to the whole budget are asked at random: each load waits for some seconds at most."""
     world = _World(100, seed)
     sizes = {f"m{i}": world.dice.choice([5, 10, 20, 40, 100]) for i in range(40)}
-    for _ in range(6000):
+    steps = examples(6000)
+    for _ in range(steps):
         if world.dice.random() < 0.3:
             key = world.dice.choice(list(sizes))
             world.ask(key, sizes[key])
         world.step()
-    assert len(world.waited) > 300
+    assert len(world.waited) > steps / 20
     for _ in range(3000):  # nobody asks any more
         world.step()
     assert world.waiting == []

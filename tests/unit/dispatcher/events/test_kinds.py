@@ -23,7 +23,10 @@ def _by_constant() -> dict[str, Kind]:
 def _tellings() -> Iterator[tuple[str, list[str], set[str] | None]]:
     """Yield place, kinds and the names of the numbers (None: not written out) of each call that names a kind."""
     for path in DISPATCHER.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        if "kinds" not in text:
+            continue
+        for node in ast.walk(ast.parse(text)):
             if not isinstance(node, ast.Call):
                 continue
             named = [
