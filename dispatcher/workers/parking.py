@@ -6,6 +6,7 @@ takes to start, and its imports, at the price of its memory; so only the models 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, ItemsView
 
 from pytriton.dispatcher.workers.memory_account import Account
@@ -24,6 +25,7 @@ class Parking:
         self._workers: dict[Account, Worker] = {}
         self._held = False
         self._ending = 0
+        self._cleaning: set[asyncio.Task[None]] = set()
 
     @property
     def room(self) -> int:
@@ -49,13 +51,23 @@ class Parking:
         """Keep a worker of a model that sleeps; end those that are too many."""
         await self.drop(owner)
         self._workers[owner] = worker
+        worker.exited.add_done_callback(lambda _: self._ended(owner, worker))
         while len(self._workers) > self.room:
             await self.drop(next(iter(self._workers)))
 
     def take(self, owner: Account) -> Worker | None:
         """Return a model's own, if it lives; it is parked no longer."""
-        worker = self._workers.pop(owner, None)
-        return worker if worker is not None and worker.alive else None
+        worker = self._workers.get(owner)
+        if worker is None or not worker.alive:
+            return None  # whoever has ended goes by itself
+        return self._workers.pop(owner)
+
+    def _ended(self, owner: Account, worker: Worker) -> None:
+        """Clean up behind one that has ended by itself, such as by the kernel where memory is short."""
+        if self._workers.get(owner) is worker:
+            task = asyncio.get_running_loop().create_task(self.drop(owner))
+            self._cleaning.add(task)
+            task.add_done_callback(self._cleaning.discard)
 
     async def drop(self, owner: Account) -> None:
         """End a model's own, if it has one."""
