@@ -59,9 +59,9 @@ class Registrant:
     async def release(self, why: str) -> None:
         """Tell the registrant that its registration is over, and watch it no longer."""
         if not self.ended.done():
-            await self.send(messages.Released(why))
-            self._unwatch()
+            self._unwatch()  # first: it may end while it is told, and its descriptor is closed once
             self.ended.cancel()
+            await self.send(messages.Released(why))
 
     def give_up(self) -> None:
         """Count the registrant as ended: it no longer wants to serve its model."""

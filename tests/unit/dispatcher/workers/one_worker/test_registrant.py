@@ -62,3 +62,27 @@ def test_the_end_of_a_registrant_is_noticed() -> None:
         await registrant.release("it is over")  # harmless: nobody is there
 
     asyncio.run(until_ended())
+
+
+def test_one_that_ends_while_it_is_released_is_closed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By then, its descriptor's number may be another file's."""
+
+    async def until_released() -> None:
+        process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        registrant = Registrant(peer(os.geteuid(), process.pid), "m")
+        closed: list[int] = []
+        monkeypatch.setattr(os, "close", closed.append)
+
+        async def send(message: object) -> None:
+            process.kill()
+            if not registrant.ended.done():  # it is watched still
+                await registrant.ended
+
+        monkeypatch.setattr(registrant, "send", send)
+        await registrant.release("it is over")
+        monkeypatch.undo()
+        assert closed == [registrant._pidfd]
+        os.close(registrant._pidfd)
+        process.communicate()
+
+    asyncio.run(until_released())
