@@ -85,17 +85,19 @@ class Profiler:
             text = f"a profile of worker {worker.name} (pid {worker.pid}) is under way already"
             raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
         self._under_way.add(worker.pid)
-        file = tempfile.NamedTemporaryFile(  # noqa: SIM115, closed below
-            dir=self._folder, prefix="profile-", suffix=".txt"
-        )
         try:
-            said = await _run(program, worker.pid, asked.seconds, file.name)
-            text, left_out = await asyncio.to_thread(_read, Path(file.name))
+            with tempfile.NamedTemporaryFile(
+                dir=self._folder, prefix="profile-", suffix=".txt"
+            ) as file:
+                said = await _run(program, worker.pid, asked.seconds, file.name)
+                text, left_out = await asyncio.to_thread(_read, Path(file.name))
             if not text:
                 raise RemoteFailure(ErrorKind.UNAVAILABLE, _why_not(worker, asked.model, said))
+        except OSError as error:
+            text = f"worker {worker.name} cannot be profiled: {error}. Make room, and try again"
+            raise RemoteFailure(ErrorKind.UNAVAILABLE, text) from error
         finally:
             self._under_way.discard(worker.pid)
-            file.close()
         return messages.Profiled(
             worker.instance, worker.name, worker.pid, round(asked.seconds), _RATE, text, left_out
         )

@@ -164,3 +164,19 @@ def test_the_worker_that_is_meant() -> None:
         chosen(ASKED, [], asleep=True)
     with pytest.raises(RemoteFailure, match="model m has no worker at the moment"):
         chosen(ASKED, [])
+
+
+def test_without_room_for_its_file_it_can_be_tried_again(
+    tmp_path: Path, py_spy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    py_spy("open(file, 'w').write('a;b 3\\n')")
+    profiler = Profiler(tmp_path)
+
+    def full(**place: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as short:
+        short.setattr(profiling.tempfile, "NamedTemporaryFile", full)
+        with pytest.raises(RemoteFailure, match=r"No space left on device\. Make room"):
+            asyncio.run(profiler.profile(worker(), ASKED))
+    assert asyncio.run(profiler.profile(worker(), ASKED)).stacks == "a;b 3\n"
