@@ -176,7 +176,7 @@ def test_without_room_for_its_file_it_can_be_tried_again(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as short:
-        short.setattr(profiling.tempfile, "NamedTemporaryFile", full)
+        short.setattr("tempfile.NamedTemporaryFile", full)
         with pytest.raises(RemoteFailure, match=r"No space left on device\. Make room"):
             asyncio.run(profiler.profile(worker(), ASKED))
     assert asyncio.run(profiler.profile(worker(), ASKED)).stacks == "a;b 3\n"
