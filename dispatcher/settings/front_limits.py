@@ -26,6 +26,7 @@ LIMITS = {
     "header_bytes": Limit(1024, 1 << 24, 1 << 16),
     "headers": Limit(8, 1 << 16, 128),
     "body_bytes": Limit(1024, 1e15, 2147483647),
+    "unpacked_bytes": Limit(1024, 1e15, 4294967296),
     "json_depth": Limit(8, 256, 64),
     "json_values": Limit(1024, 1e12, 1 << 26),
     "inputs": Limit(1, 1 << 20, 1024),

@@ -55,6 +55,7 @@ typedef struct {
 typedef struct Call {
     Text
         body; /* the protocol's, for the request's bytes: inputs may lie in it, and it must not change after call_start */
+    uint64_t unpacked; /* how much of `body` counts as that (net/limits.h); given back when the call is */
     Text reply; /* the protocol's, for what it writes */
     void *state; /* the protocol's: `state_size` bytes, all zero when the call is taken */
     bool decoupled; /* after call_model: the model may answer any number of times */

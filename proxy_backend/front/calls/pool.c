@@ -3,6 +3,7 @@
 #include "background/memory.h"
 #include "base/clock.h"
 #include "calls/parts.h"
+#include "net/limits.h"
 
 #include <stdlib.h>
 
@@ -222,6 +223,9 @@ static void empty(CallParts *parts)
     let_go_of_regions(call->inputs, call->input_count);
     let_go_of_regions(call->outputs, call->output_count);
     text_reset(&call->body, kept);
+    if (call->unpacked)
+        unpacked_give(call->unpacked);
+    call->unpacked = 0;
     text_reset(&call->reply, kept);
     arena_reset(&parts->memory, kept);
     outputs_reset(&parts->outputs, kept);

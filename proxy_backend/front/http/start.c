@@ -39,8 +39,13 @@ static bool expand(Call *call, size_t head_size, Compression compression, Proble
         refusals_count(problem->kind == PROBLEM_TOO_LARGE ? REFUSED_BODY_BYTES : REFUSED_MALFORMED);
         return false;
     }
+    if (!unpacked_take(limits, expanded.size, problem)) {
+        text_free(&expanded);
+        return false;
+    }
     text_free(&call->body);
     call->body = expanded;
+    call->unpacked = expanded.size;
     http_call(call)->is_expanded = true;
     return true;
 }

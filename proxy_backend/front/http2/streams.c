@@ -62,7 +62,10 @@ static bool expand(Event *event, uint64_t most, Problem *problem)
     bool expanded = compression_expand(compression, text_slice(&event->message), &whole, most, problem);
     text_free(&event->message);
     event->message = whole;
-    return expanded;
+    if (!expanded || !unpacked_take(connection_endpoint(event->stream->connection)->limits, whole.size, problem))
+        return false;
+    event->stream->unpacked = whole.size;
+    return true;
 }
 
 /* Have a message as the service is to see it. */
@@ -99,6 +102,9 @@ static void handle_message(Event *event, bool late)
         return;
     }
     service_message(stream, &event->message);
+    if (stream->unpacked)
+        unpacked_give(stream->unpacked);
+    stream->unpacked = 0;
     if (!late && stream->message.data == NULL) { /* room for the next one */
         stream->message = event->message;
         event->message = (Text){0};

@@ -18,6 +18,7 @@ static const char *const names[REFUSALS] = {
     [REFUSED_HEADER_BYTES] = "header_bytes",
     [REFUSED_HEADERS] = "headers",
     [REFUSED_BODY_BYTES] = "body_bytes",
+    [REFUSED_UNPACKED_BYTES] = "unpacked_bytes",
     [REFUSED_MALFORMED] = "malformed",
     [REFUSED_JSON_DEPTH] = "json_depth",
     [REFUSED_JSON_VALUES] = "json_values",
@@ -69,6 +70,26 @@ bool limits_are_unread(const Limits *limits, Progress *taking, uint64_t unread, 
     return stalls || unread > (most < limits->output_bytes ? most : limits->output_bytes);
 }
 
+static uint64_t unpacked;
+
+bool unpacked_take(const Limits *limits, uint64_t size, Problem *problem)
+{
+    if (__atomic_add_fetch(&unpacked, size, __ATOMIC_RELAXED) <= limits->unpacked_bytes)
+        return true;
+    unpacked_give(size);
+    refusals_count(REFUSED_UNPACKED_BYTES);
+    return problem_set(problem, PROBLEM_TOO_MANY,
+        "requests that came compressed would take more than %llu bytes (unpacked_bytes): ask again later, or send it "
+        "as "
+        "it is",
+        (unsigned long long)limits->unpacked_bytes);
+}
+
+void unpacked_give(uint64_t size)
+{
+    __atomic_sub_fetch(&unpacked, size, __ATOMIC_RELAXED);
+}
+
 /* How a limit is named in the settings, and between which values it may lie; times are in seconds there. */
 static const struct {
     const char *name;
@@ -79,6 +100,7 @@ static const struct {
     {"header_bytes", offsetof(Limits, header_bytes), false, 1024, 1 << 24, 1 << 16},
     {"headers", offsetof(Limits, headers), false, 8, 1 << 16, 128},
     {"body_bytes", offsetof(Limits, body_bytes), false, 1024, 1e15, 2147483647},
+    {"unpacked_bytes", offsetof(Limits, unpacked_bytes), false, 1024, 1e15, 4294967296},
     {"json_depth", offsetof(Limits, json_depth), false, 8, 256, 64},
     {"json_values", offsetof(Limits, json_values), false, 1024, 1e12, 1 << 26},
     {"inputs", offsetof(Limits, inputs), false, 1, 1 << 20, 1024},

@@ -9,6 +9,7 @@ typedef struct {
     uint64_t header_bytes; /* of a request's line and headers, of a gRPC call's metadata */
     uint64_t headers;      /* how many */
     uint64_t body_bytes;   /* of a request's body, also when it has been unpacked; of a gRPC message */
+    uint64_t unpacked_bytes; /* of all bodies and messages at a time that came compressed */
     uint64_t json_depth, json_values;
     uint64_t inputs;                  /* of one request, outputs that it asks for, and parameters */
     uint64_t output_bytes;            /* that a request's answers may have at a time */
@@ -57,6 +58,7 @@ typedef enum {
     REFUSED_HEADER_BYTES,
     REFUSED_HEADERS,
     REFUSED_BODY_BYTES,
+    REFUSED_UNPACKED_BYTES,
     REFUSED_MALFORMED, /* no HTTP, HTTP/2, JSON, protobuf, UTF-8, deflate ... */
     REFUSED_JSON_DEPTH,
     REFUSED_JSON_VALUES,
@@ -74,6 +76,11 @@ Limits limits_default(void);
 /* The limit of such a name in the settings ("header_bytes", "idle_s" in seconds, ...). False: there is no such limit, or its value is out
  * of range. */
 bool limits_set(Limits *limits, Slice name, double value, Problem *problem);
+
+/* Have a body count that has been unpacked, until it is let go of: what a client sends may become a thousand times as much, and stays for as long as its
+ * request waits. False, with the problem: there are too many. Any thread. */
+bool unpacked_take(const Limits *limits, uint64_t size, Problem *problem);
+void unpacked_give(uint64_t size);
 
 /* Count one; any thread. */
 void refusals_count(Refusal refusal);
