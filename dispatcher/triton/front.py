@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+import structlog
+
 from pytriton.dispatcher.base.child import Child, OnLine
 from pytriton.dispatcher.base.handover import ServerState
 from pytriton.dispatcher.base.kill_on_death import KillOnDeath
@@ -28,6 +30,8 @@ from pytriton.dispatcher.install.server_runtime import ServerRuntime
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton.endpoints import Endpoints
 from pytriton.dispatcher.triton.gate import Models
+
+_log = structlog.get_logger(__name__)
 
 SHM = Path("/dev/shm")
 #: Starts a program whose shared memory is for this user alone.
@@ -60,9 +64,20 @@ class ServerPlace:
     on_line: OnLine
 
     def sweep_shared_memory(self) -> None:
-        """Remove the regions that a process which has ended left behind."""
-        for left in SHM.glob(f"{self.shm_prefix}*"):
-            left.unlink(missing_ok=True)
+        """Remove the regions that a process which has ended left behind.
+
+        Anybody may make files there, also such as this user cannot remove: they stay.
+        """
+        try:
+            left = list(SHM.glob(f"{self.shm_prefix}*"))
+        except OSError as error:  # say, no descriptor is left
+            _log.warning("regions of tritonserver's may be left", reason=str(error))
+            return
+        for region in left:
+            try:
+                region.unlink(missing_ok=True)
+            except OSError as error:  # noqa: PERF203, the others go
+                _log.warning("a region of tritonserver's is left", reason=str(error))
 
 
 class Refused(Exception):
