@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import Callable
@@ -89,11 +90,12 @@ class Proxies:
         """
         compiled = set()
         for proxy in proxies & self.names():
-            pid = self._watched[proxy].pid
-            if pid is not None:
-                os.kill(pid, signal.SIGKILL)
-            else:
+            pidfd = self._watched[proxy].pidfd
+            if pidfd is None:
                 compiled.add(proxy)
+                continue
+            with contextlib.suppress(OSError):  # it has ended just now; its number may be another's
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         return compiled
 
     def clear(self) -> None:
@@ -103,7 +105,8 @@ class Proxies:
 
     def _ended(self, proxy: str) -> None:
         region = self._watched[proxy].region
-        if region is not None:
-            region.unlink(missing_ok=True)
         self.forget(proxy)
+        if region is not None:
+            with contextlib.suppress(OSError):  # it is another user's file by now
+                region.unlink()
         self._gone(proxy)

@@ -7,9 +7,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from pytriton.dispatcher.models.in_triton import attached_proxies
 from pytriton.dispatcher.models.in_triton.attached_proxies import Proxies
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
@@ -96,5 +98,36 @@ def test_those_that_tritonserver_has_given_up_are_killed_and_compiled_ones_named
         await asyncio.wait_for(gone.first.wait(), 30)
         assert gone.names == ["process"]
         assert proxies.names() == {"compiled", "other"}
+
+    asyncio.run(main())
+
+
+def test_one_that_has_ended_just_now_is_no_trouble(stub: subprocess.Popen[bytes]) -> None:
+    """Nobody has heard of it yet; the number may be another process's."""
+
+    async def main() -> None:
+        gone = Gone()
+        proxies = Proxies(gone)
+        proxies.seen("p", stub.pid)
+        stub.kill()
+        stub.wait()
+        assert proxies.end({"p"}) == set()
+        await asyncio.wait_for(gone.first.wait(), 30)
+
+    asyncio.run(main())
+
+
+def test_a_region_that_cannot_be_removed_does_not_keep_it(
+    stub: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attached_proxies, "_region_of", lambda pid: tmp_path)  # a folder
+
+    async def main() -> None:
+        gone = Gone()
+        proxies = Proxies(gone)
+        proxies.seen("p", stub.pid)
+        stub.kill()
+        await asyncio.wait_for(gone.first.wait(), 30)
+        assert proxies.names() == set()
 
     asyncio.run(main())
