@@ -142,8 +142,8 @@ class Child:
         """Send a signal to the child and all that it started."""
         try:
             os.killpg(self.pid, number)
-        except ProcessLookupError:
-            return  # all of them have ended
+        except (ProcessLookupError, PermissionError):
+            return  # all of them have ended, or are another user's
 
     def kill(self) -> None:
         """Kill the child and all that it started; `stop` ends what of it may clean up first."""

@@ -26,7 +26,7 @@ async def end_group(group: int) -> None:
     trackers = kill_group(group)
     if trackers:
         await _ended(trackers)
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)
 
 
@@ -34,11 +34,11 @@ def kill_group(group: int) -> Sequence[int]:
     """Kill all processes of a group but its trackers, which are returned; one may be about to end."""
     try:
         os.killpg(group, 0)
-    except ProcessLookupError:
-        return []  # as of most: all of them have ended
+    except (ProcessLookupError, PermissionError):
+        return []  # as of most: all of them have ended, or are another user's (sudo)
     members = _members(group)
     trackers = [pid for pid in members if _is_tracker(pid)]
-    with contextlib.suppress(ProcessLookupError):
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         if not trackers:
             os.killpg(group, signal.SIGKILL)
     for pid in members if trackers else ():

@@ -155,3 +155,13 @@ def test_memory_is_removed_when_the_daemon_is_killed(tmp_path: Path) -> None:
     assert process.wait() == -signal.SIGKILL
     assert not Path(f"/dev/shm{name}").exists()
     _all_end(process.pid)
+
+
+def test_what_only_another_user_has_left_hinders_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as what a callable has started with sudo: nobody else can end it."""
+
+    def refuse(group: int, number: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("os.killpg", refuse)
+    asyncio.run(group_end.end_group(2**22 + 1))
