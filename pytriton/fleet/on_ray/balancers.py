@@ -23,8 +23,8 @@ _BUSY_S = 150.0
 #: served on meanwhile.
 _RETURN_S = 120.0
 
-#: The addresses, the statuses, and what is to go, as they were published last.
-_Published = tuple[dict[str, str], dict[str, messages.Status], set[tuple[str, str]]]
+#: The addresses, the statuses, what is to go, and what is registered, as they were published last.
+_Published = tuple[dict[str, str], dict[str, messages.Status], set[tuple[str, str]], set[str]]
 _View = dict[str, tuple[str, messages.Status]]
 
 
@@ -44,7 +44,7 @@ class Balancers:
         self._born = self._clock()
         self._view: _View = {}
         self._told: tuple[int, bytes] = (0, b"")
-        self._published: _Published = ({}, {}, set())
+        self._published: _Published = ({}, {}, set(), set())
         self._complete = False
         self._leaving: dict[tuple[str, str], int] = {}
         #: Balancer -> what it has carried out, until when it is waited for.
@@ -70,7 +70,7 @@ class Balancers:
         """
         late = self._clock() - self._born > _LATE_S
         self._complete = self._complete or late
-        if self._is_published(alive, statuses, leaving):
+        if self._is_published(alive, statuses, leaving, wanted):
             return
         view = {}
         staying = {node: one for node, one in alive.items() if (node, ALL_MODELS) not in leaving}
@@ -85,25 +85,46 @@ class Balancers:
                 view[node] = address, msgspec.structs.replace(status, models=models)
             elif node in self._view:  # it lives: whether its daemon does is HAProxy's to judge
                 view[node] = self._view[node]
+        shown = {one.name for _, status in view.values() for one in status.models}
+        self._keep_absent(view, set(wanted) - shown, leaving)
         if _facts(view) != _facts(self._view):
             self._generation += 1
         self._view = view
-        shown = {one.name for _, status in view.values() for one in status.models}
         whole = len(view) == len(staying) > 0 and shown.issuperset(wanted)
         self._complete = self._complete or whole
         self._leaving = {key: self._leaving.get(key, self._generation) for key in leaving}
+
+    def _keep_absent(
+        self, view: _View, absent: Collection[str], leaving: Collection[tuple[str, str]]
+    ) -> None:
+        """Leave models that nobody serves just now where they were: else clients hear that there are none such.
+
+        A daemon that was started again has nothing at first. HAProxy asks it for the model, and says 503 meanwhile.
+        """
+        for node, (address, status) in view.items() if absent else ():
+            _, before = self._view.get(node, ("", status))
+            there = [
+                one
+                for one in before.models
+                if one.name in absent and (node, one.name) not in leaving
+            ]
+            models = [*status.models, *there]
+            view[node] = address, msgspec.structs.replace(status, models=models)
 
     def _is_published(
         self,
         alive: Mapping[str, str],
         statuses: Mapping[str, messages.Status],
         leaving: Collection[tuple[str, str]],
+        wanted: Collection[str],
     ) -> bool:
         """Whether all is as it was published last; remembers it."""
-        before, self._published = self._published, (dict(alive), dict(statuses), set(leaving))
+        now = dict(alive), dict(statuses), set(leaving), set(wanted)
+        before, self._published = self._published, now
         return (
             before[0] == alive
             and before[2] == leaving
+            and before[3] == now[3]
             and before[1].keys() == statuses.keys()
             and all(before[1][node] is status for node, status in statuses.items())
         )

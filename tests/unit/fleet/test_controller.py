@@ -91,6 +91,26 @@ def test_a_drained_node_that_has_gone_is_forgotten(fleet: Fleet) -> None:
     assert fleet.cluster.counts() == {A: 4}
 
 
+def test_a_model_whose_only_daemon_was_started_again_stays_where_it_was_for_balancers(
+    fleet: Fleet,
+) -> None:
+    """Else clients hear that there is no such model. Of one that is not registered any more, they are to hear that."""
+    fleet.register(instances=1)
+    fleet.register(instances=1, name="n")
+    fleet.steps(30)
+    generation, seen = fleet.seen()
+    assert seen == {A: ["m"], B: ["n"]}
+    fleet.cluster.refuses = {A}
+    fleet.cluster.served[A].clear()
+    fleet.steps()
+    assert fleet.cluster.counts() == {}
+    assert fleet.seen()[1] == seen
+    fleet.controller.unregister("m")
+    fleet.steps()
+    later, seen = fleet.seen(done=generation)
+    assert (later > generation, seen) == (True, {A: [], B: ["n"]})
+
+
 def test_a_balancer_that_has_carried_out_the_newest_view_is_told_nothing_more(
     fleet: Fleet,
 ) -> None:
