@@ -19,7 +19,7 @@ def parameters_text(given: Optional[Parameters]) -> str:
     """Return parameters as JSON.
 
     Raises:
-        TritonModelException: no dict, names that are no str, or values that are no bool, int or str.
+        TritonModelException: no dict, names that are no str, or values that are no bool, int of 64 bits or str.
     """
     if given is None:
         return "{}"
@@ -33,6 +33,10 @@ def parameters_text(given: Optional[Parameters]) -> str:
         if not isinstance(value, (bool, int, str)):
             raise TritonModelException(
                 f"Expect parameters values to have type bool/int/str, found type {type(value)} of {name!r:.80}"
+            )
+        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:  # it would come as another
+            raise TritonModelException(
+                f"Expect parameters values to have 64 bits, found more in {name!r:.80}"
             )
     return json.dumps(dict(given))
 

@@ -172,6 +172,15 @@ def test_metrics_that_cannot_be_are_refused(kind: str, given: dict[str, Any], wh
         family.Metric(**given)
 
 
+def test_numbers_of_response_parameters_have_64_bits() -> None:
+    most, least = 2**63 - 1, -(2**63)
+    response = pb_utils.InferenceResponse([], parameters={"most": most, "least": least})
+    assert json.loads(response.parameters()) == {"most": most, "least": least}
+    for value in (most + 1, least - 1, 10**40):
+        with pytest.raises(pb_utils.TritonModelException, match="64 bits, found more in 'n'"):
+            pb_utils.InferenceResponse([], parameters={"n": value})
+
+
 def test_a_process_makes_no_more_metrics_than_a_proxy_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytriton.pb_utils.metrics._numbers", {})
     monkeypatch.setattr("pytriton.pb_utils.metrics.MOST_METRICS", 3)
