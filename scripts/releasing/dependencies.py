@@ -1,6 +1,7 @@
 """Why we depend on what we depend on, and what it costs: writes the table of docs/reference/dependencies.md.
 
-`python -m releasing.dependencies PYTHON`, where PYTHON belongs to an environment with pytriton-daemon and nothing else.
+`python -m releasing.dependencies PYTHON ...`, where each PYTHON belongs to an environment with pytriton-daemon and nothing
+else. What the first lacks is measured in the next: Python 3.11 has no use for tomli, for example.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -191,6 +192,14 @@ def measure(python: Path) -> dict[str, tuple[int, float]]:
     return {one.name: (sizes[one.name], _seconds(python, one.module)) for one in there}
 
 
+def measure_all(pythons: Sequence[Path]) -> dict[str, tuple[int, float]]:
+    """Return bytes and seconds of each dependency, from the first environment that has it."""
+    measured: dict[str, tuple[int, float]] = {}
+    for python in pythons:
+        measured = {**measure(python), **measured}
+    return measured
+
+
 def _seconds(python: Path, module: str) -> float:
     code = _IMPORT.format(module=module)
     return min(float(_said(python, "-c", code)) for _ in range(_ROUNDS))
@@ -207,4 +216,4 @@ def _said(python: Path, *arguments: str) -> str:
 
 
 if __name__ == "__main__":
-    print(table(measure(Path(sys.argv[1]))), end="")
+    print(table(measure_all([Path(one) for one in sys.argv[1:]])), end="")

@@ -6,6 +6,7 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
 from releasing import dependencies
 
 if sys.version_info >= (3, 11):
@@ -32,3 +33,16 @@ def test_a_row_has_the_costs_in_megabytes_and_milliseconds() -> None:
     text = dependencies.table({"msgspec": (512_345, 0.0123)})
     assert re.search(r"^\| msgspec \| .* \| 0\.5 \| 12 \|$", text, re.MULTILINE)
     assert re.search(r"^\| numpy \| .* \| \? \| \? \|$", text, re.MULTILINE)
+
+
+def test_the_first_environment_that_has_a_package_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """tomli, say, is in no environment of Python 3.11."""
+    costs = {
+        "new": {"msgspec": (1, 0.1)},
+        "old": {"msgspec": (2, 0.2), "tomli": (3, 0.3)},
+    }
+    monkeypatch.setattr(dependencies, "measure", lambda python: costs[python.name])
+    measured = dependencies.measure_all([Path("new"), Path("old")])
+    assert measured == {"msgspec": (1, 0.1), "tomli": (3, 0.3)}
