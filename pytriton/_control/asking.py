@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytriton.exceptions import PyTritonDaemonError
+from pytriton.exceptions import PyTritonDaemonError, PyTritonValidationError
 from pytriton.ipc import messages
 
 if TYPE_CHECKING:
@@ -55,12 +55,14 @@ def ask(channel: control.ControlClient, question: Question, watch: Watch) -> mes
     """Return the answer to a question.
 
     Raises:
+        PyTritonValidationError: a value in the question is of a wrong type; nothing was sent
         RemoteFailure: the dispatcher answered with a failure; see `exception_of`
         DaemonNotRunningError: the daemon ended before it answered, or was silent too long
         PyTritonDaemonError: it refuses this client, or is of another version
     """
     from pytriton.ipc.control import ControlTimeout
 
+    _check_types(question.message)
     try:
         return channel.ask(
             question.message,
@@ -78,3 +80,15 @@ def ask(channel: control.ControlClient, question: Question, watch: Watch) -> mes
             f"{watch.daemon} gave an answer that this version of pytriton-daemon does not understand ({error}). "
             "Install the same version on both sides, then `pytriton-daemon restart` there."
         ) from error
+
+
+def _check_types(message: messages.AnyMessage) -> None:
+    """Refuse a message that the dispatcher could not read: it would drop it, and the client wait for ever."""
+    try:
+        messages.decode(messages.encode(message))
+    except (messages.MalformedMessage, TypeError, ValueError, OverflowError) as error:
+        what, _, place = str(error).replace("`", "").partition(" - at $.")
+        argument = f"{place}: " if place else ""
+        raise PyTritonValidationError(
+            f"The daemon cannot be asked ({type(message).__name__}): {argument}{what}."
+        ) from None

@@ -26,7 +26,7 @@ from pytriton._registering.warmup_files import warmup_messages
 from pytriton._registering.worker_imports import WorkerImports
 from pytriton.autoscale import autoscale_of
 from pytriton.declaration import declaration_of
-from pytriton.decorators.checking import misfit
+from pytriton.decorators.checking import factory_misfit, misfit
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.ipc import messages
 from pytriton.ipc.errors import sendable
@@ -263,6 +263,9 @@ def _check_callables(targets: Sequence[Any], *, factory: bool) -> None:
         raise PyTritonValidationError("infer_fn is an empty list: there is nothing to serve.")
     for target in targets:
         if callable(target):
+            why = factory_misfit(target) if factory else None
+            if why is not None:
+                raise PyTritonValidationError(f"{why}.")
             continue
         if factory:
             wanted = (

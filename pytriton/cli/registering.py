@@ -94,8 +94,11 @@ def load_target(text: str) -> Any:
     """
     module_name, colon, attribute = text.partition(":")
     if not colon or not module_name or not attribute:
+        module = text.partition(":")[0].rpartition("/")[2].removesuffix(".py")
         raise CliError(
-            ExitCode.USAGE, f"{text!r} is not MODULE:ATTRIBUTE, such as mypackage.models:classify"
+            ExitCode.USAGE,
+            f"{text!r} is not MODULE:ATTRIBUTE: say which callable of the module is meant, such as "
+            f"{module or 'mymodule'}:classify",
         )
     if "/" in module_name or module_name.endswith(".py"):
         folder, _, file = module_name.rpartition("/")

@@ -9,7 +9,7 @@ from typing import Any
 
 from pytriton.decorators import wrapping
 
-__all__ = ["misfit"]
+__all__ = ["factory_misfit", "misfit"]
 
 
 def misfit(infer: Callable[..., Any], inputs: Iterable[str]) -> str | None:
@@ -46,6 +46,27 @@ def misfit(infer: Callable[..., Any], inputs: Iterable[str]) -> str | None:
     if _cannot(signature, (None,) * owner, ()) is None:
         way = "if it makes the callable, register it with factory=True"
     return f"{name}{signature} cannot be called with a list of requests: {why}; {way}."
+
+
+def factory_misfit(factory: Callable[..., Any]) -> str | None:
+    """Return why a factory cannot be called, which is done without arguments, and what to do; None: nothing is seen."""
+    function, owner = _function_of(factory)
+    name = getattr(factory, "__name__", type(factory).__name__)
+    if _is_ours(function):
+        return (
+            f"{name} is decorated as a callable that takes requests, and factory=True calls it without arguments; "
+            "leave factory=True out, or register the function that makes it"
+        )
+    if not inspect.isfunction(function):  # a class or a partial, whose error says enough
+        return None
+    signature = inspect.signature(function, follow_wrapped=False)
+    why = _cannot(signature, (None,) * owner, ())
+    if why is None:
+        return None
+    return (
+        f"{name}{signature} cannot be called without arguments, as factory=True does: {why}; "
+        "leave factory=True out if it is the callable itself"
+    )
 
 
 def _function_of(infer: Any) -> tuple[Any, int]:

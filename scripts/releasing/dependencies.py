@@ -1,7 +1,7 @@
 """Why we depend on what we depend on, and what it costs: writes the table of docs/reference/dependencies.md.
 
-`python -m releasing.dependencies PYTHON ...`, where each PYTHON belongs to an environment with pytriton-daemon and nothing
-else. What the first lacks is measured in the next: Python 3.11 has no use for tomli, for example.
+`python -m releasing.dependencies PYTHON ...`, where each PYTHON belongs to an environment with pytriton-daemon and
+nothing else. What the first lacks is measured in the next: Python 3.11 has no use for tomli, for example.
 """
 
 from __future__ import annotations

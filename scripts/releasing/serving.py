@@ -9,6 +9,7 @@ It knows the installed package only, so it can be run with any release of it.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,8 @@ def linear(x):
 
 def main() -> None:
     """Do what the command line says."""
+    # Python 3.9 starts commands by fork(2). There, gRPC's handlers can end the child before it is the command.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     folder, what = Path(sys.argv[1]), sys.argv[2]
     command = str(Path(sys.executable).with_name("pytriton-daemon"))
     places = ["--runtime-dir", str(folder / "run"), "--state-dir", str(folder / "state")]

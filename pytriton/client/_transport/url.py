@@ -120,6 +120,12 @@ def _check(url: str, parts: SplitResult) -> None:
         raise PyTritonClientInvalidUrlError(
             f"Invalid url {url!r}: user names, queries and fragments have no meaning here. {_HINT}"
         )
+    base, of_model, _ = parts.path.partition("/v2/models")
+    if of_model:  # what `register` returns, and status shows, is easily taken for it
+        raise PyTritonClientInvalidUrlError(
+            f"Invalid url {url!r}: it is the address of a model. Give the server's, "
+            f"{parts.scheme}://{parts.netloc}{base}, and the model's name beside it."
+        )
     if parts.path.strip("/") and parts.scheme in ("grpc", "grpcs"):
         raise PyTritonClientInvalidUrlError(f"Invalid url {url!r}: gRPC knows no path. {_HINT}")
 

@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 
 from pytriton._control.asking import Question, Watch, ask
-from pytriton.exceptions import DaemonNotRunningError, PyTritonDaemonError
+from pytriton.exceptions import (
+    DaemonNotRunningError,
+    PyTritonDaemonError,
+    PyTritonValidationError,
+)
 from pytriton.ipc import messages
 from pytriton.ipc.control import ControlTimeout
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
@@ -79,3 +83,21 @@ def test_a_failure_of_the_dispatcher_is_the_callers_to_explain() -> None:
     with pytest.raises(RemoteFailure) as caught:
         asked(Channel(fail(failure)), Question(messages.GetStatus()))
     assert caught.value is failure
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "text"),
+    [
+        (messages.Unregister, [None], r"\(Unregister\): name: Expected str, got None\."),
+        (messages.Unregister, [object()], r"\(Unregister\): Encoding objects of type object"),
+        (messages.GetLogs, ["linear", "9"], "lines: Expected int, got str"),
+    ],
+)
+def test_a_value_of_a_wrong_type_is_told_and_not_sent(
+    kind: Any, values: list[Any], text: str
+) -> None:
+    """The dispatcher drops what it cannot read, so that nobody would answer."""
+    channel = Channel(messages.Done)
+    with pytest.raises(PyTritonValidationError, match=text):
+        asked(channel, Question(kind(*values)))
+    assert channel.asked == {}

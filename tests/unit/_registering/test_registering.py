@@ -153,6 +153,14 @@ MISTAKES.update(
             {"infer_fn": _load},
             r"_load\(\).*makes the callable.*factory=True",
         ),
+        "a factory that is none": (
+            {"infer_fn": _Named().__call__, "factory": True},
+            r"__call__ is decorated.*without arguments; leave factory=True out",
+        ),
+        "a factory with arguments": (
+            {"infer_fn": _plain, "factory": True},
+            r"_plain\(x.*without arguments, as factory=True does: missing.*leave factory=True out",
+        ),
         "no decorator": (
             {"infer_fn": _plain},
             r"_plain\(x.*list of requests.*decorate it with @batch",

@@ -112,6 +112,7 @@ def test_the_runtime_directory_may_stand_in_the_settings_file(cli: Cli, tmp_path
         (("doctor", "--log-format", "xml"), "flag --log-format: 'xml' is not one of"),
         (("unregister",), "MODEL"),
         (("register", "module"), "'module' is not MODULE:ATTRIBUTE"),
+        (("register", "a/linear.py"), "such as linear:classify"),
         (("register", "a/b/linear.py:fn"), "in the folder a/b, say linear:fn"),
         (("register", "linear.py:fn"), "is the name of a module: say linear:fn"),
         (("register", "no_such_module:x"), "there is no module 'no_such_module'"),

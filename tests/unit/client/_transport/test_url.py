@@ -70,3 +70,11 @@ def test_tritonclients_own_client() -> None:
         assert type(client).__module__.startswith("tritonclient.grpc")
     with create_client_from_url("localhost:1", network_timeout_s=2) as client:
         assert type(client).__module__.startswith("tritonclient.http")
+
+
+def test_the_address_of_a_model_is_told_from_that_of_a_server() -> None:
+    """`register` prints it; asked for, it would be waited for in vain."""
+    with pytest.raises(
+        PyTritonClientInvalidUrlError, match=r"address of a model.*server's, http://h:1/base, and"
+    ):
+        parse_urls("http://h:1/base/v2/models/linear")
