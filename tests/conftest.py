@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -40,6 +41,10 @@ settings.register_profile(
 settings.load_profile("no deadline")
 
 
+# `python -m pytest` has the checkout on sys.path, and so would workers: with a callable of a test's module they would
+# import that module, pytest and all else that it needs. Without, it travels by value, as that of a user's script.
+sys.path[:] = [path for path in sys.path if Path(path).resolve() != Path(__file__).parents[1]]
+
 # A shell that starts the tests in the background has them ignore SIGINT, and what they start would ignore it, too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -61,6 +66,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes long comes first: at the end, when few files are left, no process works alone for a minute."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (item.path not in slow, "triton" not in item.path.parts))
+
+
+#: pytest tells its children in this variable which test runs, and whether it is its setup.
+_WHICH = "PYTEST_CURRENT_TEST"
+
+
+def _name_no_test() -> None:
+    """Have all tests the same variables.
+
+    Workers have those of their registrant, and a daemon has one fork server for all workers with the same variables:
+    with pytest's own, each test that registers a model has another one started, which imports numpy and all else anew.
+    """
+    if _WHICH in os.environ:  # pytest itself removes it in the end
+        os.environ[_WHICH] = "a test"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup() -> None:
+    """Before a fixture registers models."""
+    _name_no_test()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call() -> None:
+    """Before a test does."""
+    _name_no_test()
 
 
 @pytest.fixture(scope="module")

@@ -31,6 +31,11 @@ _STOP_S = 100.0
 ANSWER_S = 60.0
 #: What the kernel and the undertaker end after the daemon's own end.
 _FAMILY_S = 30.0
+#: Seconds between two looks at a condition: at first, and at most. A look at a daemon costs milliseconds of CPU time,
+#: which the processes that are waited for need. So one that waits for long looks less often: it is late by a tenth.
+_LOOK_S = 0.02
+_LONGEST_LOOK_S = 0.1
+_PATIENCE = 0.1
 
 
 def eventually(
@@ -40,14 +45,15 @@ def eventually(
 
     By default the time is long: a worker's start takes a second, and ten where several tests share two cores.
     """
-    deadline = time.monotonic() + timeout_s
+    started = time.monotonic()
     while True:
         value = condition()
         if value:
             return value
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - started
+        if waited > timeout_s:
             raise AssertionError(f"not within {timeout_s} s: {what() if callable(what) else what}")
-        time.sleep(0.02)
+        time.sleep(min(max(_LOOK_S, waited * _PATIENCE), _LONGEST_LOOK_S))
 
 
 def halt(pid: int) -> None:

@@ -1,4 +1,4 @@
-"""Clients that ask a model without a pause while a test does something to it."""
+"""Clients that ask a model again and again while a test does something to it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from support.models.inference import Inference
 from support.running import RunningDaemon, eventually
 
 _ONES = np.ones((1, 2), np.float32)
+#: Between a client's requests. Without, they have all CPU time, and what the test does takes several times as long.
+_PAUSE_S = 0.005
 
 
 class Load:
@@ -63,7 +65,7 @@ def under_load(
     def ask() -> None:
         connection = Inference("grpc", daemon.grpc)
         try:
-            while not stop.is_set():
+            while not stop.wait(_PAUSE_S):
                 load._ask(connection, model, tolerant=tolerant)
         finally:
             connection.close()
