@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import urllib.request
 from collections.abc import Iterator
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -39,8 +39,7 @@ def proxy() -> Iterator[socket.socket]:
 
 def asks(requests: Any) -> Any:
     return [
-        {"text": np.array([urllib.request.urlopen(one["url"][0].decode(), timeout=20).read()])}
-        for one in requests
+        {"text": np.array([urlopen(one["url"][0].decode(), timeout=20).read()])} for one in requests
     ]
 
 

@@ -57,7 +57,8 @@ def ask(daemon: RunningDaemon, model: str, what: str) -> str:
 
 def evaluates(requests: Any) -> Any:
     return [
-        {"told": np.array([str(eval(one["what"][0].decode()))], np.object_)} for one in requests
+        {"told": np.array([str(eval(one["what"][0].decode(), {"os": os}))], np.object_)}
+        for one in requests
     ]
 
 
