@@ -168,15 +168,15 @@ class NodeActor:
         """
         if flags is not None and list(flags) != self._flags:
             self._flags, self._failed = list(flags), ("", 0.0, 0.0)
-        client = self._daemon()
-        try:
-            status = client.status()
-        except DaemonNotRunningError:
-            client = self._client = self._connected()
-            status = client.status()
         mark = self._environments.mark()
         state, kept, needed = self._kept
-        changed = client.changed_registrations(state)
+        client = self._daemon()
+        # The status comes last: what counts as placed is in it.
+        try:
+            changed, status = client.changed_registrations(state), client.status()
+        except DaemonNotRunningError:
+            client = self._client = self._connected()
+            changed, status = client.changed_registrations(state), client.status()
         if changed is not None:
             known_as = [(one.spec, *registered_as(one)) for one in changed.registrations]
             # One whose environment Ray may have removed is to be registered anew.

@@ -220,6 +220,33 @@ def test_what_a_fleet_goes_by_is_told_only_when_it_has_changed() -> None:
     fake.close()
 
 
+def test_what_counts_as_placed_is_in_the_status() -> None:
+    """Also of a model that is registered while the daemon is asked: else `register` returns before it is shown."""
+    fake = FakeDispatcher()
+    spec = messages.ModelSpec("m", 1, {}, messages.World("py"), instances=2)
+    asked: list[type] = []
+
+    def registrations(_: Any) -> list[messages.Registrations]:
+        asked.append(messages.GetRegistrations)
+        kept = [messages.KeptRegistration(spec, "digest")] if len(asked) > 1 else []
+        return [messages.Registrations(kept, f"{len(asked)}")]
+
+    def told(_: Any) -> list[messages.Status]:
+        asked.append(messages.GetStatus)
+        return [status(*([messages.ModelInfo("m", 1, "ready", [])] if len(asked) > 1 else []))]
+
+    fake.answers[messages.GetRegistrations] = registrations
+    actor = NodeActor(str(Path(fake.rundir.path)), [], "", "n", no_actors())
+    actor._daemon()  # which asks for the status, too
+    fake.answers[messages.GetStatus] = told
+    encoded, _, facts = actor.look()
+    assert len(asked) == 2
+    shown = [one["name"] for one in msgspec.msgpack.decode(encoded)["models"]]
+    placed = list(msgspec.msgpack.decode(facts or b"")[1])
+    assert set(placed) <= set(shown), (placed, shown)
+    fake.close()
+
+
 def test_looks_at_the_same_time_leave_what_belongs_together() -> None:
     """Else the newest key would stand for older registrations, which the daemon would never tell anew."""
     fake = FakeDispatcher()
