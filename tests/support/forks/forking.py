@@ -144,8 +144,8 @@ def of_starts(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if name.startswith(_OF_STARTS)}
 
 
-#: The commands of pytriton-daemon; typer imports the last of these modules when it is there.
-_COMMANDS = Forking("pytriton.cli.app", "pytriton.cli.link", "pydantic.type_adapter")
+#: The commands of pytriton-daemon; the last module lies beside this one.
+_COMMANDS = Forking("pytriton.cli.app", "pytriton.cli.link", "warm_commands")
 
 
 def command(
