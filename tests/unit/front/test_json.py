@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 import struct
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.front.driver import Driver, Refused
 
@@ -200,12 +201,19 @@ def test_doubles_are_written_so_that_they_read_back(driver: Driver, values: list
 
 
 @given(st.lists(st.floats(width=32), min_size=1))
+@example([48032848.0])
 def test_floats_are_written_so_that_they_read_back(driver: Driver, values: list[float]) -> None:
     written = driver.ask("F", struct.pack(f"<{len(values)}f", *values)).decode().split()
     for text, value in zip(written, values):
         assert np.float32(float(text)) == np.float32(value) or math.isnan(value), text
-        if math.isfinite(value) and math.frexp(value)[0] != 0.5:
-            assert _digits(text) == _digits(str(np.float32(value))), (text, value)
+        shortest = str(np.float32(value))
+        # In the middle between two floats (48032850), it depends on the reader: the front writes more digits.
+        middle = any(
+            np.float32(float(shortest) * (1 + side * sys.float_info.epsilon)) != np.float32(value)
+            for side in (-1, 1)
+        )
+        if math.isfinite(value) and math.frexp(value)[0] != 0.5 and not middle:
+            assert _digits(text) == _digits(shortest), (text, value)
 
 
 def test_how_numbers_look(driver: Driver) -> None:

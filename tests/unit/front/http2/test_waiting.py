@@ -129,7 +129,7 @@ def test_calls_end_when_their_time_is_over(start: Start) -> None:
     server = start()
     calls = b"".join(
         call(i, b"/echo/Never", timeout=timeout) + frame(DATA, 0, i, _message(1, b"x"))
-        for i, timeout in ((1, b"600m"), (3, b"100000u"), (5, b"1H"), (7, b"200m"))
+        for i, timeout in ((1, b"1300m"), (3, b"100000u"), (5, b"1H"), (7, b"600m"))
     )
     with hello(server.port) as connection:
         connection.sendall(calls)
