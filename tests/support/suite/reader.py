@@ -103,6 +103,10 @@ class _Reader:
             interactor.pytest_collection_finish(session)
             config.hook.pytest_runtestloop(session=session)
             session.exitstatus = pytest.ExitCode(1 if session.testsfailed else 0)
+        except pytest.UsageError as error:  # as pytest says it; once, not by each fork
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
+            if workerinput["workerid"] == "gw0":
+                print(*(f"ERROR: {line}" for line in error.args), sep="\n", file=sys.stderr)
         except (KeyboardInterrupt, pytest.exit.Exception):
             session.exitstatus = pytest.ExitCode.INTERRUPTED
         except Exception:

@@ -38,7 +38,14 @@ _PROGRAM = (
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None:
-    """Start the reader, unless processes are asked for that have something of their own."""
+    """Start the reader, unless processes are asked for that have something of their own.
+
+    Raises:
+        pytest.UsageError: a file or folder is not there, which pytest-xdist does not say
+    """
+    for argument in config.args:
+        if not (config.invocation_params.dir / argument.partition("::")[0]).exists():
+            raise pytest.UsageError(f"file or directory not found: {argument}")
     tried = all(int(version(name).split(".")[0]) in majors for name, majors in _TRIED.items())
     if tried and all(spec.popen and not spec.python and not spec.chdir for spec in specs):
         config.pluginmanager.register(_Reading(config, specs))

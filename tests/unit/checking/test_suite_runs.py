@@ -111,8 +111,8 @@ def test_that_fails(): assert False, "as ever"
 """
 
 
-def run(folder: Path, **files: str) -> subprocess.CompletedProcess[str]:
-    """Run such tests in two processes, as scripts/test does in CI."""
+def run(folder: Path, what: str = "", **files: str) -> subprocess.CompletedProcess[str]:
+    """Run such tests, or `what` of them, in two processes, as scripts/test does in CI."""
     text = _CONFTEST.format(tests=str(TESTS), folder=str(folder))
     (folder / "conftest.py").write_text(text)
     (folder / "pytest.ini").write_text("[pytest]\ntimeout = 60\nends_after = 1\n")
@@ -121,7 +121,7 @@ def run(folder: Path, **files: str) -> subprocess.CompletedProcess[str]:
     options = ["-n2", "--dist=loadfile", "--no-loadscope-reorder"]
     variables = {"LEFT": str(folder / "left"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     return subprocess.run(
-        [sys.executable, "-c", _MAIN.format(tests=str(TESTS)), *options, str(folder)],
+        [sys.executable, "-c", _MAIN.format(tests=str(TESTS)), *options, str(folder / what)],
         cwd=folder, env={**os.environ, **variables}, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
@@ -177,6 +177,19 @@ def test_where_not_all_have_run_nothing_runs_again(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "not all tests have run; these failed, if any:\n  test_unreadable.py\n" in done.stdout
     assert "runs again" not in done.stdout
+
+
+@pytest.mark.parametrize("what", ["test_other.py", "test_fine.py::test_other"])
+def test_what_is_not_there_is_named_once(tmp_path: Path, what: str) -> None:
+    done = run(tmp_path, what, fine="def test_fine(): pass\n")
+    assert done.returncode != 0
+    assert done.stderr.count("ERROR") == 1
+    assert f"not found: {tmp_path / what}" in done.stderr
+
+
+def test_a_run_of_no_test_is_no_success(tmp_path: Path) -> None:
+    done = run(tmp_path, fine="import pytest\n")
+    assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
 def test_tests_are_read_once_and_run_in_forks_of_their_reader(tmp_path: Path) -> None:
