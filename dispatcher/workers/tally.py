@@ -21,6 +21,8 @@ from pytriton.ipc.lanes.user_series import Families, with_ended
 _Records = tuple[int, int, Taken]
 #: Workers that have ended whose records are kept until somebody takes them.
 _MOST_LEFT = 100
+#: Which calls of a new model get records, until somebody takes them: those that take this long (ns), so many at most.
+_FIRST_WANTED = 0, 20
 #: Versions of a model whose instances are told apart: each replacement may have another one.
 _MOST_VERSIONS = 50
 #: What is handed over of a counter: a worker may say anything, and a document has no larger integers.
@@ -84,6 +86,8 @@ class Tally:
         self.records_left_out = 0
         #: Records of workers that have ended.
         self._left: deque[_Records] = deque(maxlen=_MOST_LEFT)
+        #: What `records` was told last: a new worker is told at once, before the next look.
+        self._wanted = _FIRST_WANTED
 
     def of(self, version: int, instance: int) -> InstanceTally:
         """Return what is counted of an instance."""
@@ -157,6 +161,7 @@ class Tally:
 
         From then on they write those of failed calls, and of calls that take at least so long, so many at most.
         """
+        self._wanted = limit_ns, budget
         while self._left:
             yield self._left.popleft()
         for (version, number), instance in list(self.instances.items()):
@@ -171,6 +176,8 @@ class Tally:
         tally = self.of(worker.version, worker.instance)
         tally.starts += not adopted
         tally.workers.append(worker)
+        if worker.alive:
+            worker.gauge.records.want(*self._wanted)
 
         def ended(_: object) -> None:
             tally.workers.remove(worker)

@@ -106,6 +106,24 @@ def test_without_an_access_log_requests_are_sampled(stage: Stage) -> None:
     assert list(stage.folder.iterdir()) == []
 
 
+def test_what_a_worker_does_before_the_first_look_at_it_is_sampled(stage: Stage) -> None:
+    """A look comes once a second where nothing happens."""
+    gauge, descriptor = Gauge.create()
+    os.close(descriptor)
+    late: Any = SimpleNamespace(
+        version=3, instance=2, alive=True, gauge=gauge, outcomes=gauge.outcomes, counts=gauge.counts,
+        exited=SimpleNamespace(add_done_callback=lambda _: None),
+    )  # fmt: skip
+    stage.tally.add(late)
+    now = time.monotonic_ns()
+    assert gauge.records.budget > 0
+    gauge.records.call_failed()
+    gauge.records.write([RequestRecord("first", "result", now, -1, 1, 1, 1, 8, -1)])
+    eventually(lambda: [one.id for one in stage.told().failed] == ["first"], "its record")
+    stage.tally.of(3, 2).workers.clear()
+    gauge.close()
+
+
 def test_what_became_of_requests_lately_is_known_with_the_last_error(stage: Stage) -> None:
     stage.gauge.begin(3)
     stage.gauge.failed("callable", 2)
