@@ -3,9 +3,10 @@
 The checks that a message passes on its way::
 
     frames ▶ who sent it may? ▶ small enough? ▶ a message? ▶ not too many under way? ▶ handler, in a task of its own
-               no: Refused       no: Refused     no: dropped    no: Refused
+               no: Refused       no: Refused     no: Refused    no: Refused
 
-A refused message is answered with a Failure and logged, at most once a minute for each sender.
+A refused message is answered with a Failure and logged, at most once a minute for each sender. Frames without the id
+of a request are dropped: there is nothing to answer.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _MOST_AHEAD = 16
 MOST_MESSAGE_BYTES = control.ALWAYS_TAKEN_BYTES
 #: Payload frames of one message: one for each instance of a model.
 MOST_PAYLOADS = 1024
-#: The characters of a message's name, as its sender gives it.
+#: The characters of what a sender has written, in our words to it.
 _LONGEST_NAME = 250
 #: Connections that wait until they are taken.
 _BACKLOG = 512
@@ -297,7 +298,7 @@ class ControlServer:
         try:
             peer = replace(peer, sender=door.guard.admit(identity))
             self._check_sizes(_sizes(frames))
-            _, message, payloads = control.parse([frame.bytes for frame in frames])
+            message, payloads = _parsed(frames)
             if isinstance(message, messages.Offer):
                 self._check_sizes(message)
                 self._tell(peer, messages.Done())
@@ -382,3 +383,15 @@ def _sizes(frames: Sequence[zmq.Frame]) -> messages.Offer:
     """Return the sizes of what has arrived, as a sender that asks first tells them."""
     message, *payloads = [len(frame) for frame in frames[1:]] or [0]
     return messages.Offer("a message", message, max(payloads, default=0), len(payloads))
+
+
+def _parsed(frames: Sequence[zmq.Frame]) -> tuple[messages.AnyMessage, list[bytes]]:
+    """Return the message and its payloads; raises Refused where it is none that is known here."""
+    try:
+        _, message, payloads = control.parse([frame.bytes for frame in frames])
+    except messages.MalformedMessage as error:
+        why = str(error)[:_LONGEST_NAME]  # it may quote the message
+        raise Refused(
+            f"this daemon cannot read the message: {why}. A client of the daemon's own version sends what it can read"
+        ) from error
+    return message, payloads

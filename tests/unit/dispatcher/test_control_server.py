@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 import zmq
 import zmq.asyncio
@@ -116,6 +117,37 @@ def test_oversized_message_is_refused_and_the_peer_goes_on(
             assert why in failure.text
             assert service.heard == []
             await client.send(2, messages.encode(QUICK), *[b""] * MOST_PAYLOADS)
+            assert await client.answer() == (2, messages.Done())
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("frames", "why"),
+    [
+        ([], "got 1 frames"),
+        ([b"\xc1"], "malformed"),
+        ([msgspec.msgpack.encode({"type": "OfLater"})], "OfLater"),
+        ([msgspec.msgpack.encode({"type": "GetLogs", "name": 7})], "name"),
+    ],
+    ids=["none", "bytes", "type", "member"],
+)
+def test_who_sends_what_is_no_message_is_told_so(
+    short_dir: Path, frames: list[bytes], why: str
+) -> None:
+    """Else a client of another version, or in another language, waits for ever."""
+
+    async def test() -> None:
+        async with serving(short_dir) as (service, client, _):
+            await client.send(1, *frames)
+            number, failure = await client.answer()
+            assert number == 1
+            assert isinstance(failure, messages.Failure)
+            assert failure.kind == "invalid"
+            assert "this daemon cannot read the message" in failure.text
+            assert why in failure.text
+            assert service.heard == []
+            await client.send(2, messages.encode(QUICK))
             assert await client.answer() == (2, messages.Done())
 
     run(test)
