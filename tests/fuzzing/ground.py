@@ -19,6 +19,7 @@ from support.running import RunningDaemon
 from fuzzing.target import Finding
 from pytriton.daemon import Model
 from pytriton.decorators import batch
+from pytriton.ipc import control, messages
 from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
 
 MODEL = "fuzzed"
@@ -125,6 +126,9 @@ class Ground:
         self._inference = Inference("grpc", daemon.grpc)
         self._asked = 0
         self._before: dict[str, int] = {}
+        # pyzmq starts a thread, with descriptors of its own, when it sends a frame of 64 KB for the first time.
+        with control.ControlClient(f"ipc://{self.control_socket}") as client:
+            client.ask(messages.GetRegistrations(payloads=True), timeout_s=60.0)
 
     def _serve(
         self,

@@ -46,7 +46,7 @@ MODEL_CONFIG = {
 
 def message_of(**options: Any) -> messages.Register:
     tensors = None if "openai" in options else X  # it has its own
-    return prepare(lambda requests: requests, "m", tensors, tensors, None, options)[0]
+    return prepare(lambda requests=None: requests, "m", tensors, tensors, None, options)[0]
 
 
 def model_message_of(**options: Any) -> messages.Register:
