@@ -1,6 +1,6 @@
 """Takes the records of single requests from the workers' gauges, and writes the access logs.
 
-    workers' rings ──▶ look(), up to four times a second ──▶ queue ──▶ a thread: decodes, samples, writes files
+    workers' rings ──▶ look(), four times a second ──▶ queue ──▶ a thread: decodes, samples, writes files
 
 No worker waits for any of this. A ring that is full, a queue that is full and a disk that is full cost records, which
 are counted. A model whose access log is off has few records: of calls slower than the slowest that are known, and of
@@ -32,10 +32,9 @@ from pytriton.ipc.messages.requests import RequestEntry
 
 _log = structlog.get_logger(__name__)
 
-#: How often the rings are emptied: a busy worker fills one in a second.
+#: How often the rings are emptied: a busy worker fills one in a second. What a model does before the first look at it is not
+#: among what became of its requests lately.
 _LOOK_S = 0.25
-#: The same while nothing is written, and no model's access log is on: what is sampled may come later.
-_REST_S = 1.0
 #: Bytes that wait for the thread; more are left out.
 _MOST_WAITING = 16 << 20
 #: What a message takes beside its bytes: a worker may write as small ones as it likes.
@@ -133,7 +132,6 @@ class RequestCollector:
         self._waiting = 0  #: bytes
         self._lock = threading.Lock()  #: of samples, tallies and `_waiting`
         self._thread: threading.Thread | None = None
-        self._pause_s = _LOOK_S
 
     async def run(self) -> None:
         """Look until cancelled; without a model there is nothing to look at."""
@@ -144,7 +142,7 @@ class RequestCollector:
             begun.clear()
             if not self._models and not ledger.items():
                 await begun.wait()
-            await asyncio.sleep(self._pause_s)
+            await asyncio.sleep(_LOOK_S)
             try:
                 self.look()
             except Exception:
@@ -154,7 +152,6 @@ class RequestCollector:
         """Take what workers have written, and tell them what is wanted."""
         now = time.monotonic()
         ledger = self._registry.ledger
-        self._pause_s = _REST_S
         if not self._registry.stopping:  # a model that ends with the daemon keeps its log
             for name, known in list(self._models.items()):
                 if ledger.get(name) is not known.tally:
@@ -169,15 +166,12 @@ class RequestCollector:
             if every and model.log is None:
                 model.log = self._open_log(self._path(name))
             log = model.log if every else None
-            if every:
-                self._pause_s = _LOOK_S
             with self._lock:
                 wanted = (0, UNBOUNDED) if every else (model.samples.threshold_ns(now), KEPT)
             for version, instance, taken in tally.records(*wanted):
                 with self._lock:
                     tally.records_left_out += taken.left_out
                 if taken.messages:
-                    self._pause_s = _LOOK_S
                     self._hand_over(_Job(name, version, instance, list(taken.messages), log))
 
     def requests(self, name: str) -> messages.Requests:

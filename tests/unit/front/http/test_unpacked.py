@@ -55,7 +55,10 @@ def test_bodies_are_bounded_while_their_requests_are_answered(made: Built) -> No
         return client
 
     def has_ended(client: RawClient) -> bool:
-        return bool(select.select([client.socket], [], [], 0)[0])
+        ended = bool(select.select([client.socket], [], [], 0)[0])
+        if ended:
+            client.close()
+        return ended
 
     with running(made, _LIMITS) as front:
         assert _is(front, 200)
