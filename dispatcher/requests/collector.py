@@ -32,8 +32,7 @@ from pytriton.ipc.messages.requests import RequestEntry
 
 _log = structlog.get_logger(__name__)
 
-#: How often the rings are emptied: a busy worker fills one in a second. What a model does before the first look at it is not
-#: among what became of its requests lately.
+#: How often the rings are emptied: a busy worker fills one in a second.
 _LOOK_S = 0.25
 #: Bytes that wait for the thread; more are left out.
 _MOST_WAITING = 16 << 20
@@ -98,7 +97,7 @@ class _Model:
         self.samples = Samples()
         self.log: LogFile | None = None
         self.registration: object = None
-        self.outcomes = RecentOutcomes(tally, time.monotonic())
+        self.outcomes = RecentOutcomes(tally, time.monotonic(), whole=not tally.adopted)
 
     def look(self, registration: object) -> None:
         """Look at the counters; what another registration did, tells nothing of this one."""

@@ -19,11 +19,16 @@ class _Point(NamedTuple):
 
 
 class RecentOutcomes:
-    """Remembers the counters of one model. Times are those of a clock that nobody sets."""
+    """Remembers the counters of one model. Times are those of a clock that nobody sets.
 
-    def __init__(self, tally: Tally, now: float) -> None:
+    Args:
+        tally: the counters
+        whole: all that has been counted was in the last minutes: the model has just begun
+    """
+
+    def __init__(self, tally: Tally, now: float, *, whole: bool = False) -> None:
         self._tally = tally
-        self._points = deque([_Point(now, *tally.outcomes())])
+        self._points = deque([_Point(now, 0, {}) if whole else _Point(now, *tally.outcomes())])
 
     def look(self, now: float) -> None:
         """Note where the counters are, if it is time for that."""

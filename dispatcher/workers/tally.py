@@ -72,12 +72,14 @@ class Tally:
         poison: requests that were taken to be what ends workers.
         wakes: how often the model slept and got a worker again.
         failed: requests that failed because their worker was "lost", or "hung".
+        adopted: a former version of this process has counted, too.
         records_logged, records_left_out: requests that the access log has, and that there was no room or time for.
     """
 
     def __init__(self) -> None:
         self.instances: dict[tuple[int, int], InstanceTally] = {}
         self.former = NOTHING
+        self.adopted = False
         self.retries = 0
         self.poison = 0
         self.wakes = 0
@@ -130,6 +132,7 @@ class Tally:
 
     def adopt(self, state: TallyState) -> None:
         """Go on with what a former version of this process has counted."""
+        self.adopted = True
         for one in state.instances:
             instance = self.of(one.version, one.instance)
             instance.ended = _counts(one.counts)

@@ -123,6 +123,15 @@ def test_what_a_worker_does_before_the_first_look_at_it_is_sampled(stage: Stage)
     gauge.close()
 
 
+def test_what_became_of_a_models_first_requests_is_known(stage: Stage) -> None:
+    """Those before the first look at it, too; what a former version of the daemon has counted is of another time."""
+    stage.ledger.of("new").failed["lost"] += 2
+    stage.ledger.of("old").failed["lost"] += 2
+    stage.ledger.of("old").adopted = True
+    found = {name: stage.collector.outcomes(name) for name in ("new", "old")}
+    assert {name: one and one.failed["lost"] for name, one in found.items()} == {"new": 2, "old": 0}
+
+
 def test_what_became_of_requests_lately_is_known_with_the_last_error(stage: Stage) -> None:
     stage.gauge.begin(3)
     stage.gauge.failed("callable", 2)
@@ -260,7 +269,7 @@ def test_a_fault_of_the_disk_ends_nothing(stage: Stage, monkeypatch: pytest.Monk
 
 
 def test_a_fault_of_one_look_is_not_the_last(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage.collector._pause_s = 0.001
+    monkeypatch.setattr(collector_module, "_LOOK_S", 0.001)
 
     async def looked() -> None:
         again = asyncio.Event()
