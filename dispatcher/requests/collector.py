@@ -97,7 +97,7 @@ class _Model:
         self.samples = Samples()
         self.log: LogFile | None = None
         self.registration: object = None
-        self.outcomes = RecentOutcomes(tally, time.monotonic(), whole=not tally.adopted)
+        self.outcomes = RecentOutcomes(tally, time.monotonic(), begun=tally.begun)
 
     def look(self, registration: object) -> None:
         """Look at the counters; what another registration did, tells nothing of this one."""

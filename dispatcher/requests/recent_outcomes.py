@@ -23,12 +23,13 @@ class RecentOutcomes:
 
     Args:
         tally: the counters
-        whole: all that has been counted was in the last minutes: the model has just begun
+        begun: when they began, if all that they have counted is to be told; None: what comes from now on is
     """
 
-    def __init__(self, tally: Tally, now: float, *, whole: bool = False) -> None:
+    def __init__(self, tally: Tally, now: float, *, begun: float | None = None) -> None:
         self._tally = tally
-        self._points = deque([_Point(now, 0, {}) if whole else _Point(now, *tally.outcomes())])
+        first = _Point(now, *tally.outcomes()) if begun is None else _Point(begun, 0, {})
+        self._points = deque([first])
 
     def look(self, now: float) -> None:
         """Note where the counters are, if it is time for that."""

@@ -6,6 +6,7 @@ counters survive a worker, and a replacement of the model: a tally belongs to a 
 
 from __future__ import annotations
 
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
@@ -72,14 +73,14 @@ class Tally:
         poison: requests that were taken to be what ends workers.
         wakes: how often the model slept and got a worker again.
         failed: requests that failed because their worker was "lost", or "hung".
-        adopted: a former version of this process has counted, too.
+        begun: when this began to count, by the monotonic clock; None: a former version of this process did, too.
         records_logged, records_left_out: requests that the access log has, and that there was no room or time for.
     """
 
     def __init__(self) -> None:
         self.instances: dict[tuple[int, int], InstanceTally] = {}
         self.former = NOTHING
-        self.adopted = False
+        self.begun: float | None = time.monotonic()
         self.retries = 0
         self.poison = 0
         self.wakes = 0
@@ -132,7 +133,7 @@ class Tally:
 
     def adopt(self, state: TallyState) -> None:
         """Go on with what a former version of this process has counted."""
-        self.adopted = True
+        self.begun = None
         for one in state.instances:
             instance = self.of(one.version, one.instance)
             instance.ended = _counts(one.counts)

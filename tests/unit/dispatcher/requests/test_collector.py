@@ -127,9 +127,15 @@ def test_what_became_of_a_models_first_requests_is_known(stage: Stage) -> None:
     """Those before the first look at it, too; what a former version of the daemon has counted is of another time."""
     stage.ledger.of("new").failed["lost"] += 2
     stage.ledger.of("old").failed["lost"] += 2
-    stage.ledger.of("old").adopted = True
+    stage.ledger.of("new").begun = time.monotonic() - 5
+    stage.ledger.of("old").begun = None
     found = {name: stage.collector.outcomes(name) for name in ("new", "old")}
     assert {name: one and one.failed["lost"] for name, one in found.items()} == {"new": 2, "old": 0}
+    # Else the last one to fail did so before the time that is told of, and `explain` does not name it.
+    assert {name: one and one.seconds >= 5 for name, one in found.items()} == {
+        "new": True,
+        "old": False,
+    }
 
 
 def test_what_became_of_requests_lately_is_known_with_the_last_error(stage: Stage) -> None:
