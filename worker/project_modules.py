@@ -47,9 +47,7 @@ class _Registered(importlib.abc.MetaPathFinder):
             return None if there is not None else _space(name, self._spaces[name])
         if there is not None and there.has_location:
             if not _is_same(_root(name, str(there.origin)), _root(name, source.file)):
-                return (
-                    None  # it is to be another one: that of a working directory of Ray's, for one
-                )
+                return None  # it is to be another one, such as that of a working directory of Ray's
         elif path is not None and dict(_packages(source))[name.rpartition(".")[0]] not in path:
             return None  # its package is another one
         loader: SourceFileLoader = SourceFileLoader(name, source.file)

@@ -184,9 +184,8 @@ class EventLog:
             try:
                 if some:
                     journal.append(b"".join(_encode(event) + b"\n" for event in some))
-            except (
-                Exception
-            ) as error:  # whatever it is: without this thread, no event is written any more
+            except Exception as error:
+                # Whatever it is: without this thread, no event is written any more.
                 problem = getattr(error, "strerror", None) or str(error)
                 missing = len(some) - (0 if asked or not lost else 1)
                 with self._changed:

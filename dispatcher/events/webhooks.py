@@ -149,9 +149,8 @@ class Webhook:
             self._count(dropped=len(events), failed=True)
             self._tell(f"{refusal}: {len(events)} events are left out")
             return True
-        except (
-            Exception
-        ) as error:  # say, there can be no more threads: without this one, nothing is posted
+        except Exception as error:
+            # Say, there can be no more threads: without this one, nothing is posted.
             self._put_back(events)
             self._tell(f"{_reason(error)}; it is tried again")
             return False

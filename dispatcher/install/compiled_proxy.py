@@ -105,8 +105,7 @@ def _loads(library: Path) -> bool:
 def _flaw(library: Path) -> str | None:
     try:
         ctypes.CDLL(str(library), mode=os.RTLD_LAZY)  # lazy: tritonserver has what it calls
-    except (
-        OSError
-    ) as error:  # for another machine or libc, or on a disk of which nothing may be executed
+    except OSError as error:
+        # For another machine or libc, or on a disk of which nothing may be executed.
         return str(error)
     return None

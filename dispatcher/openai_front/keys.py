@@ -262,9 +262,8 @@ def _entries(path: Path) -> list[KeyEntry]:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise KeysError(f"{path}: {error.strerror}") from None
-    except (
-        ValueError
-    ) as error:  # of the TOML or of UTF-8; the text of the first has no values in it
+    except ValueError as error:
+        # Of the TOML or of UTF-8; the text of the first has no values in it.
         raise KeysError(f"{path} is no TOML in UTF-8: {type(error).__name__}") from None
     try:
         entries = msgspec.convert(document.get("key", []), list[KeyEntry])

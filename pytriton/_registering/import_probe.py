@@ -30,9 +30,8 @@ def main() -> None:
 def _look_up(name: str) -> list[object]:
     try:
         spec = importlib.util.find_spec(name)  # imports the packages that it is in
-    except (
-        BaseException
-    ):  # a package may do anything at all while it is imported, such as sys.exit()
+    except BaseException:
+        # A package may do anything at all while it is imported, such as sys.exit().
         spec = None
     if spec is not None:
         return [True, spec.origin if spec.has_location else None]

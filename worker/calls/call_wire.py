@@ -159,9 +159,8 @@ class Wire:
                     raise LaneError(f"a proxy said {message!r:.100}")
         except (LaneClosed, LaneError) as end:
             self._lost(str(end))
-        except (
-            Exception
-        ) as fault:  # of ours, or no memory: who waits is told, as nobody reads answers any more
+        except Exception as fault:
+            # Of ours, or no memory: who waits is told, as nobody reads answers any more.
             report_error(fault, "its calls of other models are lost")
             self._lost(described(fault))
         self.alive = self.usable = False

@@ -109,9 +109,8 @@ class PythonStreamLoop(Loop):
     def _serve_lanes(self) -> None:
         try:
             self._serve_until_over()
-        except (
-            BaseException
-        ) as error:  # a fault of ours: without lanes, the worker would only seem to serve
+        except BaseException as error:
+            # A fault of ours: without lanes, the worker would only seem to serve.
             with self.changed:
                 for stream in self._streams:
                     stream.lost = True  # nobody hears any more that its proxy has read
@@ -288,9 +287,8 @@ class PythonStreamLoop(Loop):
             )
             try:
                 thread.start()
-            except (
-                RuntimeError
-            ):  # there can be no more threads now; the next batch has it tried again
+            except RuntimeError:
+                # There can be no more threads now; the next batch has it tried again.
                 events.close()
                 coroutine.close()
                 raise

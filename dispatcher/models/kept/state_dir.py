@@ -282,9 +282,8 @@ class Store:
                 f"stays where it is ({path}), its model is not served: start that version, or register the model anew"
             )
             return None
-        except (
-            OSError
-        ) as error:  # the disk's fault, or too many open files: the next time it may be sound
+        except OSError as error:
+            # The disk's fault, or too many open files: the next time it may be sound.
             problems.append(
                 f"the kept registration {path.name} cannot be read: {error.strerror}. It stays where it is ({path})"
             )

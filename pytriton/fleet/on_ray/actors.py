@@ -96,9 +96,8 @@ class NodeActor:
                 raise PyTritonDaemonError(why)
             try:
                 client = self._started()
-            except (
-                PyTritonDaemonError
-            ) as error:  # its port may be taken: to try that costs seconds of a processor
+            except PyTritonDaemonError as error:
+                # Its port may be taken: to try that costs seconds of a processor.
                 pause = min(pause * 2 or _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
                 self._failed = str(error), time.monotonic() + pause, pause
                 raise

@@ -81,9 +81,8 @@ class FakeDispatcher:
             identity, *parts = router.recv_multipart()
             try:
                 self._serve(router, identity, parts)
-            except (
-                Exception
-            ) as error:  # the test sees it in close(); the client must not wait for ever
+            except Exception as error:
+                # The test sees it in close(); the client must not wait for ever.
                 self.faults.append(error)
                 failure = messages.Failure("internal", f"fault of the fake: {error!r}")
                 router.send_multipart([identity, *control.frames(parts[0], failure)])

@@ -10,15 +10,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-import msgspec
 import pytest
 import structlog
-from opentelemetry.sdk.metrics.export import (
-    AggregationTemporality,
-    Metric,
-    NumberDataPoint,
-    Sum,
-)
 from prometheus_client import CollectorRegistry, Counter, Histogram, Summary
 from support.models.figures import model, snapshot, work
 from support.telemetry.metric_receiver import MetricReceiver, metric_receiver
@@ -29,9 +22,7 @@ from pytriton.dispatcher.figures.triton_metrics import parsed
 from pytriton.dispatcher.figures.user_metrics import MergedFamily, Merger, Said, add_front
 from pytriton.dispatcher.openai_front.meters import Meters
 from pytriton.dispatcher.openai_front.state import Told
-from pytriton.dispatcher.operations import otlp_points
 from pytriton.dispatcher.operations.otlp import OtlpExport
-from pytriton.dispatcher.operations.otlp_points import Beginnings
 from pytriton.ipc.lanes.histograms import BOUNDS_S
 from pytriton.ipc.lanes.user_metrics import encoded
 from pytriton.worker.user_metrics import collected
@@ -186,33 +177,6 @@ def test_while_another_tritonserver_takes_over_nothing_of_it_is_sent(
     assert "nv_inference_request_success" not in receiver.metrics
 
 
-def _told(beginnings: Beginnings, at: int, *counts: tuple[str, float]) -> dict[str, int]:
-    """Tell counters of some models at a moment; return when each is said to have begun."""
-    points = [NumberDataPoint({"model": name}, 1000, at, count) for name, count in counts]
-    data = Sum(points, AggregationTemporality.CUMULATIVE, True)
-    (metric,) = beginnings.settled([Metric("calls", "", "", data)], at)
-    found: Any = metric.data.data_points
-    return {one.attributes["model"]: one.start_time_unix_nano for one in found}
-
-
-def test_what_counts_again_from_zero_has_begun_since_it_was_told_last() -> None:
-    beginnings = Beginnings()
-    assert _told(beginnings, 1010, ("a", 50), ("b", 5)) == {"a": 1000, "b": 1000}
-    assert _told(beginnings, 1020, ("a", 3), ("b", 6)) == {"a": 1010, "b": 1000}
-    assert _told(beginnings, 1030, ("b", 6)) == {"b": 1000}
-    assert _told(beginnings, 1040, ("a", 9), ("b", 0)) == {"a": 1010, "b": 1030}
-    assert _told(beginnings, 1050, ("a", 2)) == {"a": 1040}
-
-
-def test_beginnings_outlive_an_upgrade() -> None:
-    before = Beginnings()
-    _told(before, 1010, ("a", 50), ("b", 5))
-    _told(before, 1020, ("a", 3), ("b", 6))
-    handed = msgspec.msgpack.decode(msgspec.msgpack.encode(before.hand_over()), type=SentSeries)
-    after = Beginnings(handed)
-    assert _told(after, 1030, ("a", 4), ("b", 1)) == {"a": 1010, "b": 1020}
-
-
 def test_what_an_exporter_hands_over_another_goes_on_with(receiver: MetricReceiver) -> None:
     async def play(exporting: OtlpExport) -> None:
         await until(lambda: exporting.outcomes["sent"] > 0)
@@ -224,15 +188,6 @@ def test_what_an_exporter_hands_over_another_goes_on_with(receiver: MetricReceiv
     assert handed[0] is not None
     assert handed[0][0] == 1010 * 10**9
     assert any(name == "pytriton_calls" and counted == 50 for name, _, counted, _ in handed[0][1])
-
-
-def test_series_that_are_gone_are_forgotten_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(otlp_points, "_MOST_GONE", 2)
-    beginnings = Beginnings()
-    for number in range(100):
-        _told(beginnings, 1010 + number, (f"m{number}", 1), ("a", number))
-    assert len(beginnings._told) == 4
-    assert _told(beginnings, 2000, ("a", 100), ("m98", 0)) == {"a": 1000, "m98": 1109}
 
 
 def test_durations_may_have_the_fine_buckets_of_workers(
