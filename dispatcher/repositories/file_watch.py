@@ -35,15 +35,18 @@ class FileWatch:
         self._may_look = asyncio.Event()
         self._may_look.set()
 
-    async def run(self) -> None:
-        """Look again and again; what is there at the first look has not changed."""
+    async def begin(self) -> None:
+        """Look for the first time: what changes from now on is followed by `run`. What a former version saw counts."""
         if self._seen is None:
             self._seen = await self._places.snapshots({})
+
+    async def run(self) -> None:
+        """Look again and again, after `begin`."""
         while True:
             await asyncio.sleep(self._every_s)  # files send no news over all file systems
             await self._may_look.wait()
             try:
-                self._seen = await self._look(self._seen)
+                self._seen = await self._look(self._seen or {})
             except Exception:  # whatever it is, it is looked again
                 _log.exception("a fault of the daemon: model repositories were not looked through")
 

@@ -77,6 +77,17 @@ class ModelRecords(dict[str, ModelRecord]):
             known.state, known.served_by, known.registration = "unloaded", "", None
             known.versions, known.steps = [], []
 
+    def forget_failure(self, name: str) -> bool:
+        """Have a model that could not be loaded, and is gone, count as unloaded; return whether it was one.
+
+        Else its failure would keep tritonserver from being ready for good.
+        """
+        known = self.get(name)
+        if known is None or known.state != "failed" or known.served_by or known.lock.locked():
+            return False
+        known.state, known.reason = "unloaded", ""
+        return True
+
     @property
     def failed(self) -> list[str]:
         """The models that could not be loaded, and are not served by what was there before."""

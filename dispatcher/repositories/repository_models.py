@@ -98,11 +98,16 @@ class RepositoryModels:
 
     async def start(self) -> None:
         """Load what the control mode says; with "poll", go on looking. What fails is told by `index`."""
+        polls = self._config.model_control_mode == "poll"
+        if (
+            polls
+        ):  # first of all: the loads may take minutes, and what changes meanwhile is loaded then
+            await self.watch.begin()
         if not self.tried:
             await self._load_wanted()
         elif self._needs_python:  # the backends have been laid out anew
             await self._python.ensure_if_possible("of a repository")
-        if self._config.model_control_mode == "poll":
+        if polls:
             await self.watch.run()
 
     async def _load_wanted(self) -> None:
@@ -378,3 +383,5 @@ class RepositoryModels:
             if self.known.serves(name):
                 await self._many.until_up()
                 await self._try_to_unload(name, self.unload(name))
+            elif self.known.forget_failure(name):
+                self._registry.news.tell()
