@@ -47,6 +47,8 @@ class ServedProxies:
         self._wake_up = wake_up
         self._events = events
         self._routes = Routes(instances.spec.lanes)
+        #: The last question of each proxy that waits for a worker.
+        self._questions: dict[str, object] = {}
         #: Workers that have been asked to give a proxy away, and have not yet.
         self._asked: set[str] = set()
         self._aside: set[asyncio.Task[None]] = set()
@@ -88,8 +90,25 @@ class ServedProxies:
             batch: a batch waits for the worker
 
         Raises:
-            RemoteFailure: no worker will come, or not soon.
+            RemoteFailure: no worker will come, or not soon; or it has ended meanwhile, or asked anew.
         """
+        question = self._questions[proxy] = object()
+        try:
+            return await self._route(proxy, lost, avoid, version, question, batch=batch)
+        finally:
+            if self._questions.get(proxy) is question:
+                del self._questions[proxy]
+
+    async def _route(
+        self,
+        proxy: str,
+        lost: str | None,
+        avoid: Sequence[str],
+        version: int,
+        question: object,
+        *,
+        batch: bool,
+    ) -> messages.Attached:
         instances, spec = self._instances, self._instances.spec
         own = instances.own_versions
         if own and version not in own:
@@ -101,6 +120,11 @@ class ServedProxies:
             self._workers[lost].is_deaf()
         async with self._changed:
             while True:
+                if (
+                    self._questions.get(proxy) is not question
+                ):  # a worker for it would be kept from others
+                    text = f"proxy {proxy} of model {spec.name} has ended, or has asked anew"
+                    raise RemoteFailure(ErrorKind.NOT_FOUND, text)
                 present = instances.ready(version)
                 ready = [name for name in present if name != lost and name not in avoid]
                 if self._sleep.now and not batch:
@@ -138,12 +162,14 @@ class ServedProxies:
         )
 
     def detach(self, proxy: str) -> None:
-        """Forget a proxy that is gone."""
+        """Forget a proxy that is gone, and what it has asked."""
+        self._questions.pop(proxy, None)
         self._forget(proxy)
         self._do_aside(self.balance())
 
     def forget_all(self) -> None:
-        """Forget all proxies: tritonserver has ended."""
+        """Forget all proxies, and what they have asked: tritonserver has ended."""
+        self._questions.clear()
         self._routes.clear()
 
     def rest_all_of(self, workers: Collection[str]) -> None:

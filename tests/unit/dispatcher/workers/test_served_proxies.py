@@ -1,0 +1,315 @@
+"""Which worker a proxy gets, or why none: while workers come and go, and while others ask, go, or ask anew."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from support.fakes.fake_worker import SPEC, FakeWorker
+from support.fakes.virtual_time import VirtualLoop
+
+from pytriton.dispatcher.events.events import LOG_ONLY
+from pytriton.dispatcher.workers.instances import Instances
+from pytriton.dispatcher.workers.one_worker.worker import Worker
+from pytriton.dispatcher.workers.served_proxies import ServedProxies
+from pytriton.dispatcher.workers.sleep import Sleep, WakeBounds
+from pytriton.ipc import messages
+from pytriton.ipc.errors import RemoteFailure
+
+#: Each version has workers of its own.
+_PYTHON_MODEL = messages.PythonModel("{}")
+
+
+class Slot:
+    """An instance as its supervisor tells of it."""
+
+    def __init__(self, version: int | None) -> None:
+        self.version = version
+        self.serving: FakeWorker | None = None
+        self.is_hopeless = False
+        self.why: str | None = None
+
+    def problem(self) -> str | None:
+        return self.why
+
+
+class Served:
+    """The proxies of one model, with workers that come and go as a test says: w1 is that of the first slot."""
+
+    def __init__(self, loop: VirtualLoop, slots: int = 2, **spec: Any) -> None:
+        self.loop = loop
+        self.spec = msgspec.structs.replace(SPEC, **spec)
+        self.changed = asyncio.Condition()
+        self.workers: dict[str, Worker] = {}
+        self.sleep = loop.ask(lambda: Sleep("m", WakeBounds(), LOG_ONLY))
+        self.instances = Instances(self.spec, self.sleep)
+        own = self.instances.own_versions
+        self.slots = [Slot(own[n % len(own)] if own else None) for n in range(slots)]
+        self.instances.supervisors = self.slots  # type: ignore[assignment]  # all that is asked of them
+        self.proxies = ServedProxies(
+            self.instances, self.workers, self.sleep, self.changed, self.wake_up, LOG_ONLY
+        )
+        self.wakes = 0
+
+    def wake_up(self) -> None:
+        self.wakes += 1
+
+    def serves(self, *slots: int) -> None:
+        """These slots have workers that serve, and no others."""
+        for number, slot in enumerate(self.slots, 1):
+            worker = None
+            if number in slots:
+                worker = slot.serving or self._worker(number, slot)
+            slot.serving = worker
+        self.tell()
+
+    def _worker(self, number: int, slot: Slot) -> FakeWorker:
+        worker = self.loop.ask(lambda: FakeWorker(number, self.spec, number - 1))
+        worker.version = slot.version or 1
+        self.workers[worker.name] = worker
+        return worker
+
+    def tell(self) -> None:
+        async def told() -> None:
+            async with self.changed:
+                self.changed.notify_all()
+
+        self.loop.run(told())
+        self.loop.settle()
+
+    def ask(self, proxy: str, lost: str | None = None, **more: Any) -> asyncio.Task[Any]:
+        asked = self.loop.create_task(self.proxies.route(proxy, lost, **more))
+        self.loop.settle()
+        return asked
+
+    def given(self, proxy: str, lost: str | None = None, **more: Any) -> str:
+        """Return the worker that a proxy is given, or why it gets none."""
+        return said(self.ask(proxy, lost, **more))
+
+    def lanes(self) -> list[int]:
+        return [self.proxies.lanes_of(f"w{number}") for number in range(1, len(self.slots) + 1)]
+
+    def withdrawn(self) -> list[int]:
+        """How many proxies each worker was asked to send elsewhere."""
+        self.loop.settle()
+        return [
+            worker.lanes_withdrawn
+            for worker in self.workers.values()
+            if isinstance(worker, FakeWorker)
+        ]
+
+    def close(self) -> None:
+        for worker in self.workers.values():
+            if isinstance(worker, FakeWorker) and worker.alive:
+                worker.end()
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+        self.loop.settle()
+
+
+def said(asked: asyncio.Task[Any]) -> str:
+    """Return the worker that a question was answered with, or why with none; "" while it waits."""
+    if not asked.done():
+        return ""
+    error = asked.exception()
+    return str(error) if error is not None else asked.result().worker
+
+
+# ── who goes while it waits ──────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("goes", ["detaches", "tritonserver ends"])
+def test_a_proxy_that_goes_while_it_waits_gets_no_worker(loop: VirtualLoop, goes: str) -> None:
+    """Else it would count for good: its model would never be free of proxies, and a worker would lack one."""
+    served = Served(loop)
+    asked = served.ask("p1")
+    if goes == "detaches":
+        loop.ask(lambda: served.proxies.detach("p1"))
+    else:
+        loop.ask(served.proxies.forget_all)
+    served.serves(1)
+    assert "has ended" in said(asked)
+    assert len(served.proxies) == 0
+    assert served.given("p2") == "w1"
+    served.close()
+
+
+def test_a_proxy_that_asks_anew_is_answered_by_its_last_question_alone(loop: VirtualLoop) -> None:
+    served = Served(loop)
+    first = served.ask("p1", avoid=["w1"])
+    second = served.ask("p1")
+    served.serves(1)
+    assert said(second) == "w1"
+    served.serves(1, 2)
+    assert "asked anew" in said(first)
+    assert served.lanes() == [1, 0]  # w2 does not count a proxy that it never saw
+    served.close()
+
+
+def test_who_gives_up_waiting_leaves_nothing(loop: VirtualLoop) -> None:
+    served = Served(loop)
+    asked = served.ask("p1")
+    asked.cancel()
+    served.serves(1)
+    assert len(served.proxies) == 0
+    assert served.given("p1") == "w1"
+    served.close()
+
+
+# ── who gets which ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("ready", "question", "given"),
+    [
+        ([1], {}, "w1"),
+        ([1, 2], {"lost": "w1"}, "w2"),
+        ([1], {"lost": "w1"}, ""),  # its end is only not seen yet
+        ([1, 2], {"avoid": ["w1"]}, "w2"),
+        ([1, 2], {"avoid": ["w1", "w2"]}, "model m: all its workers wait for this very request"),
+        ([], {"avoid": ["w1"]}, ""),  # another one comes
+        ([1], {"lost": "unheard of"}, "w1"),
+        ([1], {"version": 7}, "w1"),  # each serves all versions
+    ],
+)
+def test_which_worker_a_proxy_gets(
+    loop: VirtualLoop, ready: Collection[int], question: dict[str, Any], given: str
+) -> None:
+    served = Served(loop)
+    served.serves(*ready)
+    assert served.given("p1", **question) == given
+    served.close()
+
+
+def test_versions_have_workers_of_their_own(loop: VirtualLoop) -> None:
+    served = Served(loop, 4, versions=[1, 3], python_model=_PYTHON_MODEL, instances=2)
+    served.serves(1, 2)
+    assert served.given("p1", version=3) == "w2"
+    assert served.given("p2", version=3) == "w2"
+    assert served.given("p3", version=2) == "model m has no version 2; it has [1, 3]"
+    served.serves(1, 2, 3)
+    loop.run(served.proxies.balance())
+    assert served.withdrawn() == [0, 0, 0]  # w1 and w3 serve another version
+    served.serves(1, 2, 3, 4)
+    loop.run(served.proxies.balance())
+    assert served.withdrawn() == [0, 1, 0, 0]
+    served.close()
+
+
+def test_a_worker_is_asked_for_one_proxy_until_it_has_given_it(loop: VirtualLoop) -> None:
+    served = Served(loop, 3)
+    served.serves(1)
+    assert [served.given(f"p{number}") for number in range(3)] == ["w1"] * 3
+    served.serves(1, 2, 3)
+    for _ in range(3):
+        loop.run(served.proxies.balance())
+    assert served.withdrawn() == [1, 0, 0]
+    assert served.given("p0") == "w2"
+    assert served.withdrawn() == [2, 0, 0]  # for w3
+    loop.ask(lambda: served.proxies.detach("p1"))
+    assert served.withdrawn() == [2, 0, 0]  # w1 has one left
+    served.close()
+
+
+@pytest.mark.parametrize(
+    ("ready", "waiting", "is_stuck"),
+    [([1, 2], ["w1"], False), ([1, 2], ["w1", "w2"], True), ([], [], False), ([1], ["w9"], False)],
+)
+def test_a_call_that_comes_back_fails_where_all_workers_wait_for_it(
+    loop: VirtualLoop, ready: Collection[int], waiting: list[str], is_stuck: bool
+) -> None:
+    served = Served(loop)
+    served.serves(*ready)
+    verdict = served.proxies.judge_call(["m", "n"], waiting)
+    assert verdict.action == ("fail" if is_stuck else "retry")
+    assert ("in a circle, m → n → m" in verdict.text) is is_stuck
+    served.close()
+
+
+# ── sleep ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_only_a_batch_wakes_a_model(loop: VirtualLoop) -> None:
+    served = Served(loop)
+    served.sleep.asleep = True
+    assert served.given("p1") == ""  # it asks again when it has a batch
+    assert (len(served.proxies), served.wakes) == (1, 0)
+    batch = served.ask("p1", batch=True)
+    assert (said(batch), served.wakes) == ("", 1)
+    served.sleep.asleep = False
+    served.serves(2)
+    assert said(batch) == "w2"
+    served.close()
+
+
+# ── why nobody serves ────────────────────────────────────────────────────────────────────────────
+
+_LOOP = "model m has no worker: instance 0 is in a crash loop; instance 1 is, too. See"
+
+
+@pytest.mark.parametrize(
+    ("hopeless", "state", "why"),
+    [
+        ([1, 2], {}, _LOOP),
+        ([1], {}, ""),
+        ([1, 2], {"stopping": True}, "model m is being stopped"),
+        ([], {"stopping": True}, "model m is being stopped"),
+        ([], {"given_up_for": "its client has ended"}, "its client has ended"),
+        ([1, 2], {"given_up_for": "gone", "stopping": True}, "gone"),
+    ],
+)
+def test_who_waits_is_told_why_no_worker_comes(
+    loop: VirtualLoop, hopeless: Collection[int], state: dict[str, Any], why: str
+) -> None:
+    served = Served(loop)
+    asked = served.ask("p1")
+    for number in hopeless:
+        slot = served.slots[number - 1]
+        slot.is_hopeless = True
+        slot.why = "instance 0 is in a crash loop" if number == 1 else "instance 1 is, too"
+    for name, value in state.items():
+        setattr(served.instances, name, value)
+    served.tell()
+    assert said(asked).startswith(why) if why else not asked.done()
+    served.close()
+
+
+@pytest.mark.parametrize("sleeps", ["asleep", "lacks_room"])
+def test_a_crash_loop_before_its_sleep_does_not_count(loop: VirtualLoop, sleeps: str) -> None:
+    served = Served(loop)
+    for slot in served.slots:
+        slot.is_hopeless = True
+    assert served.instances.is_hopeless()
+    setattr(served.sleep, sleeps, True)
+    assert not served.instances.is_hopeless()
+    served.instances.given_up_for = "its client has ended"
+    assert served.instances.is_hopeless()
+    served.close()
+
+
+def test_status_tells_spares_and_sleepers_from_instances(loop: VirtualLoop) -> None:
+    served = Served(loop, 2)
+    told: list[tuple[int, bool]] = []
+    for index, slot in enumerate(served.slots):
+        as_supervisor: Any = slot
+        as_supervisor.index, as_supervisor.worker = index, SimpleNamespace(name=f"w{index + 1}")
+        as_supervisor.info = lambda lanes, spare: told.append((lanes, spare))
+    served.serves(1)
+    served.given("p1")
+    served.instances.infos(served.proxies.lanes_of)
+    served.sleep.asleep = True
+    served.instances.infos(served.proxies.lanes_of)
+    assert told == [(1, False), (0, True), (1, True), (0, True)]
+    served.close()
+
+
+def test_a_pool_that_stops_refuses_at_once(loop: VirtualLoop) -> None:
+    served = Served(loop)
+    served.instances.stopping = True
+    with pytest.raises(RemoteFailure, match="is being stopped"):
+        loop.run(served.proxies.route("p1", None))
+    served.close()
