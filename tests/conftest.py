@@ -31,6 +31,10 @@ gc.disable()
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# OpenBLAS begins with a thread for each core, and each waits for work in a loop: 30 ms of a core in every process that
+# imports numpy, of which a run has a thousand.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 #: How long an example takes, or its data to be made up, says nothing: two cores are shared by several tests.
 settings.register_profile(
     "no deadline",
