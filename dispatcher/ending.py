@@ -21,7 +21,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Ending:
-    """The end of one daemon; the first who asks for it is named as the reason.
+    """The end of one daemon; the first who asks for it is named as the reason, and says the exit code.
 
     Args:
         status: is told why
@@ -50,25 +50,27 @@ class Ending:
         self._rundir = rundir
         self._server = server
         self._registry = registry
+        self._is_hopeless = False  #: a callable has said that only a fresh start will help
 
-    def request(self, why: str, code: ExitCode | None = None) -> None:
-        """Begin to stop in order, with another exit code than it would be if that is given."""
-        if code is not None:
-            self.code = code
+    def request(self, why: str, code: ExitCode = ExitCode.OK) -> None:
+        """Begin to stop in order, with an exit code."""
         self._events.tell(kinds.STOPPING, reason=why)
-        self._status.why_stopped = self._status.why_stopped or why
-        self.asked.set()
+        self._ask(why, code)
+
+    def _ask(self, why: str, code: ExitCode) -> None:
+        if not self.asked.is_set():
+            self._status.why_stopped, self.code = why, code
+            self.asked.set()
 
     def unrecoverable(self, model: str, text: str) -> None:
         """Stop because a callable said that only a fresh start will help."""
         self._events.tell(kinds.UNRECOVERABLE, model=model, reason=text)
-        self.code = ExitCode.UNRECOVERABLE
-        self._status.why_stopped = f"unrecoverable error in model {model}: {text}"
-        self.asked.set()
+        self._is_hopeless = True
+        self._ask(f"unrecoverable error in model {model}: {text}", ExitCode.UNRECOVERABLE)
 
     def given_up(self, model: str) -> None:
         """Stop because a worker's end says the same, if its word for it has not come."""
-        if self.code != ExitCode.UNRECOVERABLE:
+        if not self._is_hopeless:
             said = f"its worker ended so, and its log says why: pytriton-daemon logs {model}"
             self.unrecoverable(model, said)
 
@@ -82,8 +84,10 @@ class Ending:
         """Stop in order; at the second signal at once."""
         if self.asked.is_set():
             _log.warning("told to stop again: ending at once", signal=name)
-            self._cut_short("told to stop twice")
-            os._exit(ExitCode.INTERRUPTED)  # the kernel ends the children with us
+            try:
+                self._cut_short("told to stop twice")
+            finally:
+                os._exit(ExitCode.INTERRUPTED)  # the kernel ends the children with us
         self.request(name)
 
     def orphaned(self, owner: Owner) -> None:

@@ -1,0 +1,149 @@
+"""Why a daemon ends, with which exit code: of several who ask for it, the first one says."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from pytriton.dispatcher.base import last_exit
+from pytriton.dispatcher.daemon_status import DaemonStatus
+from pytriton.dispatcher.ending import Ending
+from pytriton.dispatcher.events import kinds
+from pytriton.dispatcher.events.kind import Kind
+from pytriton.ipc.exit_codes import ExitCode
+from pytriton.ipc.files.rundir import RuntimeDir
+
+
+class End:
+    """A daemon's end, and what has come of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.told: list[str] = []
+        self.killed = 0
+        self.busy = False
+        self.disk_is_full = False
+        self.rundir = RuntimeDir(folder / "run")
+        self.rundir.create()
+        self.rundir.access_token_file.write_text("a token")
+        self.status = SimpleNamespace(why_stopped="")
+        self.ending = Ending(
+            cast(DaemonStatus, self.status),
+            self._parts(),
+            self.rundir,
+            self._parts(),
+            self._parts(),
+        )
+
+    def _parts(self) -> Any:
+        return self
+
+    def tell(self, kind: Kind, **said: object) -> None:
+        self.told.append(kind.name)
+
+    def kill(self) -> None:
+        self.killed += 1
+        if self.disk_is_full:
+            raise OSError("/dev/shm cannot be read")
+
+    def do(self, step: str) -> None:
+        """Have somebody ask for it, or say something."""
+        if step == "SIGTERM":
+            self.ending.signalled(step)
+        elif step == "tritonserver does not stay up":
+            self.ending.request(step, ExitCode.NO_SERVER)
+        elif step == "a worker ends so":
+            self.ending.given_up("m")
+        elif step.startswith("m says"):
+            self.ending.unrecoverable("m", step[len("m says ") :])
+        else:
+            self.ending.request(step)
+
+    def said(self) -> tuple[int, str]:
+        return int(self.ending.code), self.status.why_stopped
+
+
+@pytest.fixture
+def end(tmp_path: Path) -> End:
+    return End(tmp_path)
+
+
+_ENDED_SO = "unrecoverable error in model m: its worker ended so, and its log says why: "
+
+
+@pytest.mark.parametrize(
+    ("steps", "code", "why"),
+    [
+        (["SIGTERM"], 0, "SIGTERM"),
+        (["a client asks", "another client asks"], 0, "a client asks"),
+        (["m says no GPU"], 70, "unrecoverable error in model m: no GPU"),
+        (["m says no GPU", "m says no memory"], 70, "unrecoverable error in model m: no GPU"),
+        (["m says no GPU", "a worker ends so"], 70, "unrecoverable error in model m: no GPU"),
+        (["a worker ends so"], 70, _ENDED_SO + "pytriton-daemon logs m"),
+        # Who was told to stop does not ask its service manager for a fresh start.
+        (["SIGTERM", "m says no GPU"], 0, "SIGTERM"),
+        (["it was drained", "a worker ends so"], 0, "it was drained"),
+        (["a client asks", "tritonserver does not stay up"], 0, "a client asks"),
+        (["m says no GPU", "a client asks"], 70, "unrecoverable error in model m: no GPU"),
+    ],
+)
+def test_the_first_who_asks_says_why_and_with_which_code(
+    end: End, steps: list[str], code: int, why: str
+) -> None:
+    for step in steps:
+        end.do(step)
+        assert end.ending.asked.is_set()
+    assert end.said() == (code, why)
+    end.ending.write_down()
+    kept = last_exit.read(end.rundir)
+    assert kept is not None
+    assert (kept.exit_code, kept.reason) == end.said()
+    assert end.told[-1] == kinds.STOPPED.name
+
+
+def test_the_end_of_a_worker_tells_nothing_that_it_has_said_already(end: End) -> None:
+    for step in ("SIGTERM", "m says no GPU", "a worker ends so"):
+        end.do(step)
+    assert end.told == [kinds.STOPPING.name, kinds.UNRECOVERABLE.name]
+
+
+def test_a_tritonserver_that_did_not_start_leaves_its_own_code(end: End) -> None:
+    end.ending.never_served("its port is taken", ExitCode.PORT_IN_USE)
+    assert end.said() == (ExitCode.PORT_IN_USE, "its port is taken")
+    assert not end.ending.asked.is_set()
+
+
+@pytest.mark.parametrize("disk_is_full", [False, True])
+def test_a_second_signal_ends_it_whatever_else_fails(
+    end: End, monkeypatch: pytest.MonkeyPatch, disk_is_full: bool
+) -> None:
+    class Exited(BaseException):
+        pass
+
+    def exits(code: int) -> None:
+        raise Exited(code)
+
+    monkeypatch.setattr(os, "_exit", exits)
+    end.disk_is_full = disk_is_full
+    end.do("SIGTERM")
+    with pytest.raises(Exited) as exited:
+        end.do("SIGTERM")
+    assert exited.value.args == (ExitCode.INTERRUPTED,)
+    assert end.killed == 1
+    if not disk_is_full:
+        assert not end.rundir.access_token_file.exists()
+        kept = last_exit.read(end.rundir)
+        assert kept is not None
+        assert kept.reason == "told to stop twice"
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_the_end_of_its_owner_waits_for_what_is_under_way(end: End, busy: bool) -> None:
+    end.busy = busy
+    owner: Any = SimpleNamespace(pid=4242, end_all=lambda: end.told.append("all ended"))
+    end.ending.orphaned(owner)
+    assert end.ending.asked.is_set() is busy
+    assert (end.killed, end.told) == ((0, ["stopping"]) if busy else (1, ["all ended"]))
