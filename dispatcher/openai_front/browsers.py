@@ -49,18 +49,26 @@ def refuse_other_sites(request: web.BaseRequest, allowed: Sequence[str]) -> None
     """Refuse what a browser sends for a page of another origin, which could not read the answer.
 
     It asks nobody before it sends that, as long as the page calls its JSON plain text: any page could have models
-    work, and there may be no keys. Browsers say by this header who asks, and no page can change it.
+    work, and there may be no keys. Browsers say by Sec-Fetch-Site who asks, or by Origin alone where the connection
+    is neither TLS nor to this machine itself; no page can change either.
 
     Raises:
         APIError: it is such a request
     """
     if request.method != "POST" or _may_ask(request, allowed):
         return
-    if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+    if _is_of_other_site(request):
         raise APIError(
             "Pages of this origin may not ask; the setting openai_cors_origin says which may.", 403,
             code="origin_not_allowed",
         )  # fmt: skip
+
+
+def _is_of_other_site(request: web.BaseRequest) -> bool:
+    site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
+    if site is not None or origin is None:
+        return site not in (None, "none", "same-origin")
+    return origin.partition("://")[2].lower() != request.headers.get("Host", "").lower()
 
 
 def _may_ask(request: web.BaseRequest, allowed: Sequence[str]) -> bool:

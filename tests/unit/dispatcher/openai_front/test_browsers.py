@@ -3,15 +3,83 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from multidict import CIMultiDict
 from support.fakes.openai_rig import HELLO, USAGE, Client, Rig, post
+
+from pytriton.dispatcher.openai_front.browsers import headers_for_pages, refuse_other_sites
+from pytriton.openai.errors import APIError
 
 KEY = "sk-0123456789abcdef"
 ROUTE = "/v1/chat/completions"
 PAGE = {"Origin": "https://a", "Sec-Fetch-Site": "cross-site"}
 LIBRARY = "authorization,content-type,x-stainless-lang,x-stainless-retry-count"
+
+
+def request(method: str = "POST", **headers: str) -> Any:
+    """A request with headers: `sec_fetch_site` is Sec-Fetch-Site."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return SimpleNamespace(method=method, headers=CIMultiDict({"Host": "gpu:8003", **named}))
+
+
+@pytest.mark.parametrize(
+    ("asked", "allowed", "is_refused"),
+    [
+        ({}, (), False),  # no browser
+        ({"origin": "http://gpu:8003"}, (), False),
+        ({"origin": "http://GPU:8003"}, (), False),
+        # Over HTTP to another machine, browsers send no Sec-Fetch-Site.
+        ({"origin": "http://evil"}, (), True),
+        ({"origin": "http://gpu:8004"}, (), True),
+        ({"origin": "null"}, (), True),  # a file, or a frame without rights
+        ({"origin": ""}, (), True),
+        ({"origin": "http://evil"}, ("http://evil",), False),
+        ({"origin": "http://evil"}, ("http://evil:80",), True),
+        ({"origin": "http://evil"}, ("*",), False),
+        ({"origin": "http://gpu:8003", "sec_fetch_site": "cross-site"}, (), True),
+        ({"origin": "https://chat", "sec_fetch_site": "same-origin"}, (), False),  # a proxy's Host
+        ({"sec_fetch_site": "cross-site"}, ("*",), True),
+        ({"sec_fetch_site": "same-site"}, (), True),
+        ({"sec_fetch_site": "none"}, (), False),
+        ({"sec_fetch_site": "odd"}, (), True),
+    ],
+)
+def test_whose_pages_may_have_models_work(
+    asked: dict[str, str], allowed: tuple[str, ...], is_refused: bool
+) -> None:
+    refused = pytest.raises(APIError, match="may not ask") if is_refused else nullcontext()
+    with refused:
+        refuse_other_sites(request(**asked), allowed)
+    refuse_other_sites(request("GET", **asked), allowed)  # what it reads, its browser keeps from it
+
+
+@pytest.mark.parametrize(
+    ("asks", "may"),
+    [
+        ("authorization, x-stainless-os", True),
+        ("a" * 65, False),
+        (",".join(["a"] * 65), False),
+        ("authorization\r\nSet-Cookie: a=b", False),
+        ("é", False),
+        ("", False),
+    ],
+)
+def test_only_names_of_headers_are_given_back(asks: str, may: bool) -> None:
+    asked = request("OPTIONS", origin="https://a", access_control_request_headers=asks)
+    told = headers_for_pages(asked, ("https://a",))["Access-Control-Allow-Headers"]
+    assert (told == asks) is may
+    assert may or told.startswith("authorization")
+
+
+def test_caches_keep_answers_of_different_pages_apart() -> None:
+    assert headers_for_pages(request(origin="https://b"), ()) == {}
+    assert headers_for_pages(request(origin="https://b"), ("https://a",)) == {"Vary": "Origin"}
+    assert headers_for_pages(request(), ("https://a",)) == {"Vary": "Origin"}
 
 
 def test_a_page_may_send_the_headers_of_its_library() -> None:
