@@ -82,6 +82,8 @@ def _constants() -> str:
     lines += [
         f"enum {{ ARENA_MEMORY = {lane_messages.ARENA}, OWN_MEMORY = {lane_messages.OWN} }};",
         f"enum {{ MOST_LANE_MEMORIES = {lane.MOST_MEMORIES}, MOST_CALL_MEMORIES = {call_connection.MOST_MEMORIES} }};",
+        f"enum {{ MOST_METRICS = {lane_messages.MOST_METRICS}, MOST_LABELS = {lane_messages.MOST_LABELS}, "
+        f"MOST_BUCKETS = {lane_messages.MOST_BUCKETS} }};",
         f'#define TRITONS_METRICS "{lane_messages.TRITONS_METRICS}"',
     ]
     names = [name for name in vars(parameters) if name.endswith("_PARAMETER")]

@@ -13,9 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_LABELS = 64, MOST_BUCKETS = 1024 };
-/* Of one proxy, and bytes of the texts of one: they stay for as long as the model, in the memory of all. */
-enum { MOST_METRICS = 4096, MOST_TEXTS = 1 << 16 };
+/* Bytes of the texts of a metric: they stay for as long as the model, in the memory of all. */
+enum { MOST_TEXTS = 1 << 16 };
 /* Lines of the log about changes that came to nothing, of one proxy. */
 enum { MOST_SAID = 64 };
 
@@ -165,7 +164,7 @@ static void drop_family(Family *family)
 static const char *refusal_of(const Metrics *metrics, const Update *update)
 {
     if (metrics->count == MOST_METRICS)
-        return "this instance has 4096 metrics, and there may be no more: labels have too many values";
+        return "this instance has as many metrics as there may be: labels have too many values";
     if (strlen(update->family) + strlen(update->description) + update->labels_size > MOST_TEXTS)
         return "its name, description and labels have more than 64 KiB";
     for (size_t i = 0; i < update->label_count && update->kind == KIND_HISTOGRAM; i++)

@@ -12,6 +12,7 @@
 enum { PROTOCOL = 15 };
 enum { ARENA_MEMORY = 0, OWN_MEMORY = -1 };
 enum { MOST_LANE_MEMORIES = 16, MOST_CALL_MEMORIES = 1024 };
+enum { MOST_METRICS = 4096, MOST_LABELS = 64, MOST_BUCKETS = 1024 };
 #define TRITONS_METRICS "nv_"
 #define CHAIN_PARAMETER "pytriton_calls"
 #define CONTROL_PARAMETER "pytriton_control"

@@ -169,7 +169,7 @@ def test_a_worker_makes_no_more_metrics_than_there_may_be(
     said = [line for line in lines if "custom metric" in line]
     assert "a histogram's buckets have the label 'le'" in said[0]
     assert "have more than 64 KiB" in said[1]
-    assert "this instance has 4096 metrics" in said[2]
+    assert "this instance has as many metrics as there may be" in said[2]
     assert len(said) == 64
 
 
