@@ -43,7 +43,11 @@ _FOUND = ("numpy", "zmq", "msgspec", "cloudpickle", "sitecustomize", "usercustom
 def serve(parent_pid: int, channel_fd: int) -> tuple[str, int] | None:
     """Fork for each order; return the worker's name and the descriptor of its page in the fork, None at the end."""
     linux.die_with_parent(parent_pid)
-    channel = socket.socket(fileno=channel_fd)
+    with socket.socket(fileno=channel_fd) as channel:
+        return _serve(parent_pid, channel)
+
+
+def _serve(parent_pid: int, channel: socket.socket) -> tuple[str, int] | None:
     join_helpers()
     try:
         forker = Forker()

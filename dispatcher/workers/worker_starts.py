@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pytriton.dispatcher.base.tasks import uninterrupted
 from pytriton.dispatcher.workers.memory_account import Account
 from pytriton.dispatcher.workers.one_worker.registrant import Registrant
 from pytriton.dispatcher.workers.one_worker.worker import Worker
@@ -58,9 +59,17 @@ class WorkerStarts:
         if worker is None:
             worker = await self._new(spec, slot)
         else:
-            await worker.unpark()
+            await self._unpark(worker)
         self._tally.add(worker)
         return worker
+
+    async def _unpark(self, worker: Worker) -> None:
+        """Have one that was parked load; if that cannot be, it ends, for nobody else has it."""
+        try:
+            await worker.unpark()
+        except BaseException:
+            await uninterrupted(worker.stop(0))
+            raise
 
     def adopt(self, worker: Worker) -> None:
         """Know a worker that a former version of this process has started."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -21,10 +22,33 @@ from pytriton.ipc.lanes.lane_messages import (
     BatchFailed,
     RequestRef,
 )
+from pytriton.worker.callable_errors import callable_errors, is_cancellation
 from pytriton.worker.python_model.batches import PythonModel
 
 ANSWER = [{"y": np.ones(1, np.float32)}]
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+
+@pytest.mark.parametrize(
+    ("error", "is_clients", "is_cancelled"),
+    [
+        (ValueError(), True, False),
+        (asyncio.CancelledError(), True, True),
+        (asyncio.TimeoutError(), True, False),
+        (SystemExit(3), False, False),
+        (KeyboardInterrupt(), False, False),
+        (GeneratorExit(), False, False),
+    ],
+)
+def test_which_errors_are_the_callables(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, is_clients: bool, is_cancelled: bool
+) -> None:
+    assert isinstance(error, callable_errors()) is is_clients
+    assert is_cancellation(error) is is_cancelled
+    monkeypatch.delitem(sys.modules, "asyncio.exceptions")  # a worker whose callable awaits nothing
+    assert callable_errors() == (Exception,)
+    assert not is_cancellation(error)
+    assert "asyncio.exceptions" not in sys.modules  # its import takes 30 ms
 
 
 @pytest.fixture

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+
+from pytriton.worker import heap
 
 BATCHES = 50
 #: Pages of one array of 602 KB, of which a batch frees several.
@@ -33,12 +38,10 @@ for _ in range({BATCHES}):
 print(kept, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
-pytestmark = [
-    pytest.mark.programs,
-    pytest.mark.skipif(
-        platform.libc_ver()[0] != "glibc", reason="other C libraries have heaps of their own"
-    ),
-]
+MIB = 1 << 20
+_glibc = pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="other C libraries have heaps of their own"
+)
 
 
 def faults(what: str, **env: str) -> tuple[str, int]:
@@ -55,6 +58,8 @@ def faults(what: str, **env: str) -> tuple[str, int]:
     return kept, int(count)
 
 
+@pytest.mark.programs
+@_glibc
 def test_batches_find_their_memory_again() -> None:
     kept, count = faults("keep")
     assert kept == "True"
@@ -62,6 +67,8 @@ def test_batches_find_their_memory_again() -> None:
     assert faults("leave")[1] > PAGES * BATCHES  # what it is good for
 
 
+@pytest.mark.programs
+@_glibc
 @pytest.mark.parametrize(
     "env",
     [
@@ -73,3 +80,60 @@ def test_the_environment_has_the_last_word(env: dict[str, str]) -> None:
     kept, count = faults("keep", **env)
     assert kept == "False"
     assert count > PAGES * BATCHES
+
+
+class Library:
+    """A C library: what it is told, and whether it does that."""
+
+    def __init__(self, *does: int) -> None:
+        self.told: list[tuple[int, int]] = []
+        self._does = list(does)
+
+    def mallopt(self, which: int, size: int) -> int:
+        self.told.append((which, size))
+        return self._does.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("does", "is_kept", "told"),
+    [
+        ([1, 1], True, [(-3, 32 * MIB), (-1, 64 * MIB)]),
+        ([1, 0], False, [(-3, 32 * MIB), (-1, 64 * MIB)]),
+        ([0], False, [(-3, 32 * MIB)]),  # with the other one alone, all arrays are mapped anew
+        (None, False, []),  # musl
+    ],
+)
+def test_a_c_library_that_refuses_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+    does: list[int] | None,
+    is_kept: bool,
+    told: list[tuple[int, int]],
+) -> None:
+    library: Any = SimpleNamespace(told=[]) if does is None else Library(*does)
+    for name in list(os.environ):
+        if "MALLOC" in name or "TUNABLES" in name:
+            monkeypatch.delenv(name)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+    assert heap.keep_freed_memory() is is_kept
+    assert library.told == told
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_asked"),
+    [
+        ("MALLOC_TOP_PAD_", "1", False),
+        ("MALLOC_MMAP_THRESHOLD_", "131072", False),
+        ("MALLOC_TRIM_THRESHOLD_", "", True),  # glibc takes no notice of it either
+        ("MALLOC_ARENA_MAX", "2", True),
+        ("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX2:glibc.malloc.top_pad=1", False),
+        ("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX2", True),
+    ],
+)
+def test_only_what_is_said_of_freed_memory_counts(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, is_asked: bool
+) -> None:
+    library = Library(1, 1)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+    monkeypatch.setenv(name, value)
+    assert heap.keep_freed_memory() is is_asked
+    assert bool(library.told) is is_asked

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pytriton.dispatcher.events import kinds
-from pytriton.dispatcher.events.kinds import KINDS, Kind
+from pytriton.dispatcher.events import asked_kinds, kinds
+from pytriton.dispatcher.events.kind import Kind
+from pytriton.dispatcher.events.kinds import KINDS
 from pytriton.dispatcher.events.rendering import table
 
 DISPATCHER = Path(__file__).parents[4] / "dispatcher"
@@ -86,3 +87,14 @@ def test_each_kind_is_told_somewhere() -> None:
 def test_the_document_has_the_table() -> None:
     text = (DISPATCHER.parent / "docs" / "operations" / "explain.md").read_text(encoding="utf-8")
     assert text.endswith(table()), "run scripts/generate"
+
+
+def test_all_that_somebody_asks_for_stand_together() -> None:
+    """They say who, and their file keeps them through any crash loop: one that is not marked would do neither."""
+    asked = {one.name for one in vars(asked_kinds).values() if isinstance(one, Kind)}
+    assert asked == {kind.name for kind in KINDS.values() if kind.asked}
+
+
+def test_a_kind_cannot_be_changed_by_who_tells_it() -> None:
+    with pytest.raises(AttributeError):
+        kinds.SCALED.level = "debug"  # type: ignore[misc]  # that is what is tried

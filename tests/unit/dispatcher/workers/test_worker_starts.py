@@ -1,0 +1,162 @@
+"""Where a pool's next worker comes from, and which of those that ended are still known."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from support.fakes.fake_worker import SPEC, FakeWorker
+from support.fakes.virtual_time import VirtualLoop
+
+from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
+from pytriton.dispatcher.workers.one_worker.worker import Worker
+from pytriton.dispatcher.workers.parking import Parking
+from pytriton.dispatcher.workers.tally import Tally
+from pytriton.dispatcher.workers.worker_starts import WorkerStarts
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+
+
+class Parked(FakeWorker):
+    """Its peer may take no message any more."""
+
+    unpark_fails: BaseException | None = None
+
+    async def unpark(self) -> None:
+        if self.unpark_fails is not None:
+            raise self.unpark_fails
+        await super().unpark()
+
+
+class Starts:
+    """The starts of one pool."""
+
+    def __init__(self, loop: VirtualLoop, room: int = 1) -> None:
+        self.loop = loop
+        self.started: list[Parked] = []
+        self.fails: RemoteFailure | None = None
+        self.takes_s = 0.0
+        self.workers: dict[str, Worker] = {}
+        self.forgotten: list[str] = []
+        self.sleeps = True
+        self.parking = Parking(room)
+        account = loop.ask(lambda: MemoryAccounts().open(SPEC))
+        self.starts = WorkerStarts(
+            self._start, None, self.workers, Tally(), self.parking, account, self.forgotten.append
+        )
+
+    async def _start(self, *_: object) -> Worker:
+        await asyncio.sleep(self.takes_s)
+        if self.fails is not None:
+            raise self.fails
+        self.started.append(Parked(len(self.started) + 1))
+        return self.started[-1]
+
+    def start(self, slot: int = 0) -> str:
+        return self.loop.run(self.starts.start(SPEC, slot)).name
+
+    def park(self) -> asyncio.Task[None]:
+        return self.loop.create_task(self.starts.park(SPEC, lambda: self.sleeps))
+
+    def parked(self) -> list[str]:
+        self.loop.settle()
+        return [worker.name for worker in self.parking.workers()]
+
+    def alive(self) -> list[str]:
+        self.loop.settle()
+        return [worker.name for worker in self.started if worker.alive]
+
+    def close(self) -> None:
+        for worker in self.started:
+            if worker.alive:
+                worker.end()
+        self.loop.settle()
+
+
+@pytest.fixture
+def starts(loop: VirtualLoop) -> Any:
+    one = Starts(loop)
+    yield one
+    one.close()
+
+
+def test_the_one_at_hand_is_for_the_first_slot(starts: Starts) -> None:
+    starts.loop.run(starts.park())
+    assert starts.started[0].parked
+    assert starts.start(slot=1) == "w2"
+    assert starts.start() == "w1"
+    assert not starts.started[0].parked
+    assert starts.start() == "w3"
+    assert list(starts.workers) == ["w1", "w2", "w3"]
+
+
+def test_one_at_hand_that_has_ended_is_not_taken(starts: Starts) -> None:
+    starts.loop.run(starts.park())
+    starts.started[0].end()
+    assert starts.start() == "w2"
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no peer"), asyncio.CancelledError()])
+def test_one_at_hand_that_cannot_be_told_to_load_is_ended(
+    starts: Starts, error: BaseException
+) -> None:
+    """Nobody else knows of it: it would stay as long as the daemon."""
+    starts.loop.run(starts.park())
+    starts.started[0].unpark_fails = error
+    with pytest.raises(type(error)):
+        starts.start()
+    assert starts.alive() == starts.parked() == []
+    assert starts.start() == "w2"
+
+
+@pytest.mark.parametrize(
+    ("happens", "parked", "alive"),
+    [
+        ("nothing", ["w1"], ["w1"]),
+        ("it wakes meanwhile", [], []),
+        ("its start fails", [], []),
+        ("an upgrade begins", [], []),
+        ("it is stopped afterwards", [], []),
+    ],
+)
+def test_what_is_at_hand_while_a_model_sleeps(
+    starts: Starts, happens: str, parked: list[str], alive: list[str]
+) -> None:
+    starts.takes_s = 1.0
+    if happens == "its start fails":
+        starts.fails = RemoteFailure(ErrorKind.UNAVAILABLE, "too many processes")
+    parking = starts.park()
+    starts.loop.settle()
+    starts.sleeps = happens != "it wakes meanwhile"
+    if happens == "an upgrade begins":
+        starts.loop.run(starts.parking.hold())
+    starts.loop.run(parking)
+    if happens == "it is stopped afterwards":
+        starts.loop.run(starts.starts.end_parked())
+    assert (starts.parked(), starts.alive()) == (parked, alive)
+    assert starts.parking.settled
+
+
+def test_nothing_is_started_where_nothing_may_be_at_hand(loop: VirtualLoop) -> None:
+    starts = Starts(loop, room=0)
+    loop.run(starts.park())
+    assert starts.started == []
+
+
+def test_of_those_that_ended_the_last_sixteen_are_known(starts: Starts) -> None:
+    """A proxy may ask what became of its batch; those that live are known however old they are."""
+    first = starts.start()
+    for _ in range(20):
+        starts.start()
+        starts.started[-1].end()
+        starts.loop.settle()
+    starts.start()
+    assert starts.forgotten == ["w2", "w3", "w4", "w5"]
+    assert list(starts.workers) == [first, *(f"w{number}" for number in range(6, 23))]
+
+
+def test_one_of_a_former_version_is_known(starts: Starts) -> None:
+    worker = starts.loop.ask(lambda: Parked(50))
+    starts.started.append(worker)
+    starts.loop.ask(lambda: starts.starts.adopt(worker))
+    assert starts.workers == {"w50": worker}

@@ -1,0 +1,221 @@
+"""What a fork server answers to each order, and what it keeps of it: nothing. No process is forked here."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import sys
+import sysconfig
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from pytriton.ipc.forking import Answer, CannotFork, Order
+from pytriton.worker import fork_server
+
+_PARENT = 4242
+
+
+class Forks:
+    """A fork server up to its forks, which are as a test says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.outcomes: list[Any] = []  #: of forks: a pid, 0 in the fork, or why there is none
+        self.is_fresh = True
+        self.began: list[tuple[str, int]] = []
+        self.lives_for: list[int] = []
+        self.dispatcher, self._channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.dispatcher.settimeout(30)
+        for name, value in {
+            "linux": types.SimpleNamespace(die_with_parent=self.lives_for.append),
+            "gc": types.SimpleNamespace(collect=lambda: None, freeze=lambda: None),
+            "join_helpers": lambda: None,
+            "Forker": self._forker,
+            "installation": lambda: lambda: self.is_fresh,
+            "_begin": self._begin,
+        }.items():
+            monkeypatch.setattr(fork_server, name, value)
+
+    def _forker(self) -> Any:
+        if self.outcomes == ["unfit"]:
+            raise CannotFork("2 threads run beside the main one")
+        return types.SimpleNamespace(fork=self._fork)
+
+    def _fork(self) -> int:
+        outcome = self.outcomes.pop(0)
+        if isinstance(outcome, OSError):
+            raise outcome
+        return int(outcome)
+
+    def _begin(self, order: Order, parent_pid: int, output: int, connection: int) -> None:
+        self.began.append((order.worker, parent_pid))
+        os.close(output)
+        os.close(connection)
+
+    def order(self, worker: str, cwd: str | None = None) -> None:
+        """Order a worker; its three descriptors come along."""
+        with open(os.devnull, "wb") as file:
+            data = msgspec.msgpack.encode(Order(worker, cwd))
+            socket.send_fds(self.dispatcher, [data], [file.fileno()] * 3)
+
+    def serve(self) -> tuple[tuple[str, int] | None, list[Answer]]:
+        """Serve all orders; return what `serve` did, and the answers."""
+        self.dispatcher.shutdown(socket.SHUT_WR)
+        forked = fork_server.serve(_PARENT, self._channel.detach())
+        answers = []
+        while data := self.dispatcher.recv(1 << 15):
+            answers.append(msgspec.msgpack.decode(data, type=Answer))
+        return forked, answers
+
+
+@pytest.fixture
+def forks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Forks]:
+    here = os.getcwd()
+    one = Forks(monkeypatch)
+    yield one
+    os.chdir(here)
+    one.dispatcher.close()
+
+
+def open_descriptors() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))
+
+
+def test_each_order_is_answered_and_nothing_of_it_is_kept(forks: Forks, tmp_path: Path) -> None:
+    """Of workers that came to be, and of those that did not: a server forks thousands."""
+    before = open_descriptors()
+    forks.outcomes = [501, OSError(errno.EAGAIN, "no more processes"), 502]
+    gone = str(tmp_path / "gone")
+    for number, cwd in enumerate([str(tmp_path), None, gone, None]):
+        forks.order(f"w{number}", cwd)
+    forked, answers = forks.serve()
+    assert forked is None
+    assert [(one.pid, one.error, one.refused[-17:]) for one in answers[1:]] == [
+        (501, 0, ""),
+        (0, 0, "no more processes"),
+        (0, errno.ENOENT, ""),
+        (502, 0, ""),
+    ]
+    assert answers[0] == Answer(pid=os.getpid())  # it takes orders
+    assert len(open_descriptors()) == len(before) - 1  # its end of the channel is closed, too
+    assert forks.lives_for == [_PARENT]
+
+
+def test_where_the_environment_has_changed_nothing_is_forked(forks: Forks, tmp_path: Path) -> None:
+    forks.is_fresh = False
+    forks.order("w1", str(tmp_path))
+    assert forks.serve()[1][1:] == [Answer(is_stale=True)]
+    assert Path.cwd() != tmp_path
+
+
+def test_the_fork_goes_on_as_the_worker_with_its_page(forks: Forks, tmp_path: Path) -> None:
+    forks.outcomes = [0]
+    forks.order("w7", str(tmp_path))
+    forked, answers = forks.serve()
+    assert forked is not None
+    worker, page = forked
+    os.close(page)  # it was open
+    assert worker == "w7"
+    assert forks.began == [("w7", _PARENT)]
+    assert Path.cwd() == tmp_path
+    assert len(answers) == 1  # that of the order is the server's own
+
+
+def test_a_process_that_cannot_fork_says_why_and_ends(forks: Forks) -> None:
+    forks.outcomes = ["unfit"]
+    assert forks.serve() == (None, [Answer(refused="2 threads run beside the main one")])
+
+
+@pytest.mark.parametrize(
+    ("said", "is_wanted"), [(b"go", True), (b"", False), (b"no", False), (None, False)]
+)
+def test_a_fork_is_a_worker_only_if_somebody_still_wants_it(
+    said: bytes | None, is_wanted: bool
+) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        if said:
+            ours.send(said)
+        if said is None:  # the start was given up before it began
+            ours.close()
+        else:
+            ours.shutdown(socket.SHUT_WR)
+        assert fork_server._is_wanted(theirs) is is_wanted
+    if said is not None:
+        assert ours.recv(100) == b"begun %d" % os.getpid()
+        ours.close()
+
+
+# ── whether the environment is as it was ─────────────────────────────────────────────────────────
+
+
+class Site:
+    """An environment's folder, and a module that was imported from it."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.module = folder / "library.py"
+        self.module.write_text("version = 1\n")
+        imported = types.ModuleType("library")
+        imported.__file__ = str(self.module)
+        monkeypatch.setattr(fork_server, "_FOUND", ("late",))
+        monkeypatch.setattr(fork_server, "_site_folders", lambda: [str(folder)])
+        monkeypatch.setattr(sysconfig, "get_path", lambda name: str(folder))
+        monkeypatch.setitem(sys.modules, "library", imported)
+        monkeypatch.syspath_prepend(folder / "first")
+
+    def change(self, how: str) -> None:
+        if how == "a package is installed":
+            (self.folder / "other.dist-info").mkdir()
+        elif how == "a module is exchanged":
+            newer = self.folder / "first.txt"
+            newer.write_text("version = 2\n")
+            newer.replace(self.module)
+        elif how == "a module is removed":
+            self.module.unlink()
+        elif how == "another one is found first":
+            (self.folder / "first").mkdir()
+            (self.folder / "first" / "late.py").touch()
+        else:
+            assert how == "nothing"
+
+
+@pytest.mark.parametrize(
+    ("how", "is_fresh"),
+    [
+        ("nothing", True),
+        ("a package is installed", False),
+        ("a module is exchanged", False),
+        ("a module is removed", False),
+        ("another one is found first", False),
+    ],
+)
+def test_a_new_interpreter_would_import_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, is_fresh: bool
+) -> None:
+    site = Site(tmp_path, monkeypatch)
+    asked = fork_server.installation()
+    assert asked()
+    site.change(how)
+    assert asked() is is_fresh
+
+
+def test_forks_draw_other_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[str] = []
+    current = types.SimpleNamespace(authkey=b"the server's")
+    numpy = types.SimpleNamespace(seed=lambda: drawn.append("seeded"))
+    monkeypatch.setitem(sys.modules, "numpy.random", numpy)
+    multiprocessing = types.SimpleNamespace(current_process=lambda: current)
+    monkeypatch.setitem(sys.modules, "multiprocessing.process", multiprocessing)
+    fork_server._reseed()
+    assert drawn == ["seeded"]
+    assert current.authkey != b"the server's"
+    monkeypatch.delitem(sys.modules, "numpy.random")
+    monkeypatch.delitem(sys.modules, "multiprocessing.process")
+    fork_server._reseed()  # what nobody has imported, nobody has drawn from
+    assert drawn == ["seeded"]
