@@ -29,6 +29,7 @@ from pytriton.dispatcher.install.server_runtime import (
 )
 from pytriton.dispatcher.models.kept import state_dir
 from pytriton.dispatcher.models.kept.state_dir import Store, StoreError
+from pytriton.dispatcher.operations.certificate import CertificateError, tls_context
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.taking_over import BY_ITSELF, Origin
 from pytriton.dispatcher.triton import admin_token
@@ -43,7 +44,7 @@ _LOCK_ATTEMPTS, _LOCK_PAUSE_S = 5, 0.02
 
 
 #: Errors of files and folders that keep a daemon from starting.
-FileErrors = (RuntimeDirError, StoreError, WebhookError)
+FileErrors = (RuntimeDirError, StoreError, WebhookError, CertificateError)
 
 
 def check_files(config: DaemonConfig, kept: Sequence[str]) -> None:
@@ -54,10 +55,11 @@ def check_files(config: DaemonConfig, kept: Sequence[str]) -> None:
         kept: models that the state directory has to have
 
     Raises:
-        RuntimeDirError, StoreError, WebhookError: it cannot use one of them.
+        RuntimeDirError, StoreError, WebhookError, CertificateError: it cannot use one of them.
     """
     RuntimeDir(Path(config.runtime_dir)).check()
     read_hooks(config.webhooks)
+    tls_context(config)
     state_dir.check(config.state_path, kept)
 
 

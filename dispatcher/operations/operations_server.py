@@ -6,9 +6,9 @@ scraper ──▶ aiohttp (thread "operations") ──▶ dispatcher's loop: Sna
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import socket
-import ssl
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from pytriton.dispatcher.base.log_files import tail
 from pytriton.dispatcher.base.ports import listening, listening_at
 from pytriton.dispatcher.figures.snapshot import Scraped, Snapshots
 from pytriton.dispatcher.operations import protobuf
+from pytriton.dispatcher.operations.certificate import tls_context
 from pytriton.dispatcher.operations.exposition import expose
 from pytriton.dispatcher.operations.server_thread import BACKLOG, ServerThread
 from pytriton.dispatcher.page.routes import Endpoint, Page, Sources
@@ -77,13 +78,14 @@ class OperationsServer:
 
         Raises:
             PortError: the port is taken, or the place of the unix socket cannot be used.
-            OSError: the certificate cannot be used.
+            CertificateError: the certificate cannot be used.
         """
+        tls = tls_context(self._config)  # before anything listens
         sockets = self._adopt(adopted) if adopted else self._listen()
         if not sockets:
             return
         self._loop = asyncio.get_running_loop()
-        self._server = ServerThread(self.routes(), sockets, self._tls())
+        self._server = ServerThread(self.routes(), sockets, tls)
         _log.info("operations server listens", urls=self.urls)
 
     async def stop(self) -> None:
@@ -172,13 +174,6 @@ class OperationsServer:
         shown = authorization.encode("utf-8", "surrogateescape")
         return bool(token) and hmac.compare_digest(shown, wanted)
 
-    def _tls(self) -> ssl.SSLContext | None:
-        if self._config.operations_certificate is None:
-            return None
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(self._config.operations_certificate, self._config.operations_key)
-        return context
-
     def _adopt(self, descriptors: Sequence[int]) -> list[socket.socket]:
         sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
         for one in sockets:
@@ -197,17 +192,20 @@ class OperationsServer:
         return f"{scheme}://{shown}:{listener.getsockname()[1]}"
 
     def _listen(self) -> list[socket.socket]:
-        config, sockets = self._config, []
-        if config.operations is not None:
-            host, _, port = config.operations.rpartition(":")
-            host = {"*": "0.0.0.0"}.get(host, host.strip("[]"))
-            listener = listening(host, int(port), "operations", backlog=BACKLOG)
-            self.urls.append(self._url(listener))
-            sockets.append(listener)
-        if config.operations_unix is not None:
-            path = Path(config.operations_unix)
-            sockets.append(listening_at(path, "operations_unix", backlog=BACKLOG))
-            self.urls.append(f"unix:{config.operations_unix}")
+        config, sockets, urls = self._config, [], []
+        with contextlib.ExitStack() as listening_so_far:
+            if config.operations is not None:
+                host, _, port = config.operations.rpartition(":")
+                host = {"*": "0.0.0.0"}.get(host, host.strip("[]"))
+                listener = listening(host, int(port), "operations", backlog=BACKLOG)
+                sockets.append(listening_so_far.enter_context(listener))
+                urls.append(self._url(listener))
+            if config.operations_unix is not None:
+                path = Path(config.operations_unix)
+                sockets.append(listening_at(path, "operations_unix", backlog=BACKLOG))
+                urls.append(f"unix:{config.operations_unix}")
+            listening_so_far.pop_all()
+        self.urls += urls
         self.descriptors = [one.fileno() for one in sockets]
         return sockets
 

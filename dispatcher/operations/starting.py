@@ -10,6 +10,7 @@ import structlog
 from pytriton.dispatcher.base.handover import SentSeries
 from pytriton.dispatcher.base.ports import PortError
 from pytriton.dispatcher.figures.snapshot import Snapshots
+from pytriton.dispatcher.operations.certificate import CertificateError
 from pytriton.dispatcher.operations.otlp import OtlpExport
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.ipc.exit_codes import ExitCode
@@ -72,7 +73,7 @@ class Operations:
         server = OperationsServer(*self._arguments)
         try:
             server.start(adopted)
-        except (PortError, OSError) as error:  # also of the certificate
+        except (PortError, CertificateError) as error:
             _log.error("cannot listen", operations=config.operations, reason=str(error))
             return ExitCode.PORT_IN_USE if isinstance(error, PortError) else ExitCode.USAGE
         self._server = server

@@ -14,6 +14,7 @@ from typing import NoReturn
 import msgspec
 import psutil
 import pytest
+import trustme
 
 from pytriton.dispatcher import process, run, taking_over
 from pytriton.dispatcher.base import handover
@@ -135,6 +136,11 @@ def _damaged_registration(folder: Path) -> None:
         (lambda folder: (folder / "state").chmod(0o777), "others than its owner may write to"),
         (lambda folder: (folder / "hooks.toml").write_text("[["), r"webhooks = .*hooks\.toml"),
         (lambda folder: (folder / "hooks.toml").unlink(), r"hooks\.toml: No such file"),
+        (lambda folder: (folder / "key.pem").unlink(), r"operations_key = .*No such file"),
+        (
+            lambda folder: (folder / "key.pem").write_text("half"),
+            r"key\.pem: they are no certificate",
+        ),
     ],
 )
 def test_files_that_a_start_cannot_use_are_refused(
@@ -143,7 +149,14 @@ def test_files_that_a_start_cannot_use_are_refused(
     """They were right when the daemon started, and it does not need them before it is another one."""
     (tmp_path / "run").mkdir(0o700)
     (tmp_path / "hooks.toml").touch()
+    shown, key = tmp_path / "shown.pem", tmp_path / "key.pem"
+    own = trustme.CA().issue_cert("localhost")
+    own.cert_chain_pems[0].write_to_path(shown)
+    own.private_key_pem.write_to_path(key)
     config = DaemonConfig(
+        operations="127.0.0.1:0",
+        operations_certificate=str(shown),
+        operations_key=str(key),
         runtime_dir=str(tmp_path / "run"),
         state_dir=str(tmp_path / "state"),
         webhooks=str(tmp_path / "hooks.toml"),
