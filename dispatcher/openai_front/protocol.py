@@ -10,8 +10,10 @@ from aiohttp import web
 
 __all__ = ["Protocol"]
 
-#: From there on, a text of aiohttp's shows what the client has sent.
-_BYTES = re.compile(r"[:\s]*(?:\n|\bb?['\"]|['\"])")
+#: From there on, a text of aiohttp's shows what the client has sent; names of headers that it knows may stay.
+_BYTES = re.compile(r"[:\s]*(?:\n|\b(?:bytearray\()?b['\"]|(?<!\w)['\"](?![A-Za-z-]+' header))")
+#: The beginning of a text of its own. Of some faults, what the client has sent is all that it gives.
+_SENTENCE = re.compile(r"[A-Z][\w'-]* ")
 
 
 class Protocol(web.RequestHandler):
@@ -42,7 +44,12 @@ class Protocol(web.RequestHandler):
             ConnectionError: a part of an answer has been sent already
         """
         super().handle_error(request, status, exc, message)
-        what, *_ = _BYTES.split(message or "", maxsplit=1)
-        answer = self._answer(status, what)
+        answer = self._answer(status, _without_bytes(message or ""))
         answer.force_close()
         return answer
+
+
+def _without_bytes(message: str) -> str:
+    """Return what is wrong in aiohttp's words, without those of the client; "" where there are no others."""
+    what, *_ = _BYTES.split(message, maxsplit=1)
+    return what.rstrip(".: ") if _SENTENCE.match(what) else ""
