@@ -18,7 +18,8 @@ from support.running import RunningDaemon, eventually
 from pytriton.ipc.lanes.arena import KEPT
 from pytriton.model_config import Tensor
 
-_LARGE = 96 << 20
+#: More than an arena keeps.
+_LARGE = KEPT + (8 << 20)
 _STRINGS = [Tensor(name="x", dtype=object, shape=(-1,))]
 _ANSWERS = [Tensor(name="y", dtype=object, shape=(-1,))]
 
