@@ -1,0 +1,124 @@
+"""Which events a client gets, of which it asks for some."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.fakes.virtual_time import VirtualLoop
+
+from pytriton.dispatcher import explanations
+from pytriton.ipc import messages
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+
+#: Serial, kind, model; the first at 1001 s, the second at 1002 s.
+_LOG = [
+    (1, "started", ""),
+    (2, "registered", "m"),
+    (3, "crashed", "m"),
+    (4, "registered", "n"),
+    (5, "crashed", "m"),
+]
+
+
+class Registry:
+    """Knows `m`, `n` and `quiet`, of which nothing is told."""
+
+    restoring = SimpleNamespace(problems=["a kept file cannot be read"])
+
+    def beginning(self, name: str) -> Any:
+        return SimpleNamespace(name=name) if name == "begins" else None
+
+    def by_name(self, name: str) -> Any:
+        raise RemoteFailure(ErrorKind.NOT_FOUND, f"no model {name!r} is registered")
+
+
+class Daemon:
+    """A daemon that has told the events of _LOG."""
+
+    registry = Registry()
+
+    def __init__(self) -> None:
+        self.loop = VirtualLoop()
+        asyncio.set_event_loop(self.loop)
+        events = [messages.Event(one[0], 1000.0 + one[0], one[1], one[2]) for one in _LOG]
+        self.event_log = SimpleNamespace(
+            all=lambda: events, about=lambda name: [one for one in events if one.model == name]
+        )
+
+    def model_infos(self) -> list[messages.ModelInfo]:
+        return [messages.ModelInfo(name, 1, "ready", []) for name in ("m", "n", "quiet")]
+
+    def model_info(self, beginning: Any) -> messages.ModelInfo:
+        return messages.ModelInfo(beginning.name, 1, "starting", [])
+
+    def events(self, **asked: Any) -> list[int]:
+        told = explanations.events(self, messages.GetEvents(**asked))  # type: ignore[arg-type]
+        return [event.serial for event in self.loop.run(told).events]
+
+
+@pytest.fixture
+def daemon() -> Iterator[Daemon]:
+    one = Daemon()
+    yield one
+    one.loop.close()
+    asyncio.set_event_loop(None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "serials"),
+    [
+        ({}, [1, 2, 3, 4, 5]),
+        ({"model": "m"}, [2, 3, 5]),
+        ({"model": ""}, [1]),  # of the daemon itself
+        ({"kinds": ["crashed"]}, [3, 5]),
+        ({"kinds": ["crashed", "started"], "model": "m"}, [3, 5]),
+        ({"kinds": ["slept"]}, []),
+        ({"after": 3}, [4, 5]),
+        ({"after": 5}, []),
+        ({"since": 1004.0}, [4, 5]),
+        ({"since": float("nan")}, []),
+        ({"limit": 2}, [4, 5]),  # the newest
+        ({"limit": 2, "model": "m"}, [3, 5]),
+        ({"limit": 0}, []),
+        ({"limit": -1}, []),
+        ({"limit": 10**9}, [1, 2, 3, 4, 5]),
+        ({"model": "quiet"}, []),
+        ({"model": "begins"}, []),
+    ],
+)
+def test_which_events_are_told(daemon: Daemon, asked: dict[str, Any], serials: list[int]) -> None:
+    assert daemon.events(**asked) == serials
+
+
+def test_no_more_are_told_than_who_does_not_read_them_may_hold_up(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explanations, "MOST_EVENTS", 2)
+    assert daemon.events(limit=100) == [4, 5]
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"model": "nope"}, "no model 'nope' is registered"),
+        ({"kinds": ["crashed", "exploded", "boom"]}, "no events of kind boom, exploded; there are"),
+    ],
+)
+def test_what_there_is_not_is_an_error(daemon: Daemon, asked: dict[str, Any], why: str) -> None:
+    with pytest.raises(RemoteFailure, match=why):
+        daemon.events(**asked)
+
+
+def test_a_model_that_nobody_has_heard_of_is_not_explained(daemon: Daemon) -> None:
+    daemon.figures = SimpleNamespace(queues=_no_queues)  # type: ignore[attr-defined]
+    asked = messages.Explain("nope")
+    with pytest.raises(RemoteFailure, match="no model 'nope'"):
+        daemon.loop.run(explanations.explanation(daemon, asked))  # type: ignore[arg-type]
+
+
+async def _no_queues() -> dict[str, Any]:
+    return {}
