@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.fakes.brain import Brain
 
+from pytriton.dispatcher.draining import REFUSAL
 from pytriton.dispatcher.events import kinds
 from pytriton.ipc import messages
 from pytriton.ipc.exit_codes import ExitCode
@@ -60,7 +62,7 @@ def test_no_model_is_changed_any_more(brain: Brain, message: messages.AnyMessage
     answer = brain.answered(brain.client.ask(message))
     assert isinstance(answer, messages.Failure)
     assert answer.kind == "unavailable"
-    assert "the daemon drains" in answer.text
+    assert REFUSAL in answer.text
 
 
 def test_no_model_is_registered_but_one_may_go(brain: Brain) -> None:
@@ -161,3 +163,23 @@ def test_it_is_an_event_that_says_who(brain: Brain) -> None:
     (event,) = [one for one in brain.daemon.event_log.all() if one.kind == kinds.DRAINING.name]
     assert event.numbers == {"settle_s": 7.0, "stop": 1}
     assert "process" in event.who
+
+
+def test_it_drains_once_it_is_not_ready_any_more(
+    brain: Brain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tritonserver that is slow to hear it is asked by balancers until then: their time begins afterwards."""
+    show_unready = brain.server.show_unready
+
+    async def slowly() -> None:
+        await asyncio.sleep(30.0)
+        await show_unready()
+
+    monkeypatch.setattr(brain.server, "show_unready", slowly)
+    request = brain.client.ask(messages.Drain(settle_s=5.0, stop=False))
+    brain.advance(33.0)
+    assert (brain.server.gate_open, request.answer) == (False, None)
+    answer = brain.answered(brain.client.register("n"))
+    assert isinstance(answer, messages.Failure)
+    brain.advance(3.0)
+    assert request.answer == messages.Done()

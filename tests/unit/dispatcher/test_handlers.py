@@ -12,7 +12,7 @@ from support.fakes.brain import Brain
 from support.fakes.fake_clients import model_spec
 from support.fakes.triton.fake_server import SERVER_PID
 
-from pytriton.dispatcher import handlers
+from pytriton.dispatcher import handlers, worker_handlers
 from pytriton.dispatcher.handlers import newest
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
@@ -43,6 +43,28 @@ def test_every_message_for_the_dispatcher_has_a_handler() -> None:
     assert sockets_own.isdisjoint(handlers._HANDLERS)
     missing = sorted(kind.__name__ for kind in sent - set(handlers._HANDLERS) - sockets_own)
     assert missing == [], "give these a handler in dispatcher/handlers.py: _HANDLERS"
+
+
+def test_what_clients_send_is_not_handled_as_a_workers() -> None:
+    """Both tables become one: the second entry of a message would take the place of the first."""
+    assert set(worker_handlers.HANDLERS).isdisjoint(typing.get_args(client.FromClient))
+
+
+@pytest.mark.parametrize("former_is_served", [True, False])
+def test_what_a_former_version_has_left_is_served_where_it_can_be(
+    brain: Brain, monkeypatch: pytest.MonkeyPatch, former_is_served: bool
+) -> None:
+    former = messages.PROTOCOL - 1
+    served = (messages.PROTOCOL, former) if former_is_served else (messages.PROTOCOL,)
+    monkeypatch.setattr(worker_handlers, "PROTOCOLS", served)
+    brain.served(brain.client.register("m"))
+    asked = attach(brain, protocol=former)
+    if former_is_served:
+        assert isinstance(told(brain, asked), messages.Attached)
+    else:
+        with pytest.raises(RemoteFailure, match=f"speaks protocol {former} and this daemon"):
+            told(brain, asked)
+    assert len(brain.daemon.registry.by_name("m").pool.proxies) == 1 + former_is_served
 
 
 @pytest.mark.parametrize(

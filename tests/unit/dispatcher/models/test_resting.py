@@ -7,11 +7,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Callable
 
+import msgspec
 import pytest
 from support.fakes.asked_daemons import SLEEPY
 from support.fakes.brain import Brain
+from support.fakes.fake_clients import model_spec
 from support.fakes.triton.fake_server import Obstacle
 
+from pytriton.dispatcher.models.server_starts import can_rest
 from pytriton.ipc import messages
 
 Start = Callable[..., Brain]
@@ -196,3 +199,24 @@ def test_none_rests_that_others_may_need(start: Start, settings: dict[str, Any])
     before = start()
     before.served(before.client.register("a", lazy=True))
     assert resting(start(**settings)) == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "can"),
+    [
+        ({}, False),
+        ({"lazy": True}, True),
+        ({"autoscale": SLEEPY}, True),
+        ({"autoscale": messages.Autoscale(1, 4)}, False),
+        ({"lazy": True, "trial": messages.Trial("one", 10.0)}, False),  # its time would not pass
+        (
+            {"lazy": True, "openai": messages.OpenAICard(["chat"])},
+            False,
+        ),  # the front lists what is served
+        ({"lazy": True, "isolation": "thread"}, False),
+        ({"lazy": True, "config": {"sequence_batching": {}}}, False),
+    ],
+)
+def test_which_models_tritonserver_need_not_have(spec: dict[str, Any], can: bool) -> None:
+    config = spec.pop("config", {})
+    assert can_rest(msgspec.structs.replace(model_spec("m", **spec), config=config)) is can

@@ -1,0 +1,134 @@
+"""The budgets that settings make, and who of those that wait for their room gets what."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from support.fakes.fake_clients import model_spec
+from support.fakes.virtual_time import VirtualLoop
+
+from pytriton.dispatcher.elastic.known_size import KnownSize
+from pytriton.dispatcher.elastic.memory import MEMORY
+from pytriton.dispatcher.figures.nvidia_smi import Gpu
+from pytriton.dispatcher.models.kept.kept_sizes import KeptSizes
+from pytriton.dispatcher.scaling import memory_budget
+from pytriton.dispatcher.scaling.memory_budget import accounts_of
+from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.dispatcher.workers.memory_account import Account
+from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
+from pytriton.dispatcher.workers.memory_waiting import Waiting
+
+MIB, GIB = 1 << 20, 1 << 30
+_KNOWN = {"m": KnownSize("1.5", 100 * MIB)}
+_TWO = [Gpu("0", "GPU-a", 80 * GIB), Gpu("1", "GPU-b", 40 * GIB)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "gpus", "limits"),
+    [
+        ({}, _TWO, {}),
+        ({"memory_budget": "2GiB"}, _TWO, {MEMORY: 2 * GIB}),
+        ({"memory_budget": "50%"}, [], {MEMORY: 8 * GIB}),
+        ({"gpu_memory_budget": "90%"}, _TWO, {"0": 72 * GIB, "1": 36 * GIB}),
+        ({"gpu_memory_budget": "10GiB"}, _TWO, {"0": 10 * GIB, "1": 10 * GIB}),
+        ({"gpu_memory_budget": "10GiB"}, [], {}),  # which a warning says
+        ({"memory_budget": "1GiB", "gpu_memory_budget": "10GiB"}, [], {MEMORY: GIB}),
+    ],
+)
+def test_what_the_budgets_are(
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, str],
+    gpus: list[Gpu],
+    limits: dict[str, int],
+) -> None:
+    kept = cast(KeptSizes, SimpleNamespace(read=lambda: dict(_KNOWN)))
+    monkeypatch.setattr(memory_budget, "nvidia_smi", SimpleNamespace(gpus=lambda: gpus))
+    monkeypatch.setattr(memory_budget, "linux", SimpleNamespace(total_memory=lambda: 16 * GIB))
+    accounts = accounts_of(DaemonConfig(**cast(Any, settings)), kept)
+    assert accounts.limits == limits
+    bounded_gpus = {name: number for name, number in accounts.gpus.items() if number in limits}
+    assert bounded_gpus == {one.uuid: one.number for one in gpus if one.number in limits}
+    assert accounts.sizes == (_KNOWN if limits else {})  # else nobody needs them
+
+
+# ── who waits ────────────────────────────────────────────────────────────────────────────────────
+
+
+class Claims:
+    """A model that has room for two workers, and waits for more."""
+
+    def __init__(self) -> None:
+        self.loop = VirtualLoop()
+        asyncio.set_event_loop(self.loop)
+        self.accounts = MemoryAccounts({MEMORY: 1000 * MIB})
+        self.account: Account = self.accounts.open(model_spec("m", memory=100 * MIB))
+        self.account.granted = 2
+
+    def claim(self, count: int) -> Waiting:
+        waiting = self.loop.ask(lambda: Waiting(self.account, count))
+        self.accounts.waiting.append(waiting)
+        return waiting
+
+    def grant(self, waiting: Waiting) -> None:
+        self.loop.ask(lambda: self.accounts.grant(str(id(waiting))))
+
+
+@pytest.fixture
+def claims() -> Iterator[Claims]:
+    one = Claims()
+    yield one
+    one.loop.close()
+    asyncio.set_event_loop(None)
+
+
+@pytest.mark.parametrize(
+    ("count", "needs", "granted", "beside"),
+    [
+        (5, 300, 5, 0),
+        (2, 0, 2, 0),
+        (1, 0, 2, 0),  # what it has is not taken from it
+        (0, 100, 2, 1),  # one more, while it takes the place of another one
+    ],
+)
+def test_a_claim_needs_what_its_model_lacks(
+    claims: Claims, count: int, needs: int, granted: int, beside: int
+) -> None:
+    waiting = claims.claim(count)
+    assert waiting.needs().get(MEMORY, 0) == needs * MIB
+    claims.loop.advance(7.0)
+    claims.grant(waiting)
+    assert waiting.done.done()
+    assert (claims.account.granted, claims.account.beside) == (granted, beside)
+    assert claims.accounts.waiting == []
+    assert claims.accounts.last_grant == 7.0
+    claims.grant(waiting)  # a plan that was made before: nothing happens
+    assert claims.account.beside == beside
+
+
+def test_what_the_model_has_got_meanwhile_is_not_needed_any_more(claims: Claims) -> None:
+    first, second = claims.claim(4), claims.claim(5)
+    claims.grant(first)
+    assert second.needs() == {MEMORY: 100 * MIB}
+
+
+@pytest.mark.parametrize(("wants", "needs"), [(3, 100), (1, 0), (9, 300)])
+def test_a_model_that_is_to_have_fewer_waits_for_fewer(
+    claims: Claims, wants: int, needs: int
+) -> None:
+    waiting, beside = claims.claim(5), claims.claim(0)
+    claims.account.want_less(wants)
+    assert waiting.needs().get(MEMORY, 0) == needs * MIB
+    assert beside.count == 0
+
+
+def test_all_claims_of_a_model_that_ends_are_refused(claims: Claims) -> None:
+    mine, other = claims.claim(5), claims.accounts.open(model_spec("n", memory=MIB))
+    others = claims.loop.ask(lambda: Waiting(other, 1))
+    claims.accounts.waiting.append(others)
+    claims.loop.ask(lambda: claims.account.withdraw("model m is being stopped"))
+    assert str(mine.done.exception()) == "model m is being stopped"
+    assert claims.accounts.waiting == [others]
