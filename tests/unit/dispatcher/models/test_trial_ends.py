@@ -1,0 +1,157 @@
+"""How a trial ends where its end fails, is cut short, or is asked for twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import msgspec
+import pytest
+from support.fakes.fake_clients import model_spec
+from support.fakes.virtual_time import VirtualLoop
+
+from pytriton.dispatcher.models.trials import Trials
+from pytriton.ipc import messages
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+
+TRIAL = messages.Trial("one", 10.0, 0.1)
+
+
+class Registration:
+    def __init__(self) -> None:
+        self.key = "m#1"
+        self.spec = model_spec("m", trial=TRIAL)
+
+
+class Registry(list[Any]):
+    """The model on trial, and what becomes of its ends: each takes a second."""
+
+    def __init__(self) -> None:
+        super().__init__([Registration()])
+        self.restoring = self
+        self.fates: list[Exception] = []
+        self.ends = 0
+        self.is_placed = True
+
+    def get(self, name: str) -> Any:
+        return next((one for one in self if one.spec.name == name), None)
+
+    def entry(self, name: str) -> None:
+        """None is kept that is not served."""
+
+    def failures(self) -> dict[str, Any]:
+        return {}
+
+    def is_placing(self, name: str) -> bool:
+        return not self.is_placed
+
+    async def take_back(self, name: str, still: Callable[[], object]) -> None:
+        self.ends += 1
+        await asyncio.sleep(1.0)
+        still()
+        if self.fates:
+            raise self.fates.pop(0)
+        self.clear()
+
+
+class Scene:
+    """A trial that began when its client was told so."""
+
+    def __init__(self) -> None:
+        self.loop = VirtualLoop()
+        asyncio.set_event_loop(self.loop)
+        self.registry = Registry()
+        self.trials = Trials(cast(Any, self.registry))
+        self.running = self.loop.create_task(self.trials.run())
+        self.loop.settle()
+
+    def take_back(self) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = self.loop.create_task(self.trials.take_back("m", "one"))
+        self.loop.settle()
+        return task
+
+    def failure(self, task: asyncio.Task[None]) -> str:
+        with pytest.raises((RemoteFailure, ValueError)) as failed:
+            self.loop.run(task)
+        return str(failed.value)
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    one = Scene()
+    yield one
+    one.running.cancel()
+    one.loop.settle()
+    one.loop.close()
+    asyncio.set_event_loop(None)
+
+
+def test_two_who_ask_for_its_end_wait_for_the_same(scene: Scene) -> None:
+    both = scene.take_back(), scene.take_back()
+    for task in both:
+        scene.loop.run(task)
+    assert scene.registry.ends == 1
+    assert "not on this trial" in scene.failure(scene.take_back())
+
+
+@pytest.mark.parametrize(
+    "why", [RemoteFailure(ErrorKind.LOAD_FAILED, "no file"), ValueError("a fault")]
+)
+def test_an_end_that_fails_is_told_and_tried_again(scene: Scene, why: Exception) -> None:
+    scene.registry.fates = [why]
+    assert scene.failure(scene.take_back()) == str(why)
+    scene.loop.run(scene.take_back())
+    assert scene.registry == []
+
+
+def test_nobody_renews_or_keeps_what_is_being_taken_back(scene: Scene) -> None:
+    taking = scene.take_back()
+    with pytest.raises(RemoteFailure, match="not on this trial"):
+        scene.loop.ask(lambda: scene.trials.renew("m", "one"))
+    with pytest.raises(RemoteFailure, match="not on this trial"):
+        scene.loop.run(scene.trials.keep("m", "one"))
+    scene.loop.run(taking)
+
+
+def test_one_that_was_kept_in_the_last_moment_stays(scene: Scene) -> None:
+    taking = scene.take_back()
+    model = scene.registry[0]
+    model.spec = msgspec.structs.replace(model.spec, trial=None)
+    assert "not on this trial" in scene.failure(taking)
+    assert scene.registry == [model]
+
+
+def test_who_waits_while_the_daemon_stops_is_told(scene: Scene) -> None:
+    taking = scene.take_back()
+    scene.running.cancel()
+    assert scene.failure(taking) == "model m was not taken back: the daemon is stopping"
+
+
+def test_its_time_begins_when_its_client_is_told(scene: Scene) -> None:
+    scene.registry.is_placed = False
+    scene.loop.advance(100.0)
+    assert scene.registry.ends == 0
+    scene.registry.is_placed = True
+    scene.loop.advance(9.5)
+    assert scene.registry.ends == 0
+    scene.loop.advance(3.0)
+    assert scene.registry.ends == 1
+
+
+def test_its_time_is_over_once_however_often_its_end_fails(scene: Scene) -> None:
+    """It is tried again after the same time, and not at each look."""
+    scene.registry.fates = [ValueError("a fault")] * 3
+    scene.loop.advance(45.0)
+    assert scene.registry.ends == 4
+    assert scene.registry == []
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
+def test_a_share_that_is_none_changes_nothing(scene: Scene, share: float) -> None:
+    scene.loop.advance(8.0)
+    with pytest.raises(RemoteFailure):
+        scene.loop.ask(lambda: scene.trials.renew("m", "one", share))
+    assert scene.registry[0].spec.trial == TRIAL
+    scene.loop.advance(5.0)
+    assert scene.registry == []  # nor was it renewed
