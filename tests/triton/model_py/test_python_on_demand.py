@@ -33,7 +33,7 @@ def test_it_is_made_when_the_first_model_needs_it(
     assert made.python is not None
     cache = tmp_path / "cache"
     cache.mkdir()
-    for name in ("server", "native-proxy"):
+    for name in ("server", "native-proxy", "native-front"):
         (cache / name).symlink_to(cache_dir() / name)
     (tmp_path / "empty").mkdir()
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
