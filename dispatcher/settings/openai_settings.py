@@ -35,7 +35,7 @@ class OpenAISettings(PlaceSettings, frozen=True, kw_only=True, forbid_unknown_fi
         tuple[str, ...],
         Option(
             "Origin of web pages that may ask, such as https://chat.example; may be given several times. `*` is all.",
-            values.several(values.text()),
+            values.several(values.origin()),
         ),
     ] = ()
     openai_remote_urls: Annotated[

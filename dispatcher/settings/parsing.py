@@ -22,6 +22,7 @@ from pytriton.ipc import sizes
 TRUE = ("true", "yes", "on", "1")
 FALSE = ("false", "no", "off", "0")
 
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@,\s]+")
 _SECRET = re.compile(r"[A-Za-z0-9._~+/=-]{1,512}")
 #: What people write into settings has to be this long, so that it cannot be guessed.
 LEAST_SECRET = 16
@@ -238,6 +239,26 @@ def address() -> Kind:
         return f"{host}:{int(port)}"
 
     return _kind("an IP address and a port, such as 127.0.0.1:9440 or [::1]:9440", read)
+
+
+def origin() -> Kind:
+    """Return the kind of origins of web pages, as browsers write them: in small letters, without the usual port.
+
+    * is all of them, null is that of files.
+    """
+
+    def read(raw: object) -> str:
+        text = str(raw).strip().lower().rstrip("/")
+        if text not in ("*", "null") and not _ORIGIN.fullmatch(text):
+            raise ValueError
+        for scheme, port in (("https", ":443"), ("http", ":80")):
+            if text.startswith(f"{scheme}://"):
+                text = text.removesuffix(port)
+        return text
+
+    return _kind(
+        "the origin of a web page without a path, such as https://chat.example, or *", read
+    )
 
 
 def path() -> Kind:
