@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.forks.forking import command
 from support.models import repositories
 from support.models.inference import Inference
 from support.running import RunningDaemon
@@ -70,8 +69,8 @@ def test_it_is_made_when_the_first_model_needs_it(
 
 def test_install_server_tells_what_is_there() -> None:
     def install(*flags: str) -> dict[str, str]:
-        command = [sys.executable, "-m", "pytriton.cli", "install-server", *flags]
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        done = command("install-server", *flags)
+        assert done.returncode == 0, done.stderr
         return dict(line.split(": ", 1) for line in done.stdout.splitlines())
 
     usual, with_python = install(), install("--python-backend")
