@@ -46,12 +46,14 @@ class Watched:
         self.files = Files(there)
         self.told: list[str] = []
         self.fails = False
+        self.then = ""  #: what is there when a load is over
         self.watch = FileWatch(cast(Places, self.files), EVERY_S, self._follow)
 
     async def _follow(self, changed: list[str], gone: list[str]) -> None:
         self.told.append(
             " ".join([*(f"+{name}" for name in changed), *(f"-{one}" for one in gone)])
         )
+        self.files.there = self.then or self.files.there
         if self.fails:
             raise RuntimeError("a fault")
 
@@ -113,6 +115,16 @@ def test_where_it_could_not_be_followed_it_is_told_again(watched: Watched) -> No
     assert [watched.look("a2"), watched.look("a2")] == ["+a", "+a"]
     watched.fails = False
     assert [watched.look("a2"), watched.look("a2")] == ["+a", ""]
+
+
+def test_what_changes_while_it_is_followed_is_told_at_the_next_look(watched: Watched) -> None:
+    """Also what the load of the model has written: whoever did is not known."""
+    watched.begin()
+    watched.run()
+    watched.then = "a3"
+    assert watched.look("a2") == "+a"
+    assert watched.look("a3") == "+a"
+    assert watched.look("a3") == ""
 
 
 def test_while_it_is_held_it_looks_at_nothing_and_loses_nothing(watched: Watched) -> None:
