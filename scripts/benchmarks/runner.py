@@ -19,6 +19,7 @@ from benchmarks.reporting.figures import disturbed, errors
 from benchmarks.systems.base import System
 from benchmarks.workloads import Workload
 
+#: At the most: no warm-up takes longer than what is measured.
 _WARM_UP_S = 1.0
 #: Between two attempts to measure while the CPUs are there.
 _PAUSE_S = 3.0
@@ -189,7 +190,7 @@ def undisturbed(
 def _one(deployment: Deployment, protocol: str, clients: int, seconds: float) -> dict[str, Any]:
     """Warm up, check an answer, measure, check again; return the figures."""
     request, size = deployment.request(protocol), deployment.sizes[protocol]
-    generators.apply(request, clients, _WARM_UP_S, size, deployment.folder)
+    generators.apply(request, clients, min(_WARM_UP_S, seconds), size, deployment.folder)
     wrong = deployment.problem(protocol)
     refused = metrics.failures(deployment)
     whole, stolen = trees.machine_cpu_s(), trees.stolen_cpu_s()

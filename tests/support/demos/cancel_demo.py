@@ -57,6 +57,9 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "triton": {"python_backend_model": ("*",)},
 }
 _PROCESSES, _THREADS = 4, 6
+#: Clients die all the time. They are forks of a process that has imported what they need: a new interpreter for each
+#: would take half of the CPU time. That process itself has no connection, which would not survive a fork.
+_PRELOADED = ["__main__", "numpy", "tritonclient.grpc", "pytriton.daemon", __name__]
 #: Without a cancelled stream for so long, streams hang; a daemon notices after 10 s.
 _SILENCE_S = 20.0
 #: Until the first one is cancelled: so long may a busy machine need to start the clients.
@@ -124,7 +127,8 @@ def _is_served(daemon: RunningDaemon) -> bool:
 
 def serve(system: str, options: argparse.Namespace) -> Tally:
     """Have one system serve clients that cancel."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOADED)
     seeds = itertools.count(options.seed * 1_000_000)
     with tempfile.TemporaryDirectory() as folder:
         cancelled, repository = Path(folder) / "cancelled", Path(folder) / "models"

@@ -11,7 +11,7 @@ from support.demos import cancel_demo
 @pytest.mark.timeout(300)
 def test_tritonserver_survives_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MALLOC_PERTURB_", "165")  # what is used after it was freed is noticed
-    options = Namespace(seconds=8.0, answers=300, pause_ms=0.0, seed=1)
+    options = Namespace(seconds=7.0, answers=300, pause_ms=0.0, seed=1)
     tally = cancel_demo.serve("compiled", options)
     assert tally.cancelled > 10
     assert tally.crashed == 0

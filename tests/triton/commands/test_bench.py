@@ -37,7 +37,7 @@ def results(out: Path) -> dict[str, Any]:
 @pytest.mark.timeout(400)
 def test_a_short_run_measures_and_reports(tmp_path: Path) -> None:
     """Every number of clients over both protocols, right answers only, and a report of it."""
-    process = bench(tmp_path, "--workloads", "add_sub", "--seconds", "1")
+    process = bench(tmp_path, "--workloads", "add_sub", "--seconds", "0.4")
     said, _ = process.communicate(timeout=350)
     assert process.returncode == 0, said
     found = results(tmp_path)["measurements"]
@@ -55,7 +55,7 @@ def test_a_short_run_measures_and_reports(tmp_path: Path) -> None:
 @pytest.mark.timeout(400)
 def test_ctrl_c_ends_all_servers_and_keeps_what_was_measured(tmp_path: Path) -> None:
     """Exit code 130, what was said to be measured in the results, and no process of it left."""
-    process = bench(tmp_path, "--workloads", "A", "--seconds", "1")
+    process = bench(tmp_path, "--workloads", "A", "--seconds", "0.4")
     assert process.stdout is not None
     seen = []
     for line in process.stdout:
