@@ -115,13 +115,15 @@ def trained_on_digits() -> tuple[Any, Any, Any]:
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
     from sklearn.neural_network import MLPClassifier
+    from threadpoolctl import threadpool_limits
 
     images, labels = load_digits(return_X_y=True)
     seen, unseen, seen_labels, unseen_labels = train_test_split(
         images / 16, labels, test_size=0.25, random_state=0, stratify=labels
     )
     classifier = MLPClassifier([32], solver="lbfgs", max_iter=100, random_state=0)
-    classifier.fit(seen, seen_labels)
+    with threadpool_limits(1):  # they spin while they wait, see one_thread.py
+        classifier.fit(seen, seen_labels)
     return classifier, unseen, unseen_labels
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from support.models import repositories
+from support.one_thread import ONE_THREAD
 from support.ports import lasting_port
 from support.running import eventually
 
@@ -38,7 +39,8 @@ def post(url: str, content: Any = None) -> tuple[int, Any]:
 def models(folder: Path) -> Path:
     """Return a repository with the models of the examples."""
     made = folder / "models"
-    subprocess.run([sys.executable, str(EXAMPLES / "make_repository.py"), str(made)], check=True)
+    command = [sys.executable, str(EXAMPLES / "make_repository.py"), str(made)]
+    subprocess.run(command, env={**os.environ, **ONE_THREAD}, check=True)
     return made
 
 
@@ -46,7 +48,9 @@ def models(folder: Path) -> Path:
 def served(command: Sequence[str], port: int, page: str, log: Path, **env: str) -> Iterator[str]:
     """Run a web service; yield its address once a page answers. It leaves no process behind."""
     with open(log, "wb") as output:
-        process = subprocess.Popen(command, env={**os.environ, **env}, stdout=output, stderr=output)
+        process = subprocess.Popen(
+            command, env={**os.environ, **ONE_THREAD, **env}, stdout=output, stderr=output
+        )
 
     def answers() -> bool:
         assert process.poll() is None, log.read_text()
