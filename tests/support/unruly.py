@@ -1,4 +1,7 @@
-"""A callable that ends, hangs or hoards as it is told, and models of it that are served for one test."""
+"""A callable that ends, hangs or hoards as it is told, and models of it that are served for one test.
+
+Each worker that serves it imports this module: what costs time to import is imported for types alone.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,15 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pytriton.daemon import Model
 from pytriton.model_config import ModelConfig, Tensor
-from support.running import RunningDaemon
+
+if TYPE_CHECKING:
+    from pytriton.daemon import Model
+    from support.running import RunningDaemon
 
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
 Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
@@ -29,9 +34,13 @@ _NO_X = {
     "batch_size": 1,
     "inputs": {"z": {"data_type": "TYPE_FP32", "dims": [1], "zero_data": True}},
 }
-REFUSED = ModelConfig(extra={"model_warmup": [_NO_X]})
 
-Serve = Callable[..., Model]
+Serve = Callable[..., "Model"]
+
+
+def refused() -> ModelConfig:
+    """A configuration that tritonserver refuses. Made when it is asked for: what checks it takes long to import."""
+    return ModelConfig(extra={"model_warmup": [_NO_X]})
 
 
 @contextmanager

@@ -1,20 +1,25 @@
-"""Models that call other models."""
+"""Models that call other models.
+
+Their workers import this module: what costs time to import is imported for types alone.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pytriton.daemon import Model
 from pytriton.model_config import ModelConfig, Tensor
-from support.models.inference import Array
-from support.running import RunningDaemon
 
-Serve = Callable[..., Model]
-Ask = Callable[..., dict[str, Array]]
+if TYPE_CHECKING:
+    from pytriton.daemon import Model
+    from support.models.inference import Array
+    from support.running import RunningDaemon
+
+Serve = Callable[..., "Model"]
+Ask = Callable[..., "dict[str, Array]"]
 UNBATCHED = ModelConfig(batching=False)
 STREAMS = ModelConfig(batching=False, decoupled=True)
 

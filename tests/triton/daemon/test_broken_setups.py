@@ -6,8 +6,6 @@ import json
 import os
 import resource
 import signal
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.forks.forking import command
 from support.models.inference import Inference
 from support.running import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
@@ -330,11 +329,9 @@ def test_wrong_settings(case: Case) -> None:
 
 def _top(daemon: RunningDaemon) -> str:
     """What `top` says, which is not cut where it goes through a pipe."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pytriton.cli", "top", "--once", "--interval", "0.2",
-         "--runtime-dir", daemon.config.runtime_dir],
-        capture_output=True, text=True, check=True, timeout=100,
-    )  # fmt: skip
+    where = ("--runtime-dir", daemon.config.runtime_dir)
+    done = command("top", "--once", "--interval", "0.2", *where)
+    assert done.returncode == 0, done.stderr
     return done.stdout
 
 

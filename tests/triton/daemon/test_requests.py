@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.forks import forking
 from support.models.inference import Inference
 from support.models.streaming import Streaming
 from support.running import RunningDaemon, eventually
@@ -274,20 +275,7 @@ def test_a_stream_is_one_request(daemon: RunningDaemon) -> None:
 @pytest.fixture
 def command(daemon: RunningDaemon) -> Callable[..., str]:
     def run(*arguments: str) -> str:
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "pytriton.cli",
-                *arguments,
-                "--runtime-dir",
-                daemon.config.runtime_dir,
-            ],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        done = forking.command(*arguments, "--runtime-dir", daemon.config.runtime_dir)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from support.forks.forking import command
 from support.models.inference import Inference
 from support.running import ANSWER_S, AS_SHIPPED, RunningDaemon, eventually, halt
 from tritonclient.utils import InferenceServerException
@@ -185,10 +186,7 @@ def test_an_unrecoverable_error_is_told_with_its_model(manager: Manager) -> None
         assert (end.pid, end.exit_code) == (daemon.process.pid, ExitCode.UNRECOVERABLE)
         kept = Path(daemon.config.runtime_dir, "last_end.json")
         assert kept.stat().st_mode & 0o777 == 0o600
-        status = subprocess.run(
-            [BIN / "pytriton-daemon", "status", "--runtime-dir", daemon.config.runtime_dir],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        status = command("status", "--runtime-dir", daemon.config.runtime_dir)
         assert status.returncode == ExitCode.NO_DAEMON
         assert f"pid {end.pid}, exit code 70: unrecoverable error in model broken" in status.stderr
 
@@ -199,10 +197,7 @@ def test_a_killed_daemon_is_told_from_one_that_ended() -> None:
         daemon.process.kill()
         daemon.process.wait()
         assert last_exit.killed_pid(daemon.config.rundir) == daemon.process.pid
-        status = subprocess.run(
-            [BIN / "pytriton-daemon", "status", "--runtime-dir", daemon.config.runtime_dir],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        status = command("status", "--runtime-dir", daemon.config.runtime_dir)
         assert f"pid {daemon.process.pid} was killed" in status.stderr
 
 
@@ -213,7 +208,7 @@ def test_a_detached_daemon_is_not_the_service(manager: Manager, tmp_path: Path) 
         where = ["--runtime-dir", runtime_dir]
         ports = [f"--{name.replace('_', '-')}=0" for name in PORTS]
         subprocess.run([BIN / "pytriton-daemon", "start", "--detach", *where, *ports], check=True)
-        subprocess.run([BIN / "pytriton-daemon", "stop", *where], check=True)
+        assert command("stop", *where).returncode == 0
     assert manager.come() == []  # both have ended: what was sent has come
 
 
@@ -248,10 +243,7 @@ def test_a_reload_takes_over_what_it_can(manager: Manager, tmp_path: Path) -> No
 
 
 def _reload(daemon: RunningDaemon) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [BIN / "pytriton-daemon", "reload", "--runtime-dir", daemon.config.runtime_dir],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    return command("reload", "--runtime-dir", daemon.config.runtime_dir)
 
 
 # ── supervisord ──────────────────────────────────────────────────────────────────────────────────

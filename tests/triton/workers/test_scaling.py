@@ -20,11 +20,11 @@ from support.running import RunningDaemon, eventually
 from support.unruly import (
     KILL,
     ONES,
-    REFUSED,
     Serve,
     Unruly,
     X,
     Y,
+    refused,
     serving,
 )
 from tritonclient.utils import InferenceServerException
@@ -263,7 +263,7 @@ def test_a_replacement_that_fails_leaves_the_old_model(
             no_weights, "model", X, Y, factory=True, replace=True, progress=False
         )
     with pytest.raises(RegistrationError, match="tritonserver did not load"):
-        daemon.client.register(adder(9), "model", X, Y, REFUSED, replace=True, progress=False)
+        daemon.client.register(adder(9), "model", X, Y, refused(), replace=True, progress=False)
     assert inference.infer("model", {"x": ONES})["y"].tolist() == (ONES + 1).tolist()
     assert model.instances[0].pid == pid
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.forks.forking import command
 from support.models.inference import Inference
 from support.models.model_folders import make_model
 from support.running import RunningDaemon, eventually
@@ -188,10 +189,7 @@ def test_a_module_that_is_registered_by_the_command_line_sees_its_own_name(
         "    told = json.dumps([AT_IMPORT, sys.argv])\n"
         "    return [{'told': np.array([told], np.object_)} for _ in requests]\n"
     )
-    command = [
-        sys.executable, "-m", "pytriton.cli", "register", "parsing:parsing",
-        "--runtime-dir", daemon.config.runtime_dir,
-    ]  # fmt: skip
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    where = ("--runtime-dir", daemon.config.runtime_dir)
+    done = command("register", "parsing:parsing", *where, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(ask(daemon, "parsing", "")) == [["parsing"], ["parsing"]]

@@ -20,7 +20,7 @@ import psutil
 import pytest
 from support.models.inference import Array, Inference
 from support.running import RunningDaemon, eventually
-from support.unruly import ONES, REFUSED, Serve, X, Y, serving
+from support.unruly import ONES, Serve, X, Y, refused, serving
 from tritonclient.utils import InferenceServerException
 
 from pytriton.decorators import batch
@@ -181,7 +181,7 @@ def test_a_callable_that_cannot_be_loaded(
 def test_triton_refuses_the_configuration(daemon: RunningDaemon) -> None:
     """A field that only tritonserver can judge: the reason reaches the caller, the workers are gone."""
     with pytest.raises(RegistrationError, match="tritonserver did not load model refused"):
-        daemon.client.register(_function, "refused", X, Y, REFUSED, progress=False)
+        daemon.client.register(_function, "refused", X, Y, refused(), progress=False)
     assert daemon.client.models() == []
 
 
