@@ -120,11 +120,8 @@ class ServedProxies:
             self._workers[lost].is_deaf()
         async with self._changed:
             while True:
-                if (
-                    self._questions.get(proxy) is not question
-                ):  # a worker for it would be kept from others
-                    text = f"proxy {proxy} of model {spec.name} has ended, or has asked anew"
-                    raise RemoteFailure(ErrorKind.NOT_FOUND, text)
+                if self._questions.get(proxy) is not question:
+                    raise self._gone(proxy, version)  # a worker for it would be kept from others
                 present = instances.ready(version)
                 ready = [name for name in present if name != lost and name not in avoid]
                 if self._sleep.now and not batch:
@@ -147,6 +144,14 @@ class ServedProxies:
                 left_s = self._sleep.left_s()
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), left_s)
+
+    def _gone(self, proxy: str, version: int) -> RemoteFailure:
+        """Return why a question is not answered; a proxy that was given up may still have the batch, and tells it."""
+        instances = self._instances
+        if instances.stopping or instances.is_hopeless(version):
+            return RemoteFailure(ErrorKind.UNAVAILABLE, instances.why_nobody(version))
+        text = f"proxy {proxy} of model {instances.spec.name} has ended, or has asked anew"
+        return RemoteFailure(ErrorKind.NOT_FOUND, text)
 
     def judge_call(self, chain: Sequence[str], waiting: Sequence[str]) -> Verdict:
         """Decide about a call that came back to this model; `waiting` workers wait for it."""

@@ -138,6 +138,17 @@ def test_a_proxy_that_goes_while_it_waits_gets_no_worker(loop: VirtualLoop, goes
     served.close()
 
 
+def test_a_proxy_that_was_given_up_is_told_that_its_model_ends(loop: VirtualLoop) -> None:
+    """It may have a batch yet, whose clients get the reason."""
+    served = Served(loop)
+    asked = served.ask("p1", batch=True)
+    loop.ask(lambda: served.proxies.detach("p1"))
+    served.instances.stopping = True
+    served.tell()
+    assert said(asked) == "model m is being stopped"
+    served.close()
+
+
 def test_a_proxy_that_asks_anew_is_answered_by_its_last_question_alone(loop: VirtualLoop) -> None:
     served = Served(loop)
     first = served.ask("p1", avoid=["w1"])
