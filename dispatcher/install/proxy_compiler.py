@@ -19,7 +19,7 @@ from pathlib import Path
 #: The backend that models of the compiled proxy name, and its library, whose name Triton derives from it.
 NATIVE_BACKEND = "pytriton_native"
 LIBRARY = f"libtriton_{NATIVE_BACKEND}.so"
-#: Warnings are errors where it is tested (tests/unit/native), not where it is used.
+#: Warnings are errors where it is tested (tests/unit/native, tests/unit/test_packaging.py), not where it is used.
 #: It stays loaded when its last model has gone (nodelete): a call's end may still be on its way. It runs inside
 #: tritonserver, so what the compiler can check at run time is checked. `-z lazy`, for some linkers default to `now`:
 #: that would look for tritonserver's functions when the daemon only tries whether the library can be loaded.

@@ -3,7 +3,7 @@
  *
  * What is found is a finding of the sanitizers, or an abort: run_json does that where what is read and what is passed over are judged differently.
  */
-#include "driver.h"
+#include "../unit/front/driver.h"
 
 #include "base/compression.h"
 

@@ -1,7 +1,8 @@
 """C programs of tests: each source is compiled once, whichever program, process or later run of the tests needs it.
 
 An object is used as long as nothing has changed of what it was made from: the compiler, its flags, the source, and each
-header that the compiler has read, those of the system among them.
+header that the compiler has read, those of the system among them. All this is in the object's name, with paths relative
+to the checkout: checkouts have their objects in common, and none replaces what another one is about to link.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ import pytest
 from pytriton.dispatcher.install.proxy_compiler import compiler
 from support.kept import kept_folder, remove_unused
 
+_ROOT = Path(__file__).parents[2]
 #: What flags begin with that are of no use to the linker.
 _COMPILING = ("-I", "-D", "-U", "-W")
 #: So much of what the compiler says is shown.
 _LINES_SHOWN = 40
+#: A source includes other headers after a change: so many lists of them are remembered.
+_LISTS_KEPT = 8
 _Argument = Union[str, Path]
 
 
@@ -37,13 +41,13 @@ def compile_program(
 
     Args:
         target: the program
-        flags: of the compiler, for each source
+        flags: of the compiler, for each source; `-DNAME=` for those alone that have the name in their own text
         sources: what it consists of
         link: libraries, and flags of the linker
     """
     command = compiler()
     assert command is not None, "these tests need a C compiler"
-    given = [str(flag) for flag in flags]
+    given = [_relative(str(flag)) for flag in flags]
     folder = kept_folder("objects")
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         objects = list(pool.map(lambda source: _object(command, given, source, folder), sources))
@@ -52,25 +56,62 @@ def compile_program(
     return target
 
 
-def _object(command: str, flags: list[str], source: Path, folder: Path) -> Path:
+def _object(command: str, given: list[str], source: Path, folder: Path) -> Path:
     """Return the object of a source, which another process of the tests may be compiling."""
-    digest = hashlib.sha256()
-    for text in (_identity(command), *flags, str(source)):
-        digest.update(text.encode() + b"\0")
-    path = folder / f"{source.stem}-{digest.hexdigest()[:24]}.o"
-    made_of = path.with_suffix(".json")
-    with open(path.with_suffix(".lock"), "w") as lock:
+    text = source.read_text()
+    flags = [flag for flag in given if not flag.startswith("-D") or _defined(flag) in text]
+    name = _relative(str(source))
+    made_by = hashlib.sha256("\0".join([_identity(command), *flags, name]).encode()).hexdigest()
+    # Under this name: of which files objects were made so far.
+    known = folder / f"{source.stem}-{made_by[:24]}"
+    with open(f"{known}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if path.exists() and _is_unchanged(made_of):
-            os.utime(path)
-            os.utime(made_of)
-        else:
-            remove_unused(folder)
-            part, told = path.with_suffix(".part"), path.with_suffix(".d")
-            _run([command, *flags, "-MD", "-MF", told, "-c", "-o", part, source])
-            made_of.write_text(json.dumps({file: _digest(file) for file in _files(told)}))
-            part.rename(path)
-    return path
+        lists = _read_lists(Path(f"{known}.json"))
+        for path in filter(None, (_named(known, files) for files in lists)):
+            if path.exists():
+                os.utime(path)
+                os.utime(f"{known}.json")
+                return path
+        _remove_unused_once(folder)
+        part, told = f"{known}.part", Path(f"{known}.d")
+        mapped = f"-fdebug-prefix-map={_ROOT}=."
+        _run([command, *flags, mapped, "-MD", "-MF", told, "-c", "-o", part, name])
+        files = _files(told)
+        made = _named(known, files)
+        assert made is not None, "a file is gone that has just been compiled"
+        Path(part).rename(made)
+        if files not in lists:
+            Path(f"{known}.json").write_text(json.dumps([*lists, files][-_LISTS_KEPT:]))
+    return made
+
+
+def _relative(text: str) -> str:
+    """Return a path, or a flag that ends with one, as it is in every checkout."""
+    if text.endswith(str(_ROOT)):
+        return f"{text[: -len(str(_ROOT))]}."
+    return text.replace(f"{_ROOT}{os.sep}", "")
+
+
+def _defined(flag: str) -> str:
+    """Return the name that a flag defines."""
+    return flag[2:].partition("=")[0]
+
+
+def _named(known: Path, files: list[str]) -> Path | None:
+    """Return the path of the object that these files make as they are now; None if one is gone."""
+    try:
+        digests = "\0".join(f"{file}\0{_digest(str(_ROOT / file))}" for file in files)
+    except OSError:
+        return None
+    return Path(f"{known}-{hashlib.sha256(digests.encode()).hexdigest()[:24]}.o")
+
+
+def _read_lists(path: Path) -> list[list[str]]:
+    try:
+        lists: list[list[str]] = json.loads(path.read_text())
+    except (OSError, ValueError):  # there is none yet, or the run that wrote it was killed
+        return []
+    return lists
 
 
 @functools.cache
@@ -86,13 +127,9 @@ def _files(told: Path) -> list[str]:
     return [name.replace("\\ ", " ") for name in re.findall(r"(?:\\ |\S)+", names)]
 
 
-def _is_unchanged(made_of: Path) -> bool:
-    """Whether each file is what it was when the object was made."""
-    try:
-        digests: dict[str, str] = json.loads(made_of.read_text())
-        return all(_digest(file) == digest for file, digest in digests.items())
-    except (OSError, ValueError):  # a file is gone, or the run that wrote this was killed
-        return False
+@functools.cache
+def _remove_unused_once(folder: Path) -> None:
+    remove_unused(folder)
 
 
 @functools.cache
@@ -103,7 +140,12 @@ def _digest(file: str) -> str:
 def _run(command: Sequence[_Argument]) -> None:
     """Run the compiler; a failure is what it said first, not its command line."""
     done = subprocess.run(
-        list(map(str, command)), check=False, capture_output=True, text=True, errors="replace"
+        list(map(str, command)),
+        check=False,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        cwd=_ROOT,
     )
     if done.returncode:
         said = "\n".join(done.stderr.splitlines()[:_LINES_SHOWN])

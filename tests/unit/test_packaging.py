@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from pytriton.dispatcher.install.proxy_compiler import FRONT, LIBRARY
+from pytriton.dispatcher.install.proxy_compiler import FRONT, LIBRARY, compiler
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -165,10 +165,18 @@ def build(source: Path, out: Path, *kinds: str) -> None:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the sdist, and the wheel that was built from that sdist."""
+    """A folder with the sdist, and the wheel that was built from that sdist.
+
+    Warnings are errors here: this is where C is compiled as users have it, with -O2 and FORTIFY.
+    """
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
     copy_sources(source, symlinks=True)
-    build(source, out)
+    strict = tmp_path_factory.mktemp("compiler") / "cc"
+    strict.write_text(f'#!/bin/sh\nexec {compiler()} -Wall -Wextra -Werror "$@"\n')
+    strict.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CC", str(strict))
+        build(source, out)
     return out
 
 
@@ -217,6 +225,7 @@ def test_the_wheel_brings_the_compiled_proxy_for_every_python(built: Path) -> No
     (wheel,) = built.glob("*.whl")
     assert "-py3-none-linux_" in wheel.name
     assert PurePosixPath("pytriton/proxy_backend/native", LIBRARY) in wheel_names(built)
+    assert PurePosixPath("pytriton/proxy_backend/front", FRONT) in wheel_names(built)
 
 
 def test_both_have_every_c_source_in_its_room(built: Path) -> None:

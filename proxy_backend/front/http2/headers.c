@@ -89,8 +89,9 @@ bool grpc_next_header(const GrpcStream *stream, size_t *at, Slice *name, Slice *
         return false;
     const char *start = stream->headers.data + *at;
     *name = slice_of(start);
-    *value = slice_of(start + name->size + 1);
-    *at += name->size + value->size + 2;
+    *at += name->size + 1;
+    *value = slice_of(stream->headers.data + *at);
+    *at += value->size + 1;
     return true;
 }
 

@@ -23,10 +23,10 @@ enum { FRAMES_PER_STREAM = 4, FRAMES_BESIDES = 1024 };
 
 /* ── what nghttp2 hears, with the lock held ─────────────────────────────────────────────────────────── */
 
-static int frame_begins(nghttp2_session *nghttp2_session, const nghttp2_frame_hd *head, void *user)
+static int frame_begins(nghttp2_session *of, const nghttp2_frame_hd *head, void *user)
 {
     Session *session = connection_state(user);
-    (void)nghttp2_session;
+    (void)of;
     session->continuations = head->type == NGHTTP2_CONTINUATION ? session->continuations + 1 : 0;
     if (session->continuations <= MOST_CONTINUATIONS)
         return 0;

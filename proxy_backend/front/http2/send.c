@@ -58,11 +58,11 @@ static void add_copy(Connection *connection, const void *data, size_t size)
     }
 }
 
-static ssize_t send_frame(nghttp2_session *nghttp2_session, const uint8_t *data, size_t size, int flags, void *user)
+static ssize_t send_frame(nghttp2_session *of, const uint8_t *data, size_t size, int flags, void *user)
 {
     Connection *connection = connection_of_session(user);
     Session *session = connection_state(connection);
-    (void)nghttp2_session;
+    (void)of;
     (void)flags;
     if (batch.bytes >= BATCH_BYTES)
         flush(connection);
@@ -120,12 +120,12 @@ static void put_data(Connection *connection, GrpcStream *stream, size_t size)
     }
 }
 
-static int send_data(nghttp2_session *nghttp2_session, nghttp2_frame *frame, const uint8_t *head, size_t size,
+static int send_data(nghttp2_session *of, nghttp2_frame *frame, const uint8_t *head, size_t size,
     nghttp2_data_source *source, void *user)
 {
     Connection *connection = connection_of_session(user);
     Session *session = connection_state(connection);
-    (void)nghttp2_session;
+    (void)of;
     (void)frame;
     if (batch.bytes >= BATCH_BYTES)
         flush(connection);

@@ -9,12 +9,25 @@ from pytriton.dispatcher.install.proxy_compiler import FLAGS
 from support.compiling import compile_program
 
 FRONT = Path(__file__).parents[3] / "proxy_backend" / "front"
-_WARNED = ("-g", "-Wall", "-Wextra", "-Werror")
 _SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-
-
 #: Of the product's flags: half the time of -O2, with the warnings that follow values.
 _OPTIMISED = {"-O2": "-O1"}
+#: Lines for what sanitizers say are enough, and cost less than what a debugger would need.
+_WARNED = ("-g1", "-Wall", "-Wextra", "-Wshadow", "-Werror")
+
+
+def sanitized_flags(sanitizers: Sequence[str] = _SANITIZED) -> list[str]:
+    """Return the flags for all C of tests. Sources with the same ones are compiled once, whatever they are linked to.
+
+    Without FORTIFY, whose functions a sanitizer does not see.
+    """
+    left_out = ("-shared", "-fvisibility=hidden", "-Wl,-z,nodelete")
+    flags = [
+        _OPTIMISED.get(flag, flag)
+        for flag in FLAGS
+        if flag not in left_out and "FORTIFY" not in flag
+    ]
+    return [*flags, *_WARNED, *sanitizers]
 
 
 def built(
@@ -39,15 +52,5 @@ def built_of(
     sanitizers: Sequence[str] = _SANITIZED,
 ) -> Path:
     """Compile a program of C sources. Programs with the same flags have the objects of the same sources in common."""
-    left_out = ("-shared", "-fvisibility=hidden", "-Wl,-z,nodelete")
-    flags = [
-        _OPTIMISED.get(flag, flag)
-        for flag in FLAGS
-        if flag not in left_out and "FORTIFY" not in flag
-    ]
-    return compile_program(
-        target,
-        [*flags, *_WARNED, *sanitizers, f"-I{FRONT}", *more],
-        sources,
-        ["-ldl", "-lpthread", "-lm"],
-    )
+    flags = [*sanitized_flags(sanitizers), f"-I{FRONT}", *more]
+    return compile_program(target, flags, sources, ["-ldl", "-lpthread", "-lm"])

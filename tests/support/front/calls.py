@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from support.compiling import compile_program
-from support.front.building import FRONT, built
+from support.front.building import FRONT, built, sanitized_flags
 
 _HERE = Path(__file__).parents[2] / "unit" / "front" / "calls"
 _ROOMS = (
@@ -30,13 +30,9 @@ Run = Callable[..., str]
 
 def build_core(folder: Path, sanitizers: tuple[str, ...]) -> Path:
     """Build the core that programs load instead of Triton's."""
-    flags = ["-std=gnu11", "-g", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror"]
-    return compile_program(
-        folder / "libfakecore.so",
-        [*flags, *sanitizers, f"-I{FRONT}"],
-        sorted((_HERE / "fake_core").glob("*.c")),
-        [],
-    )
+    sources = sorted((_HERE / "fake_core").glob("*.c"))
+    flags = [*sanitized_flags(sanitizers), f"-I{FRONT}"]
+    return compile_program(folder / "libfakecore.so", flags, sources, ["-shared"])
 
 
 def program(main: str, folder: Path, sanitizers: tuple[str, ...]) -> Run:

@@ -12,12 +12,10 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from support.compiling import compile_program
+from support.front.building import FRONT, built_of
 
 ROOT = Path(__file__).parents[3]
-FRONT = ROOT / "proxy_backend" / "front"
 _PROGRAMS = ROOT / "tests" / "unit" / "front"
-_FLAGS = ("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Wshadow", "-Werror", "-pthread")
 
 
 def build(target: Path, sanitizer: str) -> Path:
@@ -34,7 +32,7 @@ def build_with(names: Sequence[str], sources: Sequence[str], target: Path, sanit
     """Compile a program of tests/unit/front with files of the front, under a sanitizer."""
     files = [*(_PROGRAMS / name for name in names), *(FRONT / source for source in sources)]
     checks = (f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all")
-    return compile_program(target, [*_FLAGS, *checks, f"-I{FRONT}"], files, ["-ldl"])
+    return built_of(files, target, sanitizers=checks)
 
 
 class EchoServer:

@@ -23,29 +23,64 @@ def _says(folder: Path, *flags: str) -> str:
     return subprocess.run([program], check=True, capture_output=True, text=True).stdout
 
 
+_SOURCE = '#include <stdio.h>\n#include "word.h"\nint main(void) { puts(WORD); return 0; }\n'
+
+
+def _checkout(folder: Path) -> Path:
+    (folder / "room").mkdir(parents=True)
+    (folder / "room" / "word.h").write_text('#define WORD "one"\n')
+    (folder / "room" / "main.c").write_text(_SOURCE)
+    return folder
+
+
 def test_an_object_is_kept_until_something_changes(cache: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "a folder"
-    folder.mkdir()
-    (folder / "word.h").write_text('#define WORD "one"\n')
-    source = '#include <stdio.h>\n#include "word.h"\nint main(void) { puts(WORD); return 0; }\n'
-    (folder / "main.c").write_text(source)
+    folder = _checkout(tmp_path / "a folder") / "room"
     assert _says(folder) == "one\n"
-    (kept_object,) = cache.glob("*.o")
-    first = kept_object.stat().st_ino
+    (first,) = cache.glob("*.o")
     assert _says(folder) == "one\n"
-    assert kept_object.stat().st_ino == first  # the same one
+    assert list(cache.glob("*.o")) == [first]
 
     (folder / "word.h").write_text('#define WORD "two"\n')  # in no folder of -I
     assert _says(folder) == "two\n"
-    (folder / "main.c").write_text(source.replace("WORD)", '"three")'))
+    (folder / "main.c").write_text(_SOURCE.replace("WORD)", '"three")'))
     assert _says(folder) == "three\n"
-    (folder / "main.c").write_text(source.replace("WORD)", "GIVEN)"))
+    (folder / "main.c").write_text(_SOURCE.replace("WORD)", "GIVEN)"))
     assert _says(folder, '-DGIVEN="four"') == "four\n"
     assert _says(folder, '-DGIVEN="five"') == "five\n"
 
-    kept_object.with_suffix(".json").write_text("{")  # its run was killed
-    (folder / "main.c").write_text(source)
+    for lists in cache.glob("*.json"):
+        lists.write_text("{")  # its run was killed
+    (folder / "main.c").write_text(_SOURCE)
     assert _says(folder) == "two\n"
+
+
+def test_a_name_that_a_source_does_not_have_makes_no_other_object(
+    cache: Path, tmp_path: Path
+) -> None:
+    folder = _checkout(tmp_path) / "room"
+    _says(folder)
+    _says(folder, "-DOTHER=1")
+    assert len(list(cache.glob("*.o"))) == 1
+    _says(folder, "-O1")
+    assert len(list(cache.glob("*.o"))) == 2
+
+
+def test_checkouts_have_objects_in_common(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as they have the same sources: none gets what another one has changed."""
+    one, other = _checkout(tmp_path / "one"), _checkout(tmp_path / "other")
+    monkeypatch.setattr(compiling, "_ROOT", one)
+    assert _says(one / "room", f"-I{one}", "-g1") == "one\n"
+    monkeypatch.setattr(compiling, "_ROOT", other)
+    assert _says(other / "room", f"-I{other}", "-g1") == "one\n"
+    (kept_object,) = cache.glob("*.o")
+    assert os.fsencode(tmp_path) not in kept_object.read_bytes()
+    (other / "room" / "word.h").write_text('#define WORD "two"\n')
+    assert _says(other / "room", f"-I{other}", "-g1") == "two\n"
+    monkeypatch.setattr(compiling, "_ROOT", one)
+    assert _says(one / "room", f"-I{one}", "-g1") == "one\n"
+    assert len(list(cache.glob("*.o"))) == 2
 
 
 def test_what_no_run_has_used_for_a_month_goes(tmp_path: Path) -> None:

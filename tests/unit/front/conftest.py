@@ -44,8 +44,7 @@ def replay_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The fuzzing target of inference requests, as a program that runs the files that it is given."""
     target = tmp_path_factory.mktemp("fuzz") / "run_infer"
     fuzz = _HERE.parents[1] / "fuzz_front" / "fuzz.c"
-    flags = [f"-I{_HERE}", "-DFUZZED", "-DREPLAY", "-DTARGET=run_infer"]
-    return _compile(target, [fuzz], flags)
+    return _compile(target, [fuzz], ["-DFUZZED", "-DREPLAY", "-DTARGET=run_infer"])
 
 
 @pytest.fixture(scope="session")

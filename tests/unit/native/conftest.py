@@ -6,29 +6,19 @@ from pathlib import Path
 
 import pytest
 from support.compiling import compile_program
+from support.front.building import sanitized_flags
 
 from pytriton.dispatcher.install.compiled_proxy import sources
-from pytriton.dispatcher.install.proxy_compiler import FLAGS
 
-_SANITIZED = (
-    "-g",
-    "-Wall",
-    "-Wextra",
-    "-Werror",
-    "-fsanitize=address,undefined",
-    "-fno-sanitize-recover=all",
-)
-_PROGRAM = [
-    *(flag for flag in FLAGS if flag not in ("-shared", "-fvisibility=hidden")),
-    *_SANITIZED,
-]
+#: The proxy's own names are not to meet those of the fake tritonserver.
+_PROXY = [*sanitized_flags(), "-fvisibility=hidden"]
 #: Milliseconds between looks at answers that are not taken.
 _LOOK = "-DLOOK_MS=400"
 #: Milliseconds until the descriptor that was announced is missed.
 _ANNOUNCED = "-DANNOUNCED_MS=2000"
 #: What an arena keeps, and the milliseconds after which it gives back what is more: small, for small batches.
 _KEPT = ("-DKEPT_BYTES=(1<<17)", "-DKEPT_MS=200")
-_LIBRARIES = ("-lm", "-ldl", "-Wl,-z,lazy")
+_LIBRARIES = ("-shared", "-Wl,-z,nodelete", "-lm", "-ldl", "-Wl,-z,lazy")
 #: What the fake tritonserver does not have of Triton's API, the batches of these tests do not need.
 _LINK = ("-rdynamic", "-Wl,--allow-shlib-undefined", "-Wl,-z,lazy")
 
@@ -72,7 +62,7 @@ def _built(
         Path(__file__).with_name(f"{name}.c"),
         *[file for part in parts for file in folder.glob(part)],
     ]
-    return compile_program(target, [*_PROGRAM, *flags, f"-I{folder}"], files, ["-lpthread"])
+    return compile_program(target, [*_PROXY, *flags, f"-I{folder}"], files, ["-lpthread"])
 
 
 @pytest.fixture(scope="session")
@@ -82,6 +72,6 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     library, target = build / "libproxy.so", build / "fake_tritonserver"
     include = f"-I{folder}"
     mains = sorted(Path(__file__).with_name("fake_tritonserver").glob("*.c"))
-    flags = [*FLAGS, *_SANITIZED, _LOOK, _ANNOUNCED, *_KEPT, include]
+    flags = [*_PROXY, _LOOK, _ANNOUNCED, *_KEPT, include]
     compile_program(library, flags, sorted(folder.rglob("*.c")), _LIBRARIES)
-    return compile_program(target, [*_PROGRAM, include], mains, [library, *_LINK])
+    return compile_program(target, [*sanitized_flags(), include], mains, [library, *_LINK])
