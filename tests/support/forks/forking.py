@@ -45,6 +45,8 @@ class Forking:
         self._modules = modules
         self._connection: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()  # some tests start scripts from several threads
+        self._of_starts: dict[str, str] = {}
 
     def run_module(
         self, module: str, arguments: Sequence[str], cwd: Path, env: Mapping[str, str]
@@ -68,26 +70,54 @@ class Forking:
         output: IO[bytes],
     ) -> StartedProcess | None:
         """Start `python -m module` in this folder, as a child of this process; None where that takes a real start."""
-        connection = self._connected()
-        if of_starts(env) != self._of_starts:
-            return None
-        wish = {
-            "module": module,
-            "arguments": [*arguments],
-            "cwd": os.getcwd(),
-            "env": dict(env),
-            "is_left": True,
-        }
         with tempfile.TemporaryFile() as given:
             given.write(stdin)
             given.seek(0)
-            descriptors = [given.fileno(), output.fileno(), output.fileno()]
+            files = (given, output)
+            return self._start({"module": module}, arguments, Path.cwd(), env, *files)
+
+    def start_script(
+        self,
+        script: Path,
+        arguments: Sequence[str],
+        cwd: Path,
+        env: Mapping[str, str],
+        *,
+        output: IO[bytes],
+    ) -> StartedProcess | None:
+        """Start `python script`, as a child of this process with no input; None where that takes a real start."""
+        with open(os.devnull, "rb") as nothing:
+            return self._start({"script": str(script)}, arguments, cwd, env, nothing, output)
+
+    def _start(
+        self,
+        program: dict[str, str],
+        arguments: Sequence[str],
+        cwd: Path,
+        env: Mapping[str, str],
+        stdin: IO[bytes],
+        output: IO[bytes],
+    ) -> StartedProcess | None:
+        with self._lock:
+            if self._connection is None:
+                self._of_starts = of_starts(os.environ)
+            if of_starts(env) != self._of_starts:
+                return None
+            connection = self._connected()
+            wish = {
+                **program,
+                "arguments": [*arguments],
+                "cwd": str(cwd),
+                "env": dict(env),
+                "is_left": True,
+            }
+            descriptors = [stdin.fileno(), output.fileno(), output.fileno()]
             socket.send_fds(connection, [json.dumps(wish).encode()], descriptors)
             pid = connection.recv(64)
         assert pid, "the process that forks has ended"
         if int(pid) < 0:
             return None
-        return StartedProcess(int(pid), [sys.executable, "-m", module, *arguments])
+        return StartedProcess(int(pid), [*program.values(), *arguments])
 
     def _run(
         self, program: dict[str, str], arguments: Sequence[str], cwd: Path, env: Mapping[str, str]
