@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support.forks.forking import command
 from support.running import RunningDaemon
 from support.scripts import local_environment
 
@@ -159,19 +160,12 @@ def test_an_owner_that_cannot_be(
     named: str | None, code: ExitCode, said: str, runtime_dir: Path
 ) -> None:
     with subprocess.Popen(["sleep", "1000"]) as stranger:
-        done = subprocess.run(
-            f"{_CLI} start {_PORTS}",
-            shell=True,
-            env={
-                **os.environ,
-                ENV_OWNER: str(stranger.pid) if named is None else named,
-                ENV_RUNTIME_DIR: str(runtime_dir),
-            },
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
+        env = {
+            **os.environ,
+            ENV_OWNER: str(stranger.pid) if named is None else named,
+            ENV_RUNTIME_DIR: str(runtime_dir),
+        }
+        done = command("start", *_PORTS.split(), env=env)
         stranger.kill()
     assert (done.returncode, said in done.stderr) == (code, True), done.stderr
 
