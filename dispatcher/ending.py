@@ -51,6 +51,7 @@ class Ending:
         self._server = server
         self._registry = registry
         self._is_hopeless = False  #: a callable has said that only a fresh start will help
+        self._unsaid = ""  #: the reason, while it is a worker's end whose word may still come
 
     def request(self, why: str, code: ExitCode = ExitCode.OK) -> None:
         """Begin to stop in order, with an exit code."""
@@ -66,13 +67,17 @@ class Ending:
         """Stop because a callable said that only a fresh start will help."""
         self._events.tell(kinds.UNRECOVERABLE, model=model, reason=text)
         self._is_hopeless = True
-        self._ask(f"unrecoverable error in model {model}: {text}", ExitCode.UNRECOVERABLE)
+        why = f"unrecoverable error in model {model}: {text}"
+        if self._unsaid and self._status.why_stopped == self._unsaid:
+            self._status.why_stopped, self._unsaid = why, ""
+        self._ask(why, ExitCode.UNRECOVERABLE)
 
     def given_up(self, model: str) -> None:
-        """Stop because a worker's end says the same, if its word for it has not come."""
+        """Stop because a worker's end says the same, if its word for it has not come; that may come yet."""
         if not self._is_hopeless:
             said = f"its worker ended so, and its log says why: pytriton-daemon logs {model}"
             self.unrecoverable(model, said)
+            self._unsaid = f"unrecoverable error in model {model}: {said}"
 
     def never_served(self, why: str, code: ExitCode) -> None:
         """Note that tritonserver did not start: there is nothing to stop."""

@@ -83,6 +83,9 @@ _ENDED_SO = "unrecoverable error in model m: its worker ended so, and its log sa
         (["m says no GPU", "m says no memory"], 70, "unrecoverable error in model m: no GPU"),
         (["m says no GPU", "a worker ends so"], 70, "unrecoverable error in model m: no GPU"),
         (["a worker ends so"], 70, _ENDED_SO + "pytriton-daemon logs m"),
+        # Its exit may be seen before what it has said last.
+        (["a worker ends so", "m says no GPU"], 70, "unrecoverable error in model m: no GPU"),
+        (["SIGTERM", "a worker ends so", "m says no GPU"], 0, "SIGTERM"),
         # Who was told to stop does not ask its service manager for a fresh start.
         (["SIGTERM", "m says no GPU"], 0, "SIGTERM"),
         (["it was drained", "a worker ends so"], 0, "it was drained"),
