@@ -63,10 +63,22 @@ def read_frames(connection: socket.socket) -> Iterator[tuple[int, bytes]]:
 
 
 def whole_frames(connection: socket.socket) -> Iterator[tuple[int, int, int, bytes]]:
-    """Read what the server says: each frame's kind, flags, stream and payload."""
-    said = connection.makefile("rb")
-    while head := said.read(9):
-        payload = said.read(int.from_bytes(head[:3], "big"))
+    """Read what the server says: each frame's kind, flags, stream and payload.
+
+    Without a file of the connection: that would keep it open when the test has closed it, and a server that is told to
+    end waits for its clients.
+    """
+    came = bytearray()
+
+    def take(size: int) -> bytes:
+        while len(came) < size and (piece := connection.recv(1 << 16)):
+            came.extend(piece)
+        taken = bytes(came[:size])
+        del came[:size]
+        return taken
+
+    while head := take(9):
+        payload = take(int.from_bytes(head[:3], "big"))
         yield head[3], head[4], int.from_bytes(head[5:], "big"), payload
 
 
