@@ -11,9 +11,7 @@ import httpx
 import msgspec
 import numpy as np
 import pytest
-from openai.types.chat import ChatCompletion
-from openai.types.responses import Response, ResponseStreamEvent
-from pydantic import TypeAdapter
+from unit.openai import client_types
 from unit.openai.test_serving import HELLO, asked, body_of, events_of, texts_of
 
 from pytriton.openai import APIError, Delta, ToolCall, Usage
@@ -106,7 +104,7 @@ def test_probabilities_of_all_pieces_are_kept() -> None:
         yield Delta(content="", logprobs={"content": []}, finish_reason="stop")
         yield Delta(logprobs={"content": None})
 
-    answer = ChatCompletion.model_validate(body_of(texts_of(give, asked("chat", HELLO))))
+    answer = client_types.chat(body_of(texts_of(give, asked("chat", HELLO))))
     found = answer.choices[0].logprobs
     assert found is not None
     assert found.content is not None
@@ -152,14 +150,13 @@ def test_a_refusal_is_one_in_responses() -> None:
         yield Delta(refusal="I will ")
         yield Delta(refusal="not.")
 
-    whole = Response.model_validate(body_of(texts_of(give, asked("responses", {"input": "x"}))))
+    whole = client_types.response(body_of(texts_of(give, asked("responses", {"input": "x"}))))
     assert whole.output_text == "Well. "
     refusal: Any = whole.output[1]
     assert (refusal.type, refusal.content[0].type) == ("message", "refusal")
     assert refusal.content[0].refusal == "I will not."
     events = events_of(texts_of(give, asked("responses", {"input": "x", "stream": True})))
-    for one in events:
-        TypeAdapter(ResponseStreamEvent).validate_python(one)
+    client_types.check_response_events(events)
     assert [one["sequence_number"] for one in events] == list(range(len(events)))
     assert [one["type"] for one in events if one.get("output_index") == 1] == [
         "response.output_item.added",

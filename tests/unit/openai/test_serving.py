@@ -10,10 +10,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import pytest
-from openai.types import Completion
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
-from openai.types.responses import Response, ResponseStreamEvent
-from pydantic import TypeAdapter
+from unit.openai import client_types
 
 from pytriton.openai import APIError, ChatRequest, Delta, ToolCall, Usage
 from pytriton.openai.model import served
@@ -96,12 +93,12 @@ KINDS = [
 
 @pytest.mark.parametrize("target", KINDS, ids=lambda one: getattr(one, "__name__", "Called"))
 def test_any_kind_of_callable_gives_a_body_and_a_stream(target: Callable[..., Any]) -> None:
-    body = ChatCompletion.model_validate(body_of(texts_of(target, asked("chat", HELLO))))
+    body = client_types.chat(body_of(texts_of(target, asked("chat", HELLO))))
     assert body.choices[0].message.content == "ab"
     assert body.choices[0].finish_reason == "stop"
     assert body.model == "m"
     texts = texts_of(target, asked("chat", {**HELLO, "stream": True}))
-    said = [ChatCompletionChunk.model_validate(one) for one in events_of(texts)]
+    said = [client_types.chat_chunk(one) for one in events_of(texts)]
     assert "".join(one.choices[0].delta.content or "" for one in said) == "ab"
     assert said[0].choices[0].delta.role == "assistant"
     assert [one.choices[0].finish_reason for one in said][-1] == "stop"
@@ -117,7 +114,7 @@ def test_tool_calls_are_put_together_of_pieces() -> None:
         yield Delta(tool_calls=(ToolCall(name="look", arguments='{"at":'),))
         yield Delta(tool_calls=(ToolCall(arguments="1}"), ToolCall(name="go", index=1, id="mine")))
 
-    body = ChatCompletion.model_validate(body_of(texts_of(calling, asked("chat", HELLO))))
+    body = client_types.chat(body_of(texts_of(calling, asked("chat", HELLO))))
     calls: Any = body.choices[0].message.tool_calls
     assert calls is not None
     assert [(one.function.name, one.function.arguments) for one in calls] == [
@@ -168,7 +165,7 @@ def test_completions() -> None:
             yield Delta(content=f"<{prompt}>", index=index)
 
     body = body_of(texts_of(echo, asked("completions", {"prompt": ["a", "b"], "stop": "."})))
-    answer = Completion.model_validate(body)
+    answer = client_types.completion(body)
     assert [one.text for one in answer.choices] == ["<a>", "<b>"]
     said = events_of(texts_of(echo, asked("completions", {"prompt": [1, 2], "stream": True})))
     assert [one["choices"][0]["text"] for one in said] == ["<[1, 2]>", ""]
@@ -199,7 +196,7 @@ def test_responses() -> None:
         "tools": [{"type": "function", "name": "add", "parameters": {}}],
         "text": {"format": {"type": "json_schema", "name": "n", "schema": {}}},
     }
-    whole = Response.model_validate(body_of(texts_of(calling, asked("responses", body))))
+    whole = client_types.response(body_of(texts_of(calling, asked("responses", body))))
     assert whole.output_text == "It is"
     assert [one.type for one in whole.output] == ["reasoning", "message", "function_call"]
     events = events_of(texts_of(calling, asked("responses", {**body, "stream": True})))
@@ -227,14 +224,13 @@ def test_calls_whose_pieces_are_mixed_are_told_whole() -> None:
         yield Delta(tool_calls=(ToolCall(arguments="1}"),))
 
     body = {"input": "x"}
-    whole = Response.model_validate(body_of(texts_of(mixing, asked("responses", body))))
+    whole = client_types.response(body_of(texts_of(mixing, asked("responses", body))))
     expected = [("f", '{"a":1}'), ("g", '{"b":2}')]
     calls: list[Any] = [one for one in whole.output if one.type == "function_call"]
     assert [(one.name, one.arguments) for one in calls] == expected
     assert whole.output_text == "I look"
     events = events_of(texts_of(mixing, asked("responses", {**body, "stream": True})))
-    for one in events:
-        TypeAdapter(ResponseStreamEvent).validate_python(one)
+    client_types.check_response_events(events)
     for index, (name, arguments) in enumerate(expected):
         mine = [one for one in events if one.get("output_index") == index]
         assert "".join(one["delta"] for one in mine if "delta" in one) == arguments
