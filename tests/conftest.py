@@ -32,7 +32,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 # OpenBLAS begins with a thread for each core, and each waits for work in a loop: 30 ms of a core in every process that
-# imports numpy, of which a run has a thousand.
+# imports numpy, of which a run has a thousand. Tests of threads and forks have them: `usual_threads`.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 #: How long an example takes, or its data to be made up, says nothing: two cores are shared by several tests.
@@ -96,6 +96,12 @@ def pytest_fixture_setup() -> None:
 def pytest_pyfunc_call() -> None:
     """Before a test does."""
     _name_no_test()
+
+
+@pytest.fixture
+def usual_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test starts has the threads that numpy has where nobody sets anything: one for each core."""
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS")
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,9 @@ from support.models.inference import Inference
 from support.running import RunningDaemon, eventually
 from support.unruly import ONES, X, Y
 
+#: Threads, and forks of what has had them, are the subject.
+pytestmark = pytest.mark.usefixtures("usual_threads")
+
 
 @pytest.fixture(scope="module", params=[4, 0], ids=["forks", "starts"])
 def daemon(request: pytest.FixtureRequest) -> Iterator[RunningDaemon]:

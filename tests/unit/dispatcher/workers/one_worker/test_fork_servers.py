@@ -22,7 +22,8 @@ from pytriton.dispatcher.workers.one_worker import fork_server
 from pytriton.dispatcher.workers.one_worker.fork_server import ForkServer, Surroundings
 from pytriton.ipc import forking
 
-pytestmark = pytest.mark.programs
+#: Forks of what has had threads are the subject.
+pytestmark = [pytest.mark.programs, pytest.mark.usefixtures("usual_threads")]
 
 
 def test_a_fork_is_like_a_process_that_was_started(tmp_path: Path) -> None:
