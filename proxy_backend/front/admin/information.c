@@ -9,12 +9,12 @@ bool server_information(Server *server, Text *json, Problem *problem)
         message_take(message, json, problem);
 }
 
-/* What the core says of a model; where it does not have that, it may come. */
-static bool said(Server *server, Slice model, TRITONSERVER_Error *error, Problem *problem)
+/* What the core says of a model; where it does not have that, it may come. So many had not before. */
+static bool said(Server *server, Slice model, size_t left, TRITONSERVER_Error *error, Problem *problem)
 {
     if (api_succeeded(error, problem))
         return true;
-    awaited_asked(server->awaited, model, problem);
+    awaited_asked(server->awaited, model, left, problem);
     return false;
 }
 
@@ -23,8 +23,9 @@ bool model_information(Server *server, Slice model, Slice version, Text *json, P
     ServerName name;
     int64_t number;
     TRITONSERVER_Message *message = NULL;
+    size_t left = awaited_left(server->awaited);
     return server_name(model, "model name", &name, problem) && server_version(version, &number, problem) &&
-        said(server, model, triton.ServerModelMetadata(server->server, name.text, number, &message), problem) &&
+        said(server, model, left, triton.ServerModelMetadata(server->server, name.text, number, &message), problem) &&
         message_take(message, json, problem);
 }
 
@@ -33,8 +34,9 @@ bool model_configuration(Server *server, Slice model, Slice version, Text *json,
     ServerName name;
     int64_t number;
     TRITONSERVER_Message *message = NULL;
+    size_t left = awaited_left(server->awaited);
     return server_name(model, "model name", &name, problem) && server_version(version, &number, problem) &&
-        said(server, model, triton.ServerModelConfig(server->server, name.text, number, 1, &message), problem) &&
+        said(server, model, left, triton.ServerModelConfig(server->server, name.text, number, 1, &message), problem) &&
         message_take(message, json, problem);
 }
 
@@ -43,8 +45,9 @@ bool model_statistics(Server *server, Slice model, Slice version, Text *json, Pr
     ServerName name;
     int64_t number;
     TRITONSERVER_Message *message = NULL;
+    size_t left = awaited_left(server->awaited);
     return server_name(model, "model name", &name, problem) && server_version(version, &number, problem) &&
-        said(server, model, triton.ServerModelStatistics(server->server, name.text, number, &message), problem) &&
+        said(server, model, left, triton.ServerModelStatistics(server->server, name.text, number, &message), problem) &&
         message_take(message, json, problem);
 }
 

@@ -76,9 +76,10 @@ bool call_model(Call *call, Slice model, Slice version, Problem *problem)
     uint32_t flags = 0;
     if (!server_name(model, "model name", &name, problem) || !server_version(version, &number, problem))
         return false;
+    size_t left = awaited_left(server->awaited);
     if (!api_succeeded(
             triton.ServerModelTransactionProperties(server->server, name.text, number, &flags, NULL), problem)) {
-        awaited_asked(server->awaited, model, problem);
+        awaited_asked(server->awaited, model, left, problem);
         return false;
     }
     call->decoupled = (flags & ANSWERS_MANY_TIMES) != 0;

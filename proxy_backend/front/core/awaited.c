@@ -230,18 +230,24 @@ bool awaited_comes(Awaited *awaited, Slice model)
     return comes;
 }
 
-bool awaited_asked(Awaited *awaited, Slice model, Problem *problem)
+size_t awaited_left(const Awaited *awaited)
 {
-    size_t found = awaited ? find_left(awaited, model) : 0;
-    if (awaited == NULL || found == awaited->count)
+    return awaited ? __atomic_load_n(&awaited->left, __ATOMIC_ACQUIRE) : 0;
+}
+
+bool awaited_asked(Awaited *awaited, Slice model, size_t left, Problem *problem)
+{
+    size_t found = left && model.size ? find(awaited, model) : 0;
+    if (left == 0 || model.size == 0 || found == awaited->count)
         return false;
     pthread_mutex_lock(&awaited->lock);
     State state = awaited->states[found];
     if (state == ABSENT && tell(awaited, awaited->names[found]))
         state = awaited->states[found] = TOLD;
+    /* One that has come since the core was asked may be it. There are as many of them as models at most, so nobody asks for ever. */
+    bool unknown = state == SETTLED && awaited->left == left;
     pthread_mutex_unlock(&awaited->lock);
-    return state != SETTLED &&
-        say_later(awaited, found, state == TOLD ? PROBLEM_AWAITED : PROBLEM_UNAVAILABLE, problem);
+    return !unknown && say_later(awaited, found, state == ABSENT ? PROBLEM_UNAVAILABLE : PROBLEM_AWAITED, problem);
 }
 
 void awaited_settled(Awaited *awaited, Slice model)
@@ -254,7 +260,7 @@ void awaited_settled(Awaited *awaited, Slice model)
     pthread_mutex_lock(&awaited->lock);
     if (awaited->states[found] != SETTLED) {
         awaited->states[found] = SETTLED;
-        __atomic_sub_fetch(&awaited->left, 1, __ATOMIC_RELAXED);
+        __atomic_sub_fetch(&awaited->left, 1, __ATOMIC_RELEASE);
         pthread_cond_signal(&awaited->changed);
     }
     pthread_mutex_unlock(&awaited->lock);

@@ -40,9 +40,11 @@ Awaited *awaited_new(AwaitedSettings *settings, Problem *problem);
 void awaited_end(Awaited *awaited);
 void awaited_free(Awaited *awaited);
 
-/* The core does not have a model. True: it is one of these, and the dispatcher knows that it is asked for; the problem says so (PROBLEM_AWAITED, or
- * PROBLEM_UNAVAILABLE where nobody can wait). Any other problem is replaced. */
-bool awaited_asked(Awaited *awaited, Slice model, Problem *problem);
+/* How many are not settled. */
+size_t awaited_left(const Awaited *awaited);
+/* The core did not have a model; `left` were not settled before it was asked. True: it is one of these, and the dispatcher knows that it is asked for,
+ * or it may have come meanwhile; the problem says so (PROBLEM_AWAITED, or PROBLEM_UNAVAILABLE where nobody can wait). Any other problem is replaced. */
+bool awaited_asked(Awaited *awaited, Slice model, size_t left, Problem *problem);
 /* The core does not have a model. Whether it is one of these that comes when a request asks for it; the dispatcher is told nothing. */
 bool awaited_comes(Awaited *awaited, Slice model);
 /* Wait for a model, if that is the problem (PROBLEM_AWAITED). True: the problem has been cleared, and the waiter goes on by `then`, maybe before this

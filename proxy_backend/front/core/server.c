@@ -168,6 +168,7 @@ bool server_model_is_ready(Server *server, Slice model, Slice version, bool *rea
     *ready = false;
     if (!server_name(model, "model name", &name, problem) || !server_version(version, &number, problem))
         return false;
+    size_t left = awaited_left(server->awaited);
     bool answered = api_succeeded(triton.ServerModelIsReady(server->server, name.text, number, ready), problem);
     if (answered && *ready)
         return true;
@@ -176,7 +177,7 @@ bool server_model_is_ready(Server *server, Slice model, Slice version, bool *rea
         problem_clear(problem);
         return *ready = true;
     }
-    return !awaited_asked(server->awaited, model, problem) && answered;
+    return !awaited_asked(server->awaited, model, left, problem) && answered;
 }
 
 bool server_name(Slice name, const char *what, ServerName *copy, Problem *problem)
