@@ -21,10 +21,7 @@ from benchmarks.workloads import percentile
 
 def apply_python(request: Request, clients: int, seconds: float, size: int) -> Load:
     """Send a request from `clients` connections for some seconds; see `generators.apply`."""
-    # gRPC does not survive a fork. It does as long as it is only imported, and a new interpreter for each process would
-    # take half a second of the CPUs that are to be measured.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["__main__", __name__])
+    context = multiprocessing.get_context("spawn")  # gRPC does not survive a fork
     processes = min(clients, os.cpu_count() or 1)
     shares = [clients // processes + (index < clients % processes) for index in range(processes)]
     with concurrent.futures.ProcessPoolExecutor(processes, mp_context=context) as pool:

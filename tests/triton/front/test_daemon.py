@@ -228,6 +228,8 @@ def test_clients_wait_while_a_front_that_was_killed_is_started_again(
         thread.join()
     assert len(answers) == 8
     assert all(answers)
+    # It answers requests a little before the daemon hears that it is ready.
+    eventually(lambda: daemon.client.status().server.state == "ready", "the other one is ready")
     after = daemon.client.status()
     assert after.server.pid not in (None, before.server.pid)
     assert [one.pid for one in after.models[0].instances] == workers
