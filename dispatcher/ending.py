@@ -51,7 +51,7 @@ class Ending:
         self._server = server
         self._registry = registry
         self._is_hopeless = False  #: a callable has said that only a fresh start will help
-        self._unsaid = ""  #: the reason, while it is a worker's end whose word may still come
+        self._word_may_come = False  #: the reason is a worker's end, before what it has said last
 
     def request(self, why: str, code: ExitCode = ExitCode.OK) -> None:
         """Begin to stop in order, with an exit code."""
@@ -68,16 +68,17 @@ class Ending:
         self._events.tell(kinds.UNRECOVERABLE, model=model, reason=text)
         self._is_hopeless = True
         why = f"unrecoverable error in model {model}: {text}"
-        if self._unsaid and self._status.why_stopped == self._unsaid:
-            self._status.why_stopped, self._unsaid = why, ""
+        if self._word_may_come:
+            self._status.why_stopped, self._word_may_come = why, False
         self._ask(why, ExitCode.UNRECOVERABLE)
 
     def given_up(self, model: str) -> None:
         """Stop because a worker's end says the same, if its word for it has not come; that may come yet."""
         if not self._is_hopeless:
             said = f"its worker ended so, and its log says why: pytriton-daemon logs {model}"
+            is_first = not self.asked.is_set()
             self.unrecoverable(model, said)
-            self._unsaid = f"unrecoverable error in model {model}: {said}"
+            self._word_may_come = is_first
 
     def never_served(self, why: str, code: ExitCode) -> None:
         """Note that tritonserver did not start: there is nothing to stop."""

@@ -99,9 +99,8 @@ class RepositoryModels:
     async def start(self) -> None:
         """Load what the control mode says; with "poll", go on looking. What fails is told by `index`."""
         polls = self._config.model_control_mode == "poll"
-        if (
-            polls
-        ):  # first of all: the loads may take minutes, and what changes meanwhile is loaded then
+        if polls:
+            # First of all: the loads may take minutes, and what changes meanwhile is loaded then.
             await self.watch.begin()
         if not self.tried:
             await self._load_wanted()

@@ -9,7 +9,7 @@ bool server_information(Server *server, Text *json, Problem *problem)
         message_take(message, json, problem);
 }
 
-/* What the core says of a model; where it does not have that, it may come. So many had not before. */
+/* What the core says of a model; where it does not have that, it may come. `left`: awaited_left, before the core was asked. */
 static bool said(Server *server, Slice model, size_t left, TRITONSERVER_Error *error, Problem *problem)
 {
     if (api_succeeded(error, problem))

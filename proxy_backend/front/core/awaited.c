@@ -211,18 +211,17 @@ static bool tell(const Awaited *awaited, const char *name)
     return written > 0;
 }
 
-/* Which of them that is, unless all have come; `count`: none. */
-static size_t find_left(const Awaited *awaited, Slice model)
+size_t awaited_left(const Awaited *awaited)
 {
-    if (model.size == 0 || __atomic_load_n(&awaited->left, __ATOMIC_RELAXED) == 0)
-        return awaited->count;
-    return find(awaited, model);
+    return awaited ? __atomic_load_n(&awaited->left, __ATOMIC_ACQUIRE) : 0;
 }
 
 bool awaited_comes(Awaited *awaited, Slice model)
 {
-    size_t found = awaited ? find_left(awaited, model) : 0;
-    if (awaited == NULL || found == awaited->count)
+    if (model.size == 0 || awaited_left(awaited) == 0)
+        return false;
+    size_t found = find(awaited, model);
+    if (found == awaited->count)
         return false;
     pthread_mutex_lock(&awaited->lock);
     bool comes = awaited->states[found] != SETTLED && !awaited->ends;
@@ -230,15 +229,12 @@ bool awaited_comes(Awaited *awaited, Slice model)
     return comes;
 }
 
-size_t awaited_left(const Awaited *awaited)
-{
-    return awaited ? __atomic_load_n(&awaited->left, __ATOMIC_ACQUIRE) : 0;
-}
-
 bool awaited_asked(Awaited *awaited, Slice model, size_t left, Problem *problem)
 {
-    size_t found = left && model.size ? find(awaited, model) : 0;
-    if (left == 0 || model.size == 0 || found == awaited->count)
+    if (model.size == 0 || left == 0)
+        return false;
+    size_t found = find(awaited, model);
+    if (found == awaited->count)
         return false;
     pthread_mutex_lock(&awaited->lock);
     State state = awaited->states[found];
