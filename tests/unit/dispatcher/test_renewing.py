@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from functools import partial
 from types import SimpleNamespace
 from typing import cast
@@ -72,15 +71,6 @@ class Renewed:
                 worker.end()
         self.loop.settle()
         assert self.task.done()
-
-
-@pytest.fixture
-def loop() -> Iterator[VirtualLoop]:
-    one = VirtualLoop()
-    asyncio.set_event_loop(one)
-    yield one
-    one.close()
-    asyncio.set_event_loop(None)
 
 
 def test_one_goes_when_the_one_before_has_gone_and_tritonserver_last(loop: VirtualLoop) -> None:

@@ -38,15 +38,6 @@ class Asked:
 
 
 @pytest.fixture
-def loop() -> Iterator[VirtualLoop]:
-    one = VirtualLoop()
-    asyncio.set_event_loop(one)
-    yield one
-    one.close()
-    asyncio.set_event_loop(None)
-
-
-@pytest.fixture
 def asked(loop: VirtualLoop) -> Iterator[Asked]:
     one = loop.ask(Asked)
     yield one

@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 from support.fakes.virtual_time import VirtualLoop
 
 from pytriton.dispatcher.models.name_reservations import Reservations
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
-
-
-@pytest.fixture
-def loop() -> Iterator[VirtualLoop]:
-    one = VirtualLoop()
-    asyncio.set_event_loop(one)
-    yield one
-    one.close()
-    asyncio.set_event_loop(None)
 
 
 async def hold(names: Reservations, name: str, *, undo: asyncio.Event | None = None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -62,15 +61,6 @@ class Watched:
 
     def seen(self) -> list[list[bool]]:
         return [self.m.told, self.n.told, self.own.told]
-
-
-@pytest.fixture
-def loop() -> Iterator[VirtualLoop]:
-    one = VirtualLoop()
-    asyncio.set_event_loop(one)
-    yield one
-    one.close()
-    asyncio.set_event_loop(None)
 
 
 def test_all_models_are_told_what_the_index_says(loop: VirtualLoop) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
@@ -85,15 +85,6 @@ class Loads(list[Any]):
 
     def states(self) -> dict[str, str]:
         return {name: one.state for name, one in self.known.items()}
-
-
-@pytest.fixture
-def loop() -> Iterator[VirtualLoop]:
-    one = VirtualLoop()
-    asyncio.set_event_loop(one)
-    yield one
-    one.close()
-    asyncio.set_event_loop(None)
 
 
 def at_start(loads: Loads, names: str, ensembles: Sequence[str] = ()) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
 from typing import cast
 
 import pytest
@@ -32,15 +30,6 @@ class FakePool:
 
     def at_rest(self) -> int | None:
         return self.answered
-
-
-@pytest.fixture
-def loop() -> Iterator[VirtualLoop]:
-    one = VirtualLoop()
-    asyncio.set_event_loop(one)
-    yield one
-    one.close()
-    asyncio.set_event_loop(None)
 
 
 class Ends:
