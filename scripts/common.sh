@@ -66,6 +66,17 @@ pip_install() {
   fi
 }
 
+# What pip leaves in an environment to find the checkout imports half of the standard library in every interpreter, which
+# doubles its start, and a run of the tests starts two thousand. This finds `pytriton` by the same folder, and nothing else.
+find_checkout_fast() {
+  local pth
+  pth=$(echo "$VENV"/lib/python*/site-packages/__editable__.pytriton_daemon-*.pth)
+  [ -f "$pth" ] || die "pip has left no $pth: setuptools names it otherwise now; see find_checkout_fast in scripts/common.sh"
+  cat >"$pth" <<PTH
+import sys, _frozen_importlib_external as e; sys.meta_path.append(type("Checkout", (), {"find_spec": staticmethod(lambda name, path=None, target=None, find=e.PathFinder.find_spec: find(name, [r"""$ROOT"""]) if name == "pytriton" else None)}))
+PTH
+}
+
 ensure_venv() {
   local found version python stamp key
   found=$(find_python) || exit 1
@@ -84,6 +95,7 @@ ensure_venv() {
     fi
     say "installing packages (a minute or two the first time)"
     pip_install --upgrade --upgrade-strategy only-if-needed -e "$ROOT[dev]"
+    find_checkout_fast
     printf '%s\n' "$key" >"$stamp"
     say "environment ready"
   fi
@@ -103,6 +115,7 @@ ensure_fleet_venv() {
   fi
   say "installing Ray and HAProxy (a minute or two the first time)"
   pip_install -e "$ROOT[ray]" "$@"
+  find_checkout_fast
   printf '%s\n' "$key" >"$stamp"
 }
 
