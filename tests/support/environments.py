@@ -46,21 +46,44 @@ def _is(candidate: str, version: str) -> bool:
     return done.stdout.strip() == version
 
 
+#: Names the checkout, in the folder of an environment that is complete.
+_READY = "ready"
+#: What pip says of an installation, in the environment's folder.
+_REPORT = "report.json"
+
+
 def make_environment(python: str, *requirements: str) -> str:
-    """Return the interpreter of an environment with this checkout and `requirements` installed."""
-    wanted = "\n".join([python, str(ROOT), *requirements, _declared()])
+    """Return the interpreter of an environment with this checkout, traced, and `requirements` installed."""
+    wanted = "\n".join([python, str(ROOT), "tracing", *requirements, _declared()])
     key = hashlib.sha256(wanted.encode()).hexdigest()[:16]
     folder = kept_folder() / key
     with FileLock(f"{folder}.lock"):
-        if not (folder / "ready").exists():
+        if not (folder / _READY).exists():
             shutil.rmtree(folder, ignore_errors=True)
+            _remove_those_of_lost_checkouts(folder.parent)
             _run(sys.executable, "-m", "virtualenv", "--quiet", "--python", python, str(folder))
             # A twentieth of what is installed is ever imported: pip compiles none of it.
             pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet"]
             pip.append("--no-compile")
-            _run(*pip, "-e", str(ROOT), *requirements)
-            (folder / "ready").touch()
+            report = ["--report", str(folder / _REPORT)]
+            _run(*pip, *report, "-e", f"{ROOT}[tracing]", *requirements)
+            (folder / _READY).write_text(str(ROOT))
     return str(folder / "bin" / "python")
+
+
+def _remove_those_of_lost_checkouts(kept: Path) -> None:
+    """Remove the environments of checkouts that are no more: each has 200 MB."""
+    for ready in kept.glob(f"*/{_READY}"):
+        if not Path(ready.read_text()).exists():
+            shutil.rmtree(ready.parent, ignore_errors=True)
+
+
+def installed_files(python: str) -> list[str]:
+    """Return the URLs of what pip has chosen for an environment of `make_environment`, without the checkout's."""
+    report = json.loads((Path(python).parents[1] / _REPORT).read_text())
+    urls: list[str] = [one["download_info"]["url"] for one in report["install"]]
+    urls.remove(ROOT.as_uri())
+    return urls
 
 
 def _declared() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -104,42 +103,6 @@ def test_nothing_is_installed_by_a_name_that_no_index_has() -> None:
             assert "pytriton-daemon" not in text.split(), path
     assert by_name.search("$ pip install 'pytriton-daemon[tracing]'")
     assert not by_name.search("$ pip install ./pytriton_daemon-0.1.0-py3-none-any.whl")
-
-
-def _interpreter(version: str) -> str | None:
-    """Return a Python of a version that has pip, wherever it is usually found."""
-    pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions"
-    candidates = [
-        *map(str, pyenv.glob(f"{version}.*/bin/python")),
-        shutil.which(f"python{version}"),
-    ]
-    for one in filter(None, candidates):
-        command = [one, "-m", "pip", "--version"]
-        if subprocess.run(command, check=False, capture_output=True).returncode == 0:
-            return one
-    return None
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("version", ["3.9", "3.13"])
-def test_all_that_is_needed_is_there_as_wheels(version: str, tmp_path: Path) -> None:
-    """pip chooses the newest, which may be a source archive only: what must be compiled takes minutes, or fails."""
-    python = _interpreter(version)
-    if python is None:
-        pytest.skip(f"there is no Python {version} with pip here")
-    with open(ROOT / "pyproject.toml", "rb") as file:
-        project = tomllib.load(file)["project"]
-    needed = [*project["dependencies"], *project["optional-dependencies"]["tracing"]]
-    report = tmp_path / "report.json"
-    # The version of pip that came with an old Python may be too old to look without installing; virtualenv's is new.
-    venv = [sys.executable, "-m", "virtualenv", "--quiet", "--python", python]
-    subprocess.run([*venv, str(tmp_path / "venv")], check=True)
-    pip = [str(tmp_path / "venv" / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
-    look = ["install", "--quiet", "--dry-run", "--ignore-installed", "--report", str(report)]
-    subprocess.run([*pip, *look, *needed], check=True)
-    files = [one["download_info"]["url"] for one in json.loads(report.read_text())["install"]]
-    assert len(files) > len(project["dependencies"])
-    assert [url for url in files if not url.endswith(".whl")] == []
 
 
 def copy_sources(to: Path, symlinks: bool) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.environments import find_interpreter, make_environment
+from support.environments import find_interpreter, installed_files, make_environment
 from support.models.inference import PROTOCOLS, Array, Inference
 from support.running import RunningDaemon
 
@@ -59,6 +59,17 @@ def _environment(numpy: str, *versions: str) -> tuple[str, str]:
     code = "import sys; print('%d.%d' % sys.version_info[:2])"
     done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
     return make_environment(python, numpy), done.stdout.strip()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("version", "numpy"), [("3.9", "numpy==1.26.*"), ("3.13", "numpy>=2")])
+def test_all_that_is_needed_is_there_as_wheels(version: str, numpy: str) -> None:
+    """pip chooses the newest, which may be a source archive only: what must be compiled takes minutes, or fails."""
+    python, _ = _environment(numpy, version)
+    files = installed_files(python)
+    assert any("/aiohttp-" in url for url in files)
+    assert [url for url in files if not url.endswith(".whl")] == []
 
 
 @pytest.mark.slow
