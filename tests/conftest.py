@@ -31,9 +31,12 @@ gc.disable()
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# OpenBLAS begins with a thread for each core, and each waits for work in a loop: 30 ms of a core in every process that
-# imports numpy, of which a run has a thousand. Tests of threads and forks have them: `usual_threads`.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# OpenBLAS (numpy, scipy) begins with a thread for each core, and each waits for work in a loop: 30 ms of a core in each
+# process that imports numpy, and a run has a thousand. Those of libraries with OpenMP (scikit-learn, XGBoost) wait
+# for each other in loops, too: ten times the CPU time for small matrices. Tests of threads and forks: `usual_threads`.
+_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
+for _name in _THREADS:
+    os.environ.setdefault(_name, "1")
 
 #: How long an example takes, or its data to be made up, says nothing: two cores are shared by several tests.
 settings.register_profile(
@@ -101,7 +104,8 @@ def pytest_pyfunc_call() -> None:
 @pytest.fixture
 def usual_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test starts has the threads that numpy has where nobody sets anything: one for each core."""
-    monkeypatch.delenv("OPENBLAS_NUM_THREADS")
+    for name in _THREADS:
+        monkeypatch.delenv(name)
 
 
 @pytest.fixture(scope="module")

@@ -77,9 +77,8 @@ async def _ended(pids: Sequence[int]) -> None:
     ends: list[asyncio.Future[None]] = []
     with contextlib.ExitStack() as undo:
         for pid in pids:
-            with contextlib.suppress(
-                OSError
-            ):  # it has ended, or there is no descriptor to see it by
+            with contextlib.suppress(OSError):
+                # It has ended, or there is no descriptor to see it by.
                 pidfd = linux.pidfd_open(pid)
                 undo.callback(os.close, pidfd)
                 ends.append(loop.create_future())

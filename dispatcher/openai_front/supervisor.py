@@ -254,9 +254,8 @@ class OpenAIFront:
                 continue
             try:
                 self._tell_metrics(_read_metrics(line))
-            except (
-                msgspec.DecodeError
-            ):  # the rest of what a former version of this process has begun to read
+            except msgspec.DecodeError:
+                # The rest of what a former version of this process has begun to read.
                 self._tell_metrics([])
 
     def _tell_metrics(self, metrics: list[Told]) -> None:

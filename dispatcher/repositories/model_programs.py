@@ -92,9 +92,8 @@ async def ask(
     except BaseException as error:
         if process.returncode is None:
             process.kill()
-            with contextlib.suppress(
-                asyncio.TimeoutError
-            ):  # what it has started may hold its pipes
+            with contextlib.suppress(asyncio.TimeoutError):
+                # What it has started may hold its pipes.
                 await asyncio.wait_for(process.wait(), _END_S)
         if isinstance(error, asyncio.TimeoutError):
             raise UnservableModel(

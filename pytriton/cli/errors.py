@@ -43,9 +43,8 @@ def command(function: _C) -> _C:
     @functools.wraps(function)
     def run(*args: object, **kwargs: object) -> None:
         try:
-            if (
-                signal.getsignal(signal.SIGINT) is end_at_once
-            ):  # from here on there may be something to undo
+            if signal.getsignal(signal.SIGINT) is end_at_once:
+                # From here on there may be something to undo.
                 signal.signal(signal.SIGINT, signal.default_int_handler)
             function(*args, **kwargs)
         except CliError as error:

@@ -72,9 +72,8 @@ class FolderModel:
         groups: dict[tuple[Any, ...], list[int]] = {}
         for index, request in enumerate(requests):
             version = str((request.parameters or {}).get(VERSION_PARAMETER, ""))
-            if (
-                version not in self._versions
-            ):  # where there is only one, it is the client's own parameter
+            if version not in self._versions:
+                # Where there is only one, it is the client's own parameter.
                 version = ""
             shapes = tuple((name, array.shape[1:]) for name, array in request.items())
             # Without a batch axis nothing can be put together.

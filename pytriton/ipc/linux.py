@@ -99,9 +99,8 @@ def total_memory() -> int:
         kib = next(line.split()[1] for line in meminfo if line.startswith("MemTotal:"))
     limits = [int(kib) * 1024]
     for group in _control_groups():
-        with contextlib.suppress(
-            OSError, ValueError
-        ):  # the root, version 1, no controller, or "max"
+        with contextlib.suppress(OSError, ValueError):
+            # The root, version 1, no controller, or "max".
             limits.append(int((group / "memory.max").read_text()))
     return min(limits)
 

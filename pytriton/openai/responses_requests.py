@@ -27,9 +27,8 @@ def as_chat(document: dict[str, Any], request_id: str) -> ChatRequest:
     """
     body = read_body(document, ResponsesBody)
     asked = [name for name in _KEPT_ELSEWHERE if document.get(name) is not None]
-    if isinstance(
-        document.get("prompt"), Mapping
-    ):  # one that is kept there, with what is to be filled in
+    if isinstance(document.get("prompt"), Mapping):
+        # One that is kept there, with what is to be filled in.
         asked.append("prompt")
     if asked or body.background:
         raise _not_kept(asked[0] if asked else "background")

@@ -81,10 +81,6 @@ def _from_dlpack(name: str, value: Any) -> Array:
         return to_array(name, fetch())
     try:
         return np.from_dlpack(value)
-    except (
-        AttributeError,
-        BufferError,
-        RuntimeError,
-        TypeError,
-    ):  # a type that numpy's DLPack has not
+    except (AttributeError, BufferError, RuntimeError, TypeError):
+        # A type that numpy's DLPack has not.
         return np.asarray(value)

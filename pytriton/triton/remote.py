@@ -243,9 +243,8 @@ def runtime_dir_at(url: TritonUrl) -> Path | None:
         found = _served_from(psutil.Process(holder)) if holder else None
     except psutil.Error:  # it has ended since
         return None
-    if (
-        found is not None or _DAEMON in words
-    ):  # a daemon that starts its server again will be found later
+    if found is not None or _DAEMON in words:
+        # A daemon that starts its server again will be found later.
         return found
     who = f"process {holder} ({' '.join(words)[:80]})" if holder else "a process of another user"
     raise PyTritonInvalidOperationError(

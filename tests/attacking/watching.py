@@ -102,9 +102,8 @@ class _Watch:
                 asking = _Connection(self._address)
             asking.ask()
         except OSError:
-            if (
-                asking.waited_s < self._limit_s / 2
-            ):  # less of it, since the other end may measure a little more
+            if asking.waited_s < self._limit_s / 2:
+                # Less of it, since the other end may measure a little more.
                 self.failed += 1
             else:
                 self.late += 1

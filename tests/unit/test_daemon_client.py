@@ -338,9 +338,8 @@ def test_a_client_works_in_a_forked_child(fake: FakeDispatcher) -> None:
 
 def test_nothing_stays_open_between_calls(fake: FakeDispatcher, client: DaemonClient) -> None:
     client.status()
-    with (
-        leaves_open()
-    ):  # the fake's own end of a connection that was closed may take a moment to go
+    with leaves_open():
+        # The fake's own end of a connection that was closed may take a moment to go.
         for _ in range(50):
             client.status()
 

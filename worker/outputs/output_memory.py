@@ -143,9 +143,8 @@ class OutputBuffers:
             MemoryError: no memory for it.
         """
         nbytes = math.prod(shape) * dtype.itemsize
-        if (
-            nbytes < _SMALLEST or dtype.hasobject or os.getpid() != self._pid
-        ):  # a fork of the worker
+        if nbytes < _SMALLEST or dtype.hasobject or os.getpid() != self._pid:
+            # A fork of the worker.
             return None
         with self._lock:
             lane = self._lane

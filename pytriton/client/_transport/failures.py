@@ -84,9 +84,8 @@ def describe(error: BaseException) -> CallFailed | None:
     if callable(message) and hasattr(error, "status"):  # InferenceServerException
         return _server_said(str(message()), str(error.status() or ""))
     code, details = getattr(error, "code", None), getattr(error, "details", None)
-    if callable(code) and callable(
-        details
-    ):  # grpc's own, which tritonclient lets pass here and there
+    if callable(code) and callable(details):
+        # gRPC's own, which tritonclient lets pass here and there.
         return _server_said(str(details()), str(code()))
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, (asyncio.TimeoutError, TimeoutError, socket.timeout)):

@@ -74,9 +74,8 @@ class Names:
         except (OSError, UnicodeError) as error:
             return _Found(known, str(error), self._clock())
         addresses = sorted({str(one[4][0]) for one in answers}, key=lambda one: (":" in one, one))
-        if (
-            known not in addresses
-        ):  # else a name with several would have HAProxy reload all the time
+        if known not in addresses:
+            # Else a name with several would have HAProxy reload all the time.
             known = addresses[0]
         return _Found(known, "", self._clock())
 

@@ -8,14 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.one_thread import ONE_THREAD
 from support.running import RunningDaemon
 
 DIGITS = Path(__file__).resolve().parents[3] / "examples" / "digits"
 
 
 def _run(daemon: RunningDaemon, program: str) -> str:
-    env = {**os.environ, **ONE_THREAD, "PYTRITON_DAEMON_RUNTIME_DIR": daemon.config.runtime_dir}
+    env = {**os.environ, "PYTRITON_DAEMON_RUNTIME_DIR": daemon.config.runtime_dir}
     done = subprocess.run(
         [sys.executable, str(DIGITS / program)],
         env=env,

@@ -76,9 +76,8 @@ def test_what_one_large_request_took_is_given_back(
     (worker,) = (one.pid for one in daemon.client.model("strings").instances)
 
     def given_back() -> bool:
-        if (
-            daemon.config.proxy == "python"
-        ):  # its worker hears with the next batch that the last one was read
+        if daemon.config.proxy == "python":
+            # Its worker hears with the next batch that the last one was read.
             _ask(client, b"in", b"small")
         return max(_largest(server), _largest(worker)) <= KEPT
 

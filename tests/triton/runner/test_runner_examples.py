@@ -16,7 +16,6 @@ from typing import Any
 import psutil
 import pytest
 from support.models import repositories
-from support.one_thread import ONE_THREAD
 from support.ports import lasting_port
 from support.running import eventually
 
@@ -40,7 +39,7 @@ def models(folder: Path) -> Path:
     """Return a repository with the models of the examples."""
     made = folder / "models"
     command = [sys.executable, str(EXAMPLES / "make_repository.py"), str(made)]
-    subprocess.run(command, env={**os.environ, **ONE_THREAD}, check=True)
+    subprocess.run(command, check=True)
     return made
 
 
@@ -48,9 +47,7 @@ def models(folder: Path) -> Path:
 def served(command: Sequence[str], port: int, page: str, log: Path, **env: str) -> Iterator[str]:
     """Run a web service; yield its address once a page answers. It leaves no process behind."""
     with open(log, "wb") as output:
-        process = subprocess.Popen(
-            command, env={**os.environ, **ONE_THREAD, **env}, stdout=output, stderr=output
-        )
+        process = subprocess.Popen(command, env={**os.environ, **env}, stdout=output, stderr=output)
 
     def answers() -> bool:
         assert process.poll() is None, log.read_text()

@@ -19,7 +19,6 @@ from pathlib import Path
 
 import pytest
 from checking import tutorials
-from support.one_thread import ONE_THREAD
 from support.ports import lasting_port
 from support.running import RunningDaemon
 
@@ -69,7 +68,6 @@ def environment(work: Path, name: str, ports: dict[int, int], runtime_dir: str) 
     """Return the variables of a tutorial's shell."""
     found = {
         **os.environ,
-        **ONE_THREAD,
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
         "PYTRITON_DAEMON_RUNTIME_DIR": runtime_dir,
         "PYTRITON_DAEMON_STATE_DIR": str(work / "state"),

@@ -143,9 +143,8 @@ def test_a_crash_loop_is_told_and_ends_by_itself_or_by_scaling(tmp_path: Path) -
             os.kill(instance.pid, signal.SIGKILL)
         inference = Inference("grpc", daemon.grpc)
         told = "instance 0 is in a crash loop: .*RuntimeError: no weights"
-        with pytest.raises(
-            InferenceServerException, match=told
-        ):  # it waited for a worker till then
+        with pytest.raises(InferenceServerException, match=told):
+            # It waited for a worker till then.
             inference.infer("loops", {"x": ONES}, client_timeout=100)
         eventually(lambda: not is_ready(daemon, "loops"), "the model is not ready")
         eventually(

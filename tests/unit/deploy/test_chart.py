@@ -156,9 +156,8 @@ def test_each_value_is_documented() -> None:
             depth = len(found[1]) // 2
             path[depth] = found[2]
             described = before.lstrip().startswith("#") or path[0] in passed_on
-            if (
-                not described and line.strip() != f"{found[2]}:"
-            ):  # a map is described by what it holds
+            if not described and line.strip() != f"{found[2]}:":
+                # A map is described by what it holds.
                 bare.append(".".join(path[: depth + 1]))
         before = line
     assert bare == []

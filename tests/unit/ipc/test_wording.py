@@ -36,9 +36,8 @@ def test_no_message_has_an_article_before_a_types_name() -> None:
     """The class of mistakes: "a {type(x).__name__}" is "a int" one day."""
     wrong = re.compile(r"\b[Aa]n? \{(type\(|\w+\.(__name__|__qualname__|title)\})")
     looked_at = set()
-    for folder, _, files in os.walk(
-        next(iter(pytriton.__path__)), followlinks=True
-    ):  # as in a checkout
+    for folder, _, files in os.walk(next(iter(pytriton.__path__)), followlinks=True):
+        # As in a checkout.
         for file in (Path(folder, name) for name in files if name.endswith(".py")):
             assert not wrong.search(file.read_text()), file
             looked_at.add(file.parent.name)

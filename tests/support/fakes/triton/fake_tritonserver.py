@@ -188,9 +188,8 @@ def run(
             },
         )
         workers.join()
-        if (
-            done.returncode == 0 and descriptors is None and attaches
-        ):  # what it said last may still be on its way
+        if done.returncode == 0 and descriptors is None and attaches:
+            # What it said last may still be on its way.
             eventually(dispatcher.is_left, lambda: f"the proxy detaches; heard: {dispatcher.heard}")
     assert done.returncode == ends or "refused: " in done.stdout, f"{done.stdout}\n{done.stderr}"
     said = done.stdout if named else done.stdout.replace(" [request id: i]", "")

@@ -201,9 +201,8 @@ class PoolHistories(RuleBasedStateMachine):
         self.loop.settle()
 
     async def _scale(self, doing: Any, spec: messages.ModelSpec) -> None:
-        with contextlib.suppress(
-            RemoteFailure
-        ):  # the pool is as it was then: the invariants see it
+        with contextlib.suppress(RemoteFailure):
+            # The pool is as it was then: the invariants see it.
             await doing
             self.spec = spec
 
