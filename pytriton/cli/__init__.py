@@ -32,6 +32,6 @@ def main() -> None:
         import pytriton._linux_only  # noqa: F401
     except ImportError as error:
         sys.exit(f"pytriton-daemon: {error}")
-    from pytriton.cli.app import app
+    from pytriton.cli.command_table import parser
 
-    app(prog_name="pytriton-daemon")
+    parser(sys.argv[1:])(prog_name="pytriton-daemon")

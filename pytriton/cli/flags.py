@@ -8,6 +8,8 @@ from typing import Annotated, Any, Optional
 import typer
 from typer.core import TyperGroup
 
+from pytriton.cli.plain_values import take_plainly
+
 __all__ = [
     "ConfigFlag",
     "JsonFlag",
@@ -112,6 +114,7 @@ def print_version_and_exit(wanted: bool) -> None:
 
 def _plain(params: Any) -> Any:
     for param in params:
+        take_plainly(param)
         if getattr(param, "is_flag", False) and param.metavar is None:
             param.metavar = ""
     return params

@@ -132,6 +132,21 @@ def test_a_daemons_process_does_without_rich(tmp_path: Path) -> None:
     assert sorted(names & {"rich.console", "rich.pretty", "pygments"}) == []
 
 
+def test_a_command_imports_no_other_command_and_no_pydantic(tmp_path: Path) -> None:
+    """typer makes the parameters of what it is given, and has pydantic convert their values."""
+    code = (
+        "import sys; from pytriton.cli import main\n"
+        "sys.argv[1:] = ['status', '--json', '--runtime-dir', 'none']\n"
+        "try: main()\n"
+        "except SystemExit as end: assert end.code == 3, end.code  # no daemon runs"
+    )
+    names = modules_after(code, tmp_path)
+    commands = {name for name in names if name.startswith("pytriton.cli.commands.")}
+    assert commands == {"pytriton.cli.commands.looking"}
+    assert "typer" in names
+    assert sorted(names & {"importlib.metadata", "pydantic", "rich"}) == []
+
+
 def test_importing_every_module_starts_nothing(tmp_path: Path) -> None:
     left = json.loads(run_python("-c", IMPORT_ALL, cwd=tmp_path).stdout)
     assert left.pop("count") > 10

@@ -32,7 +32,7 @@ cli.main()
     "module",
     [
         "typer",
-        "pytriton.cli.commands.fleet",
+        "pytriton.cli.commands.looking",
         "pytriton.cli.link",  # the command itself runs
     ],
 )
