@@ -49,7 +49,7 @@ LIMITS = {
 
 def limits() -> Kind:
     """Return the kind of lists of NAME=VALUE; as text they stand as a shell would split them."""
-    return Kind("a list, each NAME=VALUE", _read_all, is_list=True)
+    return Kind("a list in which each value is NAME=VALUE", _read_all, is_list=True)
 
 
 def limits_of(pairs: Iterable[str]) -> dict[str, float]:

@@ -281,7 +281,7 @@ def several(kind: Kind) -> Kind:
             raise ValueError
         return tuple(kind.read(word) for word in words)
 
-    made = _kind(f"a list, each {kind.allowed}", read)
+    made = _kind(f"a list in which each value is {kind.allowed}", read)
     return replace(made, is_path=kind.is_path, is_list=True)
 
 
