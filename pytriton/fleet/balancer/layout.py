@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Optional
 from urllib.parse import urlsplit
 
@@ -14,6 +15,8 @@ from pytriton.ipc import messages
 
 #: Addresses that a daemon tells because it listens on all: the node's own name says where it is.
 _OF_THE_MACHINE = ("127.0.0.1", "localhost", "::1")
+#: States of a model that does not answer, and that nobody's request makes answer.
+_SILENT = ("starting", "unready", "failed")
 #: What can stand in HAProxy's files: a node's words must not become directives of its configuration.
 _MODEL = re.compile(r"[A-Za-z0-9._-]{1,255}")
 _HOST = re.compile(r"[A-Za-z0-9._:%-]{1,255}")
@@ -93,19 +96,47 @@ def seen(
 ) -> list[Node]:
     """Return the nodes as they are now; one that does not answer is as it was, for its health is HAProxy's to judge.
 
-    One that tells nonsense is left out, and `tell` hears why: the others must not wait for it.
+    One that tells nonsense is left out, and `tell` hears why: the others must not wait for it. A model that a node does
+    not serve yet waits, if another node serves it: what is new to HAProxy counts as healthy until its second check.
     """
     former = {one.name: one for one in before}
     found = []
+    #: Of those that answer: the models that do not, and how many nodes serve each of the others.
+    silent: dict[str, frozenset[str]] = {}
+    served: Counter[str] = Counter()
     for one in now:
         if one.status is not None:
             try:
-                found.append(node_of(one.node, one.status, tell))
+                node = node_of(one.node, one.status, tell)
             except PyTritonBadParameterError as error:
                 tell(f"{one.node} is left out: {error}")
+                continue
+            found.append(node)
+            silent[node.name] = frozenset(
+                model.name for model in one.status.models if model.state in _SILENT
+            )
+            served.update(node.models - silent[node.name])
         elif one.node in former:
             found.append(former[one.node])
-    return found
+    return [
+        _without(node, {model for model in _new(node, former) & silent[node.name] if served[model]})
+        if node.name in silent
+        else node
+        for node in found
+    ]
+
+
+def _new(node: Node, former: Mapping[str, Node]) -> frozenset[str]:
+    """Return the models that a node did not have, or had elsewhere."""
+    was = former.get(node.name)
+    if was is None or (was.http, was.grpc) != (node.http, node.grpc):
+        return node.models
+    return node.models - was.models
+
+
+def _without(node: Node, models: Set[str]) -> Node:
+    shares = {name: share for name, share in node.shares.items() if name not in models}
+    return replace(node, models=node.models - models, shares=shares)
 
 
 def _host(address: str) -> Optional[str]:

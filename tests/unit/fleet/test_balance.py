@@ -54,6 +54,9 @@ class Loop:
         self.applied = 0
         self.nodes = {"a": ["m"], "b": ["m"]}
         self.urls: dict[str, str] = {}
+        #: (node, model) -> its state, if that is not ready.
+        self.states: dict[tuple[str, str], str] = {}
+        self.silent: set[str] = set()
         #: What names resolve to.
         self.names = {"h": ["10.0.0.1"]}
         self.balancer = Balancer(
@@ -72,22 +75,33 @@ class Loop:
         words = [line.split() for line in lines if line.split()[0] == "server"]
         return {one[1]: one[2] for one in words if one[2].endswith(":1")}
 
+    def serving(self, model: str) -> str:
+        """Return the nodes that get a model's requests, as letters."""
+        _, _, found = self.haproxy.used[-1].configuration.partition(
+            f"\nbackend http:model-{model}\n"
+        )
+        lines = found.partition("\nbackend ")[0].splitlines()
+        return "".join(line.split()[1] for line in lines if line.split()[0] == "server")
+
     def _apply(self) -> None:
         self.applied += 1
 
     def _look(self) -> list[NodeStatus]:
         return [
-            NodeStatus(
-                node,
-                msgspec.structs.replace(
-                    status(*(messages.ModelInfo(name, 1, "ready", []) for name in models)),
-                    server=msgspec.structs.replace(
-                        SERVER, http_url=self.urls.get(node, "http://h:1"), grpc_url="grpc://h:2"
-                    ),
-                ),
-            )
+            NodeStatus(node, None if node in self.silent else self._status(node, models))
             for node, models in self.nodes.items()
         ]
+
+    def _status(self, node: str, models: list[str]) -> messages.Status:
+        url = self.urls.get(node, "http://h:1")
+        infos = [
+            messages.ModelInfo(name, 1, self.states.get((node, name), "ready"), [])
+            for name in models
+        ]
+        return msgspec.structs.replace(
+            status(*infos),
+            server=msgspec.structs.replace(SERVER, http_url=url, grpc_url="grpc://h:2"),
+        )
 
 
 @pytest.fixture
@@ -102,6 +116,42 @@ def test_it_reloads_only_what_has_changed(loop: Loop) -> None:
     loop.haproxy.pid = None  # it has ended
     assert loop.balancer.follow() is True
     assert len(loop.haproxy.used) == 3
+
+
+def test_a_model_that_a_node_does_not_serve_yet_waits_where_another_serves_it(loop: Loop) -> None:
+    """What is new to HAProxy counts as healthy until its second check: for two seconds, clients would hear 404."""
+    loop.balancer.follow()
+    assert loop.serving("m") == "ab"
+    # The daemon of a came back on another port, and c is new.
+    loop.urls["a"], loop.nodes["c"] = "http://h:11", ["m", "n"]
+    loop.states = {("a", "m"): "starting", ("c", "m"): "unready", ("c", "n"): "starting"}
+    loop.balancer.follow()
+    assert (loop.serving("m"), loop.serving("n")) == ("b", "c")
+    loop.states = {("a", "m"): "starting"}
+    loop.balancer.follow()
+    assert loop.serving("m") == "bc"
+    loop.states = {}
+    loop.balancer.follow()
+    assert loop.serving("m") == "abc"
+    # What a node has served stays: whether it does so now is for HAProxy's checks.
+    loop.states = {("a", "m"): "unready"}
+    assert loop.balancer.follow() is False
+
+
+@pytest.mark.parametrize("b", ["gone", "silent", "starting"])
+def test_a_model_that_nobody_serves_waits_for_nobody(loop: Loop, b: str) -> None:
+    """A request is answered by a node that knows the model, and says why it cannot serve it."""
+    loop.balancer.follow()
+    loop.urls["a"] = "http://h:11"
+    loop.states = {("a", "m"): "starting"}
+    if b == "gone":
+        del loop.nodes["b"]
+    elif b == "silent":
+        loop.silent.add("b")
+    else:
+        loop.states["b", "m"] = "starting"
+    loop.balancer.follow()
+    assert loop.serving("m") == ("a" if b == "gone" else "ab")
 
 
 def test_a_change_holds_once_no_former_worker_can_get_a_request(loop: Loop) -> None:
