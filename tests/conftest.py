@@ -20,6 +20,7 @@ from pytriton.dispatcher.settings.declarations import ENV_OWNER
 pytest_plugins = [
     "support.suite.distributing",
     "support.suite.reading",
+    "support.suite.sparing",
     "support.suite.times",
     "support.suite.twice",
 ]
@@ -77,6 +78,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 #: pytest tells its children in this variable which test runs, and whether it is its setup.
 _WHICH = "PYTEST_CURRENT_TEST"
+_NONE = "a test"
 
 
 def _name_no_test() -> None:
@@ -85,8 +87,8 @@ def _name_no_test() -> None:
     Workers have those of their registrant, and a daemon has one fork server for all workers with the same variables:
     with pytest's own, each test that registers a model has another one started, which imports numpy and all else anew.
     """
-    if _WHICH in os.environ:  # pytest itself removes it in the end
-        os.environ[_WHICH] = "a test"
+    if os.environ.get(_WHICH, _NONE) != _NONE:  # pytest itself removes it in the end
+        os.environ[_WHICH] = _NONE
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -9,14 +9,18 @@ from collections.abc import Iterator
 
 import pytest
 
+from pytriton.decorators import context
 from pytriton.decorators.context import TritonContext
 from pytriton.ipc.lanes.lane import Lane
 
 
 @pytest.fixture(autouse=True)
-def _as_in_a_new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A worker serves one model and ends; here models follow each other, and leave nothing behind."""
-    monkeypatch.setattr("pytriton.decorators.context._process_context", TritonContext())
+def _as_in_a_new_process() -> Iterator[None]:
+    """A worker serves one model and ends; here models follow each other, and leave nothing behind.
+
+    Nothing is asked of pytest, which has its own work with each fixture: this one every test has.
+    """
+    former, context._process_context = context._process_context, TritonContext()
     loops: list[asyncio.AbstractEventLoop] = []
     make_loop = asyncio.new_event_loop
 
@@ -24,10 +28,12 @@ def _as_in_a_new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         loops.append(make_loop())
         return loops[-1]
 
-    monkeypatch.setattr(asyncio, "new_event_loop", make_and_note)
+    asyncio.new_event_loop = make_and_note
     if sys.version_info < (3, 10):  # there, locks and events want a loop as soon as they are made
         asyncio.set_event_loop(make_and_note())
     yield
+    asyncio.new_event_loop = make_loop
+    context._process_context = former
     for loop in loops:
         loop.close()
     if loops:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import math
 import os
+import time
 from collections.abc import Generator, Sequence
 from typing import Any
 
@@ -18,6 +20,8 @@ from xdist.workermanage import WorkerController
 
 #: Beyond the timeout of a test, what fixtures may take after it.
 _MORE_S = 60.0
+#: Tests that begin within this time are watched together.
+_TOGETHER_S = 1.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,31 +43,51 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Files | Non
 
 
 class _Watchdog:
-    """Ends the process, and shows where its threads are, when a test and its fixtures take too long."""
+    """Ends the process, and shows where its threads are, when a test and its fixtures take too long.
+
+    A thread watches. It is started for each test that has a timeout of its own. One serves all others that begin
+    within a second: threads for eight thousand tests that take a millisecond each would be work for the machine.
+    """
 
     def __init__(self, config: pytest.Config) -> None:
         self._usual_s = float(config.getini("timeout") or 0)
         self._more_s = float(config.getini("ends_after") or _MORE_S)
         with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
             self._output = os.dup(2)
+        #: Until when tests that begin are watched already (monotonic).
+        self._watched_until = -math.inf
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+    def pytest_runtest_protocol(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> Generator[None, Any, Any]:
         mark = item.get_closest_marker("timeout")
-        limit_s = float(mark.args[0]) if mark else self._usual_s
-        if limit_s:
-            faulthandler.dump_traceback_later(limit_s + self._more_s, exit=True, file=self._output)
+        if mark:
+            self._watch(float(mark.args[0]))
+        elif self._usual_s and time.monotonic() > self._watched_until:
+            self._watch(self._usual_s + _TOGETHER_S)
+            self._watched_until = time.monotonic() + _TOGETHER_S
         try:
             return (yield)
         finally:
-            faulthandler.cancel_dump_traceback_later()
+            if mark or nextitem is None:
+                self._end_watching()
 
     def pytest_enter_pdb(self) -> None:
         """Leave somebody who looks at it all the time there is."""
-        faulthandler.cancel_dump_traceback_later()
+        self._end_watching()
 
     def pytest_unconfigure(self) -> None:
         os.close(self._output)
+
+    def _watch(self, limit_s: float) -> None:
+        self._end_watching()
+        if limit_s:
+            faulthandler.dump_traceback_later(limit_s + self._more_s, exit=True, file=self._output)
+
+    def _end_watching(self) -> None:
+        faulthandler.cancel_dump_traceback_later()
+        self._watched_until = -math.inf
 
 
 class _Files(LoadFileScheduling):

@@ -23,19 +23,30 @@ class Interactor(WorkerInteractor):
         options = config.option
         self._held: list[tuple[str, dict[str, Any]]] = []
         self._tells_begins = options.verbose > 0
-        self._tells_setups = options.durations is not None or bool(options.xmlpath)
+        #: What passes is looked at when all durations or outputs are shown.
+        self._tells_all = bool(options.durations is not None or options.xmlpath) or not {
+            *"pPA"
+        }.isdisjoint(options.reportchars)
+        #: True when something of this test has not passed.
+        self._is_told = False
 
     def pytest_internalerror(self, excrepr: object) -> None:
         """Tell of a fault of pytest's or a plugin's; the original one expects to be a program of its own."""
         self.sendevent("internal_error", formatted_error=str(excrepr))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Tell of a part of a test; what comes before and after one that passes is of no use."""
+        if report.when == "setup":
+            self._is_told = self._tells_all
+        self._is_told |= not report.passed
+        if self._is_told or report.when == "call":
+            super().pytest_runtest_logreport(report)
 
     def sendevent(self, name: str, **kwargs: Any) -> None:
         """Send what is told, or hold it until the test is over."""
         if name == "logstart" and not self._tells_begins:
             return  # nobody shows it
         passed = name == "testreport" and kwargs["data"]["outcome"] == "passed"
-        if passed and kwargs["data"]["when"] == "setup" and not self._tells_setups:
-            return
         self._held.append((name, kwargs))
         if not passed and name != "logfinish":
             told, self._held = self._held, []

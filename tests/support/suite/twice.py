@@ -54,11 +54,12 @@ class _Failed:
         """Note a test: it has failed itself, or its fixtures before or after it, or its process has ended."""
         if report.failed:
             self._write(report.nodeid)
-        if report.when not in (
-            "setup",
-            "call",
-        ):  # but the last one of a test, or the end of its process
+        if report.when not in ("setup", "call", "teardown"):  # but the end of its process
             self._over.add(report.nodeid)
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """Note that a test is over."""
+        self._over.add(nodeid)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Note a file that cannot be read, whose tests cannot run."""
