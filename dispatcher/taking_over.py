@@ -16,12 +16,10 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import msgspec
-import psutil
 import structlog
 
 from pytriton.dispatcher.base import handover
@@ -78,6 +76,10 @@ BY_ITSELF = Origin()
 
 def judge(document: bytes) -> Verdict:
     """Return whether this version could take over from the daemon that has sent this."""
+    from importlib.metadata import (
+        version,  # takes 20 ms, and a daemon that just starts does not ask
+    )
+
     own = version("pytriton-daemon")
     try:
         state = handover.decode(document)
@@ -189,6 +191,8 @@ def start_afresh(left: Remains, why: str, environ: Mapping[str, str]) -> NoRetur
 
     `environ` is what that gets: what the former version has had.
     """
+    import psutil  # takes 10 ms, and daemons hardly ever come here
+
     _log.error("this version cannot go on with what runs: the daemon starts afresh", reason=why)
     config = _with_ports(DaemonConfig.from_json(left.config), left.listeners)
     helper, pipe = left.helper

@@ -19,8 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-import psutil
-
+from pytriton.dispatcher.base.ancestors import ancestors
 from pytriton.dispatcher.settings.declarations import ENV_OWNER
 from pytriton.ipc import linux
 from pytriton.ipc.exit_codes import ExitCode
@@ -76,9 +75,9 @@ class Owner:
             with contextlib.suppress(ProcessLookupError):
                 self._pidfds[linux.pidfd_open(pid)] = pid
         # A descriptor may be that of another process by now, if an owner has ended: that is no ancestor.
-        ancestors = {os.getppid(), *(parent.pid for parent in psutil.Process().parents())}
+        above = ancestors(os.getpid())
         for pid in pids:
-            if pid not in self._pidfds.values() or pid not in ancestors:
+            if pid not in self._pidfds.values() or pid not in above:
                 sys.stderr.write(
                     f"pytriton-daemon: process {pid}, which this daemon lives for, has ended, or has not started it\n"
                 )

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import psutil
+from pytriton.dispatcher.base.ancestors import ancestors
 
 #: Longest piece of a holder's command line that is worth showing.
 _COMMAND_SHOWN = 80
@@ -164,18 +164,17 @@ def port_holder(host: str, port: int) -> str | None:
 def is_held_by(host: str, port: int, pid: int) -> bool:
     """Tell whether a process and its descendants, and nobody else, listen on host:port."""
 
-    def belongs(holder: int) -> bool:
-        return pid == holder or any(one.pid == pid for one in psutil.Process(holder).parents())
+    def belongs(holder: int | None) -> bool:
+        return holder is not None and (pid == holder or pid in ancestors(holder))
 
     holders = _holders(host, port)
-    try:
-        return bool(holders) and all(one is not None and belongs(one) for one in holders)
-    except psutil.Error:  # it has ended meanwhile
-        return False
+    return bool(holders) and all(map(belongs, holders))
 
 
 def _holders(host: str, port: int) -> list[int | None]:
     """Return the processes that keep others from listening on host:port; None is one that cannot be looked up."""
+    import psutil  # takes 10 ms, and most daemons find their ports free
+
     try:
         connections = psutil.net_connections(kind="tcp")
     except (psutil.Error, OSError):
@@ -234,6 +233,8 @@ def _overlap(host: str, other: str) -> bool:
 
 
 def _describe(pid: int) -> str:
+    import psutil
+
     try:
         process = psutil.Process(pid)
         command = " ".join(process.cmdline()) or process.name()

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import re
 import stat
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 from pytriton.dispatcher.events.kinds import KINDS
+from pytriton.dispatcher.settings.parsing import toml_table
 
 #: Bytes that a secret has at least.
 LEAST_SECRET = 16
@@ -79,7 +74,7 @@ def read_hooks(path: str | None) -> list[Hook]:
 
 def _parsed(file: Path) -> Any:
     try:
-        return tomllib.loads(file.read_text("utf-8"))
+        return toml_table(file)
     except OSError as error:
         raise WebhookError(f"webhooks = {file}: {error.strerror}") from None
     except ValueError as error:  # no TOML, or no UTF-8

@@ -26,8 +26,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Callable
 
-import filelock
-
 #: Names the cache folder; wins over XDG_CACHE_HOME.
 CACHE_DIR_VARIABLE = "PYTRITON_DAEMON_CACHE_DIR"
 #: What a disk says that has no room.
@@ -98,6 +96,8 @@ def publish(
 
 @contextlib.contextmanager
 def _lock(target: Path, progress: Progress) -> Iterator[None]:
+    import filelock  # takes 10 ms, and the first daemon makes what all others find
+
     lock = filelock.FileLock(str(target.parent / f".{target.name}.lock"))
     try:
         lock.acquire(timeout=0)

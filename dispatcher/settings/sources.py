@@ -7,16 +7,10 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 from pytriton.dispatcher.settings.declarations import (
     ENV_OWNER,
@@ -29,7 +23,7 @@ from pytriton.dispatcher.settings.declarations import (
     options,
     present_name,
 )
-from pytriton.dispatcher.settings.parsing import LEAST_SECRET, nearest
+from pytriton.dispatcher.settings.parsing import LEAST_SECRET, nearest, toml_table
 from pytriton.ipc.files.rundir import default_runtime_dir
 
 FILE_NAME = "pytriton-daemon.toml"
@@ -149,7 +143,7 @@ def _settings_file(file: str | None, env: Mapping[str, str], cwd: Path) -> Path 
 
 def _read_file(path: Path, draft: _Draft) -> None:
     try:
-        table = tomllib.loads(path.read_bytes().decode("utf-8"))
+        table = toml_table(path)
     except OSError as error:
         raise ConfigError(f"cannot read the settings file {path}: {error.strerror}") from error
     except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError

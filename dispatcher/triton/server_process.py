@@ -7,10 +7,10 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 
-import psutil
 import structlog
 
 from pytriton.dispatcher.base import logs
+from pytriton.dispatcher.base.ancestors import ancestors
 from pytriton.dispatcher.base.child import Child, describe_exit
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import admin_token, liveness
@@ -142,12 +142,7 @@ class ServerProcess:
 
     def started(self, pid: int) -> bool:
         """Whether a process is this one, or was started by it, or by one of those."""
-        if not self.running:
-            return False
-        try:
-            return pid == self.pid or self.pid in [one.pid for one in psutil.Process(pid).parents()]
-        except (psutil.Error, ValueError, OverflowError):
-            return False
+        return self.running and (pid == self.pid or self.pid in ancestors(pid))
 
     async def _until_up(self) -> None:
         deadline = asyncio.get_running_loop().time() + self._config.server_start_timeout_s

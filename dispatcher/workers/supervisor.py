@@ -25,7 +25,6 @@ from pytriton.dispatcher.workers.instance_record import InstanceRecord
 from pytriton.dispatcher.workers.memory_account import Account
 from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
 from pytriton.dispatcher.workers.one_worker import numbering
-from pytriton.dispatcher.workers.one_worker.hard_limits import guard
 from pytriton.dispatcher.workers.one_worker.worker import Worker
 from pytriton.dispatcher.workers.one_worker.worker_loading import (
     load_failure,
@@ -294,7 +293,12 @@ class Supervisor:
         self._workers.add(worker)
         worker.exited.add_done_callback(lambda _: self._workers.discard(worker))
         if isinstance(worker, WorkerProcess):  # a registrant's threads have no limits of ours
-            self._set_aside(guard(worker, self._spec.limits, self._events))
+            limits = self._spec.limits
+            if limits.memory_hard is not None or limits.processes is not None:
+                # It imports psutil, which takes 10 ms.
+                from pytriton.dispatcher.workers.one_worker.hard_limits import guard
+
+                self._set_aside(guard(worker, limits, self._events))
 
     async def _until_ready(self, worker: Worker) -> None:
         start = self._policy.start_timeout_s, self._started_at

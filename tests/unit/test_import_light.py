@@ -90,6 +90,12 @@ def test_the_daemon_imports_no_numpy(tmp_path: Path) -> None:
     assert "numpy" not in names
 
 
+def test_the_daemon_imports_nothing_that_few_starts_need(tmp_path: Path) -> None:
+    names = modules_after("import pytriton.dispatcher.process", tmp_path)
+    rare = {"filelock", "http.client", "importlib.metadata", "psutil", "tomllib", "urllib.request"}
+    assert sorted(names & rare) == []
+
+
 def test_a_daemon_asks_tritonserver_without_tritonclient(tmp_path: Path) -> None:
     """It would import numpy, and take a quarter of a daemon's start: to ask over gRPC, to write config.pbtxt."""
     code = (
@@ -144,7 +150,7 @@ def test_a_command_imports_no_other_command_and_no_pydantic(tmp_path: Path) -> N
     commands = {name for name in names if name.startswith("pytriton.cli.commands.")}
     assert commands == {"pytriton.cli.commands.looking"}
     assert "typer" in names
-    assert sorted(names & {"importlib.metadata", "pydantic", "rich"}) == []
+    assert sorted(names & {"importlib.metadata", "pydantic", "rich", "tomllib"}) == []
 
 
 def test_importing_every_module_starts_nothing(tmp_path: Path) -> None:

@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 from support.running import eventually
 
-from pytriton.dispatcher.events import webhooks as webhooks_module
+from pytriton.dispatcher.events import webhook as webhook_module
+from pytriton.dispatcher.events.webhook import Webhook
 from pytriton.dispatcher.events.webhook_settings import Hook, WebhookError, read_hooks
-from pytriton.dispatcher.events.webhooks import Webhook, Webhooks
+from pytriton.dispatcher.events.webhooks import Webhooks
 from pytriton.ipc.messages.events import Event
 
 SECRET = b"0123456789abcdef-secret"
@@ -66,8 +67,8 @@ class Receiver:
 
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
-    monkeypatch.setattr(webhooks_module, "_FIRST_PAUSE_S", 0.001)
-    monkeypatch.setattr(webhooks_module, "_LONGEST_PAUSE_S", 0.002)
+    monkeypatch.setattr(webhook_module, "_FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(webhook_module, "_LONGEST_PAUSE_S", 0.002)
     made = Receiver()
     yield made
     made.close()
@@ -143,7 +144,7 @@ def test_what_is_refused_is_left_out_and_redirects_are_not_followed(
 def test_nobody_waits_and_the_oldest_make_room(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webhooks_module, "_MOST_WAITING", 20)
+    monkeypatch.setattr(webhook_module, "_MOST_WAITING", 20)
     receiver.may_answer.clear()
     hook = Webhook(Hook("oncall", receiver.url, SECRET))
     hook.take(event(0))
@@ -164,7 +165,7 @@ def test_nobody_waits_and_the_oldest_make_room(
 def test_an_answer_that_drips_is_cut_off(
     monkeypatch: pytest.MonkeyPatch, scheme: str, begins: bytes
 ) -> None:
-    monkeypatch.setattr(webhooks_module, "_WHOLE_S", 0.3)
+    monkeypatch.setattr(webhook_module, "_WHOLE_S", 0.3)
     over = threading.Event()
 
     def drip(connection: socket.socket) -> None:
