@@ -76,6 +76,7 @@ def test_the_generator_in_python_counts_right_and_wrong_answers(base: str) -> No
     assert wrong.failed > 0
 
 
+@pytest.mark.programs
 def test_the_request_of_the_comparison_with_ray_can_go_to_another_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

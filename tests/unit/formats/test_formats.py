@@ -128,6 +128,7 @@ def test_scikit_learn_labels_may_be_text(tmp_path: Path) -> None:
     assert loaded.infer({"x": np.array([[0.1], [0.9]])})["predict"].tolist() == [b"nein", b"ja"]
 
 
+@pytest.mark.programs
 def test_a_file_without_an_estimator_is_told(tmp_path: Path) -> None:
     joblib = pytest.importorskip("joblib")
     joblib.dump({"weights": 1}, tmp_path / "model.joblib")

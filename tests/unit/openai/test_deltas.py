@@ -11,7 +11,6 @@ import httpx
 import msgspec
 import numpy as np
 import pytest
-from unit.openai import client_types
 from unit.openai.test_serving import HELLO, asked, body_of, events_of, texts_of
 
 from pytriton.openai import APIError, Delta, ToolCall, Usage
@@ -95,22 +94,6 @@ def test_an_event_is_one_line_for_clients_that_part_lines_of_text(api: str) -> N
     assert "".join(said) == 2 * text
 
 
-def test_probabilities_of_all_pieces_are_kept() -> None:
-    one: dict[str, Any] = {"token": "a", "logprob": -1.0, "top_logprobs": []}
-
-    def give(request: Any) -> Iterator[Any]:
-        yield Delta(content="a", logprobs={"content": [one], "refusal": None})
-        yield Delta(content="a", logprobs={"content": [one]})
-        yield Delta(content="", logprobs={"content": []}, finish_reason="stop")
-        yield Delta(logprobs={"content": None})
-
-    answer = client_types.chat(body_of(texts_of(give, asked("chat", HELLO))))
-    found = answer.choices[0].logprobs
-    assert found is not None
-    assert found.content is not None
-    assert len(found.content) == 2
-
-
 def test_chunks_of_other_servers_are_passed_on_though_they_are_odd() -> None:
     call = {"id": "c", "function": {"name": "f", "arguments": {"a": 1}}}
     parts = [{"type": "thinking", "thinking": []}, {"type": "text", "text": "a"}, {"text": "b"}]
@@ -142,28 +125,3 @@ def test_errors_travel_whatever_they_were_made_of(error: APIError) -> None:
     assert read.message in ("long", "x")
     assert read.code in ("400", None)
     assert read.retry_after_s is None
-
-
-def test_a_refusal_is_one_in_responses() -> None:
-    def give(request: Any) -> Iterator[Any]:
-        yield "Well. "
-        yield Delta(refusal="I will ")
-        yield Delta(refusal="not.")
-
-    whole = client_types.response(body_of(texts_of(give, asked("responses", {"input": "x"}))))
-    assert whole.output_text == "Well. "
-    refusal: Any = whole.output[1]
-    assert (refusal.type, refusal.content[0].type) == ("message", "refusal")
-    assert refusal.content[0].refusal == "I will not."
-    events = events_of(texts_of(give, asked("responses", {"input": "x", "stream": True})))
-    client_types.check_response_events(events)
-    assert [one["sequence_number"] for one in events] == list(range(len(events)))
-    assert [one["type"] for one in events if one.get("output_index") == 1] == [
-        "response.output_item.added",
-        "response.content_part.added",
-        "response.refusal.delta",
-        "response.refusal.delta",
-        "response.refusal.done",
-        "response.content_part.done",
-        "response.output_item.done",
-    ]
