@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from support import plain_tracebacks  # noqa: F401 (before those that import structlog)
 from support.examples import examples
+from support.kept_daemons import KeptDaemons
 from support.running import RunningDaemon
 
 from pytriton.dispatcher.settings.declarations import ENV_OWNER
@@ -110,10 +112,20 @@ def usual_threads(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
+@pytest.fixture(scope="session")
+def kept_daemons() -> Iterator[KeptDaemons]:
+    """Daemons that this process keeps, and lends to those who leave nothing behind."""
+    with contextlib.closing(KeptDaemons()) as kept:
+        yield kept
+
+
 @pytest.fixture(scope="module")
-def daemon() -> Iterator[RunningDaemon]:
-    """A real daemon with a real tritonserver, shared by the tests of one module; it must leave nothing behind."""
-    with RunningDaemon.start() as running:
+def daemon(kept_daemons: KeptDaemons) -> Iterator[RunningDaemon]:
+    """A real daemon with a real tritonserver, shared by the tests of one module, and lent to other modules after it.
+
+    Its events, its figures and the numbers of its workers have not begun with this module.
+    """
+    with kept_daemons.lend() as running:
         yield running
 
 

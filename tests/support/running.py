@@ -88,6 +88,7 @@ class RunningDaemon:
     config: DaemonConfig
     log: Path
     client: DaemonClient
+    _said_before: int = 0
 
     @classmethod
     def start(cls, **settings: Any) -> RunningDaemon:
@@ -173,8 +174,14 @@ class RunningDaemon:
         return code
 
     def said(self) -> str:
-        """Return everything that the daemon has logged so far."""
-        return self.log.read_text(errors="replace")
+        """Return everything that the daemon has logged so far, for those who have it now."""
+        with open(self.log, "rb") as file:
+            file.seek(self._said_before)
+            return file.read().decode(errors="replace")
+
+    def forget_said(self) -> None:
+        """Leave out what it has logged until now."""
+        self._said_before = self.log.stat().st_size
 
     def __enter__(self) -> RunningDaemon:
         return self

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +25,11 @@ def _linear(x: Array) -> dict[str, Array]:
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[RunningDaemon]:
-    with RunningDaemon.start() as daemon:
-        x, y = (Tensor(name=name, dtype=np.float32, shape=(-1,)) for name in "xy")
-        config = ModelConfig(max_batch_size=16)
-        daemon.client.register(_linear, "linear", [x], [y], config=config, progress=False)
-        yield daemon
+def served(daemon: RunningDaemon) -> RunningDaemon:
+    x, y = (Tensor(name=name, dtype=np.float32, shape=(-1,)) for name in "xy")
+    config = ModelConfig(max_batch_size=16)
+    daemon.client.register(_linear, "linear", [x], [y], config=config, progress=False)
+    return daemon
 
 
 def test_the_examples(

@@ -110,9 +110,11 @@ def _python(path: Path, part: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+def served(
+    daemon: RunningDaemon, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningDaemon]:
     """A daemon with the models of README.md, registered by a script as it says, and of docs/how-to/registering.md."""
-    with RunningDaemon.start() as daemon, pytest.MonkeyPatch.context() as environment:
+    with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYTRITON_DAEMON_RUNTIME_DIR", daemon.config.runtime_dir)
         # `pytriton-daemon` is in the folder of this interpreter.
         folders = [str(Path(sys.executable).parent), os.environ["PATH"]]
