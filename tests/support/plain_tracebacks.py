@@ -1,15 +1,39 @@
-"""To be imported before all else that imports structlog: it shows tracebacks as they are.
+"""To be imported before all else that imports structlog: what tests log is written plainly, and so are tracebacks.
 
-With rich, which the command line brings, it takes a tenth of a second for each. The daemon's own start does the same
-(dispatcher/__main__.py).
+With rich, which the command line brings, a traceback takes a tenth of a second. The daemon's own start does without,
+too (dispatcher/__main__.py). A record is a line without time, columns and colours: tests write thousands, and only
+those of a test that fails are read.
 """
 
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 if "structlog" not in sys.modules:
     sys.modules["rich"] = None  # type: ignore[assignment]
-    import structlog  # noqa: F401
+    import structlog
 
     del sys.modules["rich"]
+
+import structlog
+from structlog.contextvars import merge_contextvars
+from structlog.processors import add_log_level, format_exc_info
+
+
+def _line(logger: Any, method: str, record: structlog.typing.EventDict) -> str:
+    """Write a record, with its traceback below it."""
+    level, event, fault = (record.pop(key, "") for key in ("level", "event", "exception"))
+    more = [f"{name}={value!r}" for name, value in record.items()]
+    return " ".join([f"[{level}]", str(event), *more]) + (f"\n{fault}" if fault else "")
+
+
+structlog.configure(
+    processors=[
+        merge_contextvars,
+        add_log_level,
+        structlog.dev.set_exc_info,
+        format_exc_info,
+        _line,
+    ]
+)

@@ -30,7 +30,7 @@ QUICK = messages.ListModels()
 BIG = messages.LogLines(["x" * 100_000])
 #: For what has to come: only a failing test waits so long.
 LONG_S = 30.0
-_MANY = 4000
+_MANY = 2000
 
 
 @pytest.fixture
@@ -291,7 +291,7 @@ def test_replayed_request_is_refused_while_the_first_is_under_way(short_dir: Pat
 
 
 def test_client_that_never_reads_costs_a_bounded_memory(short_dir: Path) -> None:
-    """4,000 answers of 100 kB would be 400 MB: nearly all of them are dropped, others are served."""
+    """2,000 answers of 100 kB would be 200 MB: nearly all of them are dropped, others are served."""
 
     async def test() -> None:
         async with serving(short_dir) as (service, _, other):

@@ -35,9 +35,10 @@ _LONG = 12
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
     """Thousands of histories would print each change of each instance."""
+    former = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     yield
-    structlog.reset_defaults()
+    structlog.configure(**former)
 
 
 @dataclass

@@ -45,9 +45,10 @@ _MOST = 4
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
     """Thousands of histories would print each change of each instance."""
+    former = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     yield
-    structlog.reset_defaults()
+    structlog.configure(**former)
 
 
 class PoolHistories(RuleBasedStateMachine):
