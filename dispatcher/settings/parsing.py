@@ -6,7 +6,6 @@ that completes "http_port = 'x': ...". Reading a value that was read before retu
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 import math
 import os
@@ -31,6 +30,8 @@ LEAST_SECRET = 16
 
 def nearest(name: object, known: Iterable[str]) -> str:
     """Return ` (did you mean X?)` for the known name most like `name`, or nothing."""
+    import difflib  # takes 2 ms, and most settings have the right names
+
     close = difflib.get_close_matches(str(name), sorted(known), n=1, cutoff=0.5)
     return f" (did you mean {close[0]}?)" if close else ""
 

@@ -6,7 +6,6 @@ are spelt "TYPE_FP32" and "TYPE_STRING" (model_config.proto, enum DataType).
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from typing import Any, cast
 
@@ -168,6 +167,8 @@ def _bfloat16() -> type:
 
 
 def _refusal(dtype: Any) -> PyTritonBadParameterError:
+    import difflib  # takes 2 ms, which each worker would pay
+
     shown = repr(dtype)
     nearest = difflib.get_close_matches(str(dtype), _KNOWN_WORDS, n=1)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""

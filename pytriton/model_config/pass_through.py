@@ -8,7 +8,6 @@ was checked in the process that registered.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -70,6 +69,8 @@ def check_extra(extra: Any) -> None:
 
 def nearest(name: object, known: Iterable[str]) -> str:
     """Return " Did you mean 'x'?", or nothing when no known name is near."""
+    import difflib  # takes 2 ms, which each worker would pay
+
     found = difflib.get_close_matches(str(name), list(known), n=1)
     return f" Did you mean {found[0]!r}?" if found else ""
 

@@ -7,7 +7,6 @@ the same on every start: its seed is made of the names of the warm-up and of the
 
 from __future__ import annotations
 
-import difflib
 import io
 import zlib
 from collections.abc import Mapping, Sequence
@@ -204,6 +203,8 @@ def check_warmups(warmups: Sequence[ModelWarmup], inputs: Sequence[tuple[str, Te
     Raises:
         PyTritonBadParameterError: an input is unknown, missing, or of another type or shape
     """
+    import difflib  # takes 2 ms, which each worker would pay
+
     declared = dict(inputs)
     for warmup in warmups:
         for name, source in warmup.inputs.items():

@@ -6,7 +6,6 @@ began is seen.
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Sequence
 
 import msgspec
@@ -44,12 +43,20 @@ def decode_chain(parameters: str, key: bytes | None = None) -> list[Link]:
     try:
         value: str = msgspec.json.decode(parameters).get(CHAIN_PARAMETER, "")
         seal, encoded = value[:_SEAL_CHARS], value[_SEAL_CHARS:].encode()
-        if key is not None and not hmac.compare_digest(_seal(encoded, key), seal):
+        if key is not None and not _is_sealed(encoded, key, seal):
             return []
         return _decode_chain(encoded)
     except (msgspec.DecodeError, UnicodeError, AttributeError, TypeError):
         return []
 
 
+def _is_sealed(encoded: bytes, key: bytes, seal: str) -> bool:
+    import hmac
+
+    return hmac.compare_digest(_seal(encoded, key), seal)
+
+
 def _seal(encoded: bytes, key: bytes) -> str:
+    import hmac  # takes 4 ms, and a worker only reads chains that its proxy has looked at
+
     return hmac.digest(key, encoded, "sha256").hex()[:_SEAL_CHARS]
