@@ -94,12 +94,12 @@ def dead_links(path: Path) -> Iterator[Finding]:
 def stale_mentions(root: Path, path: Path) -> Iterator[Finding]:
     """Yield the files, names, commands and flags that a document mentions and the checkout does not have."""
     text = path.read_text(encoding="utf-8")
-    for line, said in mentions.gone(text, mentions.tree_of(root), _command_line()):
+    for line, said in mentions.gone(text, mentions.tree_of(root), command_line()):
         yield Finding(path, line, said)
 
 
 @cache
-def _command_line() -> Any:
+def command_line() -> Any:
     """Return the parser of the command line, which takes typer a while to make."""
     return typer.main.get_command(app)
 

@@ -3,6 +3,7 @@
 pytest-xdist has each of its processes read all tests, ten seconds of CPU time and more, before the first one runs.
 Here it starts launchers in their place (launcher.py), and for each of them the reader (reader.py) forks a process that
 has read the tests. All else is pytest-xdist's own: what its processes tell, and which tests they are given.
+Meanwhile the folders of former runs are removed, for which pytest takes seconds at the end, when nothing else is done.
 
     pytest ─┬─▶ reader: reads the tests, forks ─┬─▶ gw0     its forks end with their launchers,
             └─▶ launchers of gw0, gw1 …         └─▶ gw1 …   and speak with pytest over their streams
@@ -16,6 +17,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -24,6 +26,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from _pytest.pathlib import LOCK_TIMEOUT, cleanup_numbered_dir
 from xdist import workermanage
 from xdist.plugin import _sys_path
 
@@ -82,6 +85,8 @@ class _Reading:
         launcher = [sys.executable, "-I", "-S", str(Path(__file__).with_name("launcher.py")), name]
         for spec in specs:
             spec.python = shlex.join(launcher)
+        self._cleaning = threading.Thread(target=_remove_former, args=(_folders(config),))
+        self._cleaning.start()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_getremotemodule(self) -> ModuleType:
@@ -94,3 +99,17 @@ class _Reading:
         """End the reader."""
         self._stdin.close()
         self._process.wait()
+        self._cleaning.join()
+
+
+def _folders(config: Any) -> tuple[Path, int]:
+    """Return the folder of this run, and of how many runs pytest keeps theirs; 0 where the folder's name was given."""
+    factory = config._tmp_path_factory
+    given = factory._given_basetemp is not None
+    return factory.getbasetemp(), 0 if given else factory._retention_count
+
+
+def _remove_former(folders: tuple[Path, int]) -> None:
+    mine, kept = folders
+    if kept:
+        cleanup_numbered_dir(mine.parent, "pytest-", kept, mine.stat().st_mtime - LOCK_TIMEOUT)

@@ -15,9 +15,6 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 from checking import documents
-from typer.main import get_command
-
-from pytriton.cli.app import app
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -53,7 +50,6 @@ def _blocks() -> Iterator[Block]:
 
 
 BLOCKS = list(_blocks())
-COMMANDS: Any = get_command(app)
 
 
 def of(*languages: str) -> list[Block]:
@@ -101,7 +97,7 @@ def commands(text: str, prompt: bool) -> Iterator[list[str]]:
 
 def fault(words: list[str]) -> str | None:
     """Return what the command line has against a call; None if it takes it."""
-    command: Any = COMMANDS
+    command: Any = documents.command_line()
     name = "pytriton-daemon"
     while words and hasattr(command, "commands"):
         if words[0].startswith("-"):
