@@ -25,12 +25,17 @@ _ANSWER_S = 60.0
 _IN_EVERY_WORKER = frozenset({"pytriton", "cloudpickle", "msgspec", "numpy", "zmq"})
 
 
+#: The world of this process that was asked last, and the modules that its interpreter did not find.
+_asked: tuple[World, set[str]] | None = None
+
+
 class WorkerImports:
     """Tells whether a worker in a world finds the very modules that this process has.
 
     Most answers come from the search path alone. What is not found there (made by an import hook of
     an editable install, or made at run time) is asked of the interpreter itself, which is started
-    for it once.
+    for it once. What the interpreter of this process did not find, it is not asked again in the
+    same world: such a module is sent, which works even if it has been installed since.
     """
 
     def __init__(self, world: World, *, own_interpreter: bool) -> None:
@@ -82,10 +87,24 @@ class WorkerImports:
             spec = find_spec(name, self._world.sys_path)
             if spec is not None and _is_same(spec.origin if spec.has_location else None, file):
                 return True
+        # Another interpreter may lack what cannot be sent, and somebody installs it there then.
+        not_found = _not_found_in(self._world) if self._own_interpreter else set[str]()
+        if name in not_found:
+            return False
         if self._probe is None:
             self._probe = Probe(self._world)
         found, their_file = self._probe.look_up(name)
+        if not found:
+            not_found.add(name)
         return found and _is_same(their_file, file)
+
+
+def _not_found_in(world: World) -> set[str]:
+    """Return the modules that a world's interpreter did not find; those of one world are kept."""
+    global _asked
+    if _asked is None or _asked[0] != world:
+        _asked = (world, set())
+    return _asked[1]
 
 
 def find_spec(name: str, search: Sequence[str]) -> ModuleSpec | None:
