@@ -102,10 +102,12 @@ class Case:
 
     def says(self, *words: str) -> None:
         """Wait until `explain` says all of this."""
-        eventually(
-            lambda: all(word in self.said() for word in words),
-            lambda: f"not all of {words} in: {self.said()}",
-        )
+
+        def says_all() -> bool:
+            said = self.said()
+            return all(word in said for word in words)
+
+        eventually(says_all, lambda: f"not all of {words} in: {self.said()}")
 
     def shows(self, column: str, words: str) -> None:
         """Wait until the page says this of the model."""

@@ -282,7 +282,9 @@ def test_supervisord_starts_it_again_and_stops_it() -> None:
     )
     try:
         first = eventually(lambda: _ready(rundir, 0), "the daemon is ready", 200)
-        eventually(lambda: "RUNNING" in _ctl(configuration, "status"), "supervisord sees it run")
+        said = folder / "supervisord.log"  # who asks supervisord starts an interpreter
+        eventually(lambda: "entered RUNNING state" in said.read_text(), "supervisord sees it run")
+        assert "RUNNING" in _ctl(configuration, "status")
         with connect(runtime_dir=rundir, timeout_s=ANSWER_S) as client:
             _break(client, client.status().server.grpc_url.rpartition("/")[2])
         second = eventually(lambda: _ready(rundir, first), "another daemon is ready", 200)

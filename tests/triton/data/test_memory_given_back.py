@@ -24,13 +24,17 @@ _STRINGS = [Tensor(name="x", dtype=object, shape=(-1,))]
 _ANSWERS = [Tensor(name="y", dtype=object, shape=(-1,))]
 
 
-def _largest(pid: int | None) -> int:
-    """Return how many bytes the largest arena has pages for that a process and its children have."""
+def _family(pid: int | None) -> list[int]:
+    """Return a process and its children. Who looks for them reads of all processes: once is enough."""
     assert pid is not None
+    return [pid, *(one.pid for one in psutil.Process(pid).children(recursive=True))]
+
+
+def _largest(pids: list[int]) -> int:
+    """Return how many bytes the largest arena has pages for that one of these processes has."""
     sizes = [0]
-    process = psutil.Process(pid)
-    for one in (process, *process.children(recursive=True)):
-        for link in Path(f"/proc/{one.pid}/fd").iterdir():
+    for pid in pids:
+        for link in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(FileNotFoundError):
                 if "memfd:pytriton" in os.readlink(link):
                     sizes.append(link.stat().st_blocks * 512)
@@ -72,8 +76,8 @@ def test_what_one_large_request_took_is_given_back(
     text = b"x" * _LARGE
     answer = _ask(client, what, text)
     assert answer == (text if what == b"both" else str(_LARGE).encode())
-    server = daemon.client.status().server.pid
-    (worker,) = (one.pid for one in daemon.client.model("strings").instances)
+    server = _family(daemon.client.status().server.pid)
+    (worker,) = (_family(one.pid) for one in daemon.client.model("strings").instances)
 
     def given_back() -> bool:
         if daemon.config.proxy == "python":
