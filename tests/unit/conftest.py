@@ -12,6 +12,7 @@ import pytest
 from pytriton.decorators import context
 from pytriton.decorators.context import TritonContext
 from pytriton.ipc.lanes.lane import Lane
+from pytriton.ipc.messages import World
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +39,25 @@ def _as_in_a_new_process() -> Iterator[None]:
         loop.close()
     if loops:
         asyncio.set_event_loop(None)
+
+
+class _NothingMore:
+    """In the place of the interpreter that is asked for modules that are not on the search path, as those of tests."""
+
+    def __init__(self, world: World) -> None:
+        pass
+
+    def look_up(self, module: str) -> tuple[bool, str | None]:
+        return False, None
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def no_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A registration starts no interpreter: what a worker would import is not the subject, and each takes 30 ms."""
+    monkeypatch.setattr("pytriton._registering.worker_imports.Probe", _NothingMore)
 
 
 @pytest.fixture

@@ -20,6 +20,8 @@ from pytriton.exceptions import PyTritonValidationError
 from pytriton.ipc import messages
 from pytriton.model_config import Tensor
 
+pytestmark = pytest.mark.usefixtures("no_interpreter")
+
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
 
 

@@ -21,6 +21,8 @@ from pytriton.limits import Limits
 from pytriton.model_config import Tensor
 from pytriton.run_options import OPTIONS, names_of
 
+pytestmark = pytest.mark.usefixtures("no_interpreter")
+
 ROOT = Path(__file__).parents[2]
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
 #: Options that are no field of ModelSpec, with what reads them.

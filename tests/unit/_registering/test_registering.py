@@ -19,6 +19,8 @@ from pytriton.limits import Limits
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.worker.callables import LoadError, made
 
+pytestmark = pytest.mark.usefixtures("no_interpreter")
+
 X = Tensor(name="x", dtype=np.float32, shape=(-1,))
 Y = Tensor(name="y", dtype=np.float32, shape=(-1,))
 

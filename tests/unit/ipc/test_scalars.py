@@ -23,6 +23,8 @@ from pytriton.model_config import (
     WarmupInput,
 )
 
+pytestmark = pytest.mark.usefixtures("no_interpreter")
+
 ONE, THREE = np.int64(1), np.int32(3)
 X = [Tensor(name="x", dtype=np.float32, shape=(THREE,))]
 
