@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import socket
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,25 @@ from pytriton.dispatcher.install.server_choice import ServerChoice, choice_of
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 
 HOST = "127.0.0.1"
+
+
+_asked: dict[object, interpreters.Interpreter | interpreters.Refusal] = {}
+
+
+@pytest.fixture(autouse=True)
+def _pythons_are_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look at the machine asks the same Pythons, two processes of 25 ms for each."""
+    examine = interpreters.examine
+
+    def remembered(
+        executable: Path, versions: Collection[tuple[int, int]]
+    ) -> interpreters.Interpreter | interpreters.Refusal:
+        key = executable, tuple(versions), os.environ.get("PATH")
+        if key not in _asked:
+            _asked[key] = examine(executable, versions)
+        return _asked[key]
+
+    monkeypatch.setattr(interpreters, "examine", remembered)
 
 
 @pytest.fixture
