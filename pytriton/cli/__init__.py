@@ -19,9 +19,11 @@ def end_at_once(number: int, frame: object) -> None:
 
 def main() -> None:
     """Run the command line (console script `pytriton-daemon`) and exit with its code."""
+    import gc
     import signal
     import sys
 
+    gc.disable()  # until the parser is made: it would look for rubbish among modules that stay
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, end_at_once)
     if sys.argv[1:] in (["version"], ["--version"]):
@@ -34,4 +36,7 @@ def main() -> None:
         sys.exit(f"pytriton-daemon: {error}")
     from pytriton.cli.command_table import parser
 
-    parser(sys.argv[1:])(prog_name="pytriton-daemon")
+    app = parser(sys.argv[1:])
+    gc.freeze()
+    gc.enable()
+    app(prog_name="pytriton-daemon")
