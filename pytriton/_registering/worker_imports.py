@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import select
@@ -137,10 +138,17 @@ def in_every_worker(name: str) -> bool:
     return name.partition(".")[0] in _IN_EVERY_WORKER
 
 
+@functools.lru_cache(maxsize=1)
+def _installation() -> frozenset[str]:
+    """Return this interpreter's own folders, which take half a millisecond to find."""
+    kinds = ("stdlib", "platstdlib", "purelib", "platlib")
+    return frozenset(sysconfig.get_path(kind) for kind in kinds)
+
+
 def is_installed(file: str) -> bool:
     """Return whether a module belongs to the standard library or to an installed distribution."""
-    folders = {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
-    folders |= {path for path in sys.path if path.endswith(("site-packages", "dist-packages"))}
+    folders = {path for path in sys.path if path.endswith(("site-packages", "dist-packages"))}
+    folders |= _installation()
     real = os.path.realpath(file)
     return any(real.startswith(os.path.realpath(folder) + os.sep) for folder in folders if folder)
 
