@@ -123,9 +123,10 @@ def kept_daemons() -> Iterator[KeptDaemons]:
 def daemon(kept_daemons: KeptDaemons) -> Iterator[RunningDaemon]:
     """A real daemon with a real tritonserver, shared by the tests of one module, and lent to other modules after it.
 
-    Its events, its figures and the numbers of its workers have not begun with this module.
+    Its events, its figures and the numbers of its workers have not begun with this module. Its proxy is the one that
+    it would find by itself: said, so that those who ask for that one share it.
     """
-    with kept_daemons.lend() as running:
+    with kept_daemons.lend(proxy="native") as running:
         yield running
 
 

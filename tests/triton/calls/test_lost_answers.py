@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.kept_daemons import KeptDaemons
 from support.models.calling import FLOATS_X, FLOATS_Y, STREAMS, UNBATCHED
 from support.models.inference import Inference
 from support.models.streaming import Streaming
@@ -49,14 +50,14 @@ async def _streams_async(requests: Any) -> Any:
 
 
 @pytest.fixture(scope="module", params=["native", "python"])
-def losing(request: pytest.FixtureRequest) -> Iterator[RunningDaemon]:
+def losing(kept_daemons: KeptDaemons, request: pytest.FixtureRequest) -> Iterator[RunningDaemon]:
     """A daemon with models that lose their answer to 1."""
     models = {
         "answers": (_answers, UNBATCHED),
         "streams": (_streams, STREAMS),
         "streams-async": (_streams_async, STREAMS),
     }
-    with RunningDaemon.start(proxy=request.param) as daemon:
+    with kept_daemons.lend(proxy=request.param) as daemon:
         for name, (infer, config) in models.items():
             options: dict[str, Any] = {"execution_timeout_s": _LIMIT_S, "on_crash": "fail"}
             daemon.client.register(

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.kept_daemons import KeptDaemons
 from support.models.inference import Array
 from support.models.streaming import Streaming
 from support.running import RunningDaemon, eventually
@@ -33,15 +34,17 @@ Serve = Callable[..., Model]
 
 
 @pytest.fixture(scope="module", params=["python", "native"])
-def daemon(request: pytest.FixtureRequest) -> Iterator[RunningDaemon]:
+def daemon(kept_daemons: KeptDaemons, request: pytest.FixtureRequest) -> Iterator[RunningDaemon]:
     """A daemon whose decoupled models have this proxy."""
-    with RunningDaemon.start(proxy=request.param) as running:
+    # Of Triton's own stubs, shared memory stays until the daemon's end.
+    starting = RunningDaemon.start if request.param == "python" else kept_daemons.lend
+    with starting(proxy=request.param) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def serve(daemon: RunningDaemon) -> Serve:
-    """Registers a model, which is served until the daemon ends: a Python proxy takes a second to end."""
+    """Registers a model, which is served to the end: a Python proxy takes a second to end."""
     numbers = itertools.count()
 
     def register(callable_: Any, *, max_batch_size: int = 8, **options: Any) -> Model:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.kept_daemons import KeptDaemons
 from support.models.calling import FLOATS_X, STREAMS, UNBATCHED
 from support.models.inference import PROTOCOLS, Inference
 from support.running import RunningDaemon
@@ -56,9 +57,9 @@ def _call_stream(x: Any) -> Any:
 
 
 @pytest.fixture(scope="module", params=["native", "python"])
-def huge(request: pytest.FixtureRequest) -> Iterator[RunningDaemon]:
+def huge(kept_daemons: KeptDaemons, request: pytest.FixtureRequest) -> Iterator[RunningDaemon]:
     """A daemon with models whose outputs are as large as 2 to the power of their input."""
-    with RunningDaemon.start(proxy=request.param) as daemon:
+    with kept_daemons.lend(proxy=request.param) as daemon:
         register = daemon.client.register
         register(_answers, "answers", FLOATS_X, _BYTES, UNBATCHED, progress=False)
         register(_streams, "streams", FLOATS_X, _BYTES, STREAMS, progress=False)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.kept_daemons import KeptDaemons
 from support.models.inference import Inference
 from support.running import RunningDaemon, eventually
 from support.unruly import X, Y
@@ -28,8 +29,8 @@ GOOD, POISON, HANG = 1, 9, 12
 
 
 @pytest.fixture(scope="module", params=["native", "python"])
-def served(request: pytest.FixtureRequest) -> Iterator[RunningDaemon]:
-    with RunningDaemon.start(proxy=request.param) as daemon:
+def served(kept_daemons: KeptDaemons, request: pytest.FixtureRequest) -> Iterator[RunningDaemon]:
+    with kept_daemons.lend(proxy=request.param) as daemon:
         yield daemon
 
 

@@ -10,6 +10,7 @@ from urllib import request as urlrequest
 from urllib.error import HTTPError
 
 import pytest
+from support.kept_daemons import KeptDaemons
 from support.models.inference import Inference
 from support.running import FRONT, RunningDaemon, eventually
 from support.unruly import ONES, X, Y
@@ -37,8 +38,8 @@ def broken() -> Any:
 
 
 @pytest.fixture(scope="module")
-def daemon() -> Iterator[RunningDaemon]:
-    with RunningDaemon.start(proxy="native") as running:
+def daemon(kept_daemons: KeptDaemons) -> Iterator[RunningDaemon]:
+    with kept_daemons.lend(proxy="native") as running:
         yield running
 
 
