@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -34,6 +35,10 @@ def read() -> None:
         os._exit(0)  # nothing is left to do, and the end of so many modules takes a second
     # What execnet starts Python with, in each of its processes.
     exec(eval(sys.stdin.readline()), {"__name__": "__main__"})
+    # Here, too, but first what was registered for the end. So it takes 0.2 s less of a core, when all wait for it.
+    atexit._run_exitfuncs()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 class _Reader:
