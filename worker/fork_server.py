@@ -16,7 +16,7 @@ import sys
 import sysconfig
 from collections.abc import Callable
 from importlib.machinery import PathFinder
-from typing import Optional
+from typing import Any, Optional
 
 import msgspec
 
@@ -118,7 +118,7 @@ def _begin(order: Order, parent_pid: int, output: int, connection: int) -> None:
     os.close(output)
     os.environ.update(order.variables)
     show_as(FORKS, order.worker)
-    _reseed()
+    _renew()
     with socket.socket(fileno=connection) as dispatcher:
         if not _is_wanted(dispatcher):
             os._exit(0)
@@ -133,12 +133,14 @@ def _is_wanted(dispatcher: socket.socket) -> bool:
         return False
 
 
-def _reseed() -> None:
-    """Make random what libraries have drawn at their import; `random` itself does so in every fork."""
+def _renew() -> None:
+    """Make anew what libraries have drawn or noted at their import; `random` itself does so in every fork."""
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
     if "multiprocessing.process" in sys.modules:
-        sys.modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
+        process: Any = sys.modules["multiprocessing.process"]
+        process.current_process().authkey = os.urandom(32)
+        process.ORIGINAL_DIR = os.getcwd()
 
 
 def installation() -> Callable[[], bool]:

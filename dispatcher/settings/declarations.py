@@ -155,7 +155,7 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
     fork_servers: Annotated[
         int,
         Option(
-            "Environments (interpreter, variables, folder) of which a process is kept, those used last. It has "
+            "Environments (interpreter, variables) of which a process is kept, those used last. It has "
             "imported what every worker imports, and further workers are forks of it: some 10 ms of CPU time instead "
             "of 200. It takes some 20 MB, and ends after ten minutes without use. 0: every worker starts an "
             "interpreter.",

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Optional
 
@@ -34,6 +35,13 @@ _ORDERS = 16
 _IDLE_S = 600.0
 
 
+#: Variables with folders and files that an interpreter looks into at its start, where a colon or a space ends each.
+_PATHS = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONPYCACHEPREFIX", "LD_LIBRARY_PATH")
+_PRELOADED = ("LD_PRELOAD", "LD_AUDIT")
+#: Where an interpreter starts to which the folder of its workers means nothing; it never goes away.
+_ANYWHERE = "/"
+
+
 @dataclass(frozen=True)
 class Surroundings:
     """All that decides what an interpreter is like at its start: workers that agree in it may be forks of one."""
@@ -41,6 +49,22 @@ class Surroundings:
     python: str
     cwd: Optional[str]
     env: frozenset[tuple[str, str]]
+
+    @classmethod
+    def of(cls, python: str, cwd: str | None, env: Mapping[str, str]) -> Surroundings:
+        """Return those of a worker. Each goes to its own folder, which counts only if its interpreter looks into it."""
+        matters = cwd is None or _looks_into_its_folder(python, env)
+        return cls(python, cwd if matters else _ANYWHERE, frozenset(env.items()))
+
+
+def _looks_into_its_folder(python: str, env: Mapping[str, str]) -> bool:
+    """Whether a path is relative, among those that an interpreter looks into when it starts."""
+    paths = [python]
+    for name in _PATHS:
+        paths += env[name].split(":") if env.get(name) else ()
+    for name in _PRELOADED:  # a library without a folder is looked for in those of the system
+        paths += [one for one in re.split("[: ]", env.get(name, "")) if "/" in one]
+    return not all(map(os.path.isabs, paths))
 
 
 class Unfit(Exception):

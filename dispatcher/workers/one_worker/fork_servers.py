@@ -99,6 +99,7 @@ class ForkServers:
         worker: str,
         variables: Mapping[str, str],
         *,
+        cwd: str | None,
         gauge: int,
         on_line: OnLine,
     ) -> Child | None:
@@ -108,13 +109,14 @@ class ForkServers:
             around: what it has in common with others
             worker: its name
             variables: of its environment, that it has beside those
+            cwd: its folder
             gauge: the descriptor of its page
             on_line: takes the lines that it prints
 
         Raises:
             OSError: its folder cannot be used.
         """
-        order = Order(worker, around.cwd, dict(variables))
+        order = Order(worker, cwd, dict(variables))
         until = asyncio.get_running_loop().time() + self._start_s
         try:
             try:

@@ -336,8 +336,14 @@ async def _child(
     # Frameworks read it when they are loaded, as no fork server has.
     device = _device(spec, instance)
     if place.forks is not None:
-        around = Surroundings(world.python, world.cwd, frozenset(env.items()))
-        forked = await place.forks.start(around, name, device, gauge=gauge_fd, on_line=on_line)
+        forked = await place.forks.start(
+            Surroundings.of(world.python, world.cwd, env),
+            name,
+            device,
+            cwd=world.cwd,
+            gauge=gauge_fd,
+            on_line=on_line,
+        )
         if forked is not None:
             return forked
     boot = boot_arguments(place.library, place.endpoint)

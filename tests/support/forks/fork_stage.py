@@ -23,7 +23,7 @@ from pytriton.dispatcher.workers.one_worker.fork_servers import ForkServers
 
 #: Stands in the place of worker/boot.py, from where it imports as that does.
 _BOOT = """
-import json, os, resource, signal, sys, threading
+import json, multiprocessing.process, os, resource, signal, sys, threading
 sys.path.insert(0, {source!r})
 import cloudpickle, msgspec, numpy, zmq
 import random
@@ -40,6 +40,7 @@ with open("/proc/self/cmdline") as file:
     shown = file.read().rstrip(chr(0)).split(chr(0))
 print(json.dumps({{
     "worker": worker, "shown": shown[2:5], "parent": os.getppid(), "cwd": os.getcwd(),
+    "began_in": multiprocessing.process.ORIGINAL_DIR,
     "of_its_own": [os.getsid(0) == os.getpid(), os.getpgid(0) == os.getpid()],
     "env": dict(os.environ), "stdin": os.readlink("/proc/self/fd/0"),
     "output": os.readlink("/proc/self/fd/1") == os.readlink("/proc/self/fd/2"),
@@ -83,7 +84,12 @@ class Stage:
     async def fork(self, name: str = "w1", **variables: str) -> Child | None:
         """Return a worker; `variables` are the environment's, and those of its own are the same for all."""
         return await self.forks.start(
-            self.around(**variables), name, {"OF_ONE": name}, gauge=self.gauge, on_line=self._hear
+            self.around(**variables),
+            name,
+            {"OF_ONE": name},
+            cwd=str(self.cwd),
+            gauge=self.gauge,
+            on_line=self._hear,
         )
 
     async def forked(self, name: str = "w1", **variables: str) -> Child:

@@ -212,10 +212,10 @@ def test_forks_draw_other_random_numbers(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "numpy.random", numpy)
     multiprocessing = types.SimpleNamespace(current_process=lambda: current)
     monkeypatch.setitem(sys.modules, "multiprocessing.process", multiprocessing)
-    fork_server._reseed()
+    fork_server._renew()
     assert drawn == ["seeded"]
     assert current.authkey != b"the server's"
     monkeypatch.delitem(sys.modules, "numpy.random")
     monkeypatch.delitem(sys.modules, "multiprocessing.process")
-    fork_server._reseed()  # what nobody has imported, nobody has drawn from
+    fork_server._renew()  # what nobody has imported, nobody has drawn from
     assert drawn == ["seeded"]

@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,51 @@ def test_a_fork_is_like_a_process_that_was_started(tmp_path: Path) -> None:
         assert len(stage.servers) == 1
 
     play(tmp_path, scene)
+
+
+def test_workers_of_other_folders_are_forks_of_the_same(tmp_path: Path) -> None:
+    """Each model of a repository has a folder of its own."""
+
+    async def scene(stage: Stage) -> None:
+        folders = [tmp_path / name for name in ("one", "other")]
+        for folder in folders:
+            folder.mkdir()
+            around = Surroundings.of(sys.executable, str(folder), stage.env)
+            child = await stage.forks.start(
+                around, "w1", {}, cwd=str(folder), gauge=stage.gauge, on_line=stage._hear
+            )
+            assert child is not None
+            told = await said(child)
+            assert [told["cwd"], told["began_in"]] == [str(folder)] * 2
+        assert len(stage.servers) == 1
+
+    play(tmp_path, scene)
+
+
+PYTHON = "/usr/bin/python3"
+
+
+@pytest.mark.parametrize(
+    ("python", "env", "matters"),
+    [
+        (PYTHON, {}, False),
+        (PYTHON, {"PYTHONPATH": "/a:/b", "LD_PRELOAD": "libjemalloc.so.2 /lib/x.so"}, False),
+        (PYTHON, {"PYTHONPATH": "", "PYTHONUNBUFFERED": "1"}, False),
+        (PYTHON, {"PYTHONPATH": "/a:src"}, True),
+        (PYTHON, {"PYTHONPATH": "/a:"}, True),
+        (PYTHON, {"LD_LIBRARY_PATH": "lib"}, True),
+        (PYTHON, {"LD_PRELOAD": "libm.so.6:./mine.so"}, True),
+        ("env/bin/python", {}, True),
+    ],
+)
+def test_a_folder_matters_where_an_interpreter_looks_into_it(
+    python: str, env: dict[str, str], matters: bool
+) -> None:
+    one, other = (Surroundings.of(python, folder, env) for folder in ("/one", "/other"))
+    assert (one != other) is matters
+    assert one.cwd == ("/one" if matters else "/")
+    # Of a worker that starts where the daemon is, nothing goes anywhere.
+    assert Surroundings.of(python, None, env).cwd is None
 
 
 def test_forks_draw_other_numbers_each(tmp_path: Path) -> None:
@@ -145,7 +191,7 @@ def test_an_interpreter_that_cannot_be_forked(tmp_path: Path, python: str) -> No
         for _ in range(2):
             around = Surroundings(python, None, frozenset())
             child = await stage.forks.start(
-                around, "w1", {}, gauge=stage.gauge, on_line=stage._hear
+                around, "w1", {}, cwd=None, gauge=stage.gauge, on_line=stage._hear
             )
             assert child is None
 
