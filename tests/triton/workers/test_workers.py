@@ -173,9 +173,13 @@ def test_a_callable_that_cannot_be_loaded(
     assert in_traceback in (caught.value.remote_traceback or "")
     assert caught.value.model_name == "broken"
     assert daemon.client.models() == []
-    left = {child.pid for child in daemon.children()}
-    # Of those before, a former stub may have ended.
-    assert left - {one.pid for one in daemon.fork_servers()} <= before
+
+    def left() -> set[int]:
+        """Return what has come since. Of those before, a former stub may have ended."""
+        now = {child.pid for child in daemon.children()}
+        return now - {one.pid for one in daemon.fork_servers()} - before
+
+    eventually(lambda: not left(), lambda: f"nothing stays: {left()}")
 
 
 def test_triton_refuses_the_configuration(daemon: RunningDaemon) -> None:
