@@ -28,6 +28,8 @@ from pytriton.ipc.errors import sendable
 from pytriton.ipc.payload import Header, pack
 
 _PROTOCOL = 5
+#: Where the name of the file stands among the arguments of `types.CodeType`, in every Python from 3.8 on.
+_FILE_NAME = 10
 #: cloudpickle knows one set of modules to pickle by value, the process's.
 _one_at_a_time = threading.Lock()
 
@@ -136,6 +138,7 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle h
         if isinstance(obj, CodeType):
             self.code_travels = True
             self.imported.update(imported_by(obj))
+            return self._reduce_code(obj)
         elif isinstance(obj, io.TextIOWrapper) and obj not in (sys.stdout, sys.stderr):
             # cloudpickle would send what is in it, as it is now, without its name.
             raise TypeError("cannot pickle an open file: open it in the worker")
@@ -146,6 +149,17 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle h
             if isinstance(module, ModuleType):
                 self._see(module)
         return super().reducer_override(obj)
+
+    def _reduce_code(self, code: CodeType) -> Any:
+        """Reduce code as cloudpickle does, and keep the name of its file.
+
+        From 3.1.3 on, cloudpickle writes "<dynamic-code>" instead: tracebacks would show neither files nor source.
+        """
+        make, arguments = self.dispatch_table[CodeType](code)
+        if make is CodeType:
+            after = _FILE_NAME + 1
+            arguments = (*arguments[:_FILE_NAME], code.co_filename, *arguments[after:])
+        return make, arguments
 
 
 def _module_name(thing: Any) -> str:
