@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from releasing.images import instructions
-from typer.main import get_command
+from support.command_line import whole_command_line
 
 from pytriton.dispatcher.install import proxy_compiler
 from pytriton.dispatcher.settings.declarations import DaemonConfig
@@ -188,13 +188,11 @@ def test_ports_that_are_exposed_are_those_that_the_command_opens(path: Path) -> 
 )
 def test_the_health_check_and_the_command_are_real(path: Path) -> None:
     """The command line of the packaged daemon is one that it takes."""
-    from pytriton.cli.app import app
-
     (entry,), (more,) = values(path, "ENTRYPOINT"), values(path, "CMD")
     check = values(path, "HEALTHCHECK")[0].partition("CMD ")[2]
     for words in (json.loads(entry) + json.loads(more), json.loads(check)):
         program, name, *arguments = words
         assert program == "pytriton-daemon"
-        command: Any = get_command(app)
+        command: Any = whole_command_line()
         sub = command.get_command(None, name)
         sub.make_context(name, arguments)  # raises for a flag that there is none of

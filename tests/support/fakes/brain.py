@@ -118,6 +118,8 @@ class Brain:
         self.state = folder / "state"
         self._patch.setattr("os.fsync", lambda descriptor: None)  # nothing here outlives a machine
         self.store = Store(self.state)
+        # Events stay in memory: a thread that writes them wakes for each, and what no test reads costs files.
+        settings = {"event_log_size": 0, **settings}
         self.config = DaemonConfig(
             runtime_dir=str(self.rundir.path), state_dir=str(self.state), **settings
         )

@@ -5,17 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import typer.main
 from checking import documents, mentions
-
-from pytriton.cli.app import app
+from support.command_line import whole_command_line
 
 ROOT = Path(__file__).parents[3]
-PARSER = typer.main.get_command(app)
 
 
 def gone(text: str) -> list[tuple[int, str]]:
-    return list(mentions.gone(text, mentions.tree_of(ROOT), PARSER))
+    return list(mentions.gone(text, mentions.tree_of(ROOT), whole_command_line()))
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import typer
-
-from pytriton.cli.app import app
+from support.command_line import whole_command_line
 
 ROOT = Path(__file__).parents[3]
 
@@ -27,6 +25,6 @@ def test_every_command_is_documented() -> None:
     page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
     table = page.partition("\n## ")[0]
     named = set(re.findall(r"`([a-z-]+(?: [a-z-]+)*)", table))
-    there = set(commands(typer.main.get_command(app)))
+    there = set(commands(whole_command_line()))
     assert {"status", "keys add"} <= there
     assert sorted(there - named) == [], "give these a row in docs/reference/cli.md"

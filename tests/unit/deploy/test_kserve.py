@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from support.charts.chart import HOW
-from typer.main import get_command
-
-from pytriton.cli.app import app
+from support.command_line import whole_command_line
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "kserve"
 RUNTIME: dict[str, Any] = yaml.safe_load((FOLDER / "clusterservingruntime.yaml").read_text())
@@ -73,7 +71,7 @@ def test_the_daemon_takes_the_command_line() -> None:
     (container,) = RUNTIME["spec"]["containers"]
     words = [*container["command"], *container["args"]]
     assert words[0] == "pytriton-daemon"
-    command: Any = get_command(app)
+    command: Any = whole_command_line()
     start = command.get_command(None, words[1])
     context = start.make_context(words[1], words[2:])  # raises for a flag that there is none of
     assert context.params["http_port"] == "8080"

@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from support.charts.chart import HOW
-from typer.main import get_command
-
-from pytriton.cli.app import app
+from support.command_line import whole_command_line
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "kuberay"
 CLUSTER: dict[str, Any] = yaml.safe_load((FOLDER / "raycluster.yaml").read_text())
@@ -53,7 +51,7 @@ PODS = {"head": HEAD, "node": NODE, "balancer": BALANCER}
 def taken(words: list[str]) -> Any:
     """Return the parameters of a command of ours; raises for a flag that there is none of."""
     assert words[0] == "pytriton-daemon"
-    command: Any = get_command(app)
+    command: Any = whole_command_line()
     context: Any = None
     for depth, word in enumerate(words[1:], 2):
         command = command.get_command(context, word)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from support.fakes.brain import Brain
+from support.fakes.brain import Brain, one_after_the_other
 from support.running import eventually
 
 from pytriton.dispatcher.base.systemd import State
@@ -116,9 +117,18 @@ def test_the_status_tells_every_problem(parts: Parts, tmp_path: Path) -> None:
     ]
 
 
+@pytest.fixture
+def writing(tmp_path: Path) -> Iterator[Brain]:
+    """A daemon that keeps its events on the disk."""
+    with one_after_the_other(tmp_path) as start:
+        yield start(event_log_size=100_000)
+
+
 def test_a_full_state_directory_is_told_until_it_has_room(
-    brain: Brain, monkeypatch: pytest.MonkeyPatch
+    writing: Brain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    brain = writing
+
     def problems() -> list[str]:
         brain.settle()
         return brain.loop.ask(brain.daemon.status).problems

@@ -79,12 +79,12 @@ def test_a_model_that_nobody_knows_is_an_error(brain: Brain) -> None:
 
 
 def test_events_outlive_a_daemon_and_a_failed_restore_is_explained(tmp_path: Path) -> None:
-    first = Brain(tmp_path)
+    first = Brain(tmp_path, event_log_size=100_000)
     try:
         _register(first)
     finally:
         first.close()
-    second = Brain(tmp_path, usual_plan="fails")
+    second = Brain(tmp_path, usual_plan="fails", event_log_size=100_000)
     try:
         second.advance(10.0)
         answer = _explained(second)
