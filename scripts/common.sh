@@ -55,10 +55,11 @@ make_venv() {
   rm -rf "$2.virtualenv"
 }
 
-# Runs pip in the environment: one line per package that it fetches, everything in a log, its end on failure.
+# Runs pip in the environment: one line per package that it fetches, everything in a log, its end on failure. Modules are
+# compiled when they are imported: most never are, and to compile them all takes as long as the rest.
 pip_install() {
   local log="$VENV/pip.log"
-  if ! "$VENV/bin/python" -m pip install --disable-pip-version-check --progress-bar off "$@" 2>&1 |
+  if ! "$VENV/bin/python" -m pip install --no-compile --disable-pip-version-check --progress-bar off "$@" 2>&1 |
     tee "$log" |
     sed -un -E 's#^ *(Downloading|Using cached) ([^ ]*/)?([^ /]+\.(whl|tar\.gz)).*#    \3#p'; then
     tail -n 30 "$log" >&2
@@ -94,6 +95,9 @@ ensure_venv() {
       make_venv "$python" "$VENV"
     fi
     say "installing packages (a minute or two the first time)"
+    # The pip that comes with a Python may be years old, and take twice as long.
+    "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade pip 2>"$VENV/pip.log" ||
+      say "pip stays as this Python has it: $(tail -n 1 "$VENV/pip.log")"
     pip_install --upgrade --upgrade-strategy only-if-needed -e "$ROOT[dev]"
     find_checkout_fast
     printf '%s\n' "$key" >"$stamp"

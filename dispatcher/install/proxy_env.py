@@ -109,7 +109,10 @@ def _is_whole(root: Path, version: tuple[int, int]) -> bool:
 def _fill(root: Path, interpreter: Interpreter, progress: Progress, wheels: Path | None) -> None:
     make_environment(root, interpreter.executable)
     python = root / "bin" / "python3"
-    run_pip(python, ["install", *_wheel_folder_flags(wheels), *REQUIREMENTS], progress)
+    # What is imported is compiled below; all of numpy would take longer than the rest.
+    run_pip(
+        python, ["install", "--no-compile", *_wheel_folder_flags(wheels), *REQUIREMENTS], progress
+    )
     _check_imports(python)
     # The folder is renamed into place. Scripts that hold its present path would not survive that;
     # nobody needs them, pip is called as a module.
