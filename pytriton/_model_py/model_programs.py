@@ -11,7 +11,6 @@ import inspect
 import json
 import os
 import re
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any, Union
 import msgspec
 
 from pytriton._control.registration_progress import Report
-from pytriton._model_py import model_dir
+from pytriton._model_py import completing, model_dir
 from pytriton._registering import environments
 from pytriton._registering.instances import count_instances, device_list
 from pytriton._registering.merged_options import check_names, merge_options, spec_fields
@@ -46,7 +45,6 @@ ConfigSource = Union[str, "os.PathLike[str]", Mapping[str, Any], None]
 
 #: What a model that answers when `execute` has returned, or at any other time, has to name somewhere.
 _STREAM_NAMES = re.compile(r"\b(get_response_sender|is_cancelled|MetricFamily|set_release_flags)\b")
-_LIBRARY = Path(__file__).parents[1]  # the package pytriton
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,8 @@ def prepare_model(
     source = _Source(folder, cls, _text_of(folder, cls, versions))
     world = _world(options, said, folder, _teller(report))
     if source.completes:  # of several versions, the newest is asked
-        said = _completed(source, said, world, versions[-1], file)
+        limit_s = options["load_timeout_s"]
+        said = _completed(source, said, world, versions[-1], file, limit_s)
     _check(said, where)
     document = model_dir.config_for_triton(said, versions)
     places = _places(said, options)
@@ -226,6 +225,8 @@ def _configuration(config: ConfigSource, folder: Path | None) -> tuple[Any, str]
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise PyTritonBadParameterError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise PyTritonBadParameterError(f"{path} cannot be read: {error}") from error
     return model_dir.parse_config(text, str(path)), str(path)
 
 
@@ -246,7 +247,13 @@ def _text_of(folder: Path | None, cls: type | None, versions: Sequence[int]) -> 
             return inspect.getsource(inspect.getmodule(cls) or cls)
         except (OSError, TypeError):  # made at run time, or in a notebook
             return " ".join(_STREAM_NAMES.pattern.split("|"))
-    files = [file for one in versions for file in sorted((folder / str(one)).rglob("*.py"))]
+    # An editor's lock file (".#model.py") is a link to nowhere, and a folder may have such a name, too.
+    files = [
+        file
+        for one in versions
+        for file in sorted((folder / str(one)).rglob("*.py"))
+        if file.is_file()
+    ]
     return "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in files)
 
 
@@ -282,7 +289,14 @@ def _teller(report: Report | None) -> Callable[[str], None]:
     return say
 
 
-def _completed(source: _Source, said: Any, world: messages.World, version: int, file: str) -> Any:
+def _completed(
+    source: _Source,
+    said: Any,
+    world: messages.World,
+    version: int,
+    file: str,
+    limit_s: float | None,
+) -> Any:
     """Return the configuration as the model's `auto_complete_config` completes it."""
     full = json.loads(model_dir.config_for_model(said))
     for made_up in ("optimization", "version_policy", "instance_group"):
@@ -292,6 +306,11 @@ def _completed(source: _Source, said: Any, world: messages.World, version: int, 
         from pytriton import pb_utils
 
         completed = source.cls.auto_complete_config(pb_utils.ModelConfig(full))  # type: ignore[attr-defined]
+        if not isinstance(completed, pb_utils.ModelConfig):
+            raise PyTritonValidationError(
+                f"auto_complete_config of model {said.name!r} returned {type(completed).__name__}; it has to return "
+                "the configuration it got"
+            )
         return model_dir.config_of(completed.as_dict(), "what auto_complete_config returned")
     question = {
         "folder": str(source.folder and source.folder / str(version)),
@@ -299,30 +318,8 @@ def _completed(source: _Source, said: Any, world: messages.World, version: int, 
         "sys_path": world.sys_path,
         "config": full,
     }
-    answer = _ask_model(question, world, said.name)
+    answer = completing.ask_model(question, world, said.name, limit_s)
     return model_dir.config_of(answer, "what auto_complete_config returned")
-
-
-def _ask_model(question: Mapping[str, Any], world: messages.World, name: str) -> Any:
-    program = str(_LIBRARY / "worker" / "python_model" / "complete_config.py")
-    done = subprocess.run(
-        [world.python, program, str(_LIBRARY)],
-        input=json.dumps(question) + "\n",
-        cwd=world.cwd,
-        env=dict(world.env),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    try:
-        answer = json.loads(done.stdout)
-    except ValueError:
-        answer = {"error": f"its process ended with {done.returncode}", "traceback": done.stderr}
-    if "error" in answer:
-        raise PyTritonValidationError(
-            f"auto_complete_config of model {name!r} failed: {answer['error']}\n{answer['traceback'].rstrip()}"
-        )
-    return answer["config"]
 
 
 def _check(said: Any, where: str) -> None:

@@ -22,10 +22,10 @@ def main() -> None:
     library = sys.argv[1]
     sys.argv[:] = [""]  # as in Triton's python backend
     try:
-        answer: dict[str, Any] = {"config": _completed(library, question)}
+        answer = json.dumps({"config": _completed(library, question)})
     except BaseException as error:  # a model may well raise SystemExit
-        answer = _failure(library, error)
-    answers.write(json.dumps(answer) + "\n")
+        answer = json.dumps(_failure(library, error))
+    answers.write(f"{answer}\n")
     answers.flush()
 
 
@@ -47,6 +47,10 @@ def _completed(library: str, question: dict[str, Any]) -> dict[str, Any]:
     _become_importable(library)
     from pathlib import Path
 
+    from pytriton.ipc import linux
+
+    if "parent" in question:
+        linux.die_with_parent(question["parent"])  # who is told to give up does not wait for us
     from pytriton import pb_utils
     from pytriton.worker.python_model.loading import model_class
 
