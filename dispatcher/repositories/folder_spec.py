@@ -27,7 +27,6 @@ _NOT_FOR_TRITON = (
     "cc_model_filenames",
     "default_model_filename",
     "instance_group",
-    "model_warmup",
     "optimization",
     "platform",
     "runtime",

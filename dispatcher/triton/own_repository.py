@@ -37,13 +37,23 @@ def make_folder(models: Path, spec: messages.ModelSpec) -> None:
     folder = models / spec.name
     for version in spec.versions or [spec.version]:
         (folder / str(version)).mkdir(parents=True)
-    if spec.python_model is not None and spec.python_model.folder:
-        # Triton itself reads these files of a model's folder: labels, and samples to warm up with.
-        labels = {entry.get("label_filename", "") for entry in spec.config["output"]}
-        for name in {"warmup", *labels}:
-            there = Path(spec.python_model.folder) / name
-            if name and name == Path(name).name and there.exists():
-                (folder / name).symlink_to(there)
+    _link_files(folder, spec)
+
+
+def _link_files(folder: Path, spec: messages.ModelSpec) -> None:
+    """Let Triton see the files of a model's own folder that it reads itself: labels, and samples to warm up with."""
+    named = {entry.get("label_filename", "") for entry in spec.config.get("output", ())}
+    if "model_warmup" in spec.config:
+        named.add("warmup")
+    # The workers of a model of another format than Python begin in its folder (folder_spec.py).
+    own = Path(spec.python_model.folder if spec.python_model is not None else spec.world.cwd)
+    for name in named:
+        there = Path(name)
+        if not name or not own.is_absolute() or there.is_absolute() or ".." in there.parts:
+            continue
+        if (own / there).exists() and not (folder / there).exists():
+            (folder / there).parent.mkdir(parents=True, exist_ok=True)
+            (folder / there).symlink_to(own / there)
 
 
 def write_config(models: Path, name: str, config: Mapping[str, Any]) -> None:

@@ -14,8 +14,10 @@ import pytest
 from support.models import repositories
 from support.ports import lasting_port
 from support.running import eventually
+from tritonclient.grpc import InferInput, InferRequestedOutput
 
 from pytriton.client.exceptions import PyTritonClientInferenceServerError
+from pytriton.exceptions import RegistrationError
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.runner import Runner, RunnerArgumentError
 
@@ -25,6 +27,16 @@ CONFIG = f"""
 {repositories.PYTHON_CONFIG}
 dynamic_batching {{ max_queue_delay_microseconds: 500000 preferred_batch_size: [ 4 ] }}
 version_policy {{ all {{ }} }}
+"""
+#: Of an ONNX model with further files that tritonserver reads itself.
+LABELLED = """
+max_batch_size: 4
+input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ]
+output [ { name: "y" data_type: TYPE_FP32 dims: [ 4 ] label_filename: "names/labels.txt" } ]
+model_warmup [ {
+  name: "sample" batch_size: 1
+  inputs { key: "x" value { data_type: TYPE_FP32 dims: [ 4 ] input_data_file: "x.bin" } }
+} ]
 """
 #: Of a model that is only ever asked by four at once: it waits for the fourth, however late that comes.
 PATIENT = CONFIG.replace("500000", "50000000")
@@ -47,12 +59,20 @@ def arguments(port: int) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def runner(tmp_path_factory: pytest.TempPathFactory, arguments: list[str]) -> Iterator[Runner]:
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     repository = tmp_path_factory.mktemp("models")
     files = {f"{version}/model.py": repositories.PYTHON_MODEL.encode() for version in (1, 2)}
     for name in ("batched", "infer"):
         repositories.add(repository, name, files, CONFIG)
     repositories.add(repository, "together", files, PATIENT)
+    more = {"names/labels.txt": b"a\nb\nc\nd\n", "warmup/x.bin": bytes(16)}
+    repositories.add_affine(repository, "labelled", {1: 2.0}, LABELLED)
+    repositories.add(repository, "labelled", more)
+    return repository
+
+
+@pytest.fixture(scope="module")
+def runner(repository: Path, arguments: list[str]) -> Iterator[Runner]:
     with Runner("reference", [repository, PACKAGED], cli_args=arguments) as made:
         yield made
 
@@ -149,3 +169,16 @@ def test_a_stream_of_requests_and_responses(runner: Runner) -> None:
     with pytest.raises(RunnerArgumentError, match="stream_infer needs gRPC"):
         asyncio.run(collect(over_http))
     over_http.close()
+
+
+def test_a_model_s_labels_and_warm_up_samples_are_found(runner: Runner, repository: Path) -> None:
+    """Workers serve it, tritonserver reads these files of its folder: Triton's own examples have such models."""
+    runner.sync.load_model("labelled")
+    x = InferInput("x", [1, 4], "FP32").set_data_from_numpy(np.array([[1, 2, 4, 3]], np.float32))
+    best = [InferRequestedOutput("y", class_count=1)]
+    answer = runner.sync.infer("labelled", [x], outputs=best).as_numpy("y")
+    assert answer.tolist() == [[b"8.000000:2:c"]]
+    (repository / "labelled" / "warmup" / "x.bin").unlink()
+    with pytest.raises(RegistrationError, match=r"warmup/x\.bin"):
+        runner.sync.load_model("labelled")
+    assert runner.labelled.run(X).as_numpy("y").tolist() == [[2.0] * 4]

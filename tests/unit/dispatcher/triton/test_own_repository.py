@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytriton.dispatcher.triton import own_repository
+from pytriton.ipc import messages
 
 
 def test_a_linked_folder_is_served_by_tritonserver_itself(tmp_path: Path) -> None:
@@ -23,3 +24,40 @@ def test_a_linked_folder_is_served_by_tritonserver_itself(tmp_path: Path) -> Non
 def test_what_cannot_be_a_file_s_name_is_none(tmp_path: Path, name: str) -> None:
     """Whoever asks for such a model is told that there is none (found by scripts/fuzz: File name too long)."""
     assert not own_repository.is_linked(tmp_path, name)
+
+
+LABELS = (
+    "labels.txt",
+    "names/labels.txt",
+    "1/labels.txt",
+    "../secret",
+    "/etc/hostname",
+    "none.txt",
+    "",
+)
+
+
+@pytest.mark.parametrize("python", [True, False])
+def test_files_of_a_model_s_folder_that_triton_reads_are_there(
+    tmp_path: Path, python: bool
+) -> None:
+    models, own = tmp_path / "models", tmp_path / "mine" / "m"
+    for name in ("labels.txt", "names/labels.txt", "1/labels.txt", "../secret", "warmup/x"):
+        (own / name).parent.mkdir(parents=True, exist_ok=True)
+        (own / name).write_text(name)
+    config = {"output": [{"label_filename": name} for name in LABELS], "model_warmup": [{}]}
+    kind = messages.PythonModel("", str(own)) if python else None
+    world = messages.World("python", cwd="/" if python else str(own))
+    own_repository.make_folder(models, messages.ModelSpec("m", 1, config, world, python_model=kind))
+    there = [str(one.relative_to(models / "m")) for one in sorted((models / "m").rglob("*"))]
+    files = ["1", "1/labels.txt", "labels.txt", "names", "names/labels.txt", "warmup"]
+    assert there == files
+    assert (models / "m" / "warmup" / "x").read_text() == "warmup/x"
+
+
+def test_the_folder_that_a_callable_runs_in_is_no_model_s(tmp_path: Path) -> None:
+    (tmp_path / "warmup").mkdir()
+    world = messages.World("python", cwd=str(tmp_path))
+    spec = messages.ModelSpec("m", 1, {"output": [{"name": "y"}]}, world)
+    own_repository.make_folder(tmp_path / "models", spec)
+    assert [one.name for one in (tmp_path / "models" / "m").iterdir()] == ["1"]
