@@ -114,6 +114,11 @@ async def _of_python(
 async def _of_file(
     model: FoundModel, form: table.Format, workshop: Workshop
 ) -> tuple[messages.ModelSpec, bytes]:
+    if model.config.get("sequence_batching", {}).get("state"):
+        raise UnservableModel(
+            f"model {model.name}: workers cannot keep its implicit state (sequence_batching.state): each request would "
+            f"get the initial one. A tritonserver with the backend for {form.title} does it (setting tritonserver)"
+        )
     place = await _place(model, form, workshop)
     files = files_of(model, form)
     config = dict(model.config)

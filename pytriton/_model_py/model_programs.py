@@ -328,6 +328,12 @@ def _check(said: Any, where: str) -> None:
             f'{where} says backend: {said.backend!r}. register_model serves Python models (backend: "python"); '
             "tritonserver's other backends take theirs from a repository."
         )
+    if said.sequence_batching.state:
+        raise PyTritonValidationError(
+            f"Model {said.name!r} has implicit state (sequence_batching.state in {where}), which Python models cannot "
+            "set, also in Triton's python backend: each request would get the initial one. Keep the state in the "
+            "model, under request.correlation_id(), and leave `state` out."
+        )
     missing = [side for side, given in (("output", said.output),) if not given]
     if missing:
         raise PyTritonValidationError(

@@ -110,3 +110,12 @@ def test_a_configuration_in_another_encoding_is_told(tmp_path: Path) -> None:
         PyTritonBadParameterError, match=r"config\.pbtxt cannot be read: 'utf-8' codec"
     ):
         prepare(folder)
+
+
+def test_implicit_state_is_refused(tmp_path: Path) -> None:
+    """Each request would get the initial state, and the sums of a sequence be wrong without a word."""
+    folder = make_folder(tmp_path / "m")
+    with open(folder / "config.pbtxt", "a", encoding="utf-8") as file:
+        file.write('sequence_batching { state [{ input_name: "a" output_name: "b" }] }')
+    with pytest.raises(PyTritonValidationError, match=r"has implicit state.*config\.pbtxt"):
+        prepare(folder)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.models import repositories
 
-from pytriton.dispatcher.repositories.folder_spec import instance_groups
+from pytriton.dispatcher.repositories.folder_spec import (
+    Workshop,
+    instance_groups,
+    specification,
+)
 from pytriton.dispatcher.repositories.model_folders import (
     UnservableModel,
     files_of,
@@ -186,3 +191,15 @@ def test_every_format_names_modules_that_exist() -> None:
     for form in table.FORMATS:
         assert callable(importlib.import_module(form.loader).load)
         assert form.packages
+
+
+def test_implicit_state_is_refused(tmp_path: Path) -> None:
+    """Only tritonserver's own backends keep it: a worker would answer as if each request were the first."""
+    config = 'sequence_batching { state [{ input_name: "a" output_name: "b" }] }'
+    model = read_model(write(tmp_path, "m", "model.onnx", config))
+    onnx = route(model, tmp_path)
+    assert onnx is not None
+    with pytest.raises(
+        UnservableModel, match=r"implicit state .*tritonserver with the backend for ONNX"
+    ):
+        asyncio.run(specification(model, onnx, Workshop(tmp_path)))
