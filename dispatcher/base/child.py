@@ -60,7 +60,7 @@ class Child:
         self._kill_on_death = kill_on_death
         lines = [] if state is None else state.lines
         self._last_lines: collections.deque[str] = collections.deque(lines, maxlen=_LAST_LINES)
-        self._awaited: list[tuple[bytes, asyncio.Future[None]]] = []
+        self._awaited: list[tuple[bytes, asyncio.Future[bytes]]] = []
         with contextlib.ExitStack() as undo:
             undo.callback(output.close)
             self._pidfd = linux.pidfd_open(pid)
@@ -132,9 +132,10 @@ class Child:
         """The lines that the child printed last, joined into one text."""
         return "\n".join(self._last_lines)
 
-    def next_line_with(self, text: bytes) -> asyncio.Future[None]:
-        """Return what is done when the child has printed a line with `text` in it."""
-        printed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def next_line_with(self, text: bytes) -> asyncio.Future[bytes]:
+        """Return what gets the next line with `text` in it that the child prints; to be cancelled by who gives up."""
+        printed: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._awaited = [one for one in self._awaited if not one[1].done()]
         self._awaited.append((text, printed))
         return printed
 
@@ -187,7 +188,7 @@ class Child:
         self._on_line(self.pid, line.rstrip(b"\r"))
         for text, printed in self._awaited:
             if text in line and not printed.done():
-                printed.set_result(None)
+                printed.set_result(line)
 
 
 def put_away(pid: int) -> None:

@@ -248,7 +248,7 @@ def log_child_line(
         return
     short, short_iso, place, said = match.groups()
     level = _LEVELS[short or short_iso]
-    said = _unquoted(said)
+    said = unquoted(said)
     if said.startswith(_NOISE) or (of_triton and _is_about_no_gpu(said)):
         level = "debug"
     if said:  # else a table follows in lines of its own
@@ -324,7 +324,8 @@ def _text(line: bytes) -> str:
     return f"{text} [… {more} bytes more were cut]" if more > 0 else text
 
 
-def _unquoted(said: str) -> str:
+def unquoted(said: str) -> str:
+    """Return what a line of tritonserver's says behind its place, where that is a text in quotes."""
     if said.startswith('"'):
         try:
             text = json.loads(said, strict=False)

@@ -28,6 +28,13 @@ EXIT_GRACE_S = 2.0
 _END_SEEN_S = 1.0
 
 
+#: The answer to a configuration that is refused, and what the log says then; it is printed before the answer.
+_NOT_POLLED = "failed to poll from model repository"
+_POLL_FAILED = "Poll failed for model directory '{}': "
+#: How long the log's line may take through its pipe; with log-error=false it never comes.
+_LINE_S = 1.0
+
+
 class ServerLost(RemoteFailure):
     """tritonserver is not up, or ended before it had answered."""
 
@@ -102,6 +109,29 @@ class ServerProcess:
         self._front.conceal(self.pid)
         self._watch = asyncio.create_task(self._kill_when_hung())
         return states
+
+    async def load(self, name: str, config: str | None) -> None:
+        """Load a model with a configuration (JSON; None: its own).
+
+        Raises:
+            Refused, Unreached: it is not loaded. What is wrong with its configuration, only tritonserver's log says;
+                the text has that, too.
+        """
+        what = _POLL_FAILED.format(name)
+        printed = self._child.next_line_with(what.encode())
+        try:
+            await self.admin.load(name, config)
+        except Refused as error:
+            if _NOT_POLLED not in str(error):
+                raise
+            await asyncio.wait([printed], timeout=_LINE_S)
+            if not printed.done():
+                raise
+            line = printed.result().decode(errors="backslashreplace")
+            reason = logs.unquoted(line.rstrip().partition("] ")[2]).partition(what)[2]
+            raise Refused(f"{error}: {reason}") from error
+        finally:
+            printed.cancel()
 
     async def quit(self, busy: Callable[[], bool]) -> None:
         """Have it end; what is under way is answered, at most for the grace period."""

@@ -22,7 +22,6 @@ from pytriton.dispatcher.install.proxy_compiler import NATIVE_BACKEND
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import clouds, gate, preloading
 from pytriton.dispatcher.triton.front import (
-    Admin,
     Front,
     HandsOver,
     Refused,
@@ -274,7 +273,7 @@ class TritonServer:
         """
         text = None if config is None else json.dumps(config)
         process = self._process
-        loading = self._ask("load", f"model {name}", lambda admin: admin.load(name, text))
+        loading = self._ask("load", f"model {name}", lambda process: process.load(name, text))
         try:
             await uninterrupted(loading, self._config.grace_period_s)
         except RemoteFailure as failure:
@@ -294,7 +293,7 @@ class TritonServer:
         """
         process = self._process
         try:
-            await self._ask("unload", f"model {name}", lambda admin: admin.unload(name))
+            await self._ask("unload", f"model {name}", lambda process: process.admin.unload(name))
         except RemoteFailure:
             if process is None or not await process.ends_now():
                 raise
@@ -313,7 +312,7 @@ class TritonServer:
         Raises:
             RemoteFailure: it is not up, or a repository cannot be read.
         """
-        return await self._ask("list", "its models", lambda admin: admin.repository_states())
+        return await self._ask("list", "its models", lambda one: one.admin.repository_states())
 
     async def show_ready(self) -> None:
         """From now on it says that it is ready (`/v2/health/ready`), if all models that it has are.
@@ -388,13 +387,13 @@ class TritonServer:
         self._machine.change(state)
         self.news.tell()
 
-    async def _ask(self, verb: str, what: str, question: Callable[[Admin], Awaitable[T]]) -> T:
+    async def _ask(self, verb: str, what: str, ask: Callable[[ServerProcess], Awaitable[T]]) -> T:
         process = self._running
         if not self.ready or process is None:
             text = f"cannot {verb} {what}: tritonserver is {self.state.value}"
             raise ServerLost(ErrorKind.UNAVAILABLE, text)
         try:
-            return await question(process.admin)
+            return await ask(process)
         except (Refused, Unreached) as error:
             text = f"tritonserver did not {verb} {what}: {error}"
             raise RemoteFailure(ErrorKind.LOAD_FAILED, text) from error

@@ -12,9 +12,9 @@ BEHAVIOUR is a file, read at each start, with a word in it:
     taken         ends because a port is in use
     deaf          takes no notice of SIGTERM
 
-Models of these names behave when they are loaded: bad (refused), fatal (ends the server), frozen (stops it, SIGSTOP),
-slow (says so, and waits until the file "go" lies in the repository), stub (starts a process). Without a behaviour,
-it does what tritonserver does as far as the daemon sees it.
+Models of these names behave when they are loaded: bad (refused), unpolled (its configuration is refused), fatal (ends
+the server), frozen (stops it, SIGSTOP), slow (says so, and waits until the file "go" lies in the repository), stub
+(starts a process). Without a behaviour, it does what tritonserver does as far as the daemon sees it.
 """
 
 from __future__ import annotations
@@ -75,6 +75,11 @@ class _Models:
             print("slow is being loaded", flush=True)
             while not (self.repository / "go").exists():
                 time.sleep(0.01)
+        if name == "unpolled":
+            place = f"E1128 14:55:51.475391 {os.getpid()} model_repository_manager.cc:1389]"
+            why = f"Poll failed for model directory '{name}': 'dims' of \\\"x\\\" for {name}"
+            print(f'{place} "{why}"', flush=True)
+            return f"failed to load '{name}', failed to poll from model repository"
         if name == "bad" or config.get("backend") == "models_are_being_loaded":
             self.states[name] = "UNAVAILABLE"
             return f"failed to load '{name}', no memory"

@@ -322,6 +322,9 @@ def test_what_it_refuses_is_told_and_what_it_does_not_survive_is_another_matter(
         assert caught.value.text == (
             "tritonserver did not load model bad: failed to load 'bad', no memory"
         )
+        # Of a configuration that is refused, only its log says what is wrong.
+        with pytest.raises(RemoteFailure, match=r"""repository: 'dims' of "x" for unpolled$"""):
+            await one.server.load("unpolled", _MODEL)
         with pytest.raises(ServerLost, match="tritonserver did not load model fatal") as lost:
             await one.server.load("fatal", _MODEL)
         assert lost.value.kind is ErrorKind.UNAVAILABLE
