@@ -80,7 +80,8 @@ static const char *wrong_input(TRITONBACKEND_Request *request, const char **name
         int datatype = TYPE_INVALID;
         if (!failed(TRITONBACKEND_RequestInputByIndex(request, i, &input)) &&
             !failed(TRITONBACKEND_InputProperties(input, name, &datatype, &shape, &dims, &size, &pieces)) &&
-            datatype == TYPE_BYTES && !holds_strings(input, shape, dims, pieces))
+            datatype == TYPE_BYTES && counted_bytes(request, input, shape, dims, datatype, size) == size &&
+            !holds_strings(input, shape, dims, pieces))
             return "does not hold as many strings as its shape says, each with its length before it";
     }
     return NULL;

@@ -40,6 +40,36 @@ static char *copy_input(Lane *lane, TRITONBACKEND_Input *input, uint32_t pieces,
     return failure;
 }
 
+/* Where a control input has the correlation id of a sequence as a string, the core (2.51) gives as many bytes as the
+ * longest takes, with what former ids have left behind this one. Of an id that is a number it gives whatever lay there. */
+enum { CORRELATION_BYTES = 4 + 128 };
+
+uint64_t counted_bytes(TRITONBACKEND_Request *request, TRITONBACKEND_Input *input, const int64_t *shape, uint32_t dims,
+    int datatype, uint64_t size)
+{
+    const void *piece = NULL;
+    const char *id = NULL;
+    uint64_t piece_size = 0;
+    int memory_type = MEMORY_CPU;
+    int64_t memory_id = 0;
+    if (datatype != TYPE_BYTES || size != CORRELATION_BYTES)
+        return size;
+    for (uint32_t i = 0; i < dims; i++)
+        if (shape[i] != 1)
+            return size;
+    if (failed(TRITONBACKEND_RequestCorrelationIdString(request, &id)) || id == NULL || *id == 0 ||
+        failed(TRITONBACKEND_InputBuffer(input, 0, &piece, &piece_size, &memory_type, &memory_id)) ||
+        memory_type == MEMORY_GPU || piece_size != size)
+        return size;
+    uint64_t length = strlen(id);
+    uint8_t head[4];
+    for (int i = 0; i < 4; i++)
+        head[i] = (uint8_t)(length >> (8 * i));
+    if (length > size - 4 || memcmp(piece, head, 4) != 0 || memcmp((const uint8_t *)piece + 4, id, length) != 0)
+        return size;
+    return 4 + length;
+}
+
 static char *put_input(Proxy *proxy, TRITONBACKEND_Request *request, uint32_t index)
 {
     Buffer *message = &proxy->message;
@@ -69,7 +99,7 @@ static char *put_input(Proxy *proxy, TRITONBACKEND_Request *request, uint32_t in
         put_int(message, shape[i]);
     put_int(message, ARENA_MEMORY);
     put_uint(message, offset);
-    put_uint(message, size);
+    put_uint(message, counted_bytes(request, input, shape, dims, datatype, size));
     return NULL;
 }
 

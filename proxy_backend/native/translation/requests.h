@@ -9,6 +9,10 @@
  * waits for this very batch; `proxy->avoid` has who does. */
 char *put_batch(
     Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count, bool alone, uint64_t taken_ns, bool *circular);
+/* How many of an input's `size` bytes hold its elements: all, but for a sequence's correlation id as a string. */
+uint64_t counted_bytes(TRITONBACKEND_Request *request, TRITONBACKEND_Input *input, const int64_t *shape, uint32_t dims,
+    int datatype, uint64_t size);
+
 /* The context in which a request is traced, "" where it is not. */
 const char *trace_of(TRITONBACKEND_Request *request);
 

@@ -148,6 +148,34 @@ def test_a_sequence_stays_with_one_worker(daemon: RunningDaemon, strategy: str) 
     assert len(set.union(*pids.values())) == 2
 
 
+class _Named:
+    """Tells the correlation ids of its requests, as a control input has them."""
+
+    def __call__(self, requests: Any) -> Any:
+        return [{"name": request["corrid"]} for request in requests]
+
+
+def test_the_correlation_id_may_be_a_string(daemon: RunningDaemon) -> None:
+    """Triton's own python backend refuses each, or ends: the core leaves former ids behind it."""
+    kind = {"kind": "CONTROL_SEQUENCE_CORRID", "data_type": "TYPE_STRING"}
+    section = {
+        "direct": {},
+        "control_input": [{"name": "corrid", "control": [kind]}],
+    }
+    config = ModelConfig(max_batch_size=4, extra={"sequence_batching": section})
+    outputs = [Tensor((1,), np.bytes_, "name")]
+    daemon.client.register(_Named(), "named", [X], outputs, config=config, progress=False)
+    ids = ["x" * 128, "one", "sequence-2", "é"]
+    told = []
+    with contextlib.closing(Inference("grpc", daemon.grpc)) as connection:
+        for one in ids:
+            answer = connection.infer(
+                "named", {"x": ONE}, sequence_id=one, sequence_start=True, sequence_end=True
+            )
+            told.append(answer["name"].item().decode())
+    assert told == ids
+
+
 class _Overlaps:
     """Answers 1 if another call holds the lock; the one that holds it waits for that."""
 

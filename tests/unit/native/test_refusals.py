@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from support.fakes.triton.fake_tritonserver import echo, output, run, serving
 
+from pytriton.ipc.lanes import tensors
 from pytriton.ipc.lanes.lane import Lane, LaneClosed
 from pytriton.ipc.lanes.lane_messages import (
     Batch,
@@ -36,6 +37,7 @@ WRONGS = [
     ("two strings", STRINGS),
     ("one string", STRINGS),
     ("half a length", STRINGS),
+    ("foreign", STRINGS),
 ]
 OF_MODEL_PY = [
     ("id", "the request id is not valid UTF-8"),
@@ -92,6 +94,20 @@ def test_of_a_model_py_also_what_only_it_asks_for(
     )  # the others have one that `run` leaves out
     assert refused == f"response to 1, flags 1: error 3 model model: {said}{name}"
     assert served.startswith("response to 0, flags 1: y 11 ")
+
+
+def test_a_correlation_id_comes_without_what_lies_behind_it(program: Path, tmp_path: Path) -> None:
+    """Triton's core gives a string of a control input in as many bytes as the longest one takes."""
+    strings: list[bytes] = []
+
+    def answer(lane: Lane, batch: Batch) -> BatchDone:
+        strings.extend(bytes(tensors.read_raw(lane, one.inputs[1])) for one in batch.requests)
+        return echo(lane, batch)
+
+    environment = {"FAKE_WRONG": "padded"}
+    lines, _ = run(program, tmp_path, [serving(answer)], requests=2, environment=environment)
+    assert sorted(strings) == [b"\1\0\0\0s", b"\3\0\0\0abc"]
+    assert not any("error" in line for line in answers_of(lines))
 
 
 @pytest.mark.parametrize("wrong", [what for what, _ in WRONGS])

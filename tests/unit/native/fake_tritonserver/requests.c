@@ -27,11 +27,16 @@ static TRITONBACKEND_Input inputs[] = {
     {"s", TYPE_BYTES, {1, 1}, {"\3\0\0\0abc", ""}, {7, 0}},
     {"nothing", 9, {1, 0}, {"", ""}, {0, 0}},
 };
+/* The correlation id as the core gives it, and what only looks like that. */
+static const char padded[132] = "\1\0\0\0s, a former one";
+static const char foreign[132] = "\1\0\0\0t, a former one";
 static TRITONBACKEND_Input wrong_inputs[] = {
     {"s", TYPE_BYTES, {1, 1}, {"\4\0\0\0abc", ""}, {7, 0}},
     {"s", TYPE_BYTES, {1, 1}, {"\1\0", "\0\0ab"}, {2, 4}},
     {"s", TYPE_BYTES, {1, 2}, {"\1\0\0\0a\377\377", "\377\377"}, {7, 2}},
     {"s", TYPE_BYTES, {1, 1}, {"\1\0", ""}, {2, 0}},
+    {"s", TYPE_BYTES, {1, 1}, {padded, ""}, {sizeof padded, 0}},
+    {"s", TYPE_BYTES, {1, 1}, {foreign, ""}, {sizeof foreign, 0}},
 };
 
 TRITONSERVER_Error *TRITONBACKEND_RequestInputCount(TRITONBACKEND_Request *request, uint32_t *count)
@@ -44,9 +49,10 @@ TRITONSERVER_Error *TRITONBACKEND_RequestInputCount(TRITONBACKEND_Request *reque
 TRITONSERVER_Error *TRITONBACKEND_RequestInputByIndex(
     TRITONBACKEND_Request *request, uint32_t index, TRITONBACKEND_Input **input)
 {
-    static const char *const wrongs[] = {"long string", "two strings", "one string", "half a length"};
+    static const char *const wrongs[] = {
+        "long string", "two strings", "one string", "half a length", "padded", "foreign"};
     *input = &inputs[index];
-    for (int i = 0; i < 4 && index == 1; i++)
+    for (int i = 0; i < 6 && index == 1; i++)
         if (is_wrong(request, wrongs[i]))
             *input = &wrong_inputs[i];
     return NULL;
