@@ -170,17 +170,24 @@ def _version_of(python: str) -> str:
 
 def _ask(python: str, code: str, *arguments: str) -> str:
     # -c puts the working directory on the search path: not a place to find packages in
-    done = subprocess.run(
-        [python, "-c", "import sys; sys.path.pop(0)\n" + code, *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        env=_plain_environment(),
-    )
-    if done.returncode != 0:
+    try:
+        done = subprocess.run(
+            [python, "-c", "import sys; sys.path.pop(0)\n" + code, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="backslashreplace",
+            check=False,
+            env=_plain_environment(),
+        )
+    except OSError as error:  # say, one of another kind of machine
         raise PyTritonBadParameterError(
-            f"python={python!r} does not work as a Python interpreter: {done.stderr.strip()[-400:]}"
+            f"python={python!r} does not work as a Python interpreter: {error.strerror}"
+        ) from error
+    if done.returncode != 0:
+        said = done.stderr.strip()[-400:] or f"it ends with {done.returncode}"
+        raise PyTritonBadParameterError(
+            f"python={python!r} does not work as a Python interpreter: {said}"
         )
     return done.stdout.strip()
 
