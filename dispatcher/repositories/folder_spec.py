@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from pytriton._registering import gpus
 from pytriton.autoscale import autoscale_in
 from pytriton.dispatcher.repositories.model_folders import FoundModel, UnservableModel, files_of
 from pytriton.dispatcher.repositories.model_programs import Program, ask
@@ -222,15 +223,53 @@ def instance_groups(config: Mapping[str, Any]) -> tuple[int, list[str | None]]:
 
     As in Triton, a group has `count` instances, or that many for each of its GPUs; without groups there is one.
     A device is a value of CUDA_VISIBLE_DEVICES: "" is the CPU, None leaves it to the worker.
+
+    Raises:
+        UnservableModel: a GPU is not there, or there is none for KIND_GPU.
     """
     devices: list[str | None] = []
     for group in config.get("instance_group", ()):
         count = max(1, int(group.get("count", 1)))
         kind = group.get("kind", "KIND_AUTO")
-        gpus: list[str | None] = [str(gpu) for gpu in group.get("gpus", ())]
-        places = [""] if kind == "KIND_CPU" else gpus or [None]
+        try:
+            places: Sequence[str | None] = [""] if kind == "KIND_CPU" else _gpus(group, kind)
+        except LookupError as error:
+            raise UnservableModel(
+                f"model {config.get('name', '')}: an instance_group of {kind} asks for GPU {error.args[0]}. Mend its "
+                "`gpus`, or write KIND_CPU or KIND_AUTO"
+            ) from None
         devices.extend(place for place in places for _ in range(count))
     return max(1, len(devices)), devices
+
+
+def _gpus(group: Mapping[str, Any], kind: str) -> Sequence[str | None]:
+    """Return the GPUs of a group, each as its worker's variable names it.
+
+    Raises:
+        LookupError: one is not there; says which, and what is.
+    """
+    numbers = [int(number) for number in group.get("gpus", ())]
+    there = gpus.visible()
+    if not numbers:
+        if kind != "KIND_GPU":
+            return [None]
+        if there:
+            return there
+        numbers = [0]
+    return [there[number] if number < len(there) else _uncounted(number) for number in numbers]
+
+
+def _uncounted(number: int) -> str:
+    """Return the name of a GPU that is not among those seen: not every machine shows its own in files.
+
+    Raises:
+        LookupError: it is not there.
+    """
+    hidden = f"{number}: ${gpus.VARIABLE} hides it" if gpus.VARIABLE in os.environ else None
+    missing = hidden or gpus.missing(str(number))
+    if missing is not None:
+        raise LookupError(missing)
+    return str(number)
 
 
 def _for_triton(config: Mapping[str, Any], versions: list[int]) -> dict[str, Any]:
