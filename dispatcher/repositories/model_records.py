@@ -75,7 +75,7 @@ class ModelRecords(dict[str, ModelRecord]):
         known = self.get(name)
         if known is not None and known.served_by == WORKERS and not self.serves(name):
             known.state, known.served_by, known.registration = "unloaded", "", None
-            known.versions, known.steps = [], []
+            known.versions, known.steps, known.reason = [], [], ""
 
     def forget_failure(self, name: str) -> bool:
         """Have a model that could not be loaded, and is gone, count as unloaded; return whether it was one.

@@ -286,7 +286,7 @@ class RepositoryModels:
                 known.state = state
                 raise
             known.state, known.served_by, known.registration = "unloaded", "", None
-            known.versions, known.steps = [], []
+            known.versions, known.steps, known.reason = [], [], ""
             self._given.remove(known.given)
             known.given = None
         _log.info("model of a repository unloaded", model=name)

@@ -135,6 +135,7 @@ def test_a_model_that_cannot_be_loaded_anew_serves_on(
     assert states(brain) == ALL
     assert unload(brain, name) == ""
     assert states(brain)[name] == "unloaded"
+    assert reason(brain, name) == ""
 
 
 def test_a_model_for_workers_is_loaded_anew_and_unloaded(start: Start) -> None:
