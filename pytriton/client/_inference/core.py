@@ -24,7 +24,7 @@ from pytriton.client._transport.failures import NOT_BEGUN, CallFailed
 from pytriton.client._transport.servers import Server, Servers
 from pytriton.client._transport.steps import Call, Steps
 from pytriton.client._transport.url import TritonUrl, Urls, parse_urls
-from pytriton.client._transport.waiting import read_config, wait_for_model
+from pytriton.client._transport.waiting import LONGEST_CALL_S, read_config, wait_for_model
 from pytriton.client.auth import create_auth_headers
 from pytriton.client.exceptions import (
     PyTritonClientClosedError,
@@ -89,14 +89,16 @@ class Settings:
     @property
     def patience_s(self) -> float:
         """The most seconds to wait for server and model."""
-        return DEFAULT_INIT_TIMEOUT_S if self.init_timeout_s is None else self.init_timeout_s
+        if self.init_timeout_s is None:
+            return DEFAULT_INIT_TIMEOUT_S
+        return min(self.init_timeout_s, LONGEST_CALL_S)
 
     @property
     def deadline_s(self) -> float:
         """The most seconds that one inference may take."""
         if self.inference_timeout_s is None:
             return DEFAULT_INFERENCE_TIMEOUT_S
-        return self.inference_timeout_s
+        return min(self.inference_timeout_s, LONGEST_CALL_S)
 
 
 def require_timeout(name: str, seconds: float | None) -> None:

@@ -13,12 +13,16 @@ from pytriton.client.exceptions import PyTritonClientError
 from pytriton.exceptions import PyTritonModelConfigError
 from pytriton.model_config.triton_model_config import TritonModelConfig
 
-__all__ = ["read_config", "wait_for_model", "wait_for_server"]
+__all__ = ["LONGEST_CALL_S", "read_config", "wait_for_model", "wait_for_server"]
 
 # Triton tells nobody when a model becomes ready: it has to be asked, less and less often.
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.5
 _GROWTH = 1.5
+
+#: The longest time-out of one call. gRPC takes one of centuries (or `math.inf`) for one that has passed,
+#: and the locks of some systems take no more than 49 days.
+LONGEST_CALL_S = 30 * 24 * 3600.0
 
 #: Waiting longer does not mend these.
 _HOPELESS = frozenset({Kind.TLS, Kind.NO_HTTP, Kind.RESTRICTED})
@@ -76,7 +80,7 @@ def _wait(
         for server in servers:
             left_s = max(0.001, begun + timeout_s - time.monotonic())
             try:
-                yield from check(server, left_s / len(servers))
+                yield from check(server, min(left_s / len(servers), LONGEST_CALL_S))
             except CallFailed as failure:
                 # The last look may have little time: what was said before tells more than that.
                 if failure.kind is not Kind.TIMEOUT or server.url not in reasons:
