@@ -81,9 +81,11 @@ class TritonConfig:
         buffer_manager_thread_count: threads that copy
         response_cache_byte_size: bytes of the local response cache, as `cache_config` with `local,size=`
 
+    Values may be text that stands for them, such as a port that comes from a variable or the command line.
+
     Raises:
         TypeError: positional arguments, or a name that there is not
-        PyTritonValidationError: neither HTTP nor gRPC is allowed
+        PyTritonValidationError: a value is none of what its field takes; or neither HTTP nor gRPC is allowed
 
     Example:
         >>> TritonConfig(http_port=9000, response_cache_byte_size=1024 * 1024).http_port
@@ -155,6 +157,8 @@ class TritonConfig:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
+        for name, kind in _types().items():
+            setattr(self, name, cast(name, kind, getattr(self, name), f"TritonConfig: {name}"))
         if self.allow_http is False and self.allow_grpc is False:
             raise PyTritonValidationError("The `http` or `grpc` endpoint has to be allowed.")
 
@@ -178,7 +182,7 @@ class TritonConfig:
         values = {}
         for name, value in config.items():
             if name in cls.__dataclass_fields__:
-                values[name] = cast(name, _types()[name], value, f"TritonConfig: {name}")
+                values[name] = value
             else:
                 _warn_unknown(name, name, cls.__dataclass_fields__)
         return cls(**values)

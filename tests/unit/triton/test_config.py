@@ -10,6 +10,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pytriton.dispatcher.settings.declarations import DaemonConfig
@@ -119,6 +120,31 @@ def test_lists_are_in_the_order_of_their_numbers_and_gaps_are_dropped(
 )
 def test_a_list_that_is_one_text(name: str, text: str, entries: list[str]) -> None:
     assert getattr(TritonConfig.from_dict({name: text}), name) == entries
+
+
+def test_arguments_may_be_text_as_the_command_line_and_variables_have_it() -> None:
+    made = settings(
+        TritonConfig(http_port="9000", grpc_port=np.int64(9001), allow_metrics="False")  # type: ignore[arg-type]
+    )
+    assert (made.http_port, made.grpc_port, made.allow_metrics) == (9000, 9001, False)
+    listed = TritonConfig(cache_config="local,size=1048576")  # type: ignore[arg-type]
+    assert settings(listed).response_cache_size == 1048576
+
+
+def test_a_log_file_by_its_name_lies_in_the_script_s_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = settings(TritonConfig(log_file="triton.log"))  # type: ignore[arg-type]
+    assert made.tritonserver_options["log-file"] == str(tmp_path / "triton.log")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("http_port", "http"), ("log_verbose", "high"), ("allow_http", "maybe")]
+)
+def test_a_wrong_argument_is_named_before_anything_starts(name: str, value: str) -> None:
+    with pytest.raises(PyTritonValidationError, match=f"TritonConfig: {name}: '{value}' is not"):
+        TritonConfig(**{name: value})  # type: ignore[arg-type]
 
 
 def test_the_documented_variable_for_the_log_works(monkeypatch: pytest.MonkeyPatch) -> None:
