@@ -50,6 +50,7 @@ class Ending:
         self._rundir = rundir
         self._server = server
         self._registry = registry
+        self._was_signalled = False
         self._is_hopeless = False  #: a callable has said that only a fresh start will help
         self._word_may_come = False  #: the reason is a worker's end, before what it has said last
 
@@ -87,14 +88,22 @@ class Ending:
         self._status.why_stopped = why
 
     def signalled(self, name: str) -> None:
-        """Stop in order; at the second signal at once."""
-        if self.asked.is_set():
+        """Stop in order; at the second signal at once.
+
+        The first one changes nothing if the daemon ends already: a script stops what it has started, and a service
+        manager what it has drained, whether or not they know that.
+        """
+        if self._was_signalled:
             _log.warning("told to stop again: ending at once", signal=name)
             try:
                 self._cut_short("told to stop twice")
             finally:
                 os._exit(ExitCode.INTERRUPTED)  # the kernel ends the children with us
-        self.request(name)
+        self._was_signalled = True
+        if self.asked.is_set():
+            _log.info("told to stop while it ends; a second signal ends it at once", signal=name)
+        else:
+            self.request(name)
 
     def orphaned(self, owner: Owner) -> None:
         """Note that the daemon's owner has ended: answer what is under way, else end at once."""

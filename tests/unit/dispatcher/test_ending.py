@@ -119,17 +119,37 @@ def test_a_tritonserver_that_did_not_start_leaves_its_own_code(end: End) -> None
     assert not end.ending.asked.is_set()
 
 
-@pytest.mark.parametrize("disk_is_full", [False, True])
-def test_a_second_signal_ends_it_whatever_else_fails(
-    end: End, monkeypatch: pytest.MonkeyPatch, disk_is_full: bool
-) -> None:
-    class Exited(BaseException):
-        pass
+class Exited(BaseException):
+    """The daemon's process has ended at once."""
 
+
+@pytest.fixture
+def _exits(monkeypatch: pytest.MonkeyPatch) -> None:
     def exits(code: int) -> None:
         raise Exited(code)
 
     monkeypatch.setattr(os, "_exit", exits)
+
+
+@pytest.mark.usefixtures("_exits")
+@pytest.mark.parametrize(
+    ("first", "code"), [("m says no GPU", 70), ("it was drained", 0), ("a client asks", 0)]
+)
+def test_the_first_signal_does_not_cut_an_end_short(end: End, first: str, code: int) -> None:
+    end.do(first)
+    said = end.said()
+    end.do("SIGTERM")
+    assert end.said() == said
+    assert said[0] == code
+    assert end.killed == 0
+    with pytest.raises(Exited):
+        end.do("SIGTERM")
+    assert end.killed == 1
+
+
+@pytest.mark.usefixtures("_exits")
+@pytest.mark.parametrize("disk_is_full", [False, True])
+def test_a_second_signal_ends_it_whatever_else_fails(end: End, disk_is_full: bool) -> None:
     end.disk_is_full = disk_is_full
     end.do("SIGTERM")
     with pytest.raises(Exited) as exited:
