@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,6 +111,11 @@ class DynamicBatcher:
             require_integer(getattr(self, field), field, minimum=0)
         if isinstance(self.preferred_batch_size, np.ndarray):
             self.preferred_batch_size = self.preferred_batch_size.tolist()
+        sizes = self.preferred_batch_size
+        if sizes is not None and not isinstance(sizes, Collection):
+            raise PyTritonBadParameterError(
+                f"The `preferred_batch_size` must be a sequence of integers, got {sizes!r}. For one size, write [4]."
+            )
         for size in self.preferred_batch_size or ():
             require_integer(size, "preferred_batch_size", minimum=1)
         self.preserve_ordering = require_bool(self.preserve_ordering, "preserve_ordering")

@@ -8,7 +8,7 @@ proxy's own parameters are added by the dispatcher.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationError
@@ -103,6 +103,7 @@ def to_triton_config(
     config.validate()
     validate_model_name(model_name)
     require_integer(version, "model_version", minimum=1)
+    _require_collections(inputs, outputs)
     batching = config.batching and len(inputs) > 0
     if not batching:
         _refuse_scalars(inputs, outputs)
@@ -141,6 +142,15 @@ def _check_version(policy: Mapping[str, Any] | None, version: int) -> None:
             f"as version {version}: nothing would be served. Put {version} in, or leave the policy "
             "out."
         )
+
+
+def _require_collections(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+    for name, tensors in (("inputs", inputs), ("outputs", outputs)):
+        if not isinstance(tensors, Collection):
+            example = "[Tensor(...)]" if tensors is not None or name == "outputs" else "[]"
+            raise PyTritonValidationError(
+                f"{name} have to be a sequence of Tensor, got {tensors!r}. Write {name}={example}."
+            )
 
 
 def _refuse_scalars(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:

@@ -92,6 +92,7 @@ def test_what_only_counts_as_true_or_false_is_refused(name: str, value: Any) -> 
         (lambda: ModelConfig(extra={"instance_group": []}), "use instances="),
         (lambda: DynamicBatcher(max_queue_delay_microseconds=-1), "max_queue_delay_microseconds"),
         (lambda: DynamicBatcher(preferred_batch_size=[0]), "preferred_batch_size"),
+        (lambda: DynamicBatcher(preferred_batch_size=4), "sequence of integers, got 4"),  # type: ignore[arg-type]
         (
             lambda: DynamicBatcher(priority_levels=3, default_priority_level=4),
             "`default_priority_level` must be between 1 and",
@@ -279,6 +280,9 @@ def test_bad_model_names_are_refused(name: Any, message: str) -> None:
         ([Tensor((1,), int), Tensor((1,), int, "INPUT_1")], [Y], "called 'INPUT_1'"),
         ([X], [Tensor((1,), int, "y", optional=True)], "Output tensors cannot be optional."),
         ([(X,)], [Y], "A comma after Tensor"),
+        (X, [Y], r"inputs have to be a sequence of Tensor, got Tensor.*Write inputs=\[Tensor"),
+        (None, [Y], r"inputs have to be a sequence of Tensor, got None. Write inputs=\[\]"),
+        ([X], Y, r"outputs have to be a sequence of Tensor, got Tensor.*Write outputs=\[Tensor"),
     ],
 )
 def test_bad_tensors_are_refused(inputs: Any, outputs: Any, message: str) -> None:
