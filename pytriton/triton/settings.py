@@ -124,8 +124,11 @@ def server_options(config: TritonConfig, model_names: Iterable[str] = ()) -> dic
         if value is None or field.name in _OWN:
             continue
         options[field.name.replace("_", "-")] = _texts(value)
-    if "trace-config" in options:  # tritonserver runs in another folder
+    # tritonserver runs in another folder
+    if "trace-config" in options:
         options["trace-config"] = with_absolute_files(options["trace-config"])
+    if config.cache_directory is not None:
+        options["cache-directory"] = os.path.abspath(config.cache_directory)
     first = next(iter(model_names), None)
     if config.allow_vertex_ai and config.vertex_ai_default_model is None and first is not None:
         options["vertex-ai-default-model"] = first

@@ -131,12 +131,13 @@ def test_arguments_may_be_text_as_the_command_line_and_variables_have_it() -> No
     assert settings(listed).response_cache_size == 1048576
 
 
-def test_a_log_file_by_its_name_lies_in_the_script_s_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["log_file", "cache_directory", "grpc_server_key"])
+def test_a_relative_path_begins_in_the_script_s_folder(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    made = settings(TritonConfig(log_file="triton.log"))  # type: ignore[arg-type]
-    assert made.tritonserver_options["log-file"] == str(tmp_path / "triton.log")
+    made = settings(TritonConfig(**{name: "its name"}))  # type: ignore[arg-type]
+    assert made.tritonserver_options[name.replace("_", "-")] == str(tmp_path / "its name")
 
 
 @pytest.mark.parametrize(
@@ -216,7 +217,9 @@ SETTINGS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "kind"), [one for one in FIELDS if one[0] not in SETTINGS])
+@pytest.mark.parametrize(
+    ("name", "kind"), [one for one in FIELDS if one[0] not in (*SETTINGS, "cache_directory")]
+)
 def test_every_other_field_is_an_option_of_the_server(name: str, kind: str) -> None:
     """One that a real daemon accepts, with blanks in it."""
     given: dict[str, Any] = {"bool": False, "int": 7, "str": "a b", "Path": Path("/a b")}
