@@ -29,6 +29,7 @@ logger = logging.getLogger("pytriton.triton")
 #: The monitoring period of `serve`, in seconds.
 MONITORING_PERIOD_S = 10.0
 _FAILED = ("failed", "stopping", "stopped")
+_LOST = "A model has no worker any more, or the server has ended."
 
 
 class _Terminated(KeyboardInterrupt):
@@ -200,7 +201,8 @@ class TritonBase(ABC):
                     self._before_serving()
                     while not self._ended.wait(monitoring_period_s):
                         if not self.is_alive():
-                            logger.error("A model has no worker any more, or the server has ended.")
+                            if self._client is not None:  # else somebody stops it
+                                logger.error(_LOST)
                             break
                 except KeyboardInterrupt as signalled:
                     name = "SIGTERM" if isinstance(signalled, _Terminated) else "SIGINT"

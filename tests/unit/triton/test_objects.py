@@ -8,7 +8,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -123,6 +123,33 @@ def test_a_server_that_was_not_started() -> None:
         triton.connect()
     assert (triton.is_alive(), triton.is_connected(), triton.stop()) == (False, False, False)
     assert triton.http_url == triton.grpc_url == ""
+
+
+class Watched(Triton):
+    """One that serves, until a look at it finds nothing alive."""
+
+    def __init__(self, *, stopping: bool) -> None:
+        super().__init__()
+        self._stopping = (
+            stopping  #: it is found so because a thread, or a handler of a signal, stops it
+        )
+
+    def _before_serving(self) -> None:
+        self._client = cast(Any, object())
+        self._ended.clear()
+
+    def is_alive(self) -> bool:
+        if self._stopping:
+            self._forget_served()
+        return False
+
+
+@pytest.mark.parametrize("stopping", [True, False])
+def test_only_what_nobody_has_stopped_is_lost(
+    stopping: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    Watched(stopping=stopping).serve(monitoring_period_s=0.001)
+    assert ("A model has no worker any more" in caplog.text) is not stopping
 
 
 def test_arguments_have_names() -> None:
