@@ -14,6 +14,7 @@ from pytriton.client._inference.tensor_conversion import Outputs
 from pytriton.client._transport.connections import aconnect
 from pytriton.client._transport.steps import Steps, arun
 from pytriton.client._transport.waiting import wait_for_server
+from pytriton.client.exceptions import PyTritonClientError
 from pytriton.model_config.triton_model_config import TritonModelConfig
 
 __all__ = ["AsyncClient", "AsyncioModelClient"]
@@ -33,6 +34,8 @@ class AsyncClient(BaseClient[R]):
     _server_error = "Error occurred on Triton Inference Server side: {text}"
 
     _initialising: asyncio.Future[TritonModelConfig] | None = None
+    #: The event loop that has used it: its connections are of that one.
+    _loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def model_config(self) -> Awaitable[TritonModelConfig]:
@@ -88,6 +91,7 @@ class AsyncClient(BaseClient[R]):
     async def _initialise(self) -> TritonModelConfig:
         core = self._core
         core.require_open()
+        self._require_its_loop()
         if core.initialised:
             assert core.config is not None
             return core.config
@@ -105,7 +109,19 @@ class AsyncClient(BaseClient[R]):
 
     async def _run(self, steps: Steps[T]) -> T:
         self._core.require_open()
+        self._require_its_loop()
         return await arun(steps, self._pause)
+
+    def _require_its_loop(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        if self._loop is not loop:
+            raise PyTritonClientError(
+                f"{type(self).__name__} belongs to the event loop that used it first, and this is another one. Make "
+                "a client for each event loop, such as each asyncio.run(...); from_existing_client(...) makes one "
+                "that need not ask for the model again."
+            )
 
     async def _pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -164,10 +164,14 @@ class Core:
         """True if the model was seen ready and its configuration is known."""
         return self._ready and self.config is not None
 
+    @property
+    def _is_closed(self) -> str:
+        return f"{self._owner} is closed"
+
     def require_open(self) -> None:
         """Raise `PyTritonClientClosedError` once the client is closed."""
         if self.closed:
-            raise PyTritonClientClosedError(f"{self._owner} is closed")
+            raise PyTritonClientClosedError(self._is_closed)
 
     def initialise(self) -> Steps[TritonModelConfig]:
         """Wait for the model as long as `init_timeout_s`, unless it was seen, and read its configuration."""
@@ -292,7 +296,9 @@ class Core:
         raise AssertionError("a client has at least one server")
 
     def inference_error(self, failure: CallFailed, server: Server) -> Exception:
-        """Return the exception for an inference that failed."""
+        """Return the exception for an inference that failed, perhaps since the client was closed meanwhile."""
+        if self.closed:
+            return PyTritonClientClosedError(self._is_closed)
         return call_error(
             failure,
             server.url,
