@@ -105,6 +105,14 @@ class Ending:
         else:
             self.request(name)
 
+    def dispossessed(self, why: str) -> None:
+        """End at once, because the runtime directory is another daemon's: what an end removes would be that one's."""
+        _log.error("another daemon has this one's runtime directory: ending at once", reason=why)
+        try:
+            self._server.kill()
+        finally:
+            os._exit(ExitCode.ALREADY_RUNNING)  # the kernel ends the children with us
+
     def orphaned(self, owner: Owner) -> None:
         """Note that the daemon's owner has ended: answer what is under way, else end at once."""
         why = f"its owner, process {owner.pid}, has ended"

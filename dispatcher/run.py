@@ -17,6 +17,7 @@ from typing import IO, NamedTuple
 import structlog
 
 from pytriton.dispatcher.base import last_exit, logs
+from pytriton.dispatcher.base.held_directory import HeldDirectory
 from pytriton.dispatcher.base.owner import Owner
 from pytriton.dispatcher.base.systemd import Notifier
 from pytriton.dispatcher.daemon import Daemon, OnReady
@@ -129,7 +130,16 @@ async def _main(place: Place, on_ready: OnReady | None, owner: Owner | None, ori
     if owner is not None:
         daemon.upgrade.parts.is_private = owner.private
         owner.then(daemon.ending.orphaned, asyncio.get_running_loop(), config.grace_period_s)
-    return await daemon.main(on_ready)
+    ending = daemon.ending
+    watching = asyncio.create_task(
+        HeldDirectory(rundir, lock).watch(
+            deleted=lambda why: ending.request(why, ExitCode.FAULT), taken=ending.dispossessed
+        )
+    )
+    try:
+        return await daemon.main(on_ready)
+    finally:
+        watching.cancel()
 
 
 @contextmanager
@@ -169,7 +179,8 @@ def _locked(rundir: RuntimeDir, group: str | None, locks: tuple[int, int] | None
         try:
             yield lock.fileno()
         finally:
-            rundir.control_socket.unlink(missing_ok=True)
+            if HeldDirectory(rundir, lock.fileno()).is_there:
+                rundir.control_socket.unlink(missing_ok=True)
             lock.truncate(0)
 
 

@@ -67,7 +67,9 @@ def published(config: DaemonConfig, rundir: RuntimeDir) -> Iterator[None]:
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)
+        # Another one is that of another daemon, which has made the directory anew after it was deleted.
+        if _read(path) in (None, config.access_token):
+            path.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> str | None:

@@ -92,9 +92,10 @@ class RunningDaemon:
 
     @classmethod
     def start(cls, **settings: Any) -> RunningDaemon:
-        """Start a daemon and return when models can be registered."""
+        """Start a daemon and return when models can be registered; by default in a folder of its own."""
         # Short: a unix socket's path has at most 107 bytes, and pytest's tmp_path is long.
-        runtime_dir = Path(tempfile.mkdtemp(prefix="ptd-"))
+        runtime_dir = Path(settings.pop("runtime_dir", None) or tempfile.mkdtemp(prefix="ptd-"))
+        runtime_dir.mkdir(mode=0o700, exist_ok=True)
         ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0, "openai_port": 0}
         settings = {**ports, **_PATIENT, "front": FRONT, **settings}
         config = DaemonConfig(runtime_dir=str(runtime_dir), **settings)

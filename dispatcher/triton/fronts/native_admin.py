@@ -10,6 +10,8 @@ import asyncio
 import json
 import os
 import re
+import socket
+import struct
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -21,6 +23,8 @@ from pytriton.dispatcher.triton.front import Refused, Unreached
 _ACCEPTING_S = 1.0
 _STATUS = re.compile(rb"HTTP/1\.1 ([1-5][0-9][0-9]) ")
 _LENGTH = re.compile(rb"\r\nContent-Length: *([0-9]+)\r\n", re.IGNORECASE)
+#: pid, user and group: struct ucred of SO_PEERCRED, unix(7).
+_CREDENTIALS = struct.Struct("3i")
 
 
 class NativeAdmin:
@@ -119,6 +123,7 @@ class NativeAdmin:
         finally:
             os.close(folder)
         try:
+            _see_that_it_is_ours(writer.get_extra_info("socket"))
             writer.write(request)
             head = await reader.readuntil(b"\r\n\r\n")
             status, length = _STATUS.match(head), _LENGTH.search(head)
@@ -127,6 +132,17 @@ class NativeAdmin:
             return int(status[1]), (await reader.readexactly(int(length[1]))).decode()
         finally:
             writer.transport.abort()  # there is nothing to say good-bye for
+
+
+def _see_that_it_is_ours(connection: socket.socket) -> None:
+    """Refuse another daemon's front, raising ConnectionError: it lies there where our directory was deleted.
+
+    Of a listener, the kernel tells who has made it listen: that is this process for each front of its own.
+    """
+    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid = _CREDENTIALS.unpack(told)[0]
+    if pid != os.getpid():
+        raise ConnectionError(f"the socket is that of another daemon, pid {pid}")
 
 
 def _said(text: str) -> str:

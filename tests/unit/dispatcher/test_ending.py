@@ -124,14 +124,14 @@ class Exited(BaseException):
 
 
 @pytest.fixture
-def _exits(monkeypatch: pytest.MonkeyPatch) -> None:
-    def exits(code: int) -> None:
+def exits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exit_at_once(code: int) -> None:
         raise Exited(code)
 
-    monkeypatch.setattr(os, "_exit", exits)
+    monkeypatch.setattr(os, "_exit", exit_at_once)
 
 
-@pytest.mark.usefixtures("_exits")
+@pytest.mark.usefixtures("exits")
 @pytest.mark.parametrize(
     ("first", "code"), [("m says no GPU", 70), ("it was drained", 0), ("a client asks", 0)]
 )
@@ -147,7 +147,7 @@ def test_the_first_signal_does_not_cut_an_end_short(end: End, first: str, code: 
     assert end.killed == 1
 
 
-@pytest.mark.usefixtures("_exits")
+@pytest.mark.usefixtures("exits")
 @pytest.mark.parametrize("disk_is_full", [False, True])
 def test_a_second_signal_ends_it_whatever_else_fails(end: End, disk_is_full: bool) -> None:
     end.disk_is_full = disk_is_full
@@ -161,6 +161,18 @@ def test_a_second_signal_ends_it_whatever_else_fails(end: End, disk_is_full: boo
         kept = last_exit.read(end.rundir)
         assert kept is not None
         assert kept.reason == "told to stop twice"
+
+
+@pytest.mark.usefixtures("exits")
+@pytest.mark.parametrize("disk_is_full", [False, True])
+def test_who_has_lost_its_directory_leaves_that_alone(end: End, disk_is_full: bool) -> None:
+    end.disk_is_full = disk_is_full
+    with pytest.raises(Exited) as exited:
+        end.ending.dispossessed("pid 4242 has it")
+    assert exited.value.args == (ExitCode.ALREADY_RUNNING,)
+    assert end.killed == 1
+    assert end.rundir.access_token_file.exists()
+    assert last_exit.read(end.rundir) is None
 
 
 @pytest.mark.parametrize("busy", [False, True])

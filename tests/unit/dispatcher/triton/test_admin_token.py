@@ -73,6 +73,13 @@ def test_the_file_is_private_from_the_start_and_goes(rundir: RuntimeDir) -> None
     assert rundir.access_token() is None
 
 
+def test_the_token_of_another_daemon_stays(rundir: RuntimeDir) -> None:
+    """It made its directory where this one's had been deleted."""
+    with admin_token.published(DaemonConfig(access_token=TOKEN), rundir):
+        rundir.access_token_file.write_text("of another daemon")
+    assert rundir.access_token() == "of another daemon"
+
+
 def test_a_token_of_before_does_not_stay(rundir: RuntimeDir) -> None:
     rundir.access_token_file.write_text("of a daemon that was killed")
     with admin_token.published(DaemonConfig(restricted_endpoints=()), rundir):

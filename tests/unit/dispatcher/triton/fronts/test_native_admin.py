@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -192,3 +194,26 @@ def test_one_that_does_not_accept_connections_yet_is_not_asked(
         assert one.asked == ["GET /v2/health/live"]
 
     play(tmp_path, _http(200, b""), scene)
+
+
+@pytest.mark.programs
+def test_the_front_of_another_daemon_is_asked_nothing(tmp_path: Path) -> None:
+    """Its socket lies where ours was, if our directory was deleted: told to end models, it would end its own."""
+    path = tmp_path / "front.sock"
+    program = (
+        "import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); print(flush=True); "
+        "c = s.accept()[0]; c.settimeout(100); print(c.recv(1000))"
+    )
+    command = [sys.executable, "-c", program, str(path)]
+
+    async def scene() -> None:
+        loop = asyncio.get_running_loop()
+        admin = NativeAdmin(path, loop.create_future(), loop.create_future())
+        with pytest.raises(Unreached, match=f"that of another daemon, pid {other.pid}"):
+            await admin.unload("m")
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        asyncio.run(scene())
+        assert other.stdout.readline() == b"b''\n"
