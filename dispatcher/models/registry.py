@@ -244,9 +244,11 @@ class Registry(ServedModels):
         """Stop serving a model, and forget it: requests under way are answered, then its workers end.
 
         Raises:
-            RemoteFailure: no such model, it is being registered or unregistered now, or that is not wanted any more.
+            RemoteFailure: no such model, it is changed now, that is not wanted any more, or the daemon is stopping.
         """
         still()
+        if self.stopping:  # each model of the many that end comes back at the next start
+            self.check_open(name, "unregistered")
         await self._server.placed.wait()
         forgotten = await self.restoring.give_up(name)
         await self.adaptations.give_way(name)
@@ -362,7 +364,7 @@ class Registry(ServedModels):
     async def _end_hosted(self, registration: Registration) -> None:
         name = registration.spec.name
         await self._serving.reservations.until_free(name)
-        if self.names.get(name) is registration:
+        if self.names.get(name) is registration and not self.stopping:
             await self.unregister(name)
 
     def _refuse_taken(self, request: messages.Register) -> None:
@@ -380,6 +382,7 @@ class Registry(ServedModels):
 
     async def _until_served(self, name: str, done: str, report: ReportProgress) -> None:
         """Wait until tritonserver is up, and the model restored."""
+        self.check_open(name, done)  # one that stops has ever fewer models
         if not self.restoring.comes(name):
             self._former(name)  # what there is not need not be waited for
         patience = self._serving.patience(name, done, report)

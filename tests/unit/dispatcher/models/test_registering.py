@@ -226,6 +226,35 @@ def test_the_daemon_stops_while_a_model_is_registered(brain: Brain) -> None:
     assert brain.kept() == {}
 
 
+def test_a_daemon_that_stops_says_of_no_model_that_there_is_none(brain: Brain) -> None:
+    """Models end one before the other, and all come back at the next start: none of them is unregistered."""
+    for name in ("m", "n"):
+        brain.served(brain.client.register(name))
+    brain.server.obstacles["n"] = obstacle = Obstacle("hang")
+    brain.loop.ask(lambda: brain.daemon.ending.request("its machine is to go"))
+    brain.advance(5.0)
+    states = brain.state_of("m"), brain.state_of("n")
+    requests = []
+    for message in (
+        messages.Unregister("m"),
+        messages.Unregister("n"),
+        messages.Scale("m", 2),
+        messages.Rollback("m"),
+    ):
+        requests.append(brain.client.ask(message))
+        brain.settle()
+    obstacle.gone.set()
+    brain.stop()
+    assert states == ("", "stopping")
+    assert [one.failure for one in requests] == [
+        "model m was not unregistered: the daemon is stopping",
+        "model n was not unregistered: the daemon is stopping",
+        "model m was not scaled: the daemon is stopping",
+        "model m was not rolled back: the daemon is stopping",
+    ]
+    assert set(brain.kept()) == {"m", "n"}
+
+
 def test_tritonserver_is_waited_for_in_time(brain: Brain) -> None:
     """A client is told what it waits for; then that it has waited long enough."""
     brain.server.starts_fail = 100
