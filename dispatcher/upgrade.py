@@ -176,7 +176,7 @@ class Upgrade:
         try:
             self._refuse_impossible()
             await self._until(self._server_unsettled, wish.wait_s)
-            await self._ask(wish.python or sys.executable)
+            can = await self._can_now(wish.python or sys.executable)
             self.parts.control.hold()
             # Where models sleep and wake all the time, there would be no moment at which none does.
             self.parts.registry.adaptations.hold()
@@ -184,6 +184,8 @@ class Upgrade:
             await self.parts.registry.parking.hold()
             await self.parts.workers.forks.hold()
             await self._until(self._unsettled, wish.wait_s)
+            if not can:  # nothing changes any more, so the answer holds
+                await self._ask(wish.python or sys.executable)
             self._refuse_impossible()  # what has been changed since
         except BaseException as error:
             self._go_on(error.text if isinstance(error, RemoteFailure) else "it was given up")
@@ -257,6 +259,21 @@ class Upgrade:
                 text = f"the daemon was not upgraded: after {wait_s:g} s, {why}. Try again"
                 raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
             await asyncio.sleep(_LOOK_S)
+
+    async def _can_now(self, python: str) -> bool:
+        """Return whether the next version could take over; False also where a change of models may be why it could not.
+
+        Raises:
+            RemoteFailure: it could not, or does not run.
+        """
+        served = [*self.parts.registry]
+        try:
+            await self._ask(python)
+        except RemoteFailure:
+            if served == [*self.parts.registry]:
+                raise
+            return False
+        return True
 
     async def _ask(self, python: str) -> None:
         """Ask the next version whether it could take over; raises RemoteFailure: it could not, or does not run."""

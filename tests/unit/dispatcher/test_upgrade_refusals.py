@@ -239,3 +239,30 @@ def _nothing() -> dict[str, int]:
 
 def _run(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_a_model_that_goes_while_the_next_version_looks_is_no_reason(tmp_path: Path) -> None:
+    """Its file is not there any more. It is asked again when changes wait."""
+    seen = tmp_path / "seen"
+    python = tmp_path / "python"
+    python.write_text(
+        f"""#!/bin/sh\ncat > /dev/null; can=true; [ -e {seen} ] || can=false; touch {seen}\n"""
+        """echo "{\\"can\\": $can, \\"version\\": \\"9.9\\", \\"why\\": \\"a file is missing\\"}"\n"""
+    )
+    python.chmod(0o755)
+    spec = messages.ModelSpec("m", 1, {}, messages.World("python"))
+
+    async def prepare(parts: Parts, *, goes: bool) -> None:
+        parts.registry.append(SimpleNamespace(spec=spec, registrant=None, kept=True))
+        upgrade = Upgrade(parts)  # type: ignore[arg-type]
+        upgrade._state = _nothing  # type: ignore[assignment, method-assign]
+        if goes:
+            asyncio.get_running_loop().call_soon(parts.registry.clear)
+        await upgrade.prepare(messages.Upgrade(wait_s=0.0, python=str(python)))
+
+    with pytest.raises(RemoteFailure, match=r"cannot take over: a file is missing"):
+        asyncio.run(prepare(Parts(), goes=False))
+    seen.unlink()
+    parts = Parts()
+    asyncio.run(prepare(parts, goes=True))
+    assert (parts.told, parts.held) == ([], True)
