@@ -170,11 +170,13 @@ def _locked(rundir: RuntimeDir, group: str | None, locks: tuple[int, int] | None
                 f"a daemon already runs in {rundir.path} (pid {pid}). Stop it with `pytriton-daemon stop`, or give "
                 "this one a directory of its own with --runtime-dir."
             )
-        lock.seek(0)
-        lock.truncate()
-        lock.write(str(os.getpid()))
-        lock.flush()
+        # A former version of this process has written its pid already. A file that is empty for a moment would tell
+        # clients that the daemon has ended.
         if locks is None:
+            lock.seek(0)
+            lock.truncate()
+            lock.write(str(os.getpid()))
+            lock.flush()
             rundir.clear()  # a daemon that was killed has left its files
         try:
             yield lock.fileno()
