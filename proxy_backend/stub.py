@@ -62,7 +62,8 @@ _set_destructor.restype = ctypes.c_int
 _set_destructor.argtypes = [ctypes.py_object, ctypes.c_void_p]
 
 
-class _Serialized(Array):
+# Not of NDArray: from numpy 2.5 on it is an alias (PEP 695), which no class can be made of.
+class _Serialized(np.ndarray[Any, np.dtype[Any]]):
     """A BYTES tensor still serialized, as a flat uint8 array; the stub calls reshape on it."""
 
     def reshape(self, *shape: Any, **options: Any) -> _Serialized:
