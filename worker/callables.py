@@ -92,6 +92,7 @@ def load_object(payload: bytes, spec: messages.ModelSpec) -> Any:
             + _way_to(header.folders)
         )
     project_modules.use(header.sources)
+    project_modules.show(header.lines)
     return cloudpickle.loads(pickled)
 
 

@@ -32,6 +32,8 @@ _WAY = (
     os.path.join(os.path.dirname(os.path.abspath(os.__file__)), "asyncio") + os.sep,
     "<frozen importlib",
 )
+#: What a decorator of ours makes of a callable travels, with the name of the file that the registrant has it from.
+_DECORATORS = os.path.join(os.sep, "pytriton", "decorators", "wrapping.py")
 #: Characters of a line: the daemon's log cuts lines of more than 64 KiB.
 _LONGEST_LINE = 10_000
 #: What is added to the text of a `CancelledError`, which has none as a rule.
@@ -120,7 +122,7 @@ def _from_users_frame(error: BaseException) -> traceback.TracebackException:
 
 
 def _is_way(file: str) -> bool:
-    return file.startswith(_WAY)
+    return file.startswith(_WAY) or file.endswith(_DECORATORS)
 
 
 def _print(text: str) -> None:

@@ -1,10 +1,12 @@
 """The registrant's own modules, imported as they were when they were registered.
 
-Their files may be others by now, or gone. Where a file is what it was, it is imported as ever, with its bytecode.
+Their files may be others by now, or gone. Where a file is what it was, it is imported as ever, with its bytecode. The
+lines of functions whose code travels are shown as they were, too.
 """
 
 from __future__ import annotations
 
+import io
 import linecache
 import os
 import sys
@@ -15,13 +17,36 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Optional
 
-from pytriton.ipc.payload import Source
+from pytriton.ipc.payload import Lines, Source
 
 
 def use(sources: Sequence[Source]) -> None:
     """Have this process import these modules as they were registered."""
     if sources:
         sys.meta_path.insert(0, _Registered({one.name: one for one in sources}))
+
+
+def show(lines: Sequence[Lines]) -> None:
+    """Have tracebacks, and `inspect`, show these lines, whatever their files have there, now or later."""
+    for file in {one.file for one in lines}:
+        shown = list(linecache.getlines(file))
+        for one in lines:
+            if one.file == file:
+                start, own = one.first - 1, _lines(one.text)
+                shown += ["\n"] * (start - len(shown))
+                shown[start : start + len(own)] = own
+        _show(file, shown)
+
+
+def _lines(text: str) -> list[str]:
+    """Return the lines of a program; `splitlines` has lines end with form feeds, too."""
+    return io.StringIO(text).readlines()
+
+
+def _show(file: str, lines: list[str]) -> None:
+    # Without a time of change it is not compared with the file.
+    known: Any = (sum(map(len, lines)), None, lines, file)
+    linecache.cache[file] = known
 
 
 class _Registered:
@@ -75,10 +100,7 @@ class _Loader(SourceFileLoader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Run it; tracebacks, and `inspect`, show the lines that ran."""
-        lines = (self.get_source(module.__name__) or "").splitlines(keepends=True)
-        # Without a time of change it is not compared with the file.
-        known: Any = (len(self._text), None, lines, self.path)
-        linecache.cache[self.path] = known
+        _show(self.path, _lines(self.get_source(module.__name__) or ""))
         super().exec_module(module)
 
 

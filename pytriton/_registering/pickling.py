@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
+from pytriton._registering.function_lines import lines_of_all
 from pytriton._registering.project_sources import imported_by, sources_of
 from pytriton._registering.unpicklable import describe, find_offender
 from pytriton._registering.worker_imports import WorkerImports
@@ -68,6 +69,7 @@ def pack_callable(target: Callable[..., Any], imports: WorkerImports, model_name
         not pickler.code_travels,
         folders=sorted(set(map(_folder, modules.sent)) - {""}),
         sources=sources_of({*modules.named, *pickler.imported}, imports.search_path, model_name),
+        lines=lines_of_all(pickler.functions),
     )
     return pack(header, buffer.getvalue())
 
@@ -125,6 +127,7 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle h
         code_travels: a code object was met, so that only this version of Python can read the
             pickle.
         imported: what code that travels may import while it runs: names of modules
+        functions: those whose code travels
     """
 
     def __init__(self, file: Any, see: Callable[[ModuleType], None]) -> None:
@@ -132,12 +135,18 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle h
         self._see = see
         self.code_travels = False
         self.imported: set[str] = set()
+        self.functions: list[FunctionType] = []
+        self._met: dict[
+            int, FunctionType
+        ] = {}  #: by the id of its code: functions, as it comes after them
 
     def reducer_override(self, obj: Any) -> Any:
         """Called by pickle for every object but the plainest (documented in `pickle`)."""
         if isinstance(obj, CodeType):
             self.code_travels = True
             self.imported.update(imported_by(obj))
+            if id(obj) in self._met:
+                self.functions.append(self._met.pop(id(obj)))
             return self._reduce_code(obj)
         elif isinstance(obj, io.TextIOWrapper) and obj not in (sys.stdout, sys.stderr):
             # cloudpickle would send what is in it, as it is now, without its name.
@@ -148,6 +157,8 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle h
             module = sys.modules.get(_module_name(obj))
             if isinstance(module, ModuleType):
                 self._see(module)
+            if isinstance(obj, FunctionType):
+                self._met[id(obj.__code__)] = obj
         return super().reducer_override(obj)
 
     def _reduce_code(self, code: CodeType) -> Any:

@@ -21,19 +21,28 @@ class Source(msgspec.Struct, frozen=True, array_like=True):
     text: bytes
 
 
+class Lines(msgspec.Struct, frozen=True, array_like=True):
+    """The source of a function whose code travels: the name of its file, the number of its first line, and its text."""
+
+    file: str
+    first: int
+    text: str
+
+
 class Header(msgspec.Struct, frozen=True):
     """The facts about a pickle that a worker needs before it opens it.
 
     `by_reference`: no code travels in it, only names of importable modules, so any Python version
     can try it; else it needs the Python `python_version` (major, minor) that pickled it. `folders`: in
     these lie modules whose code travels because the worker would not find them. `sources`: of modules that
-    are named, and what these import; the nearest first.
+    are named, and what these import; the nearest first. `lines`: of functions whose code travels.
     """
 
     python_version: tuple[int, int]
     by_reference: bool
     folders: list[str] = []
     sources: list[Source] = []
+    lines: list[Lines] = []
 
 
 class MalformedPayload(ValueError):

@@ -120,6 +120,21 @@ def test_a_traceback_begins_at_the_users_frame() -> None:
     assert "direct cause" in traceback_of(from_worker)
 
 
+def test_a_decorator_that_has_travelled_is_not_in_it() -> None:
+    @batch
+    def infer(x: Any) -> Any:
+        raise ValueError("no")
+
+    wrapper: Any = infer
+    elsewhere = "/venv/lib/python3.9/site-packages/pytriton/decorators/wrapping.py"
+    wrapper.__code__ = wrapper.__code__.replace(co_filename=elsewhere)
+    with pytest.raises(ValueError, match="no") as caught:
+        infer([{"x": np.ones(1)}])
+    own = caught.value
+    assert own.__traceback__ is not None
+    assert _files(own.with_traceback(own.__traceback__.tb_next)) == ["test_fault_reports.py"]
+
+
 def test_a_fault_of_ours_keeps_its_frames() -> None:
     spec = messages.ModelSpec("m", 1, {}, messages.World("python"))
     with pytest.raises(ValueError, match="payload") as caught:
