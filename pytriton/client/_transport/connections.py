@@ -11,6 +11,8 @@ import atexit
 import functools
 import importlib
 import os
+import socket
+import sys
 import threading
 import weakref
 from typing import Any, NoReturn, Protocol
@@ -171,6 +173,25 @@ def _gevent() -> Any:
     return gevent
 
 
+class _Resolver:
+    """A hub's way to resolve names, in a thread of gevent's, and without one where none can be started any more.
+
+    From the end of the main thread on, Python 3.12 starts none. Requests of other threads are answered all the same.
+    """
+
+    def __init__(self, usual: Any) -> None:
+        self._usual = usual
+
+    def getaddrinfo(self, *args: Any) -> Any:
+        try:
+            return self._usual.getaddrinfo(*args)
+        except RuntimeError:
+            return socket.getaddrinfo(*args)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._usual, name)
+
+
 class _Http:
     """A connection for each thread that calls: gevent's sockets belong to the thread that made them."""
 
@@ -219,6 +240,9 @@ class _Http:
     def _client(self) -> Any:
         client = getattr(self._mine, "client", None)
         if client is None:
+            hub = _gevent().get_hub()
+            if sys.version_info[:2] == (3, 12) and not isinstance(hub.resolver, _Resolver):
+                hub.resolver = _Resolver(hub.resolver)
             client = self.module.InferenceServerClient(
                 self.url.without_scheme,
                 connection_timeout=_NEVER_S,
