@@ -295,8 +295,8 @@ class ResultWriter:
         given, declared = array.dtype, output.dtype
         if self._strict:
             raise self._error(output, f"has invalid type. Returned: {given}. Expected: {declared}")
-        if given.kind in "iub" and declared.kind in "iu":
-            castable = np.can_cast(given, declared) or _in_range(array, declared)
+        if given.kind in "iubf" and declared.kind in "iub":
+            castable = np.can_cast(given, declared) or _has_values_of(array, declared)
         else:
             castable = _castable(given, declared)
         if not castable:
@@ -343,8 +343,13 @@ def _castable(given: np.dtype[Any], declared: np.dtype[Any]) -> bool:
     return np.can_cast(given, declared, "same_kind")
 
 
-def _in_range(array: Array, declared: np.dtype[Any]) -> bool:
+def _has_values_of(array: Array, declared: np.dtype[Any]) -> bool:
+    """Whether all numbers are ones that an integer or boolean dtype has."""
     if array.size == 0:
         return True
-    limits = np.iinfo(declared)
-    return bool(int(array.min()) >= limits.min and int(array.max()) <= limits.max)
+    low, high = (0, 1) if declared.kind == "b" else (np.iinfo(declared).min, np.iinfo(declared).max)
+    # As Python's numbers they compare exactly, and NaN with nothing.
+    least, most = array.min().item(), array.max().item()
+    if not (low <= least and most <= high):
+        return False
+    return array.dtype.kind != "f" or bool(np.array_equal(array, np.trunc(array)))

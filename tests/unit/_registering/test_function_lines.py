@@ -7,9 +7,10 @@ import io
 import linecache
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from types import CodeType, SimpleNamespace
 from typing import Any
 
+import cloudpickle
 import pytest
 
 from pytriton._registering.pickling import pack_callable
@@ -149,3 +150,18 @@ def test_too_many_lines_stay_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("pytriton._registering.function_lines.MOST_BYTES", 50)
     header, _ = unpack(payload_of(infer))
     assert [one.first for one in header.lines] == [14]
+
+
+def test_code_says_in_which_file_it_stands() -> None:
+    """cloudpickle 3.1.3 writes "<dynamic-code>" there."""
+
+    def outer(x: int) -> list[int]:
+        return [one + x for one in range(2)]
+
+    with WorkerImports(capture_world(), own_interpreter=True) as imports:
+        _, pickled = unpack(pack_callable(outer, imports, "m"))
+    loaded = cloudpickle.loads(pickled)
+    assert loaded(1) == [1, 2]
+    inner = [part for part in loaded.__code__.co_consts if isinstance(part, CodeType)]
+    assert {code.co_filename for code in [loaded.__code__, *inner]} == {__file__}
+    assert loaded.__code__ == outer.__code__

@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 import cloudpickle
@@ -246,21 +245,6 @@ def test_modules_are_pickled_by_value_only_meanwhile(tmp_path: Path) -> None:
     )
     run_python("-c", code, cwd=tmp_path)
     assert not cloudpickle.list_registry_pickle_by_value()
-
-
-def test_code_says_in_which_file_it_stands() -> None:
-    """So a traceback has files and lines of source; cloudpickle 3.1.3 has "<dynamic-code>" there."""
-
-    def outer(x: int) -> list[int]:
-        return [one + x for one in range(2)]
-
-    with WorkerImports(capture_world(), own_interpreter=True) as imports:
-        _, pickled = unpack(pack_callable(outer, imports, "m"))
-    loaded = cloudpickle.loads(pickled)
-    assert loaded(1) == [1, 2]
-    inner = [part for part in loaded.__code__.co_consts if isinstance(part, CodeType)]
-    assert {code.co_filename for code in [loaded.__code__, *inner]} == {__file__}
-    assert loaded.__code__ == outer.__code__
 
 
 # ── what cannot be pickled ───────────────────────────────────────────────────────────────────────

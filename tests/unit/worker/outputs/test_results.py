@@ -192,7 +192,7 @@ def test_a_request_without_inputs_takes_any_number_of_rows(lanes: Lanes) -> None
 
 
 def test_one_array_for_two_outputs(lanes: Lanes) -> None:
-    array = np.arange(4, dtype=np.float32).reshape(2, 2)
+    array = np.arange(4, dtype=np.float32).reshape(2, 2) + 0.5
     to = writer(output("y"), output("z", "INT32"))
     with pytest.raises(ResultError, match="`z`"):
         to.write([{"y": array, "z": array}], [request(2)], lanes[1])
