@@ -52,6 +52,11 @@ class ModelRecord:
         is_wanted = self.state in ("ready", "failed")
         return self.served_by == TRITONSERVER and is_wanted and not self.ends_server
 
+    def unload(self) -> None:
+        """Say that nobody serves it, and nothing of what was."""
+        self.state, self.served_by, self.registration = "unloaded", "", None
+        self.versions, self.steps, self.reason = [], [], ""
+
 
 class ModelRecords(dict[str, ModelRecord]):
     """The records by model name, for every model that was ever asked for or found."""
@@ -74,8 +79,7 @@ class ModelRecords(dict[str, ModelRecord]):
         """
         known = self.get(name)
         if known is not None and known.served_by == WORKERS and not self.serves(name):
-            known.state, known.served_by, known.registration = "unloaded", "", None
-            known.versions, known.steps, known.reason = [], [], ""
+            known.unload()
 
     def forget_failure(self, name: str) -> bool:
         """Have a model that could not be loaded, and is gone, count as unloaded; return whether it was one.

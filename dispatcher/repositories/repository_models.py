@@ -285,8 +285,7 @@ class RepositoryModels:
             except BaseException:
                 known.state = state
                 raise
-            known.state, known.served_by, known.registration = "unloaded", "", None
-            known.versions, known.steps, known.reason = [], [], ""
+            known.unload()
             self._given.remove(known.given)
             known.given = None
         _log.info("model of a repository unloaded", model=name)

@@ -27,7 +27,6 @@ EXIT_GRACE_S = 2.0
 #: A process that is ending closes its connections first.
 _END_SEEN_S = 1.0
 
-
 #: The answer to a configuration that is refused, and what the log says then; it is printed before the answer.
 _NOT_POLLED = "failed to poll from model repository"
 _POLL_FAILED = "Poll failed for model directory '{}': "

@@ -136,9 +136,8 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle h
         self.code_travels = False
         self.imported: set[str] = set()
         self.functions: list[FunctionType] = []
-        self._met: dict[
-            int, FunctionType
-        ] = {}  #: by the id of its code: functions, as it comes after them
+        #: Functions by the id of their code, which comes after them.
+        self._met: dict[int, FunctionType] = {}
 
     def reducer_override(self, obj: Any) -> Any:
         """Called by pickle for every object but the plainest (documented in `pickle`)."""

@@ -127,29 +127,27 @@ def writing(tmp_path: Path) -> Iterator[Brain]:
 def test_a_full_state_directory_is_told_until_it_has_room(
     writing: Brain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    brain = writing
-
     def problems() -> list[str]:
-        brain.settle()
-        return brain.loop.ask(brain.daemon.status).problems
+        writing.settle()
+        return writing.loop.ask(writing.daemon.status).problems
 
     def refuse(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    brain.served(brain.client.register("m"))
+    writing.served(writing.client.register("m"))
     assert problems() == []
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", refuse)
-        brain.answered(brain.client.ask(messages.Scale("m", 2)))  # makes an event, too
-        brain.daemon._sizes.write({"m": KnownSize("x", 1, 0, {}, True)})
+        writing.answered(writing.client.ask(messages.Scale("m", 2)))  # makes an event, too
+        writing.daemon._sizes.write({"m": KnownSize("x", 1, 0, {}, True)})
         eventually(lambda: len(problems()) == 2, lambda: str(problems()))
     assert problems() == [
         "events cannot be kept in the state directory, only in memory: No space left on device",
         "sizes of models cannot be kept in the state directory for the next start: "
         "[Errno 28] No space left on device",
     ]
-    brain.served(brain.client.ask(messages.Scale("m", 2)))
-    brain.daemon._sizes.write({})
+    writing.served(writing.client.ask(messages.Scale("m", 2)))
+    writing.daemon._sizes.write({})
     eventually(lambda: problems() == [], lambda: str(problems()))
 
 
