@@ -34,8 +34,6 @@ from pytriton.dispatcher.triton.gate import Models
 _log = structlog.get_logger(__name__)
 
 SHM = Path("/dev/shm")
-#: Starts a program whose shared memory is for this user alone.
-PRIVATELY = (sys.executable, "-I", "-S", str(Path(__file__).with_name("private_shm.py")))
 
 #: A front takes memory for each large answer anew. glibc gives large pieces of freed memory back to the kernel at once,
 #: and raises these limits by itself, up to these values, as it sees larger pieces freed. With them from the beginning
@@ -228,3 +226,9 @@ class HandsOver(Protocol):
 def new_shm_prefix() -> str:
     """Return a new prefix for the names of one daemon's regions in /dev/shm."""
     return f"pytriton-{os.getpid()}-{secrets.token_hex(4)}-"
+
+
+def privately(argv: Sequence[str]) -> list[str]:
+    """Return a command that runs `argv`: its shared memory is for this user alone, and it dies with this process."""
+    launcher = str(Path(__file__).with_name("private_shm.py"))
+    return [sys.executable, "-I", "-S", launcher, str(os.getpid()), *argv]

@@ -1,4 +1,4 @@
-"""Become tritonserver such that its shared memory is made private: python private_shm.py PROGRAM ARGUMENT...
+"""Become tritonserver such that its shared memory is made private: python private_shm.py PARENT_PID PROGRAM ARGUMENT...
 
 The regions that it makes in /dev/shm hold every tensor on its way to a worker. The daemon gives it
 a umask of 077, but the library behind it (boost.interprocess) sets 0644 with fchmod right after,
@@ -10,6 +10,9 @@ Where the kernel refuses the filter the program runs without it, and says so.
 
 It may also open as many files as this user may at all: tritonserver has a descriptor for each connection, and its
 compiled proxies for each lane and call. The usual soft limit of 1024 is there for programs that use select(2).
+
+And it dies with the dispatcher, as with exec_launcher.py. That could start this file, but each interpreter in between
+takes tens of milliseconds of every start.
 Source: seccomp(2), prctl(2) PR_SET_NO_NEW_PRIVS (which an unprivileged filter needs),
 linux/filter.h and linux/seccomp.h. Standard library only, and little of it: it runs before every
 start of tritonserver.
@@ -19,11 +22,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import resource
 import struct
 import sys
 
+_SIGKILL = 9  # `import signal` takes a third of this program's time
+_PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
 _SECCOMP_SET_MODE_FILTER = 1
 #: Do not switch off the processor's speculation, as older kernels do for filtered programs.
@@ -62,9 +66,10 @@ def install() -> None:
     Raises:
         OSError: the kernel refuses, or this machine's numbers are not known here.
     """
-    if platform.machine() not in _NUMBERS:
-        raise OSError(f"not known how to on {platform.machine()}")
-    machine, fchmod, seccomp = _NUMBERS[platform.machine()]
+    name = os.uname().machine
+    if name not in _NUMBERS:
+        raise OSError(f"not known how to on {name}")
+    machine, fchmod, seccomp = _NUMBERS[name]
     libc = ctypes.CDLL(None, use_errno=True)
     code = filter_of(machine, fchmod)
     program = _Program(len(code) // 8, code)
@@ -78,6 +83,11 @@ def install() -> None:
 
 
 if __name__ == "__main__":
+    parent, program = int(sys.argv[1]), sys.argv[2]
+    if ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(_SIGKILL)) != 0:
+        sys.exit("prctl(PR_SET_PDEATHSIG) failed")
+    if os.getppid() != parent:  # it ended before we asked
+        sys.exit("the dispatcher is gone")
     try:
         install()
     except OSError as error:
@@ -88,4 +98,4 @@ if __name__ == "__main__":
         sys.stderr.flush()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    os.execv(sys.argv[1], sys.argv[1:])
+    os.execv(program, sys.argv[2:])

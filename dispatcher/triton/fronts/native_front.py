@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-from pytriton.dispatcher.base.child import Child, bound_to_us
+from pytriton.dispatcher.base.child import Child
 from pytriton.dispatcher.base.handover import ListenerState, ServerState
 from pytriton.dispatcher.base.ports import listening, listening_at
 from pytriton.dispatcher.install.compiled_front import NativeProgram
@@ -26,7 +26,7 @@ from pytriton.dispatcher.install.server_runtime import python_link, server_envir
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import clouds
 from pytriton.dispatcher.triton.endpoints import Endpoints
-from pytriton.dispatcher.triton.front import MEMORY, PRIVATELY, Refused, ServerPlace, Unreached
+from pytriton.dispatcher.triton.front import MEMORY, Refused, ServerPlace, Unreached, privately
 from pytriton.dispatcher.triton.fronts import native_settings
 from pytriton.dispatcher.triton.fronts.asked_models import AskedModels
 from pytriton.dispatcher.triton.fronts.native_admin import NativeAdmin
@@ -175,7 +175,7 @@ class NativeFront:
         argv = [str(self.program), f"--settings={settings}"]
         try:
             child = await Child.start(
-                bound_to_us([*PRIVATELY, *argv]),
+                privately(argv),
                 env=environment,
                 # The stub's sys.path begins with "": in any other folder a user's numpy.py would run in the proxy.
                 cwd=str(place.backends / BACKEND),

@@ -7,12 +7,12 @@ import os
 import secrets
 from collections.abc import Callable, Sequence
 
-from pytriton.dispatcher.base.child import Child, bound_to_us
+from pytriton.dispatcher.base.child import Child
 from pytriton.dispatcher.install.server_runtime import python_link, server_environment
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import admin_token
 from pytriton.dispatcher.triton.endpoints import Endpoints, reachable
-from pytriton.dispatcher.triton.front import MEMORY, PRIVATELY, ServerPlace
+from pytriton.dispatcher.triton.front import MEMORY, ServerPlace, privately
 from pytriton.dispatcher.triton.fronts import command_line
 from pytriton.dispatcher.triton.fronts.admin_client import AdminClient
 from pytriton.dispatcher.triton.gate import Gate
@@ -51,7 +51,7 @@ class TritonFront:
         env = {**MEMORY, **server_environment(place.runtime, os.environ, python)}
         env[KEY_VARIABLE] = secrets.token_hex(16)
         return await Child.start(
-            bound_to_us([*PRIVATELY, str(self.program), *arguments]),
+            privately([str(self.program), *arguments]),
             env=env,
             # The stub's sys.path begins with "": in any other folder a user's numpy.py would run in the proxy.
             cwd=str(place.backends / BACKEND),

@@ -1,4 +1,4 @@
-"""A program that is started so that it dies with whoever started it."""
+"""Programs that are started so that they die with whoever started them."""
 
 from __future__ import annotations
 
@@ -8,26 +8,31 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from pytriton.dispatcher.base import exec_launcher
+from pytriton.dispatcher.triton import private_shm
 
-_PROGRAM = str(exec_launcher.__file__)
+pytestmark = pytest.mark.parametrize(
+    "launcher", [exec_launcher.__file__, private_shm.__file__], ids=["any", "tritonserver"]
+)
 
 
-def test_it_becomes_the_program_with_its_arguments() -> None:
-    command = [sys.executable, "-I", _PROGRAM, str(os.getpid()), "/bin/echo", "one", "two words"]
+def test_it_becomes_the_program_with_its_arguments(launcher: str) -> None:
+    command = [sys.executable, "-I", launcher, str(os.getpid()), "/bin/echo", "one", "two words"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "one two words\n"
 
 
-def test_of_a_parent_that_is_gone_it_starts_nothing() -> None:
-    command = [sys.executable, "-I", _PROGRAM, str(os.getpid() + 1), "/bin/echo", "one"]
+def test_of_a_parent_that_is_gone_it_starts_nothing(launcher: str) -> None:
+    command = [sys.executable, "-I", launcher, str(os.getpid() + 1), "/bin/echo", "one"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stdout == ""
     assert "the dispatcher is gone" in done.stderr
 
 
-def test_the_program_dies_with_its_parent() -> None:
+def test_the_program_dies_with_its_parent(launcher: str) -> None:
     parent = (
         "import os, subprocess, sys\n"
         "child = subprocess.Popen([sys.executable, '-I', sys.argv[1], str(os.getpid()), '/bin/cat'],\n"
@@ -36,7 +41,7 @@ def test_the_program_dies_with_its_parent() -> None:
         "input()\n"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", parent, _PROGRAM],
+        [sys.executable, "-c", parent, launcher],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

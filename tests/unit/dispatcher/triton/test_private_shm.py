@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from pytriton.dispatcher.triton import private_shm
+from pytriton.dispatcher.triton.front import privately
 
 #: Creates a file as boost.interprocess does a region, then one with another mode.
 _PROGRAM = """
@@ -26,12 +27,8 @@ os.chmod(sys.argv[3], 0o644)
 def test_only_a_world_readable_fchmod_does_nothing(tmp_path: Path) -> None:
     region, other, third = (tmp_path / name for name in ("region", "other", "third"))
     third.touch(0o600)
-    launcher = [sys.executable, "-I", "-S", private_shm.__file__]
-    done = subprocess.run(
-        [*launcher, sys.executable, "-c", _PROGRAM, region, other, third],
-        check=True,
-        capture_output=True,
-    )
+    command = privately([sys.executable, "-c", _PROGRAM, *map(str, (region, other, third))])
+    done = subprocess.run(command, check=True, capture_output=True)
     assert done.stderr == b""  # the kernel took the filter
     modes = [stat.S_IMODE(os.stat(path).st_mode) for path in (region, other, third)]
     assert modes == [0o600, 0o640, 0o644]
@@ -40,10 +37,11 @@ def test_only_a_world_readable_fchmod_does_nothing(tmp_path: Path) -> None:
 
 def test_a_program_runs_where_there_is_no_filter(tmp_path: Path) -> None:
     """Some machine or kernel: the program runs, and the reason is told."""
-    source = Path(private_shm.__file__).read_text().replace("platform.machine()", "'vax'")
+    source = Path(private_shm.__file__).read_text().replace("os.uname().machine", "'vax'")
     launcher = tmp_path / "launcher.py"
     launcher.write_text(source)
-    command = [sys.executable, "-I", "-S", str(launcher), sys.executable, "-c", "print('ran')"]
+    command = privately([sys.executable, "-c", "print('ran')"])
+    command[command.index(private_shm.__file__)] = str(launcher)
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert done.stdout == "ran\n"
     assert "not known how to on vax" in done.stderr
@@ -69,7 +67,7 @@ def test_the_bytes_of_the_filter() -> None:
 
 def test_the_program_may_open_as_many_files_as_the_user_may() -> None:
     code = "import resource; soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE); print(soft == hard > 64)"
-    launcher = [sys.executable, "-I", "-S", private_shm.__file__, sys.executable, "-c", code]
-    lowered = ["sh", "-c", 'ulimit -S -n 64; exec "$@"', "sh", *launcher]
+    command = privately([sys.executable, "-c", code])
+    lowered = ["sh", "-c", 'ulimit -S -n 64; exec "$@"', "sh", *command]
     done = subprocess.run(lowered, check=True, capture_output=True, text=True)
     assert done.stdout == "True\n"
