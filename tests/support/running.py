@@ -207,7 +207,7 @@ class RunningDaemon:
 
 #: A daemon's start takes half a second of CPU time, nearly all of it for imports. Commands, scripts, services and the
 #: `Triton` class start theirs anew.
-_DAEMONS = Forking("structlog", "pytriton.dispatcher.process")
+_DAEMONS = Forking("structlog", "pytriton.dispatcher.process", "warm_daemons")
 
 
 def _start(config: DaemonConfig, output: IO[bytes]) -> subprocess.Popen[bytes]:

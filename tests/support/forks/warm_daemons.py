@@ -1,0 +1,19 @@
+"""Imported by the process that forks daemons: has done once what a daemon does when it is first needed.
+
+A daemon imports late what takes long and what not every one needs, or not at its start. What is imported when is
+tested with real starts.
+"""
+
+from __future__ import annotations
+
+import psutil  # noqa: F401
+
+import pytriton.dispatcher.events.webhook
+import pytriton.dispatcher.figures.triton_metrics
+import pytriton.dispatcher.operations.operations_server
+import pytriton.dispatcher.workers.one_worker.hard_limits  # noqa: F401
+from pytriton.dispatcher.daemon_status import own_version
+from pytriton.formats import pbtxt
+
+own_version()
+pbtxt.write({"name": "warm", "backend": "pytriton"})
