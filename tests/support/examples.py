@@ -1,4 +1,4 @@
-"""How many examples tests of generated data play: `scripts/test --unit` wants an answer soon, and plays fewer."""
+"""How many examples tests of generated data play: `scripts/test` wants an answer soon, and plays fewer."""
 
 from __future__ import annotations
 
