@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from support import plain_tracebacks  # noqa: F401 (before those that import structlog)
+from support import plain_tracebacks, variables  # noqa: F401 (before those that import structlog)
 from support.examples import examples
 from support.kept_daemons import KeptDaemons
 from support.running import RunningDaemon
@@ -29,17 +29,6 @@ pytest_plugins = [
 
 # The tests are nine thousand objects that stay: the collector would look at them again and again while they are read.
 gc.disable()
-
-# A run starts a thousand processes. Where this is set, as many images have it, each compiles all its modules anew.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-sys.dont_write_bytecode = False
-
-# OpenBLAS (numpy, scipy) begins with a thread for each core, and each waits for work in a loop: 30 ms of a core in each
-# process that imports numpy, and a run has a thousand. Those of libraries with OpenMP (scikit-learn, XGBoost) wait
-# for each other in loops, too: ten times the CPU time for small matrices. Tests of threads and forks: `usual_threads`.
-_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
-for _name in _THREADS:
-    os.environ.setdefault(_name, "1")
 
 #: How long an example takes, or its data to be made up, says nothing: two cores are shared by several tests.
 settings.register_profile(
@@ -108,7 +97,7 @@ def pytest_pyfunc_call() -> None:
 @pytest.fixture
 def usual_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test starts has the threads that numpy has where nobody sets anything: one for each core."""
-    for name in _THREADS:
+    for name in variables.THREADS:
         monkeypatch.delenv(name)
 
 

@@ -8,12 +8,8 @@ interpreter's start (PYTHON* variables, flags, which modules are imported when) 
 from __future__ import annotations
 
 import atexit
-import contextlib
-import gc
-import importlib
 import json
 import os
-import runpy
 import socket
 import subprocess
 import sys
@@ -21,15 +17,13 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-from pytriton.ipc.forking import CannotFork, Forker, join_helpers, show_as
+from support.variables import USUAL, of_starts
 
+_TEMPLATE = str(Path(__file__).with_name("template.py"))
 #: Among the arguments of a process that forks; a module's name takes its place.
 _NAME = "(forks for the tests, see forking.py)"
-_LARGEST = 1 << 17  #: bytes of a wish: arguments and variables
-#: What begins so is read when an interpreter starts, or when modules are imported.
-_OF_STARTS = ("PYTHON", "LD_", "OPENBLAS_", "OMP_", "MALLOC_", "GLIBC_")
 
 
 class Forking:
@@ -46,7 +40,6 @@ class Forking:
         self._connection: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()  # some tests start scripts from several threads
-        self._of_starts: dict[str, str] = {}
 
     def run_module(
         self, module: str, arguments: Sequence[str], cwd: Path, env: Mapping[str, str]
@@ -98,11 +91,9 @@ class Forking:
         stdin: IO[bytes],
         output: IO[bytes],
     ) -> StartedProcess | None:
+        if of_starts(env) != USUAL:
+            return None
         with self._lock:
-            if self._connection is None:
-                self._of_starts = of_starts(os.environ)
-            if of_starts(env) != self._of_starts:
-                return None
             connection = self._connected()
             wish = {
                 **program,
@@ -150,9 +141,14 @@ class Forking:
         if self._connection is None:
             self._connection, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with other:
-                command = [sys.executable, __file__, str(other.fileno()), _NAME, *self._modules]
-                self._of_starts = of_starts(os.environ)
-                self._process = subprocess.Popen(command, pass_fds=[other.fileno()])
+                command = [sys.executable, _TEMPLATE, str(other.fileno()), _NAME, *self._modules]
+                # It serves the tests that follow, too: what the first one has set is not for them.
+                others = {
+                    name: os.environ[name] for name in os.environ.keys() - of_starts(os.environ)
+                }
+                self._process = subprocess.Popen(
+                    command, pass_fds=[other.fileno()], env={**others, **USUAL}
+                )
             atexit.register(self.close)
         return self._connection
 
@@ -169,11 +165,6 @@ class StartedProcess(subprocess.Popen[bytes]):
         self.stdin = self.stdout = self.stderr = None
 
 
-def of_starts(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that have done their work when a fork gets them."""
-    return {name: value for name, value in env.items() if name.startswith(_OF_STARTS)}
-
-
 #: The commands of pytriton-daemon; the last module lies beside this one.
 _COMMANDS = Forking("pytriton.cli.app", "pytriton.cli.link", "warm_commands")
 
@@ -184,66 +175,3 @@ def command(
     """Run `pytriton-daemon` with arguments, as `subprocess.run` does, without the time that it takes to start."""
     variables = os.environ if env is None else env
     return _COMMANDS.run_module("pytriton.cli", arguments, cwd or Path.cwd(), variables)
-
-
-def _serve(connection: socket.socket) -> dict[str, Any] | None:
-    """Fork for each wish, and tell the exit code; return the wish in the fork, None at the end.
-
-    One that is left to the process of the tests is its child; its pid is told.
-    """
-    while True:
-        data, descriptors, _, _ = socket.recv_fds(connection, _LARGEST, 3)
-        if not data:
-            return None
-        wish: dict[str, Any] = json.loads(data)
-        is_left = wish.get("is_left", False)
-        pid = _fork_for_parent() if is_left else os.fork()
-        if pid == 0:
-            connection.close()
-            for number, descriptor in enumerate(descriptors):
-                os.dup2(descriptor, number)
-            os.closerange(3, max(descriptors) + 1)
-            return wish
-        for descriptor in descriptors:
-            os.close(descriptor)
-        if is_left:
-            connection.send(str(pid).encode())
-            continue
-        _, status = os.waitpid(pid, 0)
-        connection.send(str(os.waitstatus_to_exitcode(status)).encode())
-
-
-def _fork_for_parent() -> int:
-    """Fork a child of the process of the tests; -1 where that cannot be."""
-    try:
-        join_helpers()
-        return Forker().fork()
-    except CannotFork:
-        return -1
-
-
-def _main(descriptor: str, name: str, *modules: str) -> None:
-    for module in modules:
-        with contextlib.suppress(ModuleNotFoundError):
-            importlib.import_module(module)
-    gc.freeze()
-    wish = _serve(socket.socket(fileno=int(descriptor)))
-    if wish is None:
-        return
-    show_as(name, wish["script"] if "script" in wish else wish["module"])
-    os.chdir(wish["cwd"])
-    os.environ.clear()
-    os.environ.update(wish["env"])
-    sys.argv[1:] = wish["arguments"]
-    sys.stdin = open(0)  # noqa: SIM115 (to the end of the process)
-    # The first of sys.path was this file's own folder.
-    if "script" in wish:
-        sys.argv[0], sys.path[0] = wish["script"], os.path.dirname(os.path.abspath(wish["script"]))
-        runpy.run_path(wish["script"], run_name="__main__")
-    else:
-        sys.path[0] = wish["cwd"]
-        runpy.run_module(wish["module"], run_name="__main__", alter_sys=True)
-
-
-if __name__ == "__main__":
-    _main(*sys.argv[1:])
