@@ -22,7 +22,7 @@ import time
 from collections.abc import Coroutine
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.ipc.lanes.arena import ArenaError
@@ -34,7 +34,7 @@ from pytriton.ipc.lanes.lane_messages import (
 )
 from pytriton.pb_utils import host
 from pytriton.worker.callable_errors import callable_errors
-from pytriton.worker.fault_reports import report_error, told
+from pytriton.worker.fault_reports import report, report_error, told
 from pytriton.worker.loop import Loop
 from pytriton.worker.model import Part
 from pytriton.worker.python_model.backend_host import WorkerHost
@@ -52,6 +52,13 @@ _AT_ONCE = 1024
 _METRICS = 100
 
 
+class LetGo(NamedTuple):
+    """A request that nobody can answer any more."""
+
+    stream: PythonStream
+    request: int
+
+
 class PythonStreamLoop(Loop):
     """Serves one `PythonModel` whose answers may come at any time."""
 
@@ -62,7 +69,7 @@ class PythonStreamLoop(Loop):
         self.changed = threading.Condition(threading.RLock())
         self._outboxes: dict[Lane, Outbox] = {}
         self._streams: set[PythonStream] = set()
-        self._jobs: queue.SimpleQueue[PythonStream | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[PythonStream | LetGo | None] = queue.SimpleQueue()
         self._events: asyncio.AbstractEventLoop | None = None
         self._events_thread: threading.Thread | None = None
         self._fatal: Future[None] = Future()  #: what a coroutine raised that ends the worker
@@ -85,11 +92,14 @@ class PythonStreamLoop(Loop):
         lanes = threading.Thread(target=self._serve_lanes, name="lanes", daemon=True)
         lanes.start()
         while not self._is_over():
-            stream = self._jobs.get()
+            job = self._jobs.get()
             if self._fatal.done():
                 self._fatal.result()
-            if stream is not None:
-                self._execute(stream)
+            if isinstance(job, PythonStream):
+                self._execute(job)
+            elif job is not None:
+                self._end_unanswered(*job)
+            del job  # what it holds, the model may have let go of
         self._waker.send(b"\0")
         lanes.join()  # what it waits on must not be closed meanwhile
         with self.changed:
@@ -240,6 +250,16 @@ class PythonStreamLoop(Loop):
         finally:
             self._python.now = ()
 
+    def _end_unanswered(self, stream: PythonStream, index: int) -> None:
+        with self.changed:
+            if not stream.end_unanswered(index):
+                return
+            stream.failure = "result"
+            self._gauge.failed(stream.failure, 1)
+        report(
+            "a request has no answer: its response sender was let go of before it had sent the last response"
+        )
+
     async def _finish(self, stream: PythonStream, coroutine: Coroutine[Any, Any, Any]) -> None:
         serving.set([stream.part])  # of this task and those that it makes
         try:
@@ -315,6 +335,10 @@ class PythonStreamLoop(Loop):
         return self._gauge.responded(since_ns, first=first)
 
     # ── any thread ───────────────────────────────────────────────────────────────────────────────
+
+    def let_go(self, stream: PythonStream, index: int) -> None:
+        """Have the main thread end a request. It may be the collector that calls, which must wait for nothing."""
+        self._jobs.put(LetGo(stream, index))
 
     def ended(self, stream: PythonStream) -> None:
         """Remove a batch that is answered, or whose proxy is gone. The caller holds the lock."""

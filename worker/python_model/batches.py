@@ -102,8 +102,8 @@ class PythonModel(Model):
         return [self._request(ref, lane) for ref in refs]
 
     def execute(self, requests: list[pb_utils.InferenceRequest]) -> Any:
-        """Call the model's `execute`; what it returns may have to be awaited."""
-        return self._instance.execute(requests)
+        """Call the model's `execute`, which may empty its list; what it returns may have to be awaited."""
+        return self._instance.execute([*requests])
 
     def answer(self, parts: Sequence[Part]) -> list[BatchDone | BatchFailed]:
         """Run `execute` once on one batch, or several merged; return an answer for each.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from functools import partial
+import weakref
 from typing import Any, Protocol
 
 from pytriton import pb_utils
@@ -25,6 +25,7 @@ from pytriton.worker.request_log import nbytes_of
 from pytriton.worker.streams.stream_answers import Outbox
 
 _ENDED = ResponseRef([], None, ResponseDetails(final=True, empty=True))
+_LET_GO = "Nobody can answer the request any more: the model has let go of it and of its response sender without"
 
 
 class AnswerLoop(Protocol):
@@ -46,9 +47,39 @@ class AnswerLoop(Protocol):
     def responded(self, since_ns: int, *, first: bool) -> int:
         """Count a response, so long after the batch began or the one before; return when it was."""
 
+    def let_go(self, stream: PythonStream, index: int) -> None:
+        """Soon call `end_unanswered`. Any thread calls this, wherever it is."""
+
+
+class Answering:
+    """What answers one request. The request and its sender hold it: without them, nobody can answer."""
+
+    def __init__(self, stream: PythonStream, index: int) -> None:
+        self._stream = stream
+        self._index = index
+
+    def __del__(self) -> None:
+        self._stream.let_go(self._index)
+
+    def sender(self) -> pb_utils.ResponseSender:
+        """Return the request's sender, always the same."""
+        return self._stream.sender(self._index, self)
+
+    def is_cancelled(self) -> bool:
+        """Return whether the client has gone."""
+        return self._stream.is_cancelled(self._index)
+
+    def send(self, response: pb_utils.InferenceResponse | None, final: bool) -> None:
+        """Send a response, the end of them, or both."""
+        self._stream.send(self._index, response, final)
+
 
 class PythonStream:
-    """A batch under way, with the record of which of its requests are answered."""
+    """A batch under way, with the record of which of its requests are answered.
+
+    Attributes:
+        requests: those that `execute` gets, until it has returned
+    """
 
     def __init__(
         self,
@@ -77,9 +108,11 @@ class PythonStream:
         self.error = ""
         self.bytes_out: int | None = 0 if loop.counts_bytes else None
         self._last_ns = [0] * len(requests)  #: when the last response to each was sent
-        self._senders: dict[int, pb_utils.ResponseSender] = {}
+        self._count = len(requests)
+        self._senders: dict[int, weakref.ref[pb_utils.ResponseSender]] = {}
         for index, request in enumerate(requests):
-            request.bind(partial(self._sender, index), partial(self._is_cancelled, index))
+            answering = Answering(self, index)
+            request.bind(answering.sender, answering.is_cancelled)
 
     @property
     def unanswered(self) -> int:
@@ -106,20 +139,20 @@ class PythonStream:
         Raises:
             WrongReturn: it should not have.
         """
-        self.take(result)
         again = [i for i, one in enumerate(self.requests) if one.rescheduled]
+        self.take(result)
         if not self.lost and not self._open.issuperset(again):
             raise WrongReturn(ANSWERED)
         self.returned(again)
 
     def take(self, result: Any) -> None:
-        """Send the responses that `execute` has returned.
+        """Send the responses that `execute` has returned, and let go of the requests.
 
         Raises:
             WrongReturn: it should not have, or should have.
         """
         if result is None:
-            result = [None] * len(self.requests)
+            result = [None] * self._count
         check_responses(result, self.requests)
         if self._model.decoupled and any(response is not None for response in result):
             raise WrongReturn(
@@ -128,13 +161,14 @@ class PythonStream:
             )
         for index, response in enumerate(result):
             if response is not None:
-                self._send(index, response, True)
+                self.send(index, response, True)
             elif not (
                 self._model.decoupled or self.requests[index].rescheduled or index in self._senders
             ):
                 raise WrongReturn(
                     "execute returned no response to a request, and did not ask for its response sender"
                 )
+        self.requests = []
 
     def returned(self, reschedule: list[int]) -> None:
         """Say that `execute` has returned; Triton queues the requests of `reschedule` again."""
@@ -153,20 +187,40 @@ class PythonStream:
                 self._open.clear()
                 self._to_lane(BatchFailed(self.id, text))
                 self._loop.ended(self)
+        self.requests = []
 
-    def _sender(self, index: int) -> pb_utils.ResponseSender:
-        if index not in self._senders:
-            self._senders[index] = pb_utils.ResponseSender(
-                partial(self._send, index),
-                partial(self._is_cancelled, index),
-                decoupled=self._model.decoupled,
-            )
-        return self._senders[index]
+    def let_go(self, index: int) -> None:
+        """Note that nobody can answer a request any more. It may have been answered."""
+        if index in self._open and not self.lost:
+            self._loop.let_go(self, index)
 
-    def _is_cancelled(self, index: int) -> bool:
+    def end_unanswered(self, index: int) -> bool:
+        """Answer a request with an error, as nobody else can any more; return whether that was so."""
+        if index not in self._open:
+            return False
+        missing = "TRITONSERVER_RESPONSE_COMPLETE_FINAL" if self._model.decoupled else "a response"
+        error = pb_utils.TritonError(f"{_LET_GO} {missing}.")
+        self.send(index, pb_utils.InferenceResponse(error=error), True)
+        return True
+
+    def sender(self, index: int, answering: Answering) -> pb_utils.ResponseSender:
+        """Return the sender of a request, always the same."""
+        with self._loop.changed:
+            made = self._senders.get(index)
+            sender = made() if made is not None else None
+            if sender is None:
+                sender = pb_utils.ResponseSender(
+                    answering.send, answering.is_cancelled, decoupled=self._model.decoupled
+                )
+                self._senders[index] = weakref.ref(sender)
+            return sender
+
+    def is_cancelled(self, index: int) -> bool:
+        """Return whether the client of a request has gone."""
         return self.lost or index in self._cancelled
 
-    def _send(self, index: int, response: pb_utils.InferenceResponse | None, final: bool) -> None:
+    def send(self, index: int, response: pb_utils.InferenceResponse | None, final: bool) -> None:
+        """Send a response to a request, the end of them, or both; wait while the proxy has enough to read."""
         with self._loop.changed:
             self._loop.changed.wait_for(lambda: self.lost or not self._must_wait(index))
             if self.lost or index not in self._open:
@@ -180,7 +234,7 @@ class PythonStream:
                 ref = _ENDED
             else:
                 return
-            parts: list[ResponseRef | None] = [None] * len(self.requests)
+            parts: list[ResponseRef | None] = [None] * self._count
             parts[index] = ref
             self._to_lane(BatchPart(self.id, parts))
             if self.bytes_out is not None:

@@ -41,12 +41,16 @@ class Loop:
         self.over: list[PythonStream] = []
         self.responses: list[bool] = []  #: whether each was the first to its request
         self.on_event_loop = False
+        self.unanswered: list[int] = []  #: requests that nobody can answer any more
 
     def is_event_loop(self) -> bool:
         return self.on_event_loop
 
     def ended(self, stream: PythonStream) -> None:
         self.over.append(stream)
+
+    def let_go(self, stream: PythonStream, index: int) -> None:
+        self.unanswered.append(index)
 
     counts_bytes = True
 
@@ -257,3 +261,62 @@ def test_an_answer_that_cannot_be_sent_ends_the_lane(
     assert "an answer could not be sent: the proxy has read nothing" in capfd.readouterr().err
     with pytest.raises(LaneClosed):
         lanes[0].receive()
+
+
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_a_sender_that_is_let_go_without_its_last_answer(lanes: Lanes, decoupled: bool) -> None:
+    """The client would wait for ever. The loop hears of it, from wherever the last one went, and ends the request."""
+    stream, requests, loop = begin(lanes, 3, decoupled=decoupled)
+    kept, lost, sent = (one.get_response_sender() for one in requests)
+    sent.send(answer(), FINAL)
+    del requests, sent
+    stream.finish(None)
+    assert loop.unanswered == []
+    del lost
+    assert loop.unanswered == [1]  # at once: nothing waits for the collector
+    assert stream.end_unanswered(1)
+    assert not stream.end_unanswered(1)
+    assert loop.over == []
+    kept.send(answer(), FINAL)
+    del kept
+    assert loop.unanswered == [1]
+    assert loop.over == [stream]
+    proxy = lanes[0]
+    assert finals(part(proxy)) == [None, None, True]
+    assert proxy.receive() == BatchReturned(5)
+    (_, failed, _) = part(proxy)
+    assert failed is not None
+    assert failed.details is not None
+    assert failed.details.final
+    missing = "TRITONSERVER_RESPONSE_COMPLETE_FINAL" if decoupled else "a response"
+    assert str(failed.error).endswith(f"without {missing}.")
+    assert finals(part(proxy)) == [True, None, None]
+    assert proxy.receive() == BatchDone(5, [])
+
+
+def test_who_holds_the_request_can_still_answer_it(lanes: Lanes) -> None:
+    stream, requests, loop = begin(lanes)
+    requests[0].get_response_sender().send(answer())  # and nothing holds the sender
+    stream.finish(None)
+    assert loop.unanswered == []
+    requests[0].get_response_sender().send(answer(2), FINAL)
+    del requests
+    assert loop.unanswered == []
+    assert loop.over == [stream]
+
+
+def test_a_request_that_nobody_answers_or_asks_to_answer_is_let_go(lanes: Lanes) -> None:
+    """Of a decoupled model, which may return without an answer."""
+    stream, requests, loop = begin(lanes)
+    del requests
+    stream.finish(None)
+    assert loop.unanswered == [0]
+
+
+def test_a_request_that_is_queued_again_needs_no_answer(lanes: Lanes) -> None:
+    stream, requests, loop = begin(lanes)
+    requests[0].set_release_flags(AGAIN)
+    del requests
+    stream.finish(None)
+    assert not any(stream.end_unanswered(index) for index in loop.unanswered)
+    assert loop.over == [stream]
