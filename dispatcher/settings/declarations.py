@@ -130,7 +130,8 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
         float,
         Option(
             "Seconds that requests wait for the worker of a model that was asleep, from the first of them on; "
-            "later ones are refused until the worker is ready.",
+            "later ones are refused until the worker is ready. And that each waits for a model that the daemon is "
+            "about to serve again after its start (native front).",
             SECONDS,
         ),
     ] = 60.0

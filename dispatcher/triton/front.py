@@ -16,10 +16,10 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import structlog
 
@@ -125,6 +125,22 @@ class ReadinessGate(Protocol):
         """Have it say that it is not ready; nothing happens when it is not up."""
 
 
+class Awaited(NamedTuple):
+    """Models that tritonserver does not have, and that requests may wait for.
+
+    Attributes:
+        rest: come when somebody asks for them; a probe is told that they are ready, as of one that is asleep
+        come: come by themselves; a probe is told that they are not ready
+    """
+
+    rest: Sequence[str] = ()
+    come: Sequence[str] = ()
+
+    def without(self, others: Collection[str]) -> Awaited:
+        """Return those that are none of others."""
+        return Awaited(*([name for name in names if name not in others] for names in self))
+
+
 class Front(Protocol):
     """A kind of program around Triton's core. It is made once, and started whenever there is to be a process."""
 
@@ -171,9 +187,7 @@ class Front(Protocol):
     def awaits(self) -> bool:
         """Whether requests can wait for models that a process does not have yet: see `await_models`."""
 
-    def await_models(
-        self, names: Callable[[], Sequence[str]], asked: Callable[[str], None]
-    ) -> None:
+    def await_models(self, names: Callable[[], Awaited], asked: Callable[[str], None]) -> None:
         """Have requests wait for these models, as they are when a process starts; `asked` is told which one.
 
         Such a request goes on when the model is loaded, when `forget_awaited` is called, or after `wake_timeout_s`.

@@ -1,7 +1,7 @@
 """After a start: the models that the daemon served when it last ran are registered again, one after the other.
 
 One that waits for room in the budget of memory holds up none of those after it. Those that rest are registered when
-somebody asks for them: tritonserver's front tells of requests, and has them wait (core/awaited.h).
+somebody asks for them. tritonserver's front tells of requests, and has them wait, for all of them (core/awaited.h).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pytriton.dispatcher.events.explaining import RESTS
 from pytriton.dispatcher.models.declared import Declared
 from pytriton.dispatcher.models.kept.state_dir import Content, Entry
 from pytriton.dispatcher.models.model_info import info_of
+from pytriton.dispatcher.triton.front import Awaited
 from pytriton.ipc import messages
 from pytriton.ipc.errors import RemoteFailure
 
@@ -57,7 +58,7 @@ class Restoring:
     Attributes:
         problems: a sentence about each file that could not be read.
         news: one more is restored, could not be, is given up, or is asked for.
-        gone: is told the name of one that rested, and is neither served nor restored.
+        gone: is told the name of one that requests may wait for, and that is neither served nor restored.
         outcomes: how many were "restored", and how many tries "failed".
     """
 
@@ -131,13 +132,14 @@ class Restoring:
         """Whether a model rests, is being restored, or still to be."""
         return self.rests(name) or self.waits(name)
 
-    def awaited(self) -> list[str]:
-        """Return the names that requests may wait for: of those that rest, or were asked for a moment ago."""
-        return [
-            name
-            for name, kept in self._kept.items()
-            if kept.rests or (kept.asked and not kept.error)
-        ]
+    def awaited(self) -> Awaited:
+        """Return the names that requests may wait for."""
+        coming = [name for name in self._kept if self.comes(name)]
+        by_request = {name for name in coming if self._kept[name].rests or self._kept[name].asked}
+        return Awaited(
+            [name for name in coming if name in by_request],
+            [name for name in coming if name not in by_request],
+        )
 
     def ask_for(self, name: str) -> None:
         """Have one that rests registered now; nothing happens if it is no such one."""
@@ -222,7 +224,7 @@ class Restoring:
             await asyncio.wait([kept.task])
             if kept.task.cancelled():  # by `give_up`
                 _log.info("model is not restored: it was given up", model=name)
-                self.forget(name)
+                self.forget(name)  # and `give_up` tells that it is gone
             else:
                 kept.task.result()
         except asyncio.CancelledError:  # this is ended itself
@@ -242,7 +244,7 @@ class Restoring:
         finally:
             kept.task = None
             self.news.tell()
-        if kept.error is not None and kept.asked:
+        if kept.error is not None:
             await self.gone(name)
 
     def _tell(
@@ -293,8 +295,7 @@ class Restoring:
         while kept.task is not None:
             await self.news.next.wait()
         self.forget(name)
-        if kept.rests or kept.asked:
-            await self.gone(name)
+        await self.gone(name)
         return True
 
     def error(self, name: str) -> str | None:

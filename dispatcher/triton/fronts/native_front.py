@@ -26,7 +26,14 @@ from pytriton.dispatcher.install.server_runtime import python_link, server_envir
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import clouds
 from pytriton.dispatcher.triton.endpoints import Endpoints
-from pytriton.dispatcher.triton.front import MEMORY, Refused, ServerPlace, Unreached, privately
+from pytriton.dispatcher.triton.front import (
+    MEMORY,
+    Awaited,
+    Refused,
+    ServerPlace,
+    Unreached,
+    privately,
+)
 from pytriton.dispatcher.triton.fronts import native_settings
 from pytriton.dispatcher.triton.fronts.asked_models import AskedModels
 from pytriton.dispatcher.triton.fronts.native_admin import NativeAdmin
@@ -78,7 +85,7 @@ class NativeFront:
         self._starts = 0
         self._listening: list[Listening] = []
         self._processes: dict[int, _Process] = {}  #: by their ids, until each is forgotten
-        self._awaited: Callable[[], Sequence[str]] = tuple
+        self._awaited: Callable[[], Awaited] = Awaited
         self._asked: Callable[[str], None] = lambda name: None
         self.program = program.program
         self.endpoints = Endpoints(config)
@@ -115,10 +122,8 @@ class NativeFront:
             listener = listening(clouds.ADDRESS, cloud.port, cloud.setting, backlog=_BACKLOG)
             self._listening.append(Listening(cloud.protocol, listener, None))
 
-    def await_models(
-        self, names: Callable[[], Sequence[str]], asked: Callable[[str], None]
-    ) -> None:
-        """Have requests wait for models that a process gets when they are asked for."""
+    def await_models(self, names: Callable[[], Awaited], asked: Callable[[str], None]) -> None:
+        """Have requests wait for models that a process gets later."""
         self._awaited, self._asked = names, asked
 
     async def forget_awaited(self, name: str) -> None:
@@ -154,8 +159,8 @@ class NativeFront:
             admin,
         ]
         reader, writer = os.pipe()
-        names = self._awaited()
-        asked, tells = _pipe_of_asked(self._asked) if names else (None, -1)
+        names = self._awaited().without(preload)
+        asked, tells = _pipe_of_asked(self._asked) if any(names) else (None, -1)
         awaited = None if asked is None else native_settings.awaited(self._config, names, tells)
         document = native_settings.document(
             self._config,

@@ -17,7 +17,7 @@ from pytriton.dispatcher.settings.front_choice import FRONTENDS, INWARD
 from pytriton.dispatcher.settings.front_limits import limits_of
 from pytriton.dispatcher.settings.triton_options import Options
 from pytriton.dispatcher.triton import clouds
-from pytriton.dispatcher.triton.front import ServerPlace
+from pytriton.dispatcher.triton.front import Awaited, ServerPlace
 from pytriton.dispatcher.triton.fronts import command_line
 from pytriton.ipc.access import ACCESS_HEADER
 
@@ -121,10 +121,11 @@ def document(
     }
 
 
-def awaited(config: DaemonConfig, names: Sequence[str], descriptor: int) -> dict[str, Any]:
+def awaited(config: DaemonConfig, models: Awaited, descriptor: int) -> dict[str, Any]:
     """Return which models requests wait for, within the bounds of models that wake, and where that is told."""
     return {
-        "names": names,
+        "names": [*models.rest, *models.come],
+        "coming": models.come,
         "fd": descriptor,
         "wait_s": max(1, round(config.wake_timeout_s)),
         "most": config.wake_queue_size,

@@ -12,7 +12,7 @@ from pytriton.dispatcher.install.server_runtime import python_link, server_envir
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import admin_token
 from pytriton.dispatcher.triton.endpoints import Endpoints, reachable
-from pytriton.dispatcher.triton.front import MEMORY, ServerPlace, privately
+from pytriton.dispatcher.triton.front import MEMORY, Awaited, ServerPlace, privately
 from pytriton.dispatcher.triton.fronts import command_line
 from pytriton.dispatcher.triton.fronts.admin_client import AdminClient
 from pytriton.dispatcher.triton.gate import Gate
@@ -61,9 +61,7 @@ class TritonFront:
             umask=0o077,
         )
 
-    def await_models(
-        self, names: Callable[[], Sequence[str]], asked: Callable[[str], None]
-    ) -> None:
+    def await_models(self, names: Callable[[], Awaited], asked: Callable[[str], None]) -> None:
         """Do nothing: tritonserver tells clients that it does not know a model that it does not have."""
 
     async def forget_awaited(self, name: str) -> None:

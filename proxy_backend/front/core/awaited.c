@@ -14,6 +14,7 @@ typedef enum { ABSENT, TOLD, SETTLED } State;
 
 struct Awaited {
     char **names; /* sorted */
+    bool *soon; /* of each: it comes by itself */
     State *states; /* of each; guarded by the lock, as all that follows but `left` */
     size_t count;
     size_t left; /* how many are not settled */
@@ -30,34 +31,6 @@ struct Awaited {
 static int by_name(const void *one, const void *other)
 {
     return strcmp(*(char *const *)one, *(char *const *)other);
-}
-
-Awaited *awaited_new(AwaitedSettings *settings, Problem *problem)
-{
-    pthread_condattr_t attributes;
-    Awaited *awaited = calloc(1, sizeof *awaited);
-    State *states = calloc(settings->count + 1, sizeof *states);
-    if (awaited == NULL || states == NULL || pthread_condattr_init(&attributes) != 0) {
-        free(awaited);
-        free(states);
-        problem_no_memory(problem);
-        return NULL;
-    }
-    if (settings->count)
-        qsort(settings->names, settings->count, sizeof *settings->names, by_name);
-    *awaited = (Awaited){.names = settings->names,
-        .states = states,
-        .count = settings->count,
-        .left = settings->count,
-        .fd = settings->fd,
-        .wait_ms = settings->wait_s * 1000,
-        .most = settings->most};
-    awaited->last = &awaited->first;
-    pthread_mutex_init(&awaited->lock, NULL);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&awaited->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
-    return awaited;
 }
 
 /* Which of them that is; `count`: none. */
@@ -77,6 +50,41 @@ static size_t find(const Awaited *awaited, Slice model)
             end = middle;
     }
     return awaited->count;
+}
+
+Awaited *awaited_new(AwaitedSettings *settings, Problem *problem)
+{
+    pthread_condattr_t attributes;
+    Awaited *awaited = calloc(1, sizeof *awaited);
+    const AwaitedNames names = settings->names;
+    State *states = calloc(names.count + 1, sizeof *states);
+    bool *soon = calloc(names.count + 1, sizeof *soon);
+    if (awaited == NULL || states == NULL || soon == NULL || pthread_condattr_init(&attributes) != 0) {
+        free(awaited);
+        free(states);
+        free(soon);
+        problem_no_memory(problem);
+        return NULL;
+    }
+    if (names.count)
+        qsort(names.all, names.count, sizeof *names.all, by_name);
+    *awaited = (Awaited){.names = names.all,
+        .soon = soon,
+        .states = states,
+        .count = names.count,
+        .left = names.count,
+        .fd = settings->fd,
+        .wait_ms = settings->wait_s * 1000,
+        .most = settings->most};
+    /* One that is none of the names has the place behind them. */
+    for (size_t i = 0; i < settings->coming.count; i++)
+        soon[find(awaited, slice_of(settings->coming.all[i]))] = true;
+    awaited->last = &awaited->first;
+    pthread_mutex_init(&awaited->lock, NULL);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&awaited->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    return awaited;
 }
 
 /* ── those that wait ──────────────────────────────────────────────────────────────────────────────── */
@@ -188,6 +196,7 @@ void awaited_free(Awaited *awaited)
     pthread_cond_destroy(&awaited->changed);
     pthread_mutex_destroy(&awaited->lock);
     free(awaited->states);
+    free(awaited->soon);
     free(awaited);
 }
 
@@ -216,17 +225,17 @@ size_t awaited_left(const Awaited *awaited)
     return awaited ? __atomic_load_n(&awaited->left, __ATOMIC_ACQUIRE) : 0;
 }
 
-bool awaited_comes(Awaited *awaited, Slice model)
+AwaitedHow awaited_how(Awaited *awaited, Slice model)
 {
     if (model.size == 0 || awaited_left(awaited) == 0)
-        return false;
+        return AWAITED_NOT;
     size_t found = find(awaited, model);
     if (found == awaited->count)
-        return false;
+        return AWAITED_NOT;
     pthread_mutex_lock(&awaited->lock);
     bool comes = awaited->states[found] != SETTLED && !awaited->ends;
     pthread_mutex_unlock(&awaited->lock);
-    return comes;
+    return !comes ? AWAITED_NOT : awaited->soon[found] ? AWAITED_SOON : AWAITED_WHEN_ASKED;
 }
 
 bool awaited_asked(Awaited *awaited, Slice model, size_t left, Problem *problem)

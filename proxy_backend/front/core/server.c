@@ -172,8 +172,13 @@ bool server_model_is_ready(Server *server, Slice model, Slice version, bool *rea
     bool answered = api_succeeded(triton.ServerModelIsReady(server->server, name.text, number, ready), problem);
     if (answered && *ready)
         return true;
+    AwaitedHow how = awaited_how(server->awaited, model);
+    if (how == AWAITED_SOON) { /* a request waits, but a probe is told how it is now */
+        problem_clear(problem);
+        return true;
+    }
     /* As of one that is asleep: a request waits, and is answered. Which versions it has, the core alone knows. */
-    if (version.size == 0 && awaited_comes(server->awaited, model)) {
+    if (version.size == 0 && how == AWAITED_WHEN_ASKED) {
         problem_clear(problem);
         return *ready = true;
     }

@@ -211,8 +211,8 @@ static bool start(Services *services, void (*drain)(void *user), Problem *proble
     log_through(log_by_core);
     server_hold(services->server, settings->held);
     AwaitedSettings awaited = settings->awaited; /* the names stay */
-    services->server->awaited = awaited.count ? awaited_new(&awaited, problem) : NULL;
-    if (awaited.count && services->server->awaited == NULL)
+    services->server->awaited = awaited.names.count ? awaited_new(&awaited, problem) : NULL;
+    if (awaited.names.count && services->server->awaited == NULL)
         return false;
     services->shared_memory = shared_memory_new(settings->limits.regions, problem);
     services->tracing = services->shared_memory ? tracing_new(services->server, problem) : NULL;

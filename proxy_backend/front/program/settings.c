@@ -235,11 +235,11 @@ static bool read_sagemaker(Source *source, void *to)
 
 static bool read_names(Source *source, void *to)
 {
-    AwaitedSettings *awaited = to;
+    AwaitedNames *names = to;
     if (!json_array(&source->json))
         return false;
     while (json_element(&source->json)) {
-        char **name = grow(&awaited->names, &awaited->count, sizeof *name);
+        char **name = grow(&names->all, &names->count, sizeof *name);
         if (name == NULL || !read_string(source, name))
             return false;
     }
@@ -249,7 +249,8 @@ static bool read_names(Source *source, void *to)
 static bool read_awaited(Source *source, void *to)
 {
     static const Member members[] = {
-        {"names", read_names, 0},
+        {"names", read_names, offsetof(AwaitedSettings, names)},
+        {"coming", read_names, offsetof(AwaitedSettings, coming)},
         {"fd", read_fd, offsetof(AwaitedSettings, fd)},
         {"wait_s", read_unsigned, offsetof(AwaitedSettings, wait_s)},
         {"most", read_unsigned, offsetof(AwaitedSettings, most)},

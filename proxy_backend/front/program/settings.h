@@ -13,7 +13,8 @@
  *      "sagemaker": {"model": "name", "folder": "/path"},
  *      "held": true,                                                it says that it is not ready, until the dispatcher says otherwise
  *      "waiting": true,                                             clients' connections are accepted from SIGUSR1 on only
- *      "awaited": {"names": ["name", ...], "fd": 9, "wait_s": 60, "most": 1000},  models that the core gets when they are asked for, see awaited.h
+ *      "awaited": {"names": ["name", ...], "coming": ["name", ...], "fd": 9, "wait_s": 60, "most": 1000},
+ *                                                                   models that the core does not have yet, and those of them that come soon: awaited.h
  *      "ready_fd": 7}                                               it gets a byte when connections are accepted
  *
  * Protocols are http, grpc, metrics, admin, sagemaker and vertex_ai. All but "core" may be missing or null.

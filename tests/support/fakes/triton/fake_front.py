@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+
+from pytriton.dispatcher.triton.front import Awaited
 
 
 class FakeFront:
@@ -17,13 +19,11 @@ class FakeFront:
 
     def __init__(self, *, awaits: bool) -> None:
         self.awaits = awaits
-        self.names: Callable[[], Sequence[str]] = tuple
+        self.names: Callable[[], Awaited] = Awaited
         self.asked: Callable[[str], None] = lambda name: None
         self.forgotten: list[str] = []
 
-    def await_models(
-        self, names: Callable[[], Sequence[str]], asked: Callable[[str], None]
-    ) -> None:
+    def await_models(self, names: Callable[[], Awaited], asked: Callable[[str], None]) -> None:
         self.names, self.asked = names, asked
 
     async def forget_awaited(self, name: str) -> None:

@@ -65,7 +65,7 @@ def ask_for(brain: Brain, name: str) -> None:
 def test_tritonserver_is_ready_without_those_that_rest(brain: Brain) -> None:
     assert set(brain.server.models) == {"eager"}
     assert brain.server.gate_open
-    assert resting(brain) == list(brain.loop.ask(brain.front.names)) == ["a", "b", "sleepy"]
+    assert resting(brain) == list(brain.loop.ask(brain.front.names).rest) == ["a", "b", "sleepy"]
     assert [brain.state_of(name) for name in ("a", "b", "sleepy", "eager")] == [
         *["asleep"] * 3,
         "ready",
@@ -153,7 +153,8 @@ def test_a_model_that_calls_one_waits_for_it(brain: Brain) -> None:
 def test_one_that_comes_while_tritonserver_ends_is_loaded_in_the_next_one(brain: Brain) -> None:
     brain.server.obstacles["a"] = Obstacle("end")
     ask_for(brain, "a")
-    assert "a" in brain.loop.ask(brain.front.names)  # requests wait for it in the next one, too
+    # Requests wait for it in the next one, too.
+    assert "a" in brain.loop.ask(brain.front.names).rest
     brain.advance(10.0)
     assert brain.is_served("a")
     assert resting(brain) == ["b", "sleepy"]

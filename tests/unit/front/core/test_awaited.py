@@ -48,9 +48,10 @@ class Dispatcher:
 
 
 @contextmanager
-def _dispatched(made: Built, **awaited: int) -> Iterator[Dispatcher]:
+def _dispatched(made: Built, **awaited: Any) -> Iterator[Dispatcher]:
     reader, writer = os.pipe()
-    settings = {"names": list(_NAMES), "fd": writer, "wait_s": 600, "most": 100, **awaited}
+    settings = {"names": list(_NAMES), "coming": [], "fd": writer, "wait_s": 600, "most": 100}
+    settings.update(awaited)
     protocol = "grpc" if awaited.pop("grpc", 0) else "http"
     settings.pop("grpc", None)
     libraries = {"nghttp2": nghttp2()} if protocol == "grpc" else {}
@@ -137,6 +138,27 @@ def test_a_probe_is_told_that_a_model_is_ready_and_brings_none(made: Built) -> N
         assert is_ready("coming")
         dispatcher.post("/admin/forget", {"model": "gone"})
         assert not is_ready("gone")
+
+
+def test_a_probe_is_told_that_a_model_that_comes_by_itself_is_not_ready_yet(made: Built) -> None:
+    with _dispatched(made, coming=["zebra", "coming", "no name"]) as dispatcher:
+        front = dispatcher.front
+
+        def is_ready(model: str, version: str = "") -> bool:
+            return ask(front, head(f"GET /v2/models/{model}{version}/ready"))[0] == 200
+
+        assert [is_ready(name) for name in _NAMES] == [False, False, True, True]
+        assert not is_ready("coming", "/versions/1")  # at once, and the dispatcher hears nothing
+        client = RawClient(front)
+        client.send(_REQUESTS["inference"])
+        assert dispatcher.next_asked() == "coming"
+        dispatcher.load("coming")
+        assert client.answer()[0] == 200
+        client.close()
+        assert is_ready("coming")
+        assert is_ready("coming", "/versions/1")
+        dispatcher.post("/admin/forget", {"model": "zebra"})
+        assert ask(front, post("zebra", json_of()))[0] == 404
 
 
 def test_a_model_that_nobody_keeps_is_unknown(made: Built) -> None:

@@ -22,7 +22,7 @@ int main(void)
     Problem problem = {0};
     if (pipe(ends) != 0)
         return 1;
-    AwaitedSettings settings = {.names = names, .count = 2, .fd = ends[1], .wait_s = 60, .most = 10};
+    AwaitedSettings settings = {.names = {names, 2}, .fd = ends[1], .wait_s = 60, .most = 10};
     Awaited *awaited = awaited_new(&settings, &problem);
     if (awaited == NULL)
         return 1;

@@ -282,3 +282,22 @@ def test_what_cannot_be_restored_can_be_rolled_back(start: Start) -> None:
         brain.served(brain.client.ask(messages.Rollback("m")))
         assert brain.kept()["m"].payloads == [payload]
     assert brain.is_served("m")
+
+
+def test_requests_wait_for_models_that_are_being_restored(start: Start) -> None:
+    """And no longer for one that could not be, or that somebody unregisters meanwhile."""
+    brain = start()
+    for name in ("a", "b", "c"):
+        brain.served(brain.client.register(name))
+    brain = start(usual_plan="hangs", awaits=True)
+    assert brain.loop.ask(brain.front.names) == ([], ["a", "b", "c"])
+    assert brain.answered(brain.client.ask(messages.Unregister("b"))) == messages.Done()
+    assert brain.front.forgotten == ["b"]
+    brain.loop.ask(lambda: brain.front.asked("c"))  # it comes in turn
+    assert brain.loop.ask(brain.front.names) == ([], ["a", "c"])
+    brain.usual_plan = "fails"
+    brain.alive("a")[0].loaded()
+    brain.advance(60.0)
+    assert brain.loop.ask(brain.front.names) == ([], [])
+    assert brain.front.forgotten == ["b", "c"]
+    assert [brain.state_of(name) for name in ("a", "c")] == ["ready", "failed"]

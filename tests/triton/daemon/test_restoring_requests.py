@@ -1,0 +1,106 @@
+"""Requests for models that the daemon serves again after it was killed: they wait, and no client hears of the kill.
+
+Without, a client is told for seconds that a model does not exist, and takes that for final.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.models.inference import Inference
+from support.running import RunningDaemon, eventually
+
+from pytriton.model_config import Tensor
+
+X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
+Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
+ONES = np.ones((1, 2), np.float32)
+#: Each starts two daemons.
+pytestmark = pytest.mark.timeout(400)
+
+
+def _slow(gate: Path, ends: Path) -> Callable[[], Any]:
+    """A factory that returns its callable when a file is there, and fails when another one is."""
+
+    def make() -> Any:
+        while not gate.exists():
+            time.sleep(0.01)
+        if ends.exists():
+            raise ValueError("its weights have gone")
+        return lambda requests: [{"y": request["x"] + 1} for request in requests]
+
+    return make
+
+
+@pytest.fixture(params=["native", "python"])
+def restarted(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[tuple[RunningDaemon, Path, Path]]:
+    """A daemon that loads a kept model until a file is there, after the former one was killed."""
+    gate, ends = tmp_path / "gate", tmp_path / "ends"
+    settings = {"state_dir": str(tmp_path / "state"), "proxy": request.param}
+    gate.touch()
+    with RunningDaemon.start(**settings) as daemon:
+        daemon.client.register(_slow(gate, ends), "slow", X, Y, factory=True)
+        daemon.stop(signal.SIGKILL)
+    gate.unlink()
+    with RunningDaemon.start(**settings) as daemon:
+        yield daemon, gate, ends
+
+
+def _asked(daemon: RunningDaemon, protocol: str) -> float:
+    inference = Inference(protocol, daemon.http if protocol == "http" else daemon.grpc)
+    try:
+        return float(inference.infer("slow", {"x": ONES})["y"][0, 0])
+    finally:
+        inference.close()
+
+
+def _status(daemon: RunningDaemon, path: str) -> int:
+    try:
+        with urllib.request.urlopen(f"http://{daemon.http}/v2/{path}", timeout=60) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as refused:
+        return refused.code
+
+
+def test_they_wait_until_the_model_is_served_again(
+    restarted: tuple[RunningDaemon, Path, Path],
+) -> None:
+    daemon, gate, _ = restarted
+    with ThreadPoolExecutor(4) as clients:
+        answers = [
+            clients.submit(_asked, daemon, protocol) for protocol in ("http", "grpc", "grpc")
+        ]
+        metadata = clients.submit(_status, daemon, "models/slow")
+        probes = [f"models/slow{version}/ready" for version in ("", "/versions/1")]
+        assert [_status(daemon, probe) for probe in probes] == [400, 400]  # and are not held up
+        assert _status(daemon, "health/ready") == 400
+        assert _status(daemon, "models/unknown") == 404
+        assert not any(one.done() for one in (*answers, metadata))
+        gate.touch()
+        assert [one.result(60) for one in answers] == [2, 2, 2]
+        assert metadata.result(60) == 200
+        eventually(lambda: _status(daemon, "health/ready") == 200, "the daemon is ready")
+        assert [_status(daemon, probe) for probe in probes] == [200, 200]
+
+
+def test_they_are_told_when_it_cannot_be(restarted: tuple[RunningDaemon, Path, Path]) -> None:
+    daemon, gate, ends = restarted
+    with ThreadPoolExecutor(1) as clients:
+        answer = clients.submit(_status, daemon, "models/slow")
+        assert _status(daemon, "models/unknown") == 404
+        assert not answer.done()
+        ends.touch()
+        gate.touch()
+        assert answer.result(60) == 404
+        assert _status(daemon, "models/slow") == 404
