@@ -52,7 +52,7 @@ class AnswerLoop(Protocol):
 
 
 class Answering:
-    """What answers one request. The request and its sender hold it: without them, nobody can answer."""
+    """A request's right to be answered. The request and its sender hold it: without them, nobody can answer."""
 
     def __init__(self, stream: PythonStream, index: int) -> None:
         self._stream = stream

@@ -86,7 +86,7 @@ def test_they_wait_until_the_model_is_served_again(
         assert [_status(daemon, probe) for probe in probes] == [400, 400]  # and are not held up
         assert _status(daemon, "health/ready") == 400
         assert _status(daemon, "models/unknown") == 404
-        assert not any(one.done() for one in (*answers, metadata))
+        assert not any([*[one.done() for one in answers], metadata.done()])
         gate.touch()
         assert [one.result(60) for one in answers] == [2, 2, 2]
         assert metadata.result(60) == 200
