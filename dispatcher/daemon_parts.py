@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pytriton.dispatcher.base import logs
 from pytriton.dispatcher.base.kill_on_death import KillOnDeath
-from pytriton.dispatcher.base.systemd import Notifier
+from pytriton.dispatcher.base.service_manager.systemd import Notifier
 from pytriton.dispatcher.base.worker_library import lay_out_library
 from pytriton.dispatcher.control.client_keys import key_store
 from pytriton.dispatcher.control.control_socket import ControlServer, Peer

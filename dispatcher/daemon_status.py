@@ -11,7 +11,7 @@ from functools import cache
 
 import structlog
 
-from pytriton.dispatcher.base.systemd import State
+from pytriton.dispatcher.base.service_manager.systemd import State
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.openai_front.supervisor import OpenAIFront

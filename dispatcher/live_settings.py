@@ -6,7 +6,7 @@ import msgspec
 import structlog
 
 from pytriton.dispatcher.base import logs
-from pytriton.dispatcher.base.systemd import Notifier
+from pytriton.dispatcher.base.service_manager.systemd import Notifier
 from pytriton.dispatcher.daemon_status import DaemonStatus
 from pytriton.dispatcher.events.events import Events
 from pytriton.dispatcher.events.reloads import tell_reload

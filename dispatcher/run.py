@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -19,7 +19,9 @@ import structlog
 from pytriton.dispatcher.base import last_exit, logs
 from pytriton.dispatcher.base.held_directory import HeldDirectory
 from pytriton.dispatcher.base.owner import Owner
-from pytriton.dispatcher.base.systemd import Notifier
+from pytriton.dispatcher.base.service_manager import held_sockets
+from pytriton.dispatcher.base.service_manager.held_sockets import HeldSocketError
+from pytriton.dispatcher.base.service_manager.systemd import Notifier
 from pytriton.dispatcher.daemon import Daemon, OnReady
 from pytriton.dispatcher.events.webhook_settings import WebhookError, read_hooks
 from pytriton.dispatcher.install.server_choice import choice_of
@@ -46,6 +48,29 @@ _LOCK_ATTEMPTS, _LOCK_PAUSE_S = 5, 0.02
 
 #: Errors of files and folders that keep a daemon from starting.
 FileErrors = (RuntimeDirError, StoreError, WebhookError, CertificateError)
+
+
+def take_held_sockets(config: DaemonConfig, environ: MutableMapping[str, str]) -> None:
+    """Take the sockets on which a service manager listens for the daemon.
+
+    Raises:
+        HeldSocketError: one is for nothing that the settings name: connections would wait in it for ever.
+    """
+    held_sockets.take(environ)
+    named = {
+        name: getattr(config, f"{name}_port")
+        for name in ("http", "grpc", "metrics")
+        if getattr(config, f"allow_{name}")
+    }
+    named["openai"] = config.openai_port
+    named["operations"] = int((config.operations or ":0").rpartition(":")[2])
+    for address, port in held_sockets.addresses():
+        if port not in named.values():
+            ports = ", ".join(f"{name} {number}" for name, number in named.items() if number)
+            raise HeldSocketError(
+                f"the service manager listens on port {port} of {address} for the daemon, whose settings name other "
+                f"ports ({ports}): change ListenStream= of its socket unit, or the settings"
+            )
 
 
 def check_files(config: DaemonConfig, kept: Sequence[str]) -> None:
@@ -86,6 +111,7 @@ def run(
     config = admin_token.with_token(config)
     notifier = Notifier.from_environment(os.environ)
     try:
+        take_held_sockets(config, os.environ)
         rundir.create(config.control_group)
         with (
             _locked(rundir, config.control_group, locks) as lock,
@@ -97,7 +123,7 @@ def run(
             with _store(config, locks) as store:
                 place = Place(config, rundir, runtime, store, notifier, lock)
                 return asyncio.run(_main(place, on_ready, owner, origin))
-    except FileErrors as error:
+    except (*FileErrors, HeldSocketError) as error:
         print(f"pytriton-daemon: {error}", file=sys.stderr)
         return ExitCode.USAGE
     except AlreadyRunning as error:

@@ -11,7 +11,7 @@ from typing import IO
 import msgspec
 
 from pytriton.dispatcher.base.init_process import run_with_init
-from pytriton.dispatcher.base.systemd import VARIABLES
+from pytriton.dispatcher.base.service_manager.systemd import VARIABLES
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import admin_token
 from pytriton.ipc import messages

@@ -29,6 +29,7 @@ from pytriton.dispatcher.base.handover import (
     Remains,
     UnusableHandOver,
 )
+from pytriton.dispatcher.base.service_manager import held_sockets
 from pytriton.dispatcher.settings.declarations import ConfigError, DaemonConfig
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.files.private_files import remove
@@ -207,17 +208,17 @@ def start_afresh(left: Remains, why: str, environ: Mapping[str, str]) -> NoRetur
     settings = handover.in_memory(config.to_json())
     os.lseek(settings, 0, os.SEEK_SET)
     os.dup2(settings, 0)
-    _close_at_execve()
+    _close_at_execve(held_sockets.numbers(environ))
     arguments = [sys.executable, "-m", "pytriton.dispatcher", "--because", why[:1000]]
     os.execve(sys.executable, arguments, dict(environ))
 
 
-def _close_at_execve() -> None:
-    """Have all descriptors closed then but standard input and output: some are still as they were handed over."""
+def _close_at_execve(but: Sequence[int]) -> None:
+    """Have all other descriptors closed then but standard input and output: some are as they were handed over."""
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # that of the folder itself
             if int(name) > 2:
-                os.set_inheritable(int(name), False)
+                os.set_inheritable(int(name), int(name) in but)
 
 
 def _with_ports(config: DaemonConfig, listeners: Sequence[ListenerState]) -> DaemonConfig:

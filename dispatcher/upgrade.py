@@ -22,7 +22,8 @@ import zmq
 from pytriton.dispatcher.base import handover
 from pytriton.dispatcher.base.handover import HandOver, WorkerState
 from pytriton.dispatcher.base.kill_on_death import KillOnDeath
-from pytriton.dispatcher.base.systemd import Notifier
+from pytriton.dispatcher.base.service_manager import held_sockets
+from pytriton.dispatcher.base.service_manager.systemd import Notifier
 from pytriton.dispatcher.control.client_keys import KeyStoreError
 from pytriton.dispatcher.control.control_socket import ControlServer
 from pytriton.dispatcher.daemon_status import DaemonStatus, own_version
@@ -347,13 +348,14 @@ class Upgrade:
     def _execute_next(self) -> None:
         state = self._state()
         document = handover.in_memory(handover.encode(state))
-        environment = {**os.environ, **self.parts.notifier.variables}
+        environment = {**os.environ, **self.parts.notifier.variables, **held_sockets.variables()}
         arguments = [self._python, *arguments_of("--take-over", str(document))]
         folder = ""
         with contextlib.suppress(OSError):  # somebody has removed it
             folder = os.getcwd()
         try:
-            with handover.inherited([document, *handover.descriptors(state)]):
+            kept = [document, *handover.descriptors(state), *held_sockets.descriptors()]
+            with handover.inherited(kept):
                 os.chdir("/")  # what lies in the present one is not to be imported
                 self._execute(self._python, arguments, environment)
         finally:

@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from pytriton.dispatcher.base.ancestors import ancestors
+from pytriton.dispatcher.base.service_manager import held_sockets
 
 #: Longest piece of a holder's command line that is worth showing.
 _COMMAND_SHOWN = 80
@@ -76,8 +77,14 @@ def held_port(host: str, port: int, what: str = "") -> Iterator[int]:
     """Listen on host:port, or with port 0 on a free one, until the end of the block; gives the port.
 
     Raises:
-        PortError: this user cannot listen there now. For the arguments see `check_port_free`.
+        PortError: this user cannot listen there now, or a service manager does. For the arguments see
+            `check_port_free`.
     """
+    if held_at(host, port) is not None:
+        raise PortError(
+            f"a service manager listens on port {port}{_setting(what)} for the daemon, and NVIDIA's executable cannot "
+            'take its sockets: disable the socket unit, or use front = "native"'
+        )
     with listening(host, port, what, backlog=1) as listener:
         yield int(listener.getsockname()[1])
 
@@ -85,11 +92,16 @@ def held_port(host: str, port: int, what: str = "") -> Iterator[int]:
 def listening(host: str, port: int, what: str = "", *, backlog: int) -> socket.socket:
     """Return a socket that listens on host:port, or with port 0 on a free one.
 
+    Where a service manager listens there for the daemon, it is that one's socket, which outlives the daemon.
+
     Raises:
         PortError: this user cannot listen there now. For the arguments see `check_port_free`.
     """
-    setting = f" ({what})" if what else ""
+    setting = _setting(what)
     family, address = _resolve(host, port, setting)
+    held = held_at(host, port)
+    if held is not None:
+        return held.dup()
     listener = socket.socket(family, socket.SOCK_STREAM)
     # As servers do: connections of a former server that linger (TIME_WAIT) do not count. But no
     # SO_REUSEPORT, with which two tritonservers would share a gRPC port and split its calls.
@@ -102,6 +114,21 @@ def listening(host: str, port: int, what: str = "", *, backlog: int) -> socket.s
         listener.close()
         raise PortError(_explain(error, host, port, setting)) from error
     return listener
+
+
+def held_at(host: str, port: int) -> socket.socket | None:
+    """Return the service manager's socket that listens on host:port for the daemon."""
+    found = None
+    for address, one in held_sockets.at_port(port):
+        if address == host:
+            return one
+        if _overlap(host, address):  # the socket unit decides who can connect
+            found = found or one
+    return found
+
+
+def _setting(what: str) -> str:
+    return f" ({what})" if what else ""
 
 
 def listening_at(path: Path, what: str = "", *, backlog: int) -> socket.socket:

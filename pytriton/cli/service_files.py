@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ class Service:
     given: Given  #: the flags that the daemon gets, paths absolute
     config: DaemonConfig  #: the settings that these flags lead to now, for time-outs
     account: str  #: user that a daemon of the system runs as
+    sockets: bool = False  #: systemd listens for the daemon
 
     def argv(self, *more: str) -> list[str]:
         """Return the command that starts the daemon."""
@@ -70,7 +72,7 @@ _UNIT = """\
 {mark}
 [Unit]
 Description=PyTriton daemon: Python callables behind NVIDIA Triton Inference Server
-Wants=network-online.target
+{sockets}Wants=network-online.target
 After=network-online.target
 StartLimitIntervalSec=300
 StartLimitBurst=10
@@ -100,7 +102,20 @@ UMask=0077
 
 {hardening}
 [Install]
-WantedBy={target}
+{also}WantedBy={target}
+"""
+_SOCKETS = """\
+{mark}
+[Unit]
+Description=Sockets of the PyTriton daemon: while it is away, connections wait
+
+[Socket]
+# The daemon's settings name the same ports: change both.
+{listen}
+Backlog=4096
+
+[Install]
+WantedBy=sockets.target
 """
 
 _HARDENING = """\
@@ -151,6 +166,27 @@ def user_unit(service: Service) -> str:
     return unit.replace(network, "")
 
 
+def socket_unit(service: Service) -> str:
+    """Return the unit of the sockets on which systemd listens for the daemon.
+
+    Raises:
+        ValueError: the settings name no port, or a host's name; says which.
+    """
+    config, lines = service.config, []
+    for name in ("http", "grpc", "metrics"):
+        address, port = getattr(config, f"{name}_address"), getattr(config, f"{name}_port")
+        if not (getattr(config, f"allow_{name}") and port):
+            continue
+        try:
+            ip = ipaddress.ip_address(address)
+        except ValueError:
+            raise ValueError(f"{name}_address is {address!r}, and systemd takes numbers") from None
+        lines.append(f"ListenStream={f'[{ip}]' if ip.version == 6 else ip}:{port}")
+    if not lines:
+        raise ValueError("the settings name no port: each is 0 or off")
+    return _SOCKETS.format(mark=MARK, listen="\n".join(lines))
+
+
 def _unit(service: Service, *, account: str, hardening: str, target: str) -> str:
     lines, specified = [], []
     for name, (directive, root) in _FOLDERS.items():
@@ -175,6 +211,8 @@ def _unit(service: Service, *, account: str, hardening: str, target: str) -> str
         final_names=", ".join(code.name.lower() for code in FINAL),
         hardening=hardening,
         target=target,
+        sockets=f"Requires={NAME}.socket\n" if service.sockets else "",
+        also=f"Also={NAME}.socket\n" if service.sockets else "",
     )
 
 

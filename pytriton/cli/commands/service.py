@@ -51,6 +51,13 @@ def install(
             help="User that the daemon and its workers run as. Default: who called sudo, else you.",
         ),
     ] = None,
+    sockets: Annotated[
+        bool,
+        typer.Option(
+            "--sockets",
+            help="systemd: listen on the daemon's ports for it, so that connections wait while it is away.",
+        ),
+    ] = False,
     folder: FolderFlag = None,
     print_only: Annotated[
         bool, typer.Option("--print", help="Print the file, write nothing.")
@@ -60,15 +67,22 @@ def install(
     kind = _kind(systemd, supervisord, user)
     if user and run_as is not None:
         raise CliError(ExitCode.USAGE, "--user and --run-as contradict each other: drop one.")
+    if sockets and kind == "supervisord":
+        raise CliError(ExitCode.USAGE, "--sockets: only systemd listens for a service.")
     given = Given(flags, config).absolute()
-    told = Service(_program(), given, given.load().config, _account(run_as))
-    text = service_files.TEXTS[kind](told)
-    if print_only:
-        typer.echo(text, nl=False)
-        return
+    told = Service(_program(), given, given.load().config, _account(run_as), sockets)
     path = _path(kind, folder)
-    _write(path, text)
-    typer.echo(f"wrote {path}")
+    files = {path: service_files.TEXTS[kind](told)}
+    if sockets:
+        files[path.with_suffix(".socket")] = _socket_unit(told)
+    for path, text in files.items():
+        if print_only:
+            typer.echo(text, nl=False)
+        else:
+            _write(path, text)
+            typer.echo(f"wrote {path}")
+    if print_only:
+        return
     if kind == "system" and told.account == "root":
         say("The daemon and every registered callable will run as root; --run-as NAME changes it.")
     say(f"Now: {service_files.NEXT[kind]}")
@@ -85,6 +99,20 @@ def uninstall(
     """Delete the file that `install` wrote; stop the service first."""
     kind = _kind(systemd, supervisord, user)
     path = _path(kind, folder)
+    sockets = path.with_suffix(".socket")
+    for one in (path, sockets) if kind != "supervisord" and sockets.exists() else (path,):
+        _delete(one)
+    say(f"Now: {service_files.AFTERWARDS[kind]}")
+
+
+def _socket_unit(service: Service) -> str:
+    try:
+        return service_files.socket_unit(service)
+    except ValueError as error:
+        raise CliError(ExitCode.USAGE, f"--sockets: {error}.") from None
+
+
+def _delete(path: Path) -> None:
     try:
         if not path.read_text(errors="replace").startswith(service_files.MARK):
             raise CliError(ExitCode.USAGE, f"{path} was not written by this command: not deleted.")
@@ -92,7 +120,6 @@ def uninstall(
     except OSError as error:
         raise CliError(ExitCode.USAGE, f"cannot delete {path}: {error.strerror}.") from None
     typer.echo(f"deleted {path}")
-    say(f"Now: {service_files.AFTERWARDS[kind]}")
 
 
 def _kind(systemd: bool, supervisord: bool, user: bool) -> str:

@@ -18,7 +18,7 @@ import pytest
 import zmq
 
 from pytriton.dispatcher import handlers
-from pytriton.dispatcher.base.systemd import Notifier
+from pytriton.dispatcher.base.service_manager.systemd import Notifier
 from pytriton.dispatcher.control.control_socket import ControlServer, Peer, _Door
 from pytriton.dispatcher.control.peers import Sender
 from pytriton.dispatcher.daemon import Daemon

@@ -26,7 +26,7 @@ from tritonclient.utils import InferenceServerException
 
 from pytriton.daemon import connect
 from pytriton.dispatcher.base import last_exit
-from pytriton.dispatcher.base.systemd import VARIABLES
+from pytriton.dispatcher.base.service_manager.systemd import VARIABLES
 from pytriton.dispatcher.settings.start_flags import StartFlags
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.ipc.exit_codes import ExitCode

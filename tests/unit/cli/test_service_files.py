@@ -11,11 +11,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.forks.forking import command
 
-from pytriton.cli.service_files import TEXTS, Service
+from pytriton.cli.service_files import TEXTS, Service, socket_unit
 from pytriton.cli.settings import Given
 from pytriton.dispatcher.settings.declarations import DaemonConfig, options
 from pytriton.dispatcher.settings.reload import LIVE
@@ -124,6 +125,38 @@ def test_what_was_installed_is_uninstalled_and_nothing_else(tmp_path: Path) -> N
     assert unit.exists()
 
 
+def test_systemd_listens_on_the_ports_of_the_settings() -> None:
+    def listens(**settings: Any) -> list[str]:
+        told = Service([str(PROGRAM)], Given({}), DaemonConfig(**settings), "root", sockets=True)
+        return re.findall(r"^ListenStream=(.*)$", socket_unit(told), re.MULTILINE)
+
+    assert listens() == ["127.0.0.1:8000", "127.0.0.1:8001", "127.0.0.1:8002"]
+    assert listens(http_address="::", grpc_port=0, allow_metrics=False) == ["[::]:8000"]
+    with pytest.raises(ValueError, match="name no port"):
+        listens(http_port=0, grpc_port=0, metrics_port=0)
+
+
+@pytest.mark.programs
+def test_the_unit_of_sockets_comes_and_goes_with_the_service(tmp_path: Path) -> None:
+    wanted = ("--systemd", "--user", "--folder", str(tmp_path))
+    done = _cli("install", *wanted, "--sockets")
+    assert done.returncode == 0, done.stderr
+    service, sockets = (tmp_path / f"pytriton-daemon.{kind}" for kind in ("service", "socket"))
+    assert done.stdout == f"wrote {service}\nwrote {sockets}\n"
+    assert "\nRequires=pytriton-daemon.socket\n" in service.read_text()
+    assert "\nAlso=pytriton-daemon.socket\n" in service.read_text()
+    if shutil.which("systemd-analyze"):
+        checked = subprocess.run(
+            ["systemd-analyze", "--user", "verify", str(sockets)],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        assert "ListenStream" not in checked.stderr
+    assert _cli("uninstall", *wanted).returncode == 0
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.programs
 def test_print_writes_nothing_and_goes_to_standard_output(tmp_path: Path) -> None:
     done = _cli("install", "--systemd", "--user", "--print", XDG_CONFIG_HOME=str(tmp_path))
@@ -141,6 +174,8 @@ def test_print_writes_nothing_and_goes_to_standard_output(tmp_path: Path) -> Non
         (("--systemd", "--run-as", "no such user"), "no user 'no such user'"),
         (("--systemd", "--http-port", "x"), "--http-port: 'x' is not"),
         (("--supervisord", "--folder", "/no/such"), "cannot write /no/such/"),
+        (("--supervisord", "--sockets"), "only systemd listens"),
+        (("--systemd", "--sockets", "--http-address", "localhost"), "http_address is 'localhost'"),
     ],
 )
 def test_mistakes_end_with_2(arguments: tuple[str, ...], told: str) -> None:

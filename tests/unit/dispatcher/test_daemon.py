@@ -20,7 +20,7 @@ from support.ports import lasting_port
 
 from pytriton.dispatcher.base import last_exit
 from pytriton.dispatcher.base.owner import Owner
-from pytriton.dispatcher.base.systemd import Notifier, State
+from pytriton.dispatcher.base.service_manager.systemd import Notifier, State
 from pytriton.dispatcher.daemon import Daemon
 from pytriton.dispatcher.install.server_choice import ServerChoice
 from pytriton.dispatcher.install.server_runtime import ServerRuntime

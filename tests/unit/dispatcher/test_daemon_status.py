@@ -14,7 +14,7 @@ import pytest
 from support.fakes.brain import Brain, one_after_the_other
 from support.running import eventually
 
-from pytriton.dispatcher.base.systemd import State
+from pytriton.dispatcher.base.service_manager.systemd import State
 from pytriton.dispatcher.daemon_status import DaemonStatus
 from pytriton.dispatcher.elastic.known_size import KnownSize
 from pytriton.dispatcher.settings.declarations import DaemonConfig

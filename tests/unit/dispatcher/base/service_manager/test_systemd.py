@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytriton.dispatcher.base.systemd import Notifier, State
+from pytriton.dispatcher.base.service_manager.systemd import Notifier, State
 
 
 @pytest.fixture

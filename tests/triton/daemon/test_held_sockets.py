@@ -1,0 +1,181 @@
+"""Sockets that a service manager holds: while the daemon is away, connections wait in them, and none is refused.
+
+The test is the service manager, by systemd's protocol (sd_listen_fds(3)): descriptors from 3 on, and their variables.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from support.models.inference import Inference
+from support.running import eventually
+
+from pytriton.daemon import DaemonClient, connect
+from pytriton.exceptions import PyTritonDaemonError
+from pytriton.ipc.exit_codes import ExitCode
+from pytriton.model_config import Tensor
+
+X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
+Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
+#: Each starts daemons, one after the other.
+pytestmark = pytest.mark.timeout(400)
+#: Becomes the daemon, which has the descriptors of its first argument as 3, 4, ...
+_BECOME = """
+import fcntl, os, sys
+copies = [fcntl.fcntl(int(number), fcntl.F_DUPFD, 100) for number in sys.argv[1].split(",")]
+for number, copy in enumerate(copies, start=3):
+    os.dup2(copy, number)
+    os.close(copy)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(copies)))
+os.execv(sys.executable, [sys.executable, "-m", "pytriton.cli", "start", *sys.argv[2:]])
+"""
+
+
+class ServiceManager:
+    """Holds the sockets, and starts the daemon in a folder."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self._folder = folder
+        self._stack = stack
+        self.held = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        ports = [one.getsockname()[1] for one in self.held]
+        self.http, self.grpc = (f"127.0.0.1:{port}" for port in ports[:2])
+        names = ("http", "grpc", "metrics")
+        self._flags = [f"--{name}-port={port}" for name, port in zip(names, ports)]
+        self._flags += [f"--{name}-dir={folder}/{name}" for name in ("runtime", "state")]
+
+    def start(self, *flags: str) -> subprocess.Popen[bytes]:
+        """Start the daemon, with the sockets."""
+        numbers = [one.fileno() for one in self.held]
+        told = ",".join(map(str, numbers))
+        with open(self._log, "wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-c", _BECOME, told, *self._flags, *flags],
+                pass_fds=numbers,
+                stdout=log,
+                stderr=log,
+            )
+        self._stack.callback(process.wait)
+        self._stack.callback(process.terminate)
+        return process
+
+    def client(self) -> DaemonClient:
+        """Return a client, once the daemon answers."""
+
+        def ready() -> DaemonClient | None:
+            try:
+                client = connect(runtime_dir=self._folder / "runtime")
+                return client if client.status().state == "ready" else None
+            except PyTritonDaemonError:
+                return None
+
+        found: DaemonClient = eventually(ready, self.said)
+        return found
+
+    def said(self) -> str:
+        """What the last daemon has said."""
+        return self._log.read_text()
+
+    @property
+    def _log(self) -> Path:
+        return self._folder / "log"
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[ServiceManager]:
+    with ExitStack() as stack:
+        yield ServiceManager(tmp_path, stack)
+
+
+def _ask(protocol: str, address: str) -> float:
+    inference = Inference(protocol, address)
+    try:
+        return float(inference.infer("model", {"x": np.ones((1, 1), np.float32)})["y"][0, 0])
+    finally:
+        inference.close()
+
+
+def _register(client: DaemonClient) -> None:
+    client.register(lambda requests: [{"y": one["x"] + 1} for one in requests], "model", X, Y)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_no_connection_is_refused_while_the_daemon_is_away(
+    manager: ServiceManager, number: int
+) -> None:
+    """Clients that come after its end get their answers from the next one."""
+    daemon = manager.start()
+    _register(manager.client())
+    assert _ask("http", manager.http) == _ask("grpc", manager.grpc) == 2
+    daemon.send_signal(number)
+    daemon.wait(60)
+    with ThreadPoolExecutor(4) as clients:
+        asked = threading.Semaphore(0)
+
+        def ask(protocol: str, address: str) -> float:
+            asked.release()
+            return _ask(protocol, address)
+
+        answers = [
+            clients.submit(ask, *one)
+            for one in [("http", manager.http), ("grpc", manager.grpc)] * 2
+        ]
+        for _ in answers:
+            asked.acquire()
+        manager.start()
+        assert [one.result(100) for one in answers] == [2] * 4
+
+
+def test_children_have_none_of_it(manager: ServiceManager) -> None:
+    """But the front, which has those that it listens on."""
+    daemon = psutil.Process(manager.start().pid)
+    _register(manager.client())
+    front, *others = sorted(
+        daemon.children(recursive=True), key=lambda one: "pytriton-front" not in one.name()
+    )
+    assert "pytriton-front" in front.name()
+    assert len(others) >= 2
+    held = {f"socket:[{os.fstat(one.fileno()).st_ino}]" for one in manager.held}
+    for child in (front, *others):
+        assert not any(name.startswith("LISTEN_") for name in child.environ())
+    for child in others:
+        theirs = {os.readlink(path) for path in Path(f"/proc/{child.pid}/fd").iterdir()}
+        assert not theirs & held
+
+
+def test_an_upgrade_keeps_them(manager: ServiceManager) -> None:
+    daemon = manager.start()
+    client = manager.client()
+    _register(client)
+    client.upgrade()
+    assert client.status().pid == daemon.pid
+    assert _ask("http", manager.http) == 2
+    held = {os.fstat(one.fileno()).st_ino for one in manager.held}
+    kept = {os.stat(f"/proc/{daemon.pid}/fd/{number}").st_ino for number in (3, 4, 5)}
+    assert kept == held
+    client.upgrade()
+    assert _ask("grpc", manager.grpc) == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [(["--http-port=1"], "whose settings name other ports"), (["--front=triton"], "socket unit")],
+)
+def test_what_cannot_be_used_ends_the_daemon(
+    manager: ServiceManager, flags: list[str], told: str
+) -> None:
+    daemon = manager.start(*flags)
+    assert daemon.wait(100) in (ExitCode.USAGE, ExitCode.PORT_IN_USE)
+    assert told in manager.said()
