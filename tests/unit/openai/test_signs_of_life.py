@@ -1,0 +1,33 @@
+"""Signs of life: what goes out of a long answer in one piece, so that the server sees that its client has gone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from pytriton.openai import ChatRequest, asked
+from pytriton.openai.model import served
+from pytriton.proxy.types import Request
+
+BODY = {"messages": [{"role": "user", "content": "hello"}]}
+
+
+def generator(request: ChatRequest) -> Iterator[str]:
+    yield "a"
+    yield "b"
+
+
+@pytest.mark.parametrize(("every_s", "signs"), [(0.0, 2), (1e9, 0)])
+def test_an_answer_in_one_piece_shows_that_it_is_made(
+    monkeypatch: pytest.MonkeyPatch, every_s: float, signs: int
+) -> None:
+    monkeypatch.setattr(asked, "_BEAT_S", every_s)
+    envelope = {"api": "chat", "id": "chatcmpl_123", "model": "m", "body": BODY}
+    request = Request({"request": np.array([json.dumps(envelope).encode()], object)})
+    results = served(generator, ["chat"])([request])
+    texts = [one[0]["text_output"][0].decode() for one in results if one[0] is not None]
+    assert texts[:-1] == ["s"] * signs
+    assert json.loads(texts[-1].partition("\n")[2])["choices"][0]["message"]["content"] == "ab"
