@@ -39,8 +39,10 @@ _SHELL = re.compile(r"^(PYTRITON_\w+)=(\S+) python my_script\.py$", re.MULTILINE
 #: Scripts that run side by side.
 _AT_ONCE = 3
 #: In front of every example: a log that shows where the server is, and the names that only some of them use.
-_BEFORE = """
+#: Not by PYTHONPATH: with that, a script is no fork.
+_BEFORE = f"""
 import logging, sys
+sys.path.insert(0, {str(STUBS)!r})
 logging.basicConfig(level=logging.INFO, stream=sys.stdout)
 del logging, sys  # an example has to import what it uses
 from asking import ask, call, compare, show_specs
@@ -138,15 +140,9 @@ def code(program: Program) -> str:
     return _BEFORE + "".join(found[one] + program.more.get(one, "") for one in program.blocks)
 
 
-def script_of(written: str, folder: Path, **environment: str) -> Script:
-    """Start a script that finds the stubs."""
-    path = os.pathsep.join(filter(None, [str(STUBS), os.environ.get("PYTHONPATH")]))
-    return Script(written, folder, environment={"PYTHONPATH": path, **environment})
-
-
 def run(program: Program, folder: Path) -> str:
     """Run a script to its end and return what it printed."""
-    with script_of(code(program), folder) as script:
+    with Script(code(program), folder) as script:
         assert script.wait_gone() == 0, script.said()
         return script.said()
 
@@ -199,7 +195,7 @@ def test_it_serves_until_it_is_told_to_end(program: Program, tmp_path: Path) -> 
         bound = blocks(program.document)[2].partition("as triton:\n")[2]
         assert 'model_name="MyModel"' in bound
         written = written.replace("    # ...\n", bound)
-    with script_of(written, tmp_path) as script:
+    with Script(written, tmp_path) as script:
         script.wait_for("Press CTRL+C")
         address = eventually(  # another line than the one above, by another writer
             lambda: re.findall(r"Started HTTPService at (\S+)\s", script.said())[-1:],
@@ -220,7 +216,7 @@ def test_the_log_goes_where_it_is_told(tmp_path: Path) -> None:
     written = code(LOGGING)
     assert written.count('"/tmp/') == 1
     written = written.replace('"/tmp/', f'"{tmp_path}/')
-    with script_of(written, tmp_path, **{variable: value}) as script:
+    with Script(written, tmp_path, environment={variable: value}) as script:
         assert script.wait_gone() == 0, script.said()
         assert f"log_verbose_level={value}" in script.said()
     assert "Started HTTPService" in (tmp_path / "triton.log").read_text(encoding="utf-8")
