@@ -59,12 +59,19 @@ print(json.dumps([result, header.by_reference]))
 """
 
 
-def run_python(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def run_python(*args: str, cwd: Path) -> None:
+    """Run an interpreter: for what depends on how it is started."""
     done = subprocess.run(
         [sys.executable, *args], cwd=cwd, check=False, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    return done
+
+
+def run_script(forking: Forking, code: str, cwd: Path) -> None:
+    """Run a script in a fork."""
+    (cwd / "script.py").write_text(code)
+    done = forking.run_script(Path("script.py"), [], cwd, os.environ)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -75,28 +82,19 @@ def forking() -> Iterator[Forking]:
     forking.close()
 
 
-def load_elsewhere(
-    out: Path, *, factory: bool = False, forking: Forking | None = None
-) -> tuple[Any, bool]:
-    """Load what a registrant has written and call it with 20, in a process of its own or a fork."""
+def load_elsewhere(out: Path, *, factory: bool = False, forking: Forking) -> tuple[Any, bool]:
+    """Load what a registrant has written and call it with 20, in a fork with the worker's folder and variables."""
     register = messages.decode(Path(f"{out}.world").read_bytes())
     assert isinstance(register, messages.Register)
     world = register.spec.world
+    assert world.python == sys.executable
     arguments = [str(out), json.dumps(world.sys_path), "factory" * factory]
-    if forking is not None:
-        assert world.python == sys.executable
-        worker = out.with_name("worker.py")
-        worker.write_text(WORKER)
-        done = forking.run_script(worker, arguments, Path(world.cwd), world.env)
-    else:
-        done = subprocess.run(
-            [world.python, "-c", WORKER, *arguments],
-            cwd=world.cwd,
-            env=dict(world.env),
-            check=False,
-            capture_output=True,
-            text=True,
-        )
+    (out.parent / "of-worker").mkdir(
+        exist_ok=True
+    )  # its first place to import from: nothing is there
+    worker = out.parent / "of-worker" / "worker.py"
+    worker.write_text(WORKER)
+    done = forking.run_script(worker, arguments, Path(world.cwd), world.env)
     assert done.returncode == 0, done.stderr
     result, by_reference = json.loads(done.stdout.splitlines()[-1])
     return result, by_reference
@@ -151,9 +149,7 @@ def test_a_callable_of_main_runs_elsewhere(
 ) -> None:
     code = f"{PRELUDE}\n{KINDS[kind]}\nsend(target, 'out')\n"
     if how == "script":
-        (tmp_path / "script.py").write_text(code)
-        done = forking.run_script(Path("script.py"), [], tmp_path, os.environ)
-        assert done.returncode == 0, done.stderr
+        run_script(forking, code, tmp_path)
     elif how == "-c":
         run_python("-c", code, cwd=tmp_path)
     else:  # the prompt reads one statement after the other; exec() keeps them in __main__
@@ -163,19 +159,17 @@ def test_a_callable_of_main_runs_elsewhere(
             check=False,
         )  # fmt: skip
         assert (tmp_path / "out").exists(), done.stderr
-    forked = forking if how == "script" else None
-    result, by_reference = load_elsewhere(tmp_path / "out", forking=forked)
-    assert result == 42
-    assert not by_reference
+    assert load_elsewhere(tmp_path / "out", forking=forking) == (42, False)
 
 
 @pytest.mark.programs
 @pytest.mark.parametrize(
     "place", ["beside the script", "package", "package run with -m", "sys.path at run time"]
 )
-def test_what_the_worker_can_import_goes_by_name(place: str, tmp_path: Path) -> None:
+def test_what_the_worker_can_import_goes_by_name(
+    place: str, forking: Forking, tmp_path: Path
+) -> None:
     source = "K = 2\ndef target(x): return K * x + 2\n"
-    command = ["script.py"]
     if place == "beside the script":
         (tmp_path / "beside.py").write_text(source)
         code = "from beside import target"
@@ -187,18 +181,19 @@ def test_what_the_worker_can_import_goes_by_name(place: str, tmp_path: Path) -> 
         (tmp_path / "pkg").mkdir()
         (tmp_path / "pkg" / "__init__.py").touch()
         (tmp_path / "pkg" / "mod.py").write_text(source)
-        code = "from pkg.mod import target"
-        if place == "package run with -m":
-            command = ["-m", "pkg.start"]
-            code = "from .mod import target"
-    script = tmp_path / ("pkg/start.py" if command[0] == "-m" else "script.py")
-    script.write_text(f"{PRELUDE}\n{code}\nsend(target, 'out')\n")
-    run_python(*command, cwd=tmp_path)
-    assert load_elsewhere(tmp_path / "out") == (42, True)
+        inside = "." if place == "package run with -m" else "pkg."
+        code = f"from {inside}mod import target"
+    code = f"{PRELUDE}\n{code}\nsend(target, 'out')\n"
+    if place == "package run with -m":
+        (tmp_path / "pkg" / "start.py").write_text(code)
+        run_python("-m", "pkg.start", cwd=tmp_path)
+    else:
+        run_script(forking, code, tmp_path)
+    assert load_elsewhere(tmp_path / "out", forking=forking) == (42, True)
 
 
 @pytest.mark.programs
-def test_a_zipapp_is_a_place_to_import_from(tmp_path: Path) -> None:
+def test_a_zipapp_is_a_place_to_import_from(forking: Forking, tmp_path: Path) -> None:
     import zipfile
 
     with zipfile.ZipFile(tmp_path / "app.pyz", "w") as archive:
@@ -207,22 +202,23 @@ def test_a_zipapp_is_a_place_to_import_from(tmp_path: Path) -> None:
             "__main__.py", f"{PRELUDE}\nfrom inside import target\nsend(target, 'out')"
         )
     run_python("app.pyz", cwd=tmp_path)
-    assert load_elsewhere(tmp_path / "out") == (42, True)
+    assert load_elsewhere(tmp_path / "out", forking=forking) == (42, True)
 
 
 @pytest.mark.programs
-def test_a_factory_makes_the_callable_in_the_worker(tmp_path: Path) -> None:
+def test_a_factory_makes_the_callable_in_the_worker(forking: Forking, tmp_path: Path) -> None:
     code = (
         "def target():\n    lock = threading.Lock()\n"
         "    def infer(x):\n        with lock: return 2 * x + 2\n    return infer"
     )
-    (tmp_path / "s.py").write_text(f"{PRELUDE}\n{code}\nsend(target, 'out', factory=True)\n")
-    run_python("s.py", cwd=tmp_path)
-    assert load_elsewhere(tmp_path / "out", factory=True) == (42, False)
+    run_script(forking, f"{PRELUDE}\n{code}\nsend(target, 'out', factory=True)\n", tmp_path)
+    assert load_elsewhere(tmp_path / "out", factory=True, forking=forking) == (42, False)
 
 
 @pytest.mark.programs
-def test_another_interpreter_gets_this_ones_modules_by_value(tmp_path: Path) -> None:
+def test_another_interpreter_gets_this_ones_modules_by_value(
+    forking: Forking, tmp_path: Path
+) -> None:
     """Its path is its own, without the script's folder; sys_path= adds folders in front."""
     (tmp_path / "beside.py").write_text("K = 2\ndef target(x): return K * x + 2\n")
     code = (
@@ -230,20 +226,19 @@ def test_another_interpreter_gets_this_ones_modules_by_value(tmp_path: Path) -> 
         "send(target, 'value', python=sys.executable)\n"
         "send(target, 'name', python=sys.executable, sys_path=['.'])\n"
     )
-    (tmp_path / "s.py").write_text(code)
-    run_python("s.py", cwd=tmp_path)
-    assert load_elsewhere(tmp_path / "value") == (42, False)
-    assert load_elsewhere(tmp_path / "name") == (42, True)
+    run_script(forking, code, tmp_path)
+    assert load_elsewhere(tmp_path / "value", forking=forking) == (42, False)
+    assert load_elsewhere(tmp_path / "name", forking=forking) == (42, True)
 
 
-def test_modules_are_pickled_by_value_only_meanwhile(tmp_path: Path) -> None:
+def test_modules_are_pickled_by_value_only_meanwhile(forking: Forking, tmp_path: Path) -> None:
     code = (
         f"{PRELUDE}\nimport cloudpickle\n{KINDS['made in a module of run time']}\n"
         "send(target, 'out')\nassert not cloudpickle.list_registry_pickle_by_value()\n"
         "cloudpickle.register_pickle_by_value(m)\nsend(target, 'out')\n"
         "assert cloudpickle.list_registry_pickle_by_value() == {'made_here'}\n"
     )
-    run_python("-c", code, cwd=tmp_path)
+    run_script(forking, code, tmp_path)
     assert not cloudpickle.list_registry_pickle_by_value()
 
 
@@ -374,14 +369,15 @@ def test_an_open_file_is_refused_as_a_lock_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.programs
-def test_the_error_of_another_python_names_what_is_not_found_there(tmp_path: Path) -> None:
+def test_the_error_of_another_python_names_what_is_not_found_there(
+    forking: Forking, tmp_path: Path
+) -> None:
     """A module beside the script goes by value to an interpreter that does not find it: sys_path= is the way out."""
     (tmp_path / "helping").mkdir()
     (tmp_path / "helping" / "__init__.py").touch()
     (tmp_path / "helping" / "target.py").write_text("def target(x): return x\n")
     code = f"{PRELUDE}\nfrom helping.target import target\nsend(target, 'out', python=sys.executable)\n"
-    (tmp_path / "s.py").write_text(code)
-    run_python("s.py", cwd=tmp_path)
+    run_script(forking, code, tmp_path)
     header, pickled = unpack((tmp_path / "out").read_bytes())
     other = pack(msgspec.structs.replace(header, python_version=(3, 8)), bytes(pickled))
     spec = messages.ModelSpec("m", 1, {}, messages.World("python"))
