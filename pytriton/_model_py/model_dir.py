@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from pytriton._registering import gpus
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationError
+from pytriton.formats import pbtxt
 
 CONFIG_FILE = "config.pbtxt"
 ENVIRONMENT_PARAMETER = "EXECUTION_ENV_PATH"
@@ -32,10 +33,9 @@ def parse_config(text: str, where: str) -> Any:
         PyTritonBadParameterError: it is malformed; names line and column.
     """
     from google.protobuf import text_format
-    from tritonclient.grpc import model_config_pb2
 
     try:
-        return text_format.Parse(text, model_config_pb2.ModelConfig())
+        return text_format.Parse(text, pbtxt.message_class()())
     except text_format.ParseError as error:
         raise PyTritonBadParameterError(f"{where} is no model configuration: {error}") from error
 
@@ -47,10 +47,9 @@ def config_of(document: Mapping[str, Any], where: str) -> Any:
         PyTritonBadParameterError: a field does not exist, or has a wrong value.
     """
     from google.protobuf import json_format
-    from tritonclient.grpc import model_config_pb2
 
     try:
-        return json_format.ParseDict(dict(document), model_config_pb2.ModelConfig())
+        return json_format.ParseDict(dict(document), pbtxt.message_class()())
     except json_format.ParseError as error:
         raise PyTritonBadParameterError(f"{where} is no model configuration: {error}") from error
 

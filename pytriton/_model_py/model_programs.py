@@ -21,10 +21,8 @@ import msgspec
 from pytriton._control.registration_progress import Report
 from pytriton._model_py import completing, model_dir
 from pytriton._registering import environments
-from pytriton._registering.instances import count_instances, device_list
+from pytriton._registering.instances import count_instances, default_lanes, device_list
 from pytriton._registering.merged_options import check_names, merge_options, spec_fields
-from pytriton._registering.pickling import pack_callable
-from pytriton._registering.registering import default_lanes
 from pytriton._registering.surroundings import capture_world, find_interpreter, own_interpreter
 from pytriton._registering.variables_read import warn_of_missing
 from pytriton._registering.worker_imports import WorkerImports
@@ -34,7 +32,7 @@ from pytriton.formats import table
 from pytriton.ipc import messages
 from pytriton.ipc.payload import Header, pack
 from pytriton.ipc.wording import with_article
-from pytriton.model_config.triton_config import validate_model_name
+from pytriton.model_names import validate_model_name
 from pytriton.proxy.telemetry import trace_environment
 from pytriton.run_options import RegisterModelOptions, RegisterOptions, names_of
 
@@ -111,6 +109,9 @@ def prepare_model(
     if cls is None:
         payload = pack(Header((3, 9), by_reference=True), b"")
     else:
+        # Here: the daemon prepares folders in a process for each, which has no use for cloudpickle and pyzmq.
+        from pytriton._registering.pickling import pack_callable
+
         warn_of_missing(name, [cls], world.stayed)
         with WorkerImports(world, own_interpreter=options["python"] is None) as imports:
             payload = pack_callable(cls, imports, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional, cast
 
 from pytriton.autoscale import Instances, autoscale_of
@@ -86,3 +86,15 @@ def count_instances(
             "one instance; leave instances= out then."
         )
     return next(iter(counts.values()), 1)
+
+
+def default_lanes(config: Mapping[str, Any]) -> int:
+    """Return the number of lanes: two without batching; one with it, and for streams, sequences and queues with rules.
+
+    Without batching, the next request travels while one is computed. With it, a second proxy would take what
+    is queued before a batch has come together (docs/audits/performance.md has the figures). And what a
+    second proxy has taken has left Triton's queue, whose priorities and time-outs must hold.
+    """
+    decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
+    ruled = "sequence_batching" in config or any(config.get("dynamic_batching", {}).values())
+    return 1 if decoupled or ruled or config.get("max_batch_size", 0) > 1 else 2

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from pytriton.declaration import Declaration
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.ipc import messages
 from pytriton.ipc.scalars import plain
 from pytriton.run_options import OPTIONS, RegisterOptions
+
+if TYPE_CHECKING:
+    from pytriton.declaration import Declaration
 
 _SPEC_FIELDS = frozenset(field.name for field in msgspec.structs.fields(messages.ModelSpec))
 

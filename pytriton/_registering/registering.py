@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import msgspec
 
 from pytriton._registering.environments import with_requirements
-from pytriton._registering.instances import count_instances, device_list
+from pytriton._registering.instances import count_instances, default_lanes, device_list
 from pytriton._registering.merged_options import check_names, merge_options, spec_fields
 from pytriton._registering.pickling import pack_callable
 from pytriton._registering.surroundings import (
@@ -39,21 +39,9 @@ from pytriton.run_options import OPTIONS, RegisterOptions, StrPath
 if TYPE_CHECKING:
     from pytriton.openai.model import OpenAIModel
 
-__all__ = ["Plan", "Target", "default_lanes", "default_model_name", "plan", "prepare"]
+__all__ = ["Plan", "Target", "default_model_name", "plan", "prepare"]
 
 Target = Callable[..., Any]
-
-
-def default_lanes(config: Mapping[str, Any]) -> int:
-    """Return the number of lanes: two without batching; one with it, and for streams, sequences and queues with rules.
-
-    Without batching, the next request travels while one is computed. With it, a second proxy would take what
-    is queued before a batch has come together (docs/audits/performance.md has the figures). And what a
-    second proxy has taken has left Triton's queue, whose priorities and time-outs must hold.
-    """
-    decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
-    ruled = "sequence_batching" in config or any(config.get("dynamic_batching", {}).values())
-    return 1 if decoupled or ruled or config.get("max_batch_size", 0) > 1 else 2
 
 
 class Plan(NamedTuple):

@@ -40,7 +40,7 @@ def parse(text: str, where: str = FILE) -> dict[str, Any]:
     from google.protobuf.json_format import MessageToDict
 
     try:
-        message = text_format.Parse(text, _message_class()())
+        message = text_format.Parse(text, message_class()())
     except text_format.ParseError as error:
         raise ConfigFileError(f"{where} is not a model configuration: {error}") from error
     document: dict[str, Any] = MessageToDict(message, preserving_proto_field_name=True)
@@ -60,18 +60,21 @@ def write(config: Mapping[str, Any]) -> str:
     from google.protobuf import json_format, text_format
 
     try:
-        message = json_format.ParseDict(dict(config), _message_class()())
+        message = json_format.ParseDict(dict(config), message_class()())
     except json_format.ParseError as error:
         raise ConfigFileError(f"it is not a model configuration: {error}") from error
     return str(text_format.MessageToString(message))
 
 
 @functools.cache
-def _message_class() -> Any:
+def message_class() -> Any:
     """Return protobuf's class of a model configuration.
 
     It is read from its file alone. The package that it lies in imports numpy and a whole client of tritonserver, which
     a daemon, and `pytriton-daemon`, do without. Where it is imported, too, protobuf knows both as the same class.
+
+    Raises:
+        ImportError: tritonclient is not installed, or protobuf is not.
     """
     package = importlib.util.find_spec("tritonclient")
     for folder in (package and package.submodule_search_locations) or ():

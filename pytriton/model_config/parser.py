@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pytriton.exceptions import PyTritonModelConfigError
+from pytriton.formats import pbtxt
 from pytriton.model_config.triton_model_config import TritonModelConfig
 
 __all__ = ["ModelConfigParser"]
@@ -39,14 +40,13 @@ class ModelConfigParser:
         Raises:
             PyTritonModelConfigError: it cannot be read, or is no model configuration
         """
-        # Here: it loads grpc, which takes 0.3 s.
+        # Here: few need it.
         from google.protobuf import json_format, text_format
-        from tritonclient.grpc import model_config_pb2
 
         path = Path(config_path)
         try:
             text = path.read_text(encoding="utf-8")
-            message = text_format.Parse(text, model_config_pb2.ModelConfig())
+            message = text_format.Parse(text, pbtxt.message_class()())
         except (OSError, UnicodeDecodeError, text_format.ParseError) as error:
             raise PyTritonModelConfigError(
                 f"{path} cannot be read as a Triton model configuration: {error}"

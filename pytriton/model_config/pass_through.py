@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pytriton.exceptions import PyTritonBadParameterError
+from pytriton.formats import pbtxt
 
 __all__ = ["check_extra", "nearest"]
 
@@ -112,14 +113,15 @@ def _check_sequences(section: Any) -> None:
 
 def _check_against_the_schema(extra: Mapping[str, Any]) -> None:
     try:
-        # Here: it loads grpc, which takes 0.3 s and is not everywhere.
+        # Here: it is not everywhere.
         from google.protobuf import json_format
-        from tritonclient.grpc import model_config_pb2
+
+        message_class = pbtxt.message_class()
     except ImportError:
         return
-    _check_message(extra, model_config_pb2.ModelConfig.DESCRIPTOR, "extra")
+    _check_message(extra, message_class.DESCRIPTOR, "extra")
     try:
-        json_format.ParseDict(dict(extra), model_config_pb2.ModelConfig())
+        json_format.ParseDict(dict(extra), message_class())
     except (json_format.ParseError, TypeError, ValueError, AttributeError) as error:
         raise PyTritonBadParameterError(
             f"A value in `extra` has a wrong type for Triton's model configuration: {error}"

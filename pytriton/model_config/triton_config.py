@@ -7,7 +7,6 @@ proxy's own parameters are added by the dispatcher.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -18,25 +17,9 @@ from pytriton.model_config.dtypes import to_config_datatype
 from pytriton.model_config.model_config import ModelConfig
 from pytriton.model_config.tensor import Tensor
 from pytriton.model_config.warmup import check_warmups
+from pytriton.model_names import validate_model_name
 
-__all__ = ["name_tensors", "to_triton_config", "validate_model_name"]
-
-_MODEL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
-
-
-def validate_model_name(model_name: str) -> None:
-    """Raise `PyTritonValidationError` unless Triton and the file system can use this name."""
-    if not isinstance(model_name, str):
-        raise PyTritonValidationError(f"Model name has to be a string, got {model_name!r}")
-    if not model_name:
-        raise PyTritonValidationError("Model name cannot be empty")
-    if not _MODEL_NAME.fullmatch(model_name):
-        raise PyTritonValidationError(
-            "Model name can only contain alphanumeric characters, dots, underscores and dashes. "
-            f"Got {model_name!r}"
-        )
-    if set(model_name) == {"."}:  # a folder is named after the model
-        raise PyTritonValidationError(f"Model name cannot consist of dots only. Got {model_name!r}")
+__all__ = ["name_tensors", "to_triton_config"]
 
 
 def name_tensors(tensors: Sequence[Tensor], prefix: str) -> list[tuple[str, Tensor]]:

@@ -6,6 +6,7 @@
     bodies.py      the fields of requests that are known, with their types and limits
     requests.py    what a callable is given
     deltas.py      what it may yield
+    vectors.py     what one that embeds texts may return
     errors.py      an error with OpenAI's body
     chat.py, responses.py   from deltas to the events and bodies of the API
     serving.py, embeddings.py    from a callable to a model of Triton's
@@ -17,9 +18,9 @@ from __future__ import annotations
 
 from pytriton.openai.card import ModelCard
 from pytriton.openai.deltas import Delta, ToolCall, Usage
-from pytriton.openai.embeddings import Embeddings
 from pytriton.openai.errors import APIError
 from pytriton.openai.requests import ChatRequest, CompletionRequest, Message, Part
+from pytriton.openai.vectors import Embeddings
 
 __all__ = [
     "APIError",

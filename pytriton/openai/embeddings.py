@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Union
 
 import numpy as np
+
+from pytriton.openai.vectors import Embeddings
 
 __all__ = [
     "EMBEDDING",
@@ -25,19 +26,6 @@ _IDS = b"\xff"
 
 #: A text, or its tokens.
 Text = Union[str, "list[int]"]
-
-
-@dataclass(frozen=True)
-class Embeddings:
-    """A value that a callable may return instead of an array, to say how many tokens the texts had.
-
-    Args:
-        vectors: an array with a row for each text
-        prompt_tokens: the number of tokens of each text
-    """
-
-    vectors: Any
-    prompt_tokens: Sequence[int]
 
 
 class TextEmbedding:

@@ -117,6 +117,29 @@ def test_a_daemon_asks_tritonserver_without_tritonclient(tmp_path: Path) -> None
     assert sorted(names & {"tritonclient.grpc", "numpy", "ml_dtypes", "aiohttp"}) == []
 
 
+def test_a_model_of_a_repository_is_prepared_without_numpy_and_grpc(tmp_path: Path) -> None:
+    """One process for each model does it, before its worker starts. Most of its time went there."""
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "1" / "model.py").write_text("class TritonPythonModel: pass\n")
+    (tmp_path / "m" / "config.pbtxt").write_text(
+        'backend: "python"\noutput [ { name: "y" data_type: TYPE_FP32 dims: 1 } ]'
+    )
+    question: dict[str, object] = {
+        "task": "python", "folder": str(tmp_path / "m"), "name": "m", "config": None, "python": sys.executable,
+        "requirements": None, "install": False, "env": {},
+    }  # fmt: skip
+    code = (
+        "from pytriton._model_py import prepare_folder\n"
+        f"assert prepare_folder.answer({question!r})['spec']['name'] == 'm'"
+    )
+    names = modules_after(code, tmp_path)
+    assert "google.protobuf.text_format" in names
+    assert (
+        sorted(names & {"asyncio", "cloudpickle", "grpc", "numpy", "zmq", "tritonclient.grpc"})
+        == []
+    )
+
+
 def test_a_daemon_asks_its_native_front_without_aiohttp(tmp_path: Path) -> None:
     """It takes as long to import as half of the daemon."""
     code = (
