@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import io
 from pathlib import Path
-from typing import Any
 
 from support.models import onnx_files
+from support.models.digits import Digits
 
 #: Multiplies by 5; takes its time for a request with -1, and says so with a file "slow" in its version's folder.
 PYTHON_MODEL = """
@@ -90,14 +88,10 @@ def add_ensemble(repository: Path, name: str, steps: list[str]) -> Path:
     return add(repository, name, {"1/.keep": b""}, config)
 
 
-def add_five(folder: Path, classifier: Any) -> Path:
+def add_five(folder: Path, digits: Digits) -> Path:
     """Write a classifier in two formats, several versions of one model, one that cannot be served, a Python model."""
-    import joblib
-
-    add(folder, "onnx_mnist", {"1/model.onnx": onnx_digits(classifier)}, ONNX_CONFIG)
-    pickled = io.BytesIO()
-    joblib.dump(classifier, pickled)
-    add(folder, "sklearn-digits", {"1/model.joblib": pickled.getvalue()})
+    add(folder, "onnx_mnist", {"1/model.onnx": digits.onnx}, ONNX_CONFIG)
+    add(folder, "sklearn-digits", {"1/model.joblib": digits.pickled})
     add_affine(folder, "scaled", {1: 2.0, 2: 3.0, 3: 4.0}, PAIR_CONFIG)
     add_affine(folder, "spoilt", {1: 1.0}, 'input [ { name: "z" } ]')
     add(
@@ -107,26 +101,3 @@ def add_five(folder: Path, classifier: Any) -> Path:
         PYTHON_CONFIG,
     )
     return folder
-
-
-@functools.lru_cache(maxsize=1)
-def trained_on_digits() -> tuple[Any, Any, Any]:
-    """Return a small MLPClassifier, and digits that it has not seen: images (n, 64) of 0 to 1, labels."""
-    from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
-    from sklearn.neural_network import MLPClassifier
-    from threadpoolctl import threadpool_limits
-
-    images, labels = load_digits(return_X_y=True)
-    seen, unseen, seen_labels, unseen_labels = train_test_split(
-        images / 16, labels, test_size=0.25, random_state=0, stratify=labels
-    )
-    classifier = MLPClassifier([32], solver="lbfgs", max_iter=100, random_state=0)
-    with threadpool_limits(1):  # they spin while they wait, see one_thread.py
-        classifier.fit(seen, seen_labels)
-    return classifier, unseen, unseen_labels
-
-
-def onnx_digits(classifier: Any) -> bytes:
-    """Return the classifier as ONNX: images (n, 1, 8, 8) to probabilities (n, 10)."""
-    return onnx_files.perceptron(classifier.coefs_, classifier.intercepts_, 64)

@@ -17,6 +17,7 @@ import psutil
 import pytest
 from support.forks.forking import command
 from support.models import repositories
+from support.models.digits import digits
 from support.models.inference import Array
 from support.running import RunningDaemon, eventually
 
@@ -31,14 +32,8 @@ pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
-def digits() -> tuple[Any, Any, Any]:
-    trained: tuple[Any, Any, Any] = repositories.trained_on_digits()
-    return trained
-
-
-@pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory, digits: Any) -> Path:
-    return repositories.add_five(tmp_path_factory.mktemp("models"), digits[0])
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return repositories.add_five(tmp_path_factory.mktemp("models"), digits())
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +58,8 @@ def runner(daemon: RunningDaemon, request: pytest.FixtureRequest) -> Iterator[Ru
     made.close()
 
 
-def test_the_models_classify_real_digits(runner: Runner, digits: Any) -> None:
-    _, images, labels = digits
+def test_the_models_classify_real_digits(runner: Runner) -> None:
+    _, _, images, labels = digits()
     by_onnx = runner.onnx_mnist.run(images.reshape(-1, 1, 8, 8).astype(np.float32))
     assert (by_onnx.as_numpy("OUTPUT__0").argmax(axis=1) == labels).mean() > 0.9
     by_sklearn = runner["sklearn-digits"].run(images[:64])

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
-from support.models import repositories
+from support.models.digits import digits
 from support.ports import lasting_port
 from support.running import eventually
 
@@ -111,7 +111,7 @@ def bentoml_service(tmp_path: Path) -> Iterator[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_web_service_in_front_of_a_repository(service: str) -> None:
-    _, images, labels = repositories.trained_on_digits()
+    _, _, images, labels = digits()
     for model in ("digits_mlp", "digits_trees"):
         answers = [post(f"{service}/{model}", list(image))[1] for image in images[:40]]
         hits = [answer["digit"] == label for answer, label in zip(answers, labels)]
@@ -128,7 +128,7 @@ def test_a_web_service_in_front_of_a_repository(service: str) -> None:
 @pytest.mark.timeout(600)
 def test_a_bentoml_service_in_front_of_a_repository(bentoml_service: str) -> None:
     """BentoML, the models and the daemon share no environment; the service ends all that it started."""
-    _, images, labels = repositories.trained_on_digits()
+    _, _, images, labels = digits()
     url = f"{bentoml_service}/classify"
     for model in ("digits_mlp", "digits_trees"):
         answers = [post(url, {"model": model, "pixels": list(image)})[1] for image in images[:40]]

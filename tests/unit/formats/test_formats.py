@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.models import onnx_files, repositories
+from support.models import onnx_files
+from support.models.digits import digits
 
 from pytriton.formats import complete, probe, table
 from pytriton.formats.loaded import FormatError, Loaded
@@ -92,10 +93,10 @@ def test_onnx_text_goes_in_and_out(tmp_path: Path) -> None:
 
 @pytest.mark.programs
 def test_scikit_learn_has_outputs_by_its_methods(tmp_path: Path) -> None:
-    joblib = pytest.importorskip("joblib")
-    classifier, images, labels = repositories.trained_on_digits()
+    pytest.importorskip("sklearn")
+    _, _, images, labels = made = digits()
     path = tmp_path / "model.joblib"
-    joblib.dump(classifier, path)
+    path.write_bytes(made.pickled)
     loaded = load("scikit-learn", path)
     config = complete.complete({}, loaded, str(path))
     assert config["input"] == [{"name": "input__0", "data_type": "TYPE_FP64", "dims": [64]}]
@@ -156,7 +157,7 @@ def trees_of(title: str, folder: Path, rows: Any, labels: Any) -> Path:
 @pytest.mark.parametrize("title", ["XGBoost", "LightGBM"])
 def test_trees_give_scores_or_classes(title: str, tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
-    _, images, labels = repositories.trained_on_digits()
+    _, _, images, labels = digits()
     path = trees_of(title, tmp_path, images.astype(np.float32), labels)
     loaded = load(title, path)
     config = complete.complete({}, loaded, str(path))
