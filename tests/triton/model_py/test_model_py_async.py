@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.kept_daemons import KeptDaemons
 from support.models.inference import Inference
 from support.models.model_folders import CONFIG, make_model
 from support.models.streaming import Streaming
@@ -144,9 +145,11 @@ MODELS = {
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+def daemon(
+    kept_daemons: KeptDaemons, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningDaemon]:
     folder = tmp_path_factory.mktemp("models")
-    with RunningDaemon.start(proxy="python") as running, ThreadPoolExecutor(2) as several:
+    with kept_daemons.lend(proxy="python") as running, ThreadPoolExecutor(2) as several:
         for name, (code, config) in MODELS.items():
             (make_model(folder / name, config=config) / "1" / "model.py").write_text(HEAD + code)
         make_model(folder / "plain")

@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +28,17 @@ WARM_UP = 1
 GROWTH_BYTES = 24 << 20
 #: Begins streams, says so, and waits for its end.
 CLIENT = """
-import asyncio, sys
+import socket, sys
 port, count, request = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3].encode()
-async def begin():
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(request)
-    await reader.readuntil(b"data: ")
-    return reader, writer
-async def main():
-    kept = await asyncio.gather(*(begin() for _ in range(count)))
-    print("begun", flush=True)
-    await asyncio.Event().wait()
-asyncio.run(main())
+kept = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
+for one in kept:
+    one.sendall(request)
+for one in kept:
+    answer = one.makefile("rb")
+    while not answer.readline().startswith(b"data: "):
+        pass
+print("begun", flush=True)
+sys.stdin.read()
 """
 
 
@@ -132,10 +131,10 @@ class Cutting:
             writer.close()
 
     def kill_a_client(self, count: int) -> None:
-        argv = [sys.executable, "-c", CLIENT, str(self.port), str(count)]
-        with subprocess.Popen(
-            [*argv, request_of("go on", stream=True).decode()], stdout=subprocess.PIPE
-        ) as process:
+        argv = [sys.executable, "-I", "-S", "-c", CLIENT, str(self.port), str(count)]
+        argv.append(request_of("go on", stream=True).decode())
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with subprocess.Popen(argv, **pipes) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"begun\n"
             process.kill()
@@ -152,12 +151,11 @@ class Cutting:
 
 
 @pytest.fixture
-def cutting(tmp_path: Path) -> Iterator[Cutting]:
+def cutting(daemon: RunningDaemon, tmp_path: Path) -> Cutting:
     mark = tmp_path / "mark"
     mark.touch()
-    with RunningDaemon.start() as daemon:
-        daemon.client.register(make_endless(str(mark)), "endless", openai="chat", progress=False)
-        yield Cutting(daemon, mark)
+    daemon.client.register(make_endless(str(mark)), "endless", openai="chat", progress=False)
+    return Cutting(daemon, mark)
 
 
 @pytest.mark.timeout(120 + 60 * ROUNDS)

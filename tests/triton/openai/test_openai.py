@@ -21,6 +21,7 @@ import openai
 import psutil
 import pytest
 from pydantic import BaseModel
+from support.forks.forking import command
 from support.running import RunningDaemon, eventually
 
 from pytriton.dispatcher.openai_front.keys import KeyFile
@@ -36,13 +37,16 @@ name = "poor"
 key = "sk-another-key-of-them"
 requests_per_minute = 1
 """
+#: Reads the beginning of a stream, says so, and waits for its end.
 CLIENT = """
-import sys, openai
-client = openai.OpenAI(base_url=sys.argv[1], api_key=sys.argv[2])
-stream = client.chat.completions.create(
-    model="talk", messages=[{"role": "user", "content": "endless"}], stream=True)
-for chunk in stream:
-    print(chunk.id, flush=True)
+import socket, sys
+connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+connection.sendall(sys.argv[2].encode())
+answer = connection.makefile("rb")
+while not answer.readline().startswith(b"data: "):
+    pass
+print("begun", flush=True)
+sys.stdin.read()
 """
 
 
@@ -262,13 +266,21 @@ def test_a_client_that_goes_ends_its_generator(
     eventually(lambda: mark.read_text().count("begun") > begun, "it is being answered")
     whole.close()
     eventually(lambda: closed(mark) == before + 6, "that of an answer in one piece is closed")
-    process = subprocess.Popen([sys.executable, "-c", CLIENT, url, KEY], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stdout.readline().startswith(b"chatcmpl-")
-    process.kill()
-    process.wait()
-    process.stdout.close()
+    kill_a_client(url)
     eventually(lambda: closed(mark) == before + 7, "that of a killed client is closed")
+
+
+def kill_a_client(url: str) -> None:
+    """Have a process begin a stream, and kill it."""
+    body = json.dumps({"model": "talk", "messages": user("endless"), "stream": True})
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n"
+    request = f"{head}Content-Length: {len(body)}\r\n\r\n{body}"
+    argv = [sys.executable, "-I", "-S", "-c", CLIENT, url.split("/")[2].split(":")[1], request]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(argv, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"begun\n"
+        process.kill()
 
 
 def test_a_front_that_dies_is_replaced(client: openai.OpenAI, daemon: RunningDaemon) -> None:
@@ -326,10 +338,8 @@ def test_the_documents_way_from_a_function_to_an_answer(
         "pytriton-daemon",
         "curl",
     ]
-    status = subprocess.run(
-        [sys.executable, "-m", "pytriton.cli", *commands[2].split("|")[0].split()[1:]],
-        check=True, env=env, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    status = command(*commands[2].split("|")[0].split()[1:], env=env)
+    assert status.returncode == 0, status.stderr
     (shown,) = [one for one in block("console").splitlines() if one.startswith("OpenAI API")]
     lines = [line.split() for line in status.stdout.splitlines()]
     assert shown.replace("http://127.0.0.1:8003/v1", url).split() in lines

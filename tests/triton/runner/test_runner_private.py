@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from support.forks.forking import command
 from support.models import repositories
 from support.running import FRONT, RunningDaemon, eventually
 
@@ -148,20 +149,16 @@ def test_poll_follows_the_files_and_registered_names_are_left_alone(repository: 
 
 
 def test_start_takes_repositories_as_flags(repository: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pytriton.cli", "start", "--print-config"]
     flags = [
         f"--model-repository={repository}",
         "--model-repository=models",
         "--model-repository=s3://a/b",
     ]
     flags += ["--model-control-mode=explicit", "--load-model=one", "--load-model=two"]
-    done = subprocess.run(
-        [*command, *flags], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    done = command("start", "--print-config", *flags, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     assert f'model_repository = ["{repository}", "{tmp_path}/models", "s3://a/b"]' in done.stdout
     assert 'load_model = ["one", "two"]' in done.stdout
-    done = subprocess.run(
-        [*command, "--load-model=one"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = command("start", "--print-config", "--load-model=one", cwd=tmp_path)
     assert done.returncode == 2
     assert "load_model needs model_control_mode explicit" in done.stderr
