@@ -7,11 +7,13 @@ with each other only.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import multiprocessing
 import os
+import signal
 import threading
 import time
-from functools import partial
+from collections.abc import Iterator
 
 from benchmarks.load.client import Connection
 from benchmarks.load.generators import Load
@@ -25,7 +27,9 @@ def apply_python(request: Request, clients: int, seconds: float, size: int) -> L
     processes = min(clients, os.cpu_count() or 1)
     shares = [clients // processes + (index < clients % processes) for index in range(processes)]
     with concurrent.futures.ProcessPoolExecutor(processes, mp_context=context) as pool:
-        parts = list(pool.map(partial(_share, request, seconds), shares))
+        with _interrupted_later():
+            asked = [pool.submit(_share, request, seconds, share) for share in shares]
+        parts = [one.result() for one in asked]
     times = sorted(value for part, _, _ in parts for value in part)
     return Load(
         generator="python",
@@ -38,6 +42,22 @@ def apply_python(request: Request, clients: int, seconds: float, size: int) -> L
         hidden=0,  # every answer was looked at
         cpu_s=sum(cpu for _, _, cpu in parts),
     )
+
+
+@contextlib.contextmanager
+def _interrupted_later() -> Iterator[None]:
+    """Have Ctrl-C wait for the end of the block, which starts the pool's processes.
+
+    In the middle of that, a process is no part of the pool yet: nobody would end it, and Python would wait for it.
+    """
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
 
 
 def _share(request: Request, seconds: float, clients: int) -> tuple[list[float], int, float]:

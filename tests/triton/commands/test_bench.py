@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +19,23 @@ ROOT = Path(__file__).parents[3]
 SHORT = ["--systems", "ours", "--quick", "--rounds", "1", "--no-plots"]
 
 
-def bench(out: Path, *more: str) -> subprocess.Popen[str]:
-    """Start the benchmark as scripts/bench does."""
-    return subprocess.Popen(
+@contextmanager
+def bench(out: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
+    """Start the benchmark as scripts/bench does; end it where a test fails meanwhile."""
+    with subprocess.Popen(
         [sys.executable, "-u", "-m", "benchmarks", *SHORT, "--out", str(out), *more],
         env={**os.environ, "PYTHONPATH": str(ROOT / "scripts")},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                for one in [*psutil.Process(process.pid).children(recursive=True), process]:
+                    with suppress(psutil.NoSuchProcess):
+                        one.kill()
 
 
 def results(out: Path) -> dict[str, Any]:
@@ -37,8 +47,8 @@ def results(out: Path) -> dict[str, Any]:
 @pytest.mark.timeout(400)
 def test_a_short_run_measures_and_reports(tmp_path: Path) -> None:
     """Every number of clients over both protocols, right answers only, and a report of it."""
-    process = bench(tmp_path, "--workloads", "add_sub", "--seconds", "0.4")
-    said, _ = process.communicate(timeout=350)
+    with bench(tmp_path, "--workloads", "add_sub", "--seconds", "0.4") as process:
+        said, _ = process.communicate(timeout=350)
     assert process.returncode == 0, said
     found = results(tmp_path)["measurements"]
     assert [(one["protocol"], one["clients"]) for one in found] == [
@@ -55,18 +65,18 @@ def test_a_short_run_measures_and_reports(tmp_path: Path) -> None:
 @pytest.mark.timeout(400)
 def test_ctrl_c_ends_all_servers_and_keeps_what_was_measured(tmp_path: Path) -> None:
     """Exit code 130, what was said to be measured in the results, and no process of it left."""
-    process = bench(tmp_path, "--workloads", "A", "--seconds", "0.4")
-    assert process.stdout is not None
-    seen = []
-    for line in process.stdout:
-        seen.append(line)
-        if "round 1" in line:
-            break
-    family = psutil.Process(process.pid).children(recursive=True)
-    servers = ("tritonserver", "pytriton-front")
-    assert any(name_of(one) in servers for one in family), "".join(seen)
-    process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=100)
+    with bench(tmp_path, "--workloads", "A", "--seconds", "0.4") as process:
+        assert process.stdout is not None
+        seen = []
+        for line in process.stdout:
+            seen.append(line)
+            if "round 1" in line:
+                break
+        family = psutil.Process(process.pid).children(recursive=True)
+        servers = ("tritonserver", "pytriton-front")
+        assert any(name_of(one) in servers for one in family), "".join(seen)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=100)
     assert process.returncode == 130, said
     # Another one may have ended before the signal came, or just then.
     told = ("".join(seen) + said).count("round 1")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import pickle
+import signal
 import threading
 from collections.abc import Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +78,28 @@ def test_the_generator_in_python_counts_right_and_wrong_answers(base: str) -> No
     wrong = apply_python(request(f"{base}/wrong"), clients=2, seconds=1.0, size=0)
     assert wrong.requests == 0
     assert wrong.failed > 0
+
+
+@pytest.mark.programs
+def test_ctrl_c_while_the_generator_in_python_starts_leaves_no_process(
+    base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came between the start of a process and the pool's note of it: the benchmark waited for it for ever."""
+    start = SpawnProcess.start
+
+    def interrupted(self: SpawnProcess) -> None:
+        start(self)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(SpawnProcess, "start", interrupted)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            apply_python(request(f"{base}/"), clients=1, seconds=0.1, size=0)
+        assert multiprocessing.active_children() == []
+    finally:
+        for process in multiprocessing.active_children():
+            process.kill()
+            process.join()
 
 
 @pytest.mark.programs
