@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from typing import Any
 
 from pytriton.formats.loaded import Array, Loaded
-from pytriton.formats.trees import trees
+from pytriton.formats.trees import framework, trees
 
 
 def load(path: str, config: Mapping[str, Any]) -> Loaded:
     """Load a file; see `trees` for the parameters."""
-    booster = importlib.import_module("lightgbm").Booster(model_file=path)
+    booster = framework("lightgbm").Booster(model_file=path)
 
     def predict(rows: Array) -> Array:
         scores: Array = booster.predict(rows)

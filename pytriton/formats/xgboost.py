@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from pytriton.formats.loaded import Array, Loaded
-from pytriton.formats.trees import trees
+from pytriton.formats.trees import framework, trees
 
 
 def load(path: str, config: Mapping[str, Any]) -> Loaded:
     """Load a file; see `trees` for the parameters."""
-    xgboost = importlib.import_module("xgboost")
+    xgboost = framework("xgboost")
     booster = xgboost.Booster(model_file=path)
     learner = json.loads(booster.save_config())["learner"]
     classes = int(learner["learner_model_param"].get("num_class", 0))

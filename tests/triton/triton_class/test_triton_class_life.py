@@ -90,8 +90,8 @@ def test_stop_answers_what_is_under_way_and_run_starts_again(tmp_path: Path) -> 
 def test_a_port_in_use_names_its_holder_and_others_work_beside(tmp_path: Path) -> None:
     """Two servers in one process; a third one that wants a port of the first."""
     with Triton(config=local_config()) as first, Triton(config=local_config()) as second:
-        first.bind("model", double, X, X, config=BATCHING)
-        second.bind("model", double, X, X, config=BATCHING)
+        for one in (first, second):
+            one.bind("model", double, X, X, config=BATCHING, isolation="thread")
         assert ask(first.http_url) == ask(second.http_url) == [2, 2, 2]
         port = urlsplit(first.http_url).port
         assert port is not None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import io
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from pytriton.formats.loaded import FormatError, Loaded
 from pytriton.formats.model import FolderModel, load_file
 from pytriton.formats.pytorch import in_order
 from pytriton.formats.recipe import Recipe
-from pytriton.formats.trees import trees
+from pytriton.formats.trees import framework, trees
 from pytriton.ipc.parameters import VERSION_PARAMETER
 from pytriton.proxy.types import Request
 
@@ -170,6 +172,25 @@ def test_trees_give_scores_or_classes(title: str, tmp_path: Path) -> None:
     as_class = {"parameters": {"output_class": {"string_value": "true"}}}
     classes = load(title, path, as_class).infer(rows)["output__0"]
     assert np.array_equal(classes, scores.argmax(axis=1))
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_boosters_do_without_scikit_learn_unless_it_is_there(
+    is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "boosting_here.py").write_text(
+        "try:\n    import sklearn\nexcept ImportError:\n    sklearn = None\n"
+    )
+    (tmp_path / "sklearn.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    there = ModuleType("sklearn") if is_there else None
+    monkeypatch.delitem(sys.modules, "boosting_here", raising=False)
+    monkeypatch.delitem(sys.modules, "sklearn", raising=False)
+    if there is not None:
+        monkeypatch.setitem(sys.modules, "sklearn", there)
+    assert framework("boosting_here").sklearn is there
+    assert sys.modules.get("sklearn") is there
+    assert is_there or "sklearn" not in sys.modules
 
 
 def test_one_score_a_row_has_the_declared_axes() -> None:
