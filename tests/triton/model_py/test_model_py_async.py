@@ -154,7 +154,8 @@ def daemon(
             (make_model(folder / name, config=config) / "1" / "model.py").write_text(HEAD + code)
         make_model(folder / "plain")
         names = [*MODELS, "plain"]
-        list(several.map(lambda name: running.client.register_model(folder / name), names))
+        register = running.client.register_model  # each lane has a proxy, and each proxy a process
+        list(several.map(lambda name: register(folder / name, lanes=1), names))
         yield running
 
 

@@ -69,7 +69,7 @@ def test_an_archive_is_unpacked_once_and_needs_nothing_but_numpy(
         shutil.copytree(
             Path(np.__file__).parents[1] / part,
             packages / part,
-            ignore=shutil.ignore_patterns("tests", "__pycache__"),
+            ignore=shutil.ignore_patterns("tests"),
         )
     (environment / "bin" / "conda-unpack").write_text(
         "import pathlib, sys\nopen(pathlib.Path(sys.prefix) / 'unpacked', 'a').write('x')\n"
