@@ -18,14 +18,13 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from pytriton._model_py import model_programs
 from pytriton._registering import environments
 from pytriton.exceptions import PyTritonError
-from pytriton.ipc import messages
+
+if TYPE_CHECKING:
+    from pytriton.ipc import messages
 
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:
@@ -38,6 +37,11 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _python_model(question: dict[str, Any]) -> dict[str, Any]:
+    # Here: to look for an environment takes half of the time without them.
+    import msgspec
+
+    from pytriton._model_py import model_programs
+
     folder = Path(question["folder"])
     config: dict[str, Any] | None = question["config"]
     own_environment = model_programs.names_environment(config, folder)
