@@ -77,7 +77,7 @@ def _train() -> Digits:
 def _write(made: Digits, path: Path) -> None:
     """Write it from one moment to the other: another process may look for it."""
     new = path.with_name(f"{path.name}.{os.getpid()}")
-    arrays = {
+    arrays: dict[str, Any] = {
         name: np.frombuffer(value, np.uint8) if isinstance(value, bytes) else value
         for name, value in made._asdict().items()
     }

@@ -33,7 +33,8 @@ def bench(out: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             if process.poll() is None:
-                for one in [*psutil.Process(process.pid).children(recursive=True), process]:
+                whole = psutil.Process(process.pid)
+                for one in [*whole.children(recursive=True), whole]:
                     with suppress(psutil.NoSuchProcess):
                         one.kill()
 

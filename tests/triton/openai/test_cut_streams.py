@@ -133,8 +133,7 @@ class Cutting:
     def kill_a_client(self, count: int) -> None:
         argv = [sys.executable, "-I", "-S", "-c", CLIENT, str(self.port), str(count)]
         argv.append(request_of("go on", stream=True).decode())
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        with subprocess.Popen(argv, **pipes) as process:
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"begun\n"
             process.kill()

@@ -276,8 +276,7 @@ def kill_a_client(url: str) -> None:
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n"
     request = f"{head}Content-Length: {len(body)}\r\n\r\n{body}"
     argv = [sys.executable, "-I", "-S", "-c", CLIENT, url.split("/")[2].split(":")[1], request]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(argv, **pipes) as process:
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"begun\n"
         process.kill()
