@@ -19,6 +19,7 @@ from typing import Any, Union
 import msgspec
 
 from pytriton._control.registration_progress import Report
+from pytriton._model_names import validate_model_name
 from pytriton._model_py import completing, model_dir
 from pytriton._registering import environments
 from pytriton._registering.instances import count_instances, default_lanes, device_list
@@ -32,7 +33,6 @@ from pytriton.formats import table
 from pytriton.ipc import messages
 from pytriton.ipc.payload import Header, pack
 from pytriton.ipc.wording import with_article
-from pytriton.model_names import validate_model_name
 from pytriton.proxy.telemetry import trace_environment
 from pytriton.run_options import RegisterModelOptions, RegisterOptions, names_of
 

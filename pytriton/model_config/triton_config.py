@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from pytriton._model_names import validate_model_name
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationError
 from pytriton.ipc.scalars import plain
 from pytriton.model_config.common import DynamicBatcher, QueuePolicy, require_integer
@@ -17,7 +18,6 @@ from pytriton.model_config.dtypes import to_config_datatype
 from pytriton.model_config.model_config import ModelConfig
 from pytriton.model_config.tensor import Tensor
 from pytriton.model_config.warmup import check_warmups
-from pytriton.model_names import validate_model_name
 
 __all__ = ["name_tensors", "to_triton_config"]
 

@@ -44,8 +44,8 @@ class BoundModel:
             PyTritonValidationError, PyTritonBadParameterError: an argument is wrong
             TypeError: an option that there is not
         """
+        from pytriton._model_names import validate_model_name
         from pytriton.model_config import to_triton_config
-        from pytriton.model_names import validate_model_name
 
         validate_model_name(self.name)
         callables = list(self.infer_func) if self._several else [self.infer_func]
