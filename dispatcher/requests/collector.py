@@ -21,6 +21,7 @@ import msgspec
 import structlog
 
 from pytriton.dispatcher.events.failing import Outcomes
+from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.requests.recent_outcomes import RecentOutcomes
 from pytriton.dispatcher.requests.samples import KEPT, Samples
@@ -46,6 +47,8 @@ _MOST_ID = 200
 _MOST_ERROR = 100
 _DAY_NS = 86_400 * 10**9
 _MOST = (1 << 63) - 1
+#: The end of a log that is on: later than any time that a worker may say.
+_FOREVER = 1 << 64
 
 _encode = msgspec.json.Encoder().encode
 
@@ -70,8 +73,10 @@ class _Job(NamedTuple):
     version: int
     instance: int
     messages: list[bytes]
-    #: Where all of it goes; None: it is sampled only.
+    #: Where it goes; None: it is sampled only.
     log: LogFile | None
+    #: The time of what goes there, by CLOCK_MONOTONIC.
+    logged: tuple[int, int]
 
     @property
     def size(self) -> int:
@@ -96,12 +101,24 @@ class _Model:
         self.tally = tally
         self.samples = Samples()
         self.log: LogFile | None = None
-        self.registration: object = None
+        #: From when to when the access log is on: what ended before is taken later, and so is what waits at its end.
+        self.logged = (0, 0)
+        self.registration: Registration | None = None
         self.outcomes = RecentOutcomes(tally, time.monotonic(), begun=tally.begun)
 
-    def look(self, registration: object) -> None:
-        """Look at the counters; what another registration did, tells nothing of this one."""
+    @property
+    def logs_all(self) -> bool:
+        """Whether each request is to be in the access log."""
+        return self.logged[1] == _FOREVER
+
+    def look(self, registration: Registration | None) -> None:
+        """Look at the settings and counters; what another registration did, tells nothing of this one."""
         former, self.registration = self.registration, registration
+        every = registration is not None and registration.spec.access_log
+        if every != self.logs_all:
+            now = time.monotonic_ns()
+            begun = now if registration is former else 0
+            self.logged = (begun, _FOREVER) if every else (self.logged[0], now)
         if former is not None and registration is not former:
             self.outcomes = RecentOutcomes(self.tally, time.monotonic())
             self.samples.last_failed_at = None
@@ -161,17 +178,19 @@ class RequestCollector:
             if model is None:
                 model = self._models[name] = _Model(tally)
             model.look(registration)
-            every = registration is not None and registration.spec.access_log
-            if every and model.log is None:
+            if model.logs_all and model.log is None:
                 model.log = self._open_log(self._path(name))
-            log = model.log if every else None
             with self._lock:
-                wanted = (0, UNBOUNDED) if every else (model.samples.threshold_ns(now), KEPT)
+                slow_ns = model.samples.threshold_ns(now)
+            wanted = (0, UNBOUNDED) if model.logs_all else (slow_ns, KEPT)
             for version, instance, taken in tally.records(*wanted):
                 with self._lock:
                     tally.records_left_out += taken.left_out
                 if taken.messages:
-                    self._hand_over(_Job(name, version, instance, list(taken.messages), log))
+                    written = list(taken.messages)
+                    self._hand_over(
+                        _Job(name, version, instance, written, model.log, model.logged)
+                    )
 
     def requests(self, name: str) -> messages.Requests:
         """Return what is known of a model's requests."""
@@ -258,14 +277,18 @@ class RequestCollector:
     def _take_down(self, job: _Job) -> None:
         written = False
         entries: list[RequestEntry] = []
+        logged: list[RequestEntry] = []
         try:
-            entries += _entries(job)
-            written = job.log is None or not entries or job.log.write(_lines(entries))
+            for entry, is_logged in _entries(job):
+                entries.append(entry)
+                if is_logged:
+                    logged.append(entry)
+            written = job.log is None or not logged or job.log.write(_lines(logged))
         finally:
             now = time.monotonic()
             with self._lock:
                 self._waiting -= job.size
-                self._count(job, len(entries), written=written)
+                self._count(job, len(logged), written=written)
                 model = self._models.get(job.model)
                 samples = model.samples if model is not None else Samples()
                 for one in entries:
@@ -285,13 +308,15 @@ def _lines(entries: Sequence[RequestEntry]) -> str:
     return "\n".join(_encode(one).decode() for one in entries)
 
 
-def _entries(job: _Job) -> Iterator[RequestEntry]:
+def _entries(job: _Job) -> Iterator[tuple[RequestEntry, bool]]:
+    """Yield each request, and whether it is to be in the log."""
     wall, clock = time.time(), time.monotonic_ns()
+    begun, ended = job.logged
     for message in job.messages:
         for record in decoded(message) or ():
             ago_ns = clock - record.ended_ns
             at = wall - (ago_ns / 1e9 if 0 < ago_ns < _DAY_NS else 0.0)
-            yield _entry(job, record, at)
+            yield _entry(job, record, at), begun <= record.ended_ns < ended
 
 
 def _entry(job: _Job, record: RequestRecord, at: float) -> RequestEntry:

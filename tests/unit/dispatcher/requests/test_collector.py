@@ -209,6 +209,28 @@ def test_with_one_each_request_is_a_line_until_it_is_turned_off(stage: Stage) ->
     assert (stage.path("m").stat().st_mode & 0o777) == 0o600
 
 
+def test_it_has_the_requests_between_its_two_turns_whenever_they_are_taken(stage: Stage) -> None:
+    """A worker writes a record after it has answered, and it waits for the next look."""
+    stage.serve("before")
+    stage.log(on=True)
+    stage.serve("between")
+    stage.log(on=False)
+    stage.serve("after", status="callable")
+    stage.log(on=True)
+    stage.serve("again")
+    eventually(lambda: len(stage.told().slowest) == 4, "records")
+    assert stage.logged() == ["between", "again"]
+    assert (stage.told().logged, stage.told().left_out) == (2, 0)
+
+
+def test_it_has_the_first_requests_of_a_registration_that_says_so(stage: Stage) -> None:
+    stage.registered = SimpleNamespace()
+    stage.serve("first")
+    stage.log(on=True)
+    eventually(lambda: stage.told().logged == 1, "records")
+    assert stage.logged() == ["first"]
+
+
 def test_its_files_are_rotated(stage: Stage) -> None:
     stage.log(on=True)
     for number in range(100):
