@@ -12,7 +12,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -72,10 +72,20 @@ def compile_front(folder: Path, program: Path) -> None:
 def source_key(folder: Path, flags: Sequence[str]) -> str:
     """Name what the result depends on: the sources, the flags, and the kind of machine."""
     digest = hashlib.sha256(repr((flags, platform.machine(), platform.libc_ver())).encode())
-    for path in sorted(folder.rglob("*.[ch]")):
-        name = str(path.relative_to(folder))
-        digest.update(name.encode() + b"\0" + path.read_bytes())
+    for name in sorted(_names(str(folder), ""), key=lambda name: name.split("/")):
+        with open(os.path.join(folder, name), "rb", buffering=0) as file:
+            digest.update(name.encode() + b"\0" + file.read())
     return digest.hexdigest()[:16]
+
+
+def _names(folder: str, below: str) -> Iterator[str]:
+    """Yield the names of all sources: each start asks, and pathlib takes three times as long."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _names(entry.path, f"{below}{entry.name}/")
+            elif entry.name.endswith((".c", ".h")):
+                yield below + entry.name
 
 
 def _compile(folder: Path, result: Path, flags: Sequence[str]) -> None:

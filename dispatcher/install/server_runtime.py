@@ -348,4 +348,5 @@ def _copy_proxy(folder: Path) -> None:
             source,
             package / name.rpartition(".")[2],
             ignore=shutil.ignore_patterns("__pycache__", "*.pyc", "native", "front"),
+            copy_function=shutil.copyfile,  # whose times they have says nothing
         )

@@ -14,6 +14,7 @@ NVIDIA's containers (/opt/tritonserver)      the wheel, unpacked (our cache)
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ from pathlib import Path
 
 LIBRARY_NAME = "libtriton_python.so"
 STUB_NAME = "triton_python_backend_stub"
+#: The wheel's stub for 3.13 names the library bundled with it, libpython3-<hash>.13.so.1.0.
+_PYTHON = b"libpython3"
+_LINKED = re.compile(rb"libpython(3)(?:-[0-9a-f]+)?\.(\d+)\.so\.1\.0")
 
 
 @dataclass(frozen=True)
@@ -106,9 +110,20 @@ def _find_python_backends(root: Path) -> dict[tuple[int, int], Path]:
 
 def _stub_version(stub: Path) -> tuple[int, int] | None:
     """Read from the names of the libraries that it is linked with which Python a stub is for."""
-    # the wheel's stub for 3.13 names the library bundled with it, libpython3-<hash>.13.so.1.0
-    match = re.search(rb"libpython(3)(?:-[0-9a-f]+)?\.(\d+)\.so\.1\.0", stub.read_bytes())
-    return (int(match[1]), int(match[2])) if match else None
+    if stub.stat().st_size == 0:  # that cannot be mapped
+        return None
+    # In the wheel's they are at the end of a megabyte: only its last pages are read.
+    with (
+        open(stub, "rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
+        at = content.rfind(_PYTHON)
+        while at >= 0:
+            match = _LINKED.match(content, at)
+            if match:
+                return int(match[1]), int(match[2])
+            at = content.rfind(_PYTHON, 0, at)
+    return None
 
 
 def _read_version(root: Path) -> str | None:
