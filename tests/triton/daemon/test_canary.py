@@ -29,6 +29,8 @@ from pytriton.model_config import Tensor
 
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
 Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
+#: Between a client's rounds: without, it has the CPU time that the rollout needs.
+_PAUSE_S = 0.01
 
 
 @batch
@@ -76,7 +78,7 @@ class Traffic:
 
     def _run(self) -> None:
         x = np.ones((1, 1), np.float32)
-        while not self._stop.is_set():
+        while not self._stop.wait(_PAUSE_S):
             for one in self._connections:
                 try:
                     answer = str(one.infer("m", {"x": x})["y"].item())

@@ -25,6 +25,8 @@ from pytriton.model_config import ModelConfig, Tensor
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
 Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
 _REQUEST = {"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1]}]}
+#: Between a client's requests: without, they have the CPU time that a start needs.
+_PAUSE_S = 0.01
 pytestmark = pytest.mark.timeout(400)
 
 
@@ -121,12 +123,12 @@ def _asking(daemon: RunningDaemon) -> Iterator[set[object]]:
     tensor.set_data_from_numpy(np.ones((1, 1), np.float32))
 
     def ask_http() -> None:
-        while not over.is_set():
+        while not over.wait(_PAUSE_S):
             outcomes.add(_status(http_address, "/v2/models/model/infer", _REQUEST))
 
     def ask_grpc() -> None:
         with tritonclient.grpc.InferenceServerClient(grpc_address) as client:
-            while not over.is_set():
+            while not over.wait(_PAUSE_S):
                 outcomes.add(_code(client, tensor))
 
     threads = [threading.Thread(target=one) for one in (ask_http, ask_grpc)]
@@ -211,7 +213,7 @@ def test_vertex_ai_is_there_when_its_model_is(tmp_path: Path) -> None:
     over = threading.Event()
 
     def ask() -> None:
-        while not over.is_set():
+        while not over.wait(_PAUSE_S):
             seen.add(_status(f"127.0.0.1:{port}", "/predict", _REQUEST))
 
     with pytest.MonkeyPatch.context() as patch:

@@ -109,7 +109,7 @@ def test_clients_that_want_something_meanwhile_wait(daemon: RunningDaemon) -> No
     def change() -> None:
         client = connect(daemon.config.runtime_dir, 60.0)
         try:
-            while not stop.is_set():
+            while not stop.wait(0.01):
                 client.scale("model", 2, progress=False)
                 client.status()
         except BaseException as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import stat
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.inotify import IN_ATTRIB, IN_CREATE, Watch
 from support.models.inference import PROTOCOLS, Array, Inference
 from support.running import RunningDaemon, eventually
 
@@ -26,7 +28,7 @@ Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _open_umask() -> Iterator[None]:
     """The daemon of a user who shares everything by default."""
     before = os.umask(0)
@@ -34,11 +36,18 @@ def _open_umask() -> Iterator[None]:
     os.umask(before)
 
 
-@pytest.fixture
-def fresh_daemon() -> Iterator[RunningDaemon]:
+@pytest.fixture(scope="module")
+def open_daemon(_open_umask: None) -> Iterator[RunningDaemon]:
     """A daemon whose proxies share memory that has names."""
     with RunningDaemon.start(proxy="python") as running:
         yield running
+
+
+@pytest.fixture
+def fresh_daemon(open_daemon: RunningDaemon) -> Iterator[RunningDaemon]:
+    """The same, without a model."""
+    yield open_daemon
+    open_daemon.client.unregister("model")
 
 
 def _mode(path: Path) -> int:
@@ -69,7 +78,7 @@ def _slow_factory(folder: Path) -> Any:
 
         @batch
         def infer(x: Array) -> dict[str, Array]:
-            print("asked for", x.tolist())
+            print("asked for", x[0, :3].tolist())
             return {"y": x * 2}
 
         return infer
@@ -78,21 +87,27 @@ def _slow_factory(folder: Path) -> Any:
 
 
 class _Watcher:
-    """Looks all the time at the modes of the daemon's regions, from the moment that they are made."""
+    """Looks at the modes of the daemon's regions when the kernel says that one was made, or its mode was changed."""
 
     def __init__(self, daemon: RunningDaemon) -> None:
         self._daemon = daemon
-        self._end = threading.Event()
+        self._ended, self._end = os.pipe()
         self.seen: set[int] = set()
 
     def run(self) -> None:
-        while not self._end.is_set():
-            for region in _regions(self._daemon):
-                with contextlib.suppress(FileNotFoundError):  # gone since
-                    self.seen.add(_mode(region))
+        with Watch(Path("/dev/shm"), IN_CREATE | IN_ATTRIB) as watch:
+            while True:
+                for region in _regions(self._daemon):
+                    with contextlib.suppress(FileNotFoundError):  # gone since
+                        self.seen.add(_mode(region))
+                ready, _, _ = select.select([watch.descriptor, self._ended], [], [])
+                if self._ended in ready:
+                    break
+                watch.take()
+        os.close(self._ended)
 
     def stop(self) -> None:
-        self._end.set()
+        os.close(self._end)
 
 
 def test_files_and_shared_memory_are_private_at_all_times(

@@ -1,0 +1,37 @@
+"""What the kernel tells of a folder's files, as soon as it happens: inotify, which Python has not."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from types import TracebackType
+
+IN_ATTRIB = 0x4
+IN_CREATE = 0x100
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Watch:
+    """A descriptor that can be read when one of these things has happened in a folder."""
+
+    def __init__(self, folder: Path, mask: int) -> None:
+        self.descriptor: int = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+        if self.descriptor < 0 or _libc.inotify_add_watch(self.descriptor, bytes(folder), mask) < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+    def take(self) -> bytes:
+        """Take what it tells, so that it can be waited for again; only if it can be read."""
+        return os.read(self.descriptor, 1 << 16)
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        os.close(self.descriptor)
