@@ -188,9 +188,7 @@ class RequestCollector:
                     tally.records_left_out += taken.left_out
                 if taken.messages:
                     written = list(taken.messages)
-                    self._hand_over(
-                        _Job(name, version, instance, written, model.log, model.logged)
-                    )
+                    self._hand_over(_Job(name, version, instance, written, model.log, model.logged))
 
     def requests(self, name: str) -> messages.Requests:
         """Return what is known of a model's requests."""

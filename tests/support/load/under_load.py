@@ -15,7 +15,7 @@ from support.running import RunningDaemon, eventually
 
 _ONES = np.ones((1, 2), np.float32)
 #: Between a client's requests. Without, they have all CPU time, and what the test does takes several times as long.
-_PAUSE_S = 0.005
+_PAUSE_S = 0.01
 
 
 class Load:

@@ -30,10 +30,20 @@ SOON = {"server_probe_interval_s": 0.1, "server_probe_timeout_s": 6.0}
 _ROUNDS = 8
 
 
-@pytest.fixture
-def daemon() -> Iterator[RunningDaemon]:
-    with RunningDaemon.start(**SOON) as running:
+@pytest.fixture(scope="module")
+def watched() -> Iterator[RunningDaemon]:
+    """A daemon that may have replaced its tritonserver already; the next one is not long in coming."""
+    with RunningDaemon.start(**SOON, server_backoff_max_s=0.1) as running:
         yield running
+
+
+@pytest.fixture
+def daemon(watched: RunningDaemon) -> Iterator[RunningDaemon]:
+    """The same, of which a test has seen nothing yet, and on which it leaves no model."""
+    watched.forget_said()
+    yield watched
+    for model in watched.client.models():
+        model.unregister()
 
 
 def _factory(folder: Path) -> Any:
@@ -190,8 +200,9 @@ def test_what_a_server_has_taken_along_is_unregistered(
     assert _infer(daemon.grpc, "grpc") > 0
 
 
-def test_a_stop_does_not_wait_for_a_hanging_server(daemon: RunningDaemon, tmp_path: Path) -> None:
-    _register(daemon, tmp_path)
-    halt(_server_pid(daemon))
-    assert daemon.stop() == ExitCode.OK
-    assert "batches still run after the grace period" not in daemon.said()
+def test_a_stop_does_not_wait_for_a_hanging_server(tmp_path: Path) -> None:
+    with RunningDaemon.start(**SOON) as daemon:
+        _register(daemon, tmp_path)
+        halt(_server_pid(daemon))
+        assert daemon.stop() == ExitCode.OK
+        assert "batches still run after the grace period" not in daemon.said()
