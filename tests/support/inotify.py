@@ -1,4 +1,4 @@
-"""What the kernel tells of a folder's files, as soon as it happens: inotify, which Python has not."""
+"""Folders whose changes the kernel tells as soon as they happen: inotify, which Python has not."""
 
 from __future__ import annotations
 
