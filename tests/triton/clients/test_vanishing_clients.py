@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from support.forks.forking import Forking
 from support.models.inference import Array, Inference
 from support.running import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
@@ -54,23 +55,36 @@ def double(x: Array) -> dict[str, Array]:
     return {"y": x * 2}
 
 
-@contextmanager
-def registering(
-    daemon: RunningDaemon, folder: Path, *command: str
-) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A client process whose model is being loaded, and the pid of the worker that loads it."""
+#: An interpreter that imports these takes half a second of CPU time.
+_SCRIPTS = Forking("numpy", "cloudpickle", "pytriton.daemon", "pytriton.declaration")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all clients: workers of models from the same place are forks of one process."""
+    folder = tmp_path_factory.mktemp("slow")
     (folder / "slow.py").write_text(MODULE)
-    mark = folder / "mark"
-    client = subprocess.Popen(
-        [sys.executable, *command],
-        cwd=folder,
-        env={**os.environ, "MARK": str(mark), "PYTHONPATH": str(folder)},
-        stderr=subprocess.PIPE,
-    )
+    (folder / "client.py").write_text(SCRIPT)
+    return folder
+
+
+@contextmanager
+def registering(folder: Path, *command: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A client process whose model is being loaded, and the pid of the worker that loads it."""
+    mark, output = folder / "mark", folder / "output"
+    mark.unlink(missing_ok=True)
+    variables = {**os.environ, "MARK": str(mark)}
+    with open(output, "wb") as printed:
+        forked = None
+        if command[0] != "-m":
+            script = folder / command[0]
+            forked = _SCRIPTS.start_script(script, command[1:], folder, variables, output=printed)
+        client = forked or subprocess.Popen(
+            [sys.executable, *command], cwd=folder, env=variables, stderr=printed
+        )
 
     def begun() -> str:
-        assert client.stderr is not None
-        assert client.poll() is None, client.stderr.read().decode()
+        assert client.poll() is None, output.read_text()
         return mark.read_text() if mark.exists() else ""
 
     try:
@@ -78,11 +92,11 @@ def registering(
         yield client, int(worker)
     finally:
         client.kill()
-        client.communicate()
+        client.wait()
 
 
 def script(daemon: RunningDaemon, how: str = "new") -> tuple[str, ...]:
-    return ("-c", SCRIPT, daemon.config.runtime_dir, how)
+    return ("client.py", daemon.config.runtime_dir, how)
 
 
 def is_undone(daemon: RunningDaemon, worker: int) -> bool:
@@ -124,18 +138,16 @@ def ask(daemon: RunningDaemon) -> list[float]:
         connection.close()
 
 
-def test_client_killed_in_the_middle_of_a_registration(
-    daemon: RunningDaemon, tmp_path: Path
-) -> None:
-    with registering(daemon, tmp_path, *script(daemon)) as (client, worker):
+def test_client_killed_in_the_middle_of_a_registration(daemon: RunningDaemon, folder: Path) -> None:
+    with registering(folder, *script(daemon)) as (client, worker):
         client.kill()
         client.wait()
         assert_undone(daemon, worker)
     assert f"process {client.pid}, has ended" in daemon.said()
 
 
-def test_ctrl_c_in_a_script(daemon: RunningDaemon, tmp_path: Path) -> None:
-    with registering(daemon, tmp_path, *script(daemon)) as (client, worker):
+def test_ctrl_c_in_a_script(daemon: RunningDaemon, folder: Path) -> None:
+    with registering(folder, *script(daemon)) as (client, worker):
         client.send_signal(signal.SIGINT)
         assert client.wait(60) == -signal.SIGINT
         assert_undone(daemon, worker)
@@ -144,24 +156,24 @@ def test_ctrl_c_in_a_script(daemon: RunningDaemon, tmp_path: Path) -> None:
     assert any(text in daemon.said() for text in told)
 
 
-def test_ctrl_c_at_the_command_line(daemon: RunningDaemon, tmp_path: Path) -> None:
+def test_ctrl_c_at_the_command_line(daemon: RunningDaemon, folder: Path) -> None:
     command = ("-m", "pytriton.cli", "register", "slow:make", "--runtime-dir")
-    with registering(daemon, tmp_path, *command, daemon.config.runtime_dir) as (client, worker):
+    with registering(folder, *command, daemon.config.runtime_dir) as (client, worker):
         client.send_signal(signal.SIGINT)
-        _, said = client.communicate(timeout=60)
-        assert client.returncode == 130
-        assert said.decode().rstrip().endswith("pytriton-daemon: interrupted")
+        assert client.wait(60) == 130
+        said = (folder / "output").read_text()
+        assert said.rstrip().endswith("pytriton-daemon: interrupted")
         assert_undone(daemon, worker)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_model_that_was_to_be_replaced_goes_on(
-    daemon: RunningDaemon, tmp_path: Path, number: int
+    daemon: RunningDaemon, folder: Path, number: int
 ) -> None:
     serve(daemon)
     try:
         former = daemon.client.model("slow").instances[0].pid
-        with registering(daemon, tmp_path, *script(daemon, "replace")) as (client, worker):
+        with registering(folder, *script(daemon, "replace")) as (client, worker):
             client.send_signal(number)
             client.wait(60)
             eventually(lambda: not os.path.exists(f"/proc/{worker}"), "the new worker is gone")
@@ -175,10 +187,11 @@ def test_model_that_was_to_be_replaced_goes_on(
 
 @pytest.mark.parametrize("replaces", [False, True], ids=["new", "replaces"])
 def test_given_up_while_tritonserver_loads_the_model(
-    fresh_daemon: RunningDaemon, tmp_path: Path, replaces: bool
+    daemon: RunningDaemon, tmp_path: Path, replaces: bool
 ) -> None:
     """Too late to stop tritonserver, whose warm-up runs: it gets the former model back, or none."""
-    daemon, begun, go = fresh_daemon, tmp_path / "begun", tmp_path / "go"
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    daemon.forget_said()
 
     @batch
     def warmed_up(x: Array) -> dict[str, Array]:
@@ -203,6 +216,7 @@ def test_given_up_while_tritonserver_loads_the_model(
     if replaces:
         assert [ask(daemon) for _ in range(5)] == [[2.0, 2.0]] * 5
         assert daemon.client.model("slow").info().state == "ready"
+        daemon.client.unregister("slow")
     else:
         eventually(lambda: is_undone(daemon, 0), "all is undone")
         with pytest.raises(InferenceServerException, match="slow"):
