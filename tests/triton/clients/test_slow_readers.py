@@ -20,7 +20,7 @@ from tritonclient.utils import InferenceServerException
 import pytriton
 
 #: Parts of a stream, each of 1 MiB.
-PARTS = 300
+PARTS = 200
 #: So many may wait in the caller's proxy and on the lane together, with room to spare.
 MOST_AHEAD = 80
 MODEL_PY = """

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from support.kept_daemons import KeptDaemons
 from support.models.calling import UNBATCHED
 from support.models.inference import Inference
 from support.running import RunningDaemon, eventually
@@ -52,8 +53,12 @@ def _strings(requests: Any) -> Any:
 
 
 @pytest.fixture(scope="module", params=["native", "python"])
-def strings(request: pytest.FixtureRequest) -> Iterator[tuple[RunningDaemon, Inference]]:
-    with RunningDaemon.start(proxy=request.param) as daemon:
+def strings(
+    kept_daemons: KeptDaemons, request: pytest.FixtureRequest
+) -> Iterator[tuple[RunningDaemon, Inference]]:
+    # Of Triton's own stubs, shared memory stays until the daemon's end.
+    starting = RunningDaemon.start if request.param == "python" else kept_daemons.lend
+    with starting(proxy=request.param) as daemon:
         daemon.client.register(
             _strings, "strings", _STRINGS, _ANSWERS, UNBATCHED, lanes=1, progress=False
         )
