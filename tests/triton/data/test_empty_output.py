@@ -16,7 +16,7 @@ from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
 
 X = Tensor(name="x", dtype=np.int32, shape=(2,))
 Y = Tensor(name="y", dtype=np.float32, shape=(-1,))
-REQUESTS = 60
+REQUESTS = 30
 LARGE = 1_500_000  # float32: 6 MB
 
 

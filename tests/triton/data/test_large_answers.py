@@ -15,7 +15,7 @@ from support.running import RunningDaemon, eventually
 from pytriton.model_config import Tensor
 
 _SIZE = 1_500_000  #: float32: 6 MB, 1,465 pages
-_CLIENTS, _REQUESTS = 4, 20
+_CLIENTS, _REQUESTS = 4, 10
 
 
 def test_once_warm_no_fresh_memory_is_touched() -> None:

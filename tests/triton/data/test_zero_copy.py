@@ -17,7 +17,7 @@ from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
 X = Tensor(name="x", dtype=np.float32, shape=(-1,))
 Y = Tensor(name="y", dtype=np.float32, shape=(-1,))
 SEED = 20
-REQUESTS = 60
+REQUESTS = 30
 LARGEST = 2_000_000
 
 
