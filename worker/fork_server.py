@@ -56,8 +56,9 @@ def _serve(parent_pid: int, channel: socket.socket) -> tuple[str, int] | None:
         return None
     is_fresh = installation()
     sys.stdout.flush()  # what a start-up file has printed is this process's own
-    gc.collect()
-    gc.freeze()  # a collection in a fork would copy what all of them share
+    # A collection in a fork would copy what all of them share. None is made before: it would take 20 ms to find the
+    # thousand objects that imports leave.
+    gc.freeze()
     _say(channel, Answer(pid=os.getpid()))
     while True:
         data, descriptors = _receive(channel)

@@ -29,11 +29,12 @@ class Forks:
         self.is_fresh = True
         self.began: list[tuple[str, int]] = []
         self.lives_for: list[int] = []
+        self.frozen: list[bool] = []
         self.dispatcher, self._channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.dispatcher.settimeout(30)
         for name, value in {
             "linux": types.SimpleNamespace(die_with_parent=self.lives_for.append),
-            "gc": types.SimpleNamespace(collect=lambda: None, freeze=lambda: None),
+            "gc": types.SimpleNamespace(freeze=lambda: self.frozen.append(True)),
             "join_helpers": lambda: None,
             "Forker": self._forker,
             "installation": lambda: lambda: self.is_fresh,
@@ -104,6 +105,7 @@ def test_each_order_is_answered_and_nothing_of_it_is_kept(forks: Forks, tmp_path
     assert answers[0] == Answer(pid=os.getpid())  # it takes orders
     assert len(open_descriptors()) == len(before) - 1  # its end of the channel is closed, too
     assert forks.lives_for == [_PARENT]
+    assert forks.frozen == [True]  # before the first fork, and without a collection
 
 
 def test_where_the_environment_has_changed_nothing_is_forked(forks: Forks, tmp_path: Path) -> None:
