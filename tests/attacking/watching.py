@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import select
 import socket
 import subprocess
@@ -42,7 +43,7 @@ class Health:
 def watching(address: tuple[str, int], limit_s: float) -> Iterator[list[Health]]:
     """Ask until the block ends; then the list has what came of it."""
     process = subprocess.Popen(
-        [sys.executable, __file__, address[0], str(address[1]), str(limit_s)],
+        [sys.executable, "-E", "-S", __file__, address[0], str(address[1]), str(limit_s)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout is not None
@@ -124,12 +125,12 @@ def _high(values: list[float]) -> tuple[float, float]:
 def main() -> None:
     """Watch; see above."""
     ours, other = socket.socketpair()
-    helper = subprocess.Popen(
-        [sys.executable, "-c", _HELPER, str(other.fileno())], pass_fds=[other.fileno()]
-    )
+    helper = os.fork()
+    if helper == 0:
+        ours.close()
+        _send_back(other)
+        os._exit(0)
     other.close()
-    ours.sendall(b"x")
-    ours.recv(1)  # it runs
     watch = _Watch((sys.argv[1], int(sys.argv[2])), float(sys.argv[3]), ours)
     print("watching", flush=True)
     number = 0
@@ -144,15 +145,13 @@ def main() -> None:
     )
     print(json.dumps(found.__dict__), flush=True)
     ours.close()
-    helper.wait()
+    os.waitpid(helper, 0)
 
 
-_HELPER = """
-import socket, sys
-end = socket.socket(fileno=int(sys.argv[1]))
-while data := end.recv(16):
-    end.sendall(data)
-"""
+def _send_back(end: socket.socket) -> None:
+    while data := end.recv(16):
+        end.sendall(data)
+
 
 if __name__ == "__main__":
     main()

@@ -253,24 +253,24 @@ def test_the_server_is_replaced_under_load_and_nothing_is_lost(daemon: RunningDa
         assert ask(client, "GET", "/v2/health/ready")[0] == 200
 
 
-def test_a_replacement_answers_what_is_under_way(tmp_path: Path) -> None:
+def test_a_replacement_answers_what_is_under_way(daemon: RunningDaemon, tmp_path: Path) -> None:
     begun, go = tmp_path / "begun", tmp_path / "go"
-
-    with RunningDaemon.start(front="native") as running:
-        running.client.register(waiting(begun, go), "double", inputs=X, outputs=Y)
-        first = running.client.status().server.pid
-        with closing(connection(running)) as client:
-            client.request("POST", _INFER, _BODY)
-            eventually(begun.exists, "the request has begun")
-            replacing = threading.Thread(target=link.replace_server, args=(running.config.rundir,))
-            replacing.start()
-            eventually(lambda: "tritonserver is replaced" in running.said(), "the other one serves")
-            assert running.client.status().server.pid != first
-            go.touch()
-            response = client.getresponse()
-            assert json.loads(response.read())["outputs"][0]["data"] == [1.0, 2.0]
-            replacing.join()
-            assert doubles_or_not(client)
+    daemon.forget_said()
+    daemon.client.register(waiting(begun, go), "waits", inputs=X, outputs=Y)
+    first = daemon.client.status().server.pid
+    with closing(connection(daemon)) as client:
+        client.request("POST", "/v2/models/waits/infer", _BODY)
+        eventually(begun.exists, "the request has begun")
+        replacing = threading.Thread(target=link.replace_server, args=(daemon.config.rundir,))
+        replacing.start()
+        eventually(lambda: "tritonserver is replaced" in daemon.said(), "the other one serves")
+        assert daemon.client.status().server.pid != first
+        go.touch()
+        response = client.getresponse()
+        assert json.loads(response.read())["outputs"][0]["data"] == [1.0, 2.0]
+        replacing.join()
+        assert doubles_or_not(client)
+    daemon.client.unregister("waits")
 
 
 def doubles_or_not(client: http.client.HTTPConnection) -> bool:
