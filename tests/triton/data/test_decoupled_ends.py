@@ -1,4 +1,4 @@
-"""Streams that end with their worker, scaled away, or with their daemon: each has a daemon of its own."""
+"""Streams that end with their worker, scaled away, or with their daemon."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.kept_daemons import KeptDaemons
 from support.models.streaming import Streaming
 from support.running import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
@@ -22,7 +23,9 @@ N = [Tensor(name="n", dtype=np.int32, shape=(1,))]
 Y = [Tensor(name="y", dtype=np.int32, shape=(1,))]
 
 
-def test_streams_are_finished_when_their_model_gets_along_with_fewer_workers() -> None:
+def test_streams_are_finished_when_their_model_gets_along_with_fewer_workers(
+    kept_daemons: KeptDaemons,
+) -> None:
     def infer(requests: Any) -> Iterator[list[Any]]:
         for i in range(50):
             time.sleep(0.02)
@@ -36,7 +39,7 @@ def test_streams_are_finished_when_their_model_gets_along_with_fewer_workers() -
             return [answer["y"].item() for answer in [first, *answers]]
 
     # The Python proxy's streams may stay open for ever then: Triton ends its process.
-    with RunningDaemon.start(proxy="native") as daemon, ThreadPoolExecutor(3) as threads:
+    with kept_daemons.lend(proxy="native") as daemon, ThreadPoolExecutor(3) as threads:
         config = ModelConfig(decoupled=True, batching=False)
         model = daemon.client.register(infer, "m", N, Y, config, instances=3, progress=False)
         started = threading.Barrier(4)

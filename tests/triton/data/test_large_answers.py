@@ -9,8 +9,9 @@ from functools import partial
 
 import numpy as np
 import psutil
+from support.kept_daemons import KeptDaemons
 from support.models.inference import Inference
-from support.running import RunningDaemon, eventually
+from support.running import eventually
 
 from pytriton.model_config import Tensor
 
@@ -18,13 +19,13 @@ _SIZE = 1_500_000  #: float32: 6 MB, 1,465 pages
 _CLIENTS, _REQUESTS = 4, 10
 
 
-def test_once_warm_no_fresh_memory_is_touched() -> None:
+def test_once_warm_no_fresh_memory_is_touched(kept_daemons: KeptDaemons) -> None:
     answer = np.ones((1, _SIZE), np.float32)
 
     def infer(requests: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
         return [{"y": answer} for _ in requests]
 
-    with RunningDaemon.start() as daemon:
+    with kept_daemons.lend(proxy="native") as daemon:
         daemon.client.register(
             infer,
             "large",
