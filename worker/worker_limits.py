@@ -14,6 +14,7 @@ from pytriton.ipc import messages
 #: -1000 never … 1000 first). It adds up this and the thousandths of the memory that a process uses: with less than
 #: 1000, a tritonserver that has grown large would go before a worker that is small.
 _OOM_SCORE_ADJ = 1000
+_OOM_FILE = "/proc/self/oom_score_adj"
 #: Without a soft limit, a worker with a hard one is replaced when it has come this near to it.
 _NEAR = 0.9
 
@@ -31,10 +32,9 @@ def apply(limits: messages.Limits) -> None:
     Raises:
         LimitError: the system refuses one.
     """
-    with contextlib.suppress(OSError):  # some sandboxes lack it
-        # No text: each worker would import the codec anew, and that takes longer than all else here.
-        with open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
-            file.write(b"%d" % _OOM_SCORE_ADJ)
+    # Some sandboxes lack it. No text: each worker would import the codec anew, which takes longer than all else here.
+    with contextlib.suppress(OSError), open(_OOM_FILE, "wb", buffering=0) as file:
+        file.write(b"%d" % _OOM_SCORE_ADJ)
     if limits.memory_hard is not None:
         _set("memory_hard", resource.RLIMIT_DATA, limits.memory_hard)
     if limits.open_files is not None:
