@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from pytriton.dispatcher.base.handover import HandOver, WorkerState
 from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 from pytriton.dispatcher.base.service_manager import held_sockets
 from pytriton.dispatcher.base.service_manager.systemd import Notifier
+from pytriton.dispatcher.base.waiting_signals import waiting
 from pytriton.dispatcher.control.client_keys import KeyStoreError
 from pytriton.dispatcher.control.control_socket import ControlServer
 from pytriton.dispatcher.daemon_status import DaemonStatus, own_version
@@ -334,18 +334,15 @@ class Upgrade:
         Raises:
             RemoteFailure: something is under way.
         """
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        try:
+        with waiting(SIGNALS) as leave_signals:
             for _ in range(_TURNS):
                 await asyncio.sleep(0)
             self._refuse_impossible()
             if why := self._unsettled():
                 raise RemoteFailure(ErrorKind.UNAVAILABLE, why)
-            self._execute_next()  # nothing is awaited before it
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            self._execute_next(leave_signals)  # nothing is awaited before it
 
-    def _execute_next(self) -> None:
+    def _execute_next(self, leave_signals: Callable[[], None]) -> None:
         state = self._state()
         document = handover.in_memory(handover.encode(state))
         environment = {**os.environ, **self.parts.notifier.variables, **held_sockets.variables()}
@@ -357,6 +354,7 @@ class Upgrade:
             kept = [document, *handover.descriptors(state), *held_sockets.descriptors()]
             with handover.inherited(kept):
                 os.chdir("/")  # what lies in the present one is not to be imported
+                leave_signals()
                 self._execute(self._python, arguments, environment)
         finally:
             if folder:
