@@ -209,14 +209,6 @@ typedef struct {
     int exponent;
 } Decimal;
 
-/* The power of ten of the first digit, or one less. */
-static int magnitude(double value)
-{
-    int binary;
-    frexp(value, &binary);
-    return (int)floor((binary - 1) * 0.30102999566398120);
-}
-
 static Decimal stripped(uint64_t digits, int exponent)
 {
     while (digits && digits % 10 == 0) {
@@ -267,6 +259,15 @@ static double read_back(Decimal decimal)
     char text[64];
     int size = snprintf(text, sizeof text, "%llue%d", (unsigned long long)decimal.digits, decimal.exponent);
     return read_slowly((Slice){text, (size_t)size});
+}
+
+/* The power of ten of the first digit. */
+static int magnitude(double value)
+{
+    int binary;
+    frexp(value, &binary);
+    int power = (int)floor((binary - 1) * 0.30102999566398120); /* or one less */
+    return value < read_back((Decimal){1, power + 1}) ? power : power + 1;
 }
 
 /* `value` > 0 and finite. The first number of digits is one that every decimal of that many survives: no shorter one needs to

@@ -202,6 +202,7 @@ def test_doubles_are_written_so_that_they_read_back(driver: Driver, values: list
 
 @given(st.lists(st.floats(width=32), min_size=1))
 @example([48032848.0])
+@example([1.5898553944356302e35])
 def test_floats_are_written_so_that_they_read_back(driver: Driver, values: list[float]) -> None:
     written = driver.ask("F", struct.pack(f"<{len(values)}f", *values)).decode().split()
     for text, value in zip(written, values):
