@@ -16,9 +16,14 @@ import grpc
 class GrpcEcho:
     """The server, running."""
 
-    def __init__(self, program: Path, *limits: str) -> None:
-        """Start it; each limit is "name=value"."""
+    def __init__(self, program: Path, *limits: str, kernel_keeps: int | None = None) -> None:
+        """Start it; each limit is "name=value".
+
+        The kernel keeps so many bytes of each connection's answers that its client does not read; usually megabytes.
+        """
         with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
+            if kernel_keeps is not None:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, kernel_keeps)
             self.port: int = listener.getsockname()[1]
             descriptor = listener.fileno()
             self._process = subprocess.Popen(

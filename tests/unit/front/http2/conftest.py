@@ -28,8 +28,8 @@ def start(program: Path) -> Iterator[Start]:
     """Start servers; those that a test has not ended are killed."""
     with ExitStack() as stack:
 
-        def make(*limits: str) -> GrpcEcho:
-            server = GrpcEcho(program, *limits)
+        def make(*limits: str, kernel_keeps: int | None = None) -> GrpcEcho:
+            server = GrpcEcho(program, *limits, kernel_keeps=kernel_keeps)
             stack.callback(server.kill)
             return server
 

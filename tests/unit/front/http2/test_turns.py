@@ -31,7 +31,7 @@ def test_one_client_has_a_turn_at_a_time(
     start: Start, connections: int, streams: int, messages: int
 ) -> None:
     """With two readers, another client's request waits for one message of each client at most."""
-    packed = gzip.compress(bytes(10 << 20))
+    packed = gzip.compress(bytes(4 << 20))
     message = b"\1" + struct.pack(">I", len(packed)) + packed
     server = start()
     with ExitStack() as stack, server.channel() as channel:

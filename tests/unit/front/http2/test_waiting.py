@@ -199,7 +199,7 @@ def test_answers_that_a_closed_window_holds_back_are_let_go(start: Start) -> Non
 
 def test_who_has_streams_refused_and_reads_nothing_is_cut_off(start: Start) -> None:
     """Who has not acknowledged the settings may open too many: each is refused with a frame."""
-    server = start("streams=4")
+    server = start("streams=4", "body_s=1000", kernel_keeps=4096)  # the four send no messages
     with hello(server.port) as connection, suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         for first in range(1, 2_000_000, 1000):
