@@ -25,7 +25,7 @@ from pytriton.dispatcher.workers.one_worker.fork_server import Ended, ForkServer
 from pytriton.ipc import linux
 from pytriton.ipc.forking import LARGEST, Answer, Order
 
-pytestmark = pytest.mark.programs
+pytestmark = [pytest.mark.programs, pytest.mark.usefixtures("little_numpy")]
 
 #: Acts once, in a fork or beside it, after a file has appeared.
 _HOOK = """
@@ -48,9 +48,7 @@ _DIE = "os.kill(os.getpid(), signal.SIGKILL)"
 
 def start_up(folder: Path, text: str) -> None:
     """Have the environment do something when an interpreter starts."""
-    path = folder / "path"
-    path.mkdir(exist_ok=True)
-    with (path / "sitecustomize.py").open("a") as file:
+    with (folder / "path" / "sitecustomize.py").open("a") as file:
         file.write(text)
 
 
@@ -182,7 +180,6 @@ def test_a_worker_that_hangs_before_it_begins(
 def test_a_change_takes_one_other_fork_server_for_all(
     tmp_path: Path, launched: list[ForkServer]
 ) -> None:
-    start_up(tmp_path, "")
     module = tmp_path / "path" / "cloudpickle.py"
     module.write_text("TOLD = 'old'\n")
 

@@ -23,8 +23,9 @@ from pytriton.dispatcher.workers.one_worker import fork_server
 from pytriton.dispatcher.workers.one_worker.fork_server import ForkServer, Surroundings
 from pytriton.ipc import forking
 
-#: Forks of what has had threads are the subject.
+#: Forks of what has had threads are the subject, unless `little_numpy` is used, which has none.
 pytestmark = [pytest.mark.programs, pytest.mark.usefixtures("usual_threads")]
+little_numpy = pytest.mark.usefixtures("little_numpy")
 
 
 def test_a_fork_is_like_a_process_that_was_started(tmp_path: Path) -> None:
@@ -44,6 +45,7 @@ def test_a_fork_is_like_a_process_that_was_started(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
+@little_numpy
 def test_workers_of_other_folders_are_forks_of_the_same(tmp_path: Path) -> None:
     """Each model of a repository has a folder of its own."""
 
@@ -97,19 +99,19 @@ def test_forks_draw_other_numbers_each(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
+@little_numpy
 def test_a_hundred_leave_nothing(tmp_path: Path) -> None:
     """Of descriptors and processes, in the fork server as here."""
 
     async def scene(stage: Stage) -> None:
-        # What a probe computes is not the subject: threads for it would take half of the time.
-        await said(await stage.forked(OPENBLAS_NUM_THREADS="1"))
+        await said(await stage.forked())
         (pid,) = stage.servers
         held = len(os.listdir(f"/proc/{pid}/fd"))
         # More orders at once than the kernel keeps for a process that reads none.
-        server = stage.server(OPENBLAS_NUM_THREADS="1")
+        server = stage.server()
         server._channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16384)
         os.kill(pid, signal.SIGSTOP)
-        making = [asyncio.ensure_future(stage.forked(OPENBLAS_NUM_THREADS="1")) for _ in range(100)]
+        making = [asyncio.ensure_future(stage.forked()) for _ in range(100)]
         while not server._turns.locked():
             await asyncio.sleep(0)
         os.kill(pid, signal.SIGCONT)
@@ -122,6 +124,7 @@ def test_a_hundred_leave_nothing(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
+@little_numpy
 def test_workers_outlive_their_fork_server_and_another_one_comes(tmp_path: Path) -> None:
     waits = tmp_path / "waits"
     waits.touch()
@@ -140,11 +143,10 @@ def test_workers_outlive_their_fork_server_and_another_one_comes(tmp_path: Path)
     play(tmp_path, scene, waits=str(waits))
 
 
+@little_numpy
 @pytest.mark.parametrize("change", ["a file", "what is found first"])
 def test_another_environment_takes_another_fork_server(tmp_path: Path, change: str) -> None:
-    path = tmp_path / "path"
-    path.mkdir()
-    module = path / "cloudpickle.py"
+    module = tmp_path / "path" / "cloudpickle.py"
     if change == "a file":
         module.write_text("TOLD = 'old'\n")
 
@@ -161,11 +163,10 @@ def test_another_environment_takes_another_fork_server(tmp_path: Path, change: s
     play(tmp_path, scene)
 
 
+@little_numpy
 def test_what_has_threads_is_not_forked(tmp_path: Path) -> None:
     """A start-up file of the environment's begins one, that a fork would lack."""
-    path = tmp_path / "path"
-    path.mkdir()
-    (path / "sitecustomize.py").write_text(
+    (tmp_path / "path" / "sitecustomize.py").write_text(
         "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
     )
 
@@ -198,6 +199,7 @@ def test_an_interpreter_that_cannot_be_forked(tmp_path: Path, python: str) -> No
     play(tmp_path, scene)
 
 
+@little_numpy
 def test_a_folder_that_is_gone(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         await said(await stage.forked())
@@ -212,6 +214,7 @@ def test_a_folder_that_is_gone(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
+@little_numpy
 def test_one_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(stage: Stage) -> None:
         await said(await stage.forked())
@@ -225,6 +228,7 @@ def test_one_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     play(tmp_path, scene)
 
 
+@little_numpy
 def test_whoever_gives_up_leaves_no_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fork waits until the dispatcher knows it, and ends when that does not want it any more."""
 
@@ -249,6 +253,7 @@ def test_whoever_gives_up_leaves_no_worker(tmp_path: Path, monkeypatch: pytest.M
     play(tmp_path, scene)
 
 
+@little_numpy
 def test_as_many_are_kept_as_the_setting_says(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         await said(await stage.forked())
@@ -267,6 +272,7 @@ def test_without_any_every_worker_starts(tmp_path: Path) -> None:
     play(tmp_path, scene, most=0)
 
 
+@little_numpy
 def test_they_are_ended_for_an_upgrade_and_come_back(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         await said(await stage.forked())
@@ -280,6 +286,7 @@ def test_they_are_ended_for_an_upgrade_and_come_back(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
+@little_numpy
 def test_one_that_nobody_needs_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(stage: Stage) -> None:
         await said(await stage.forked())
