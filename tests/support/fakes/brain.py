@@ -39,6 +39,8 @@ from support.fakes.virtual_time import VirtualLoop
 
 _DAEMON = "pytriton.dispatcher.daemon_parts"
 _WORKER = "pytriton.dispatcher.workers.one_worker.worker_factory.WorkerProcess"
+#: What tells nothing on a virtual clock happens seldom: it would be half of what a daemon does that has nothing to do.
+_SELDOM = {"figures.loop_lag._LOOK_S": 10.0, "requests.collector._LOOK_S": 10.0}
 _NOBODY = cast(Peer, None)  # proxies are asked by the fake tritonserver, which needs no answer sent
 
 
@@ -118,6 +120,8 @@ class Brain:
         self.rundir.clear()
         self.state = folder / "state"
         self._patch.setattr("os.fsync", lambda descriptor: None)  # nothing here outlives a machine
+        for name, seconds in _SELDOM.items():
+            self._patch.setattr(f"pytriton.dispatcher.{name}", seconds)
         self.store = Store(self.state)
         # Events stay in memory: a thread that writes them wakes for each, and what no test reads costs files.
         settings = {"event_log_size": 0, **settings}

@@ -161,6 +161,7 @@ def test_retries_and_poison_are_counted(brain: Brain) -> None:
 def test_the_daemon_counts_what_it_is_asked(brain: Brain) -> None:
     serve(brain)
     brain.answered(brain.client.ask(messages.Unregister("nobody")))
+    brain.advance(10.0)
     told = figures(brain).daemon
     assert told.requests["Register"] == {"done": 1}
     assert told.requests["Unregister"] == {ErrorKind.NOT_FOUND.value: 1}

@@ -41,6 +41,13 @@ def _quiet() -> Iterator[None]:
     structlog.configure(**former)
 
 
+@pytest.fixture(autouse=True)
+def _looks_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No model here follows its load or is on trial: who looks for such would be half of each history."""
+    for name in ("scaling.autoscaler._TICK_S", "models.trials._LOOK_S"):
+        monkeypatch.setattr(f"pytriton.dispatcher.{name}", 10.0)
+
+
 @dataclass
 class Asked:
     """A request, its client, and whether that has given it up."""
