@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
+from support.keeping_compiler import keeping_compiler
 
 from pytriton.dispatcher.install.proxy_compiler import FRONT, LIBRARY, compiler
 
@@ -134,9 +135,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
     copy_sources(source, symlinks=True)
-    strict = tmp_path_factory.mktemp("compiler") / "cc"
-    strict.write_text(f'#!/bin/sh\nexec {compiler()} -Wall -Wextra -Werror "$@"\n')
-    strict.chmod(0o755)
+    command = compiler()
+    assert command is not None, "these tests need a C compiler"
+    script = tmp_path_factory.mktemp("compiler") / "cc"
+    strict = keeping_compiler(script, command, "-Wall", "-Wextra", "-Werror")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CC", str(strict))
         build(source, out)

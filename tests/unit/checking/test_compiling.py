@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 from support import compiling, kept
+from support.keeping_compiler import keeping_compiler
+
+from pytriton.dispatcher.install.proxy_compiler import compiler
 
 
 @pytest.fixture
@@ -89,3 +92,37 @@ def test_what_no_run_has_used_for_a_month_goes(tmp_path: Path) -> None:
     os.utime(tmp_path / "old", (0, 0))
     kept.remove_unused(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
+
+
+def test_a_build_compiles_what_has_changed_alone(cache: Path, tmp_path: Path) -> None:
+    """Its compiler keeps what was compiled, wherever that lies, and refuses each time what it has refused."""
+    folder = _checkout(tmp_path / "checkout")
+    known = cache.parent / "built-objects"
+    command = compiler()
+    assert command is not None
+
+    def says(*flags: str) -> str:
+        script = keeping_compiler(tmp_path / "cc", command, "-Werror", *flags)
+        subprocess.run(
+            [script, "-I.", "-c", "-o", tmp_path / "1.o", "room/main.c"], cwd=folder, check=True
+        )
+        subprocess.run([script, "-o", tmp_path / "program", tmp_path / "1.o"], check=True)
+        return subprocess.run(
+            [tmp_path / "program"], check=True, capture_output=True, text=True
+        ).stdout
+
+    assert says() == says() == "one\n"
+    assert len(list(known.iterdir())) == 1
+    folder = folder.rename(tmp_path / "copy")
+    assert says() == "one\n"
+    assert len(list(known.iterdir())) == 1
+    (folder / "room" / "word.h").write_text('#define WORD "two"\n')
+    assert says() == "two\n"
+    assert says("-O1") == "two\n"
+    assert len(list(known.iterdir())) == 3
+
+    (folder / "room" / "main.c").write_text(_SOURCE.replace("puts", "int unused; puts"))
+    for _ in range(2):
+        with pytest.raises(subprocess.CalledProcessError):
+            says("-Wunused")
+    assert len(list(known.iterdir())) == 3
