@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from checking import tutorials
+from support.forked_shell import ForkedShell
 from support.ports import lasting_port
 from support.running import RunningDaemon
 
@@ -48,6 +49,22 @@ def shared() -> Iterator[tuple[RunningDaemon, dict[int, int]]]:
         yield daemon, ports
 
 
+#: What the scripts of the tutorials import, as far as it is installed; onnxruntime starts a thread, which no fork has.
+MODULES = (
+    "numpy", "pytriton.client", "pytriton.daemon", "pytriton.decorators", "skl2onnx",
+    "sklearn.datasets", "sklearn.linear_model", "sklearn.model_selection", "tritonclient.http", "xgboost",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def programs() -> Iterator[Path]:
+    """The folder of the `python` and `pytriton-daemon` that a tutorial's shell finds."""
+    folder = Path(tempfile.mkdtemp(prefix="ptd-"))
+    with ForkedShell(folder, *MODULES):
+        yield folder
+    shutil.rmtree(folder)
+
+
 @pytest.fixture
 def work() -> Iterator[Path]:
     """A copy of the examples; its path is short, since sockets lie in it."""
@@ -64,11 +81,14 @@ def make_other_environment(folder: Path) -> None:
     (packages / "these.pth").write_text(sysconfig.get_path("purelib") + "\n")
 
 
-def environment(work: Path, name: str, ports: dict[int, int], runtime_dir: str) -> dict[str, str]:
+def environment(
+    work: Path, programs: Path, ports: dict[int, int], runtime_dir: str
+) -> dict[str, str]:
     """Return the variables of a tutorial's shell."""
+    folders = [str(programs), str(Path(sys.executable).parent), os.environ["PATH"]]
     found = {
         **os.environ,
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "PATH": os.pathsep.join(folders),
         "PYTRITON_DAEMON_RUNTIME_DIR": runtime_dir,
         "PYTRITON_DAEMON_STATE_DIR": str(work / "state"),
         "no_proxy": "localhost,127.0.0.1",
@@ -119,7 +139,9 @@ def _lives(group: int) -> bool:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_tutorial(name: str, work: Path, shared: tuple[RunningDaemon, dict[int, int]]) -> None:
+def test_tutorial(
+    name: str, work: Path, programs: Path, shared: tuple[RunningDaemon, dict[int, int]]
+) -> None:
     missing = [one for one in PACKAGES.get(name, ()) if importlib.util.find_spec(one) is None]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}")
@@ -133,12 +155,12 @@ def test_tutorial(name: str, work: Path, shared: tuple[RunningDaemon, dict[int, 
         make_other_environment(folder / "other")
     if not any("pytriton-daemon start" in command for command in commands):
         daemon, ports = shared
-        run(name, folder, environment(work, name, ports, daemon.config.runtime_dir), ports)
+        run(name, folder, environment(work, programs, ports, daemon.config.runtime_dir), ports)
         for model in daemon.client.models():
             model.unregister()
         return
     ports = {port: lasting_port() for port in PORTS}
-    env = environment(work, name, ports, str(work / "run"))
+    env = environment(work, programs, ports, str(work / "run"))
     try:
         run(name, folder, env, ports)
     finally:
