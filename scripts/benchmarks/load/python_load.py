@@ -6,14 +6,16 @@ with each other only.
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
+import functools
 import multiprocessing
 import os
 import signal
 import threading
 import time
 from collections.abc import Iterator
+from multiprocessing import resource_tracker
+from multiprocessing.pool import Pool
 
 from benchmarks.load.client import Connection
 from benchmarks.load.generators import Load
@@ -23,13 +25,9 @@ from benchmarks.workloads import percentile
 
 def apply_python(request: Request, clients: int, seconds: float, size: int) -> Load:
     """Send a request from `clients` connections for some seconds; see `generators.apply`."""
-    context = multiprocessing.get_context("spawn")  # gRPC does not survive a fork
     processes = min(clients, os.cpu_count() or 1)
     shares = [clients // processes + (index < clients % processes) for index in range(processes)]
-    with concurrent.futures.ProcessPoolExecutor(processes, mp_context=context) as pool:
-        with _interrupted_later():
-            asked = [pool.submit(_share, request, seconds, share) for share in shares]
-        parts = [one.result() for one in asked]
+    parts = _pool().map(functools.partial(_share, request, seconds), shares, chunksize=1)
     times = sorted(value for part, _, _ in parts for value in part)
     return Load(
         generator="python",
@@ -44,20 +42,35 @@ def apply_python(request: Request, clients: int, seconds: float, size: int) -> L
     )
 
 
-@contextlib.contextmanager
-def _interrupted_later() -> Iterator[None]:
-    """Have Ctrl-C wait for the end of the block, which starts the pool's processes.
+@functools.cache
+def _pool() -> Pool:
+    """Return the processes, which end with this one: a start takes half a second of CPU time, for its imports."""
+    resource_tracker.ensure_running()  # else, the first start lets signals through
+    with _interrupted_later() as came:
+        # gRPC does not survive a fork.
+        pool = multiprocessing.get_context("spawn").Pool(os.cpu_count() or 1)
+    if came:
+        pool.terminate()
+        pool.join()
+        raise KeyboardInterrupt
+    return pool
 
-    In the middle of that, a process is no part of the pool yet: nobody would end it, and Python would wait for it.
+
+@contextlib.contextmanager
+def _interrupted_later() -> Iterator[list[int]]:
+    """Note Ctrl-C in the block, and do nothing else: in the middle of a start, a process would be left behind.
+
+    Processes that start inherit that it is blocked: it is not for them. It is blocked in this thread alone, and another
+    one may take it for the process.
     """
     came: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    former = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        yield
+        yield came
     finally:
-        signal.signal(signal.SIGINT, before)
-    if came:
-        raise KeyboardInterrupt
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, former)
 
 
 def _share(request: Request, seconds: float, clients: int) -> tuple[list[float], int, float]:
