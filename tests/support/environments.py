@@ -54,7 +54,7 @@ _REPORT = "report.json"
 
 def make_environment(python: str, *requirements: str) -> str:
     """Return the interpreter of an environment with this checkout, traced, and `requirements` installed."""
-    wanted = "\n".join([python, str(ROOT), "tracing", *requirements, _declared()])
+    wanted = "\n".join([python, str(ROOT), "a wheel with tracing", *requirements, _declared()])
     key = hashlib.sha256(wanted.encode()).hexdigest()[:16]
     folder = kept_folder() / key
     with FileLock(f"{folder}.lock"):
@@ -64,11 +64,23 @@ def make_environment(python: str, *requirements: str) -> str:
             _run(sys.executable, "-m", "virtualenv", "--quiet", "--python", python, str(folder))
             # A twentieth of what is installed is ever imported: pip compiles none of it.
             pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet"]
-            pip.append("--no-compile")
-            report = ["--report", str(folder / _REPORT)]
-            _run(*pip, *report, "-e", f"{ROOT}[tracing]", *requirements)
+            pip += ["--no-compile", "--no-warn-conflicts", "--report", str(folder / _REPORT)]
+            _run(*pip, f"{_make_editable(folder)}[tracing]", *requirements)
             (folder / _READY).write_text(str(ROOT))
     return str(folder / "bin" / "python")
+
+
+#: Prints the wheel's name. pip would install setuptools first, and start Python four times, in each environment.
+_MAKE_EDITABLE = (
+    "import contextlib, sys; from setuptools import build_meta\n"
+    "with contextlib.redirect_stdout(sys.stderr): name = build_meta.build_editable(sys.argv[1])\n"
+    "print(name)"
+)
+
+
+def _make_editable(folder: Path) -> Path:
+    """Make the wheel that `pip install -e` would make of this checkout, which is the same for every Python."""
+    return folder / _run(sys.executable, "-c", _MAKE_EDITABLE, str(folder)).strip()
 
 
 def _remove_those_of_lost_checkouts(kept: Path) -> None:
@@ -82,8 +94,7 @@ def installed_files(python: str) -> list[str]:
     """Return the URLs of what pip has chosen for an environment of `make_environment`, without the checkout's."""
     report = json.loads((Path(python).parents[1] / _REPORT).read_text())
     urls: list[str] = [one["download_info"]["url"] for one in report["install"]]
-    urls.remove(ROOT.as_uri())
-    return urls
+    return [url for url in urls if not url.startswith(Path(python).parents[1].as_uri())]
 
 
 def _declared() -> str:
@@ -93,6 +104,8 @@ def _declared() -> str:
     return json.dumps([project["build-system"], project["project"], tools], sort_keys=True)
 
 
-def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def _run(*command: str) -> str:
+    """Run a command in the checkout, and return what it prints."""
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
+    return done.stdout
