@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -45,6 +49,47 @@ print(json.dumps({
 """
 
 
+#: Runs each of these pieces of code in a fork, and prints what it printed and which modules are there then.
+APART = """
+import json, os, sys, traceback
+first, *codes = json.load(sys.stdin)
+names = {"__name__": "apart"}
+exec(first, names)
+for code in codes:
+    sys.stdout.flush()
+    if os.fork() == 0:
+        try:
+            exec(code, names)
+        except BaseException:
+            print(traceback.format_exc())
+        print(end=chr(0))
+        print(*sys.modules, end=chr(0), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+class Told(NamedTuple):
+    """What a piece of code printed, and the modules that were there after it."""
+
+    printed: str
+    modules: set[str]
+
+
+def run_apart(first: str, codes: Sequence[str], cwd: Path) -> dict[str, Told]:
+    """Run pieces of code, none of which sees what another one has imported, after what they all do first."""
+    done = subprocess.run(
+        [sys.executable, "-c", APART],
+        cwd=cwd, check=True, capture_output=True, text=True, input=json.dumps([first, *codes]),
+    )  # fmt: skip
+    parts = done.stdout.split("\0")
+    assert len(parts) == 2 * len(codes) + 1, done.stderr
+    return {
+        code: Told(printed, {*modules.split()})
+        for code, printed, modules in zip(codes, parts[::2], parts[1::2])
+    }
+
+
 def run_python(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         [sys.executable, *args], cwd=cwd, check=False, capture_output=True, text=True
@@ -53,54 +98,57 @@ def run_python(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def imported_by(code: str, cwd: Path) -> set[str]:
+@functools.cache
+def imported_by(code: str) -> set[str]:
     """Return the names of the modules that Python imports while it runs `code`."""
-    lines = run_python("-X", "importtime", "-c", code, cwd=cwd).stderr.splitlines()
+    with tempfile.TemporaryDirectory() as cwd:
+        done = run_python("-X", "importtime", "-c", code, cwd=Path(cwd))
+    lines = done.stderr.splitlines()
     return {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
 
 
-def test_importing_pytriton_loads_nothing_heavy(tmp_path: Path) -> None:
-    names = imported_by("import pytriton", tmp_path) - imported_by("pass", tmp_path)
+def test_importing_pytriton_loads_nothing_heavy() -> None:
+    names = imported_by("import pytriton") - imported_by("pass")
     assert "pytriton" in names
     assert sorted(name for name in names if name.partition(".")[0] in HEAVY) == []
 
 
-def test_importing_pytriton_loads_no_submodule(tmp_path: Path) -> None:
-    names = imported_by("import pytriton", tmp_path)
+def test_importing_pytriton_loads_no_submodule() -> None:
+    names = imported_by("import pytriton")
     assert sorted(name for name in names if name.startswith("pytriton.")) == []
 
 
-def test_importing_the_triton_class_loads_nothing_heavy(tmp_path: Path) -> None:
+def test_importing_the_triton_class_loads_nothing_heavy() -> None:
     """A script pays for it when it makes a `Triton`, not before."""
-    names = imported_by("import pytriton.triton", tmp_path) - imported_by("pass", tmp_path)
+    names = imported_by("import pytriton.triton") - imported_by("pass")
     assert "pytriton.triton.local" in names
     assert sorted(name for name in names if name.partition(".")[0] in HEAVY) == []
 
 
-def test_a_worker_imports_what_every_callable_needs(tmp_path: Path) -> None:
+def test_a_worker_imports_what_every_callable_needs() -> None:
     """Each instance of each model imports it, and again after each crash."""
-    names = modules_after("import pytriton.worker.process", tmp_path)
+    names = modules_after("import pytriton.worker.process")
     assert "pytriton.worker.loop" in names
     assert sorted(names & {"asyncio", "concurrent.futures", "importlib.metadata", "ssl"}) == []
     # Some versions of numpy import these themselves.
     rare = {"difflib", "hmac", "importlib.resources", "tempfile"}
-    needed = modules_after("import numpy, zmq, msgspec, cloudpickle", tmp_path)
+    needed = modules_after("import numpy, zmq, msgspec, cloudpickle")
     assert sorted((names - needed) & rare) == []
 
 
-def test_the_daemon_imports_no_numpy(tmp_path: Path) -> None:
-    names = modules_after("import pytriton.dispatcher.process", tmp_path)
+def test_the_daemon_imports_no_numpy() -> None:
+    names = modules_after("import pytriton.dispatcher.process")
     assert "pytriton.dispatcher.daemon" in names
     assert "numpy" not in names
 
 
-def test_the_daemon_imports_nothing_that_few_starts_need(tmp_path: Path) -> None:
-    names = modules_after("import pytriton.dispatcher.process", tmp_path)
+def test_the_daemon_imports_nothing_that_few_starts_need() -> None:
+    names = modules_after("import pytriton.dispatcher.process")
     rare = {"filelock", "http.client", "importlib.metadata", "psutil", "tomllib", "urllib.request"}
     assert sorted(names & rare) == []
 
 
-def test_a_daemon_asks_tritonserver_without_tritonclient(tmp_path: Path) -> None:
+def test_a_daemon_asks_tritonserver_without_tritonclient() -> None:
     """It would import numpy, and take a quarter of a daemon's start: to ask over gRPC, to write config.pbtxt."""
     code = (
         "import asyncio\n"
@@ -112,7 +160,7 @@ def test_a_daemon_asks_tritonserver_without_tritonclient(tmp_path: Path) -> None
         "assert pbtxt.write({'name': 'm'}) == 'name: \"m\"\\n'\n"
         "assert pbtxt.parse('name: \"m\"')['name'] == 'm'"
     )
-    names = modules_after(code, tmp_path)
+    names = modules_after(code)
     assert "grpc.aio" in names
     assert sorted(names & {"tritonclient.grpc", "numpy", "ml_dtypes", "aiohttp"}) == []
 
@@ -132,7 +180,7 @@ def test_a_model_of_a_repository_is_prepared_without_numpy_and_grpc(tmp_path: Pa
         "from pytriton._model_py import prepare_folder\n"
         f"assert prepare_folder.answer({question!r})['spec']['name'] == 'm'"
     )
-    names = modules_after(code, tmp_path)
+    names = modules_after(code)
     assert "google.protobuf.text_format" in names
     assert (
         sorted(names & {"asyncio", "cloudpickle", "grpc", "numpy", "zmq", "tritonclient.grpc"})
@@ -140,7 +188,7 @@ def test_a_model_of_a_repository_is_prepared_without_numpy_and_grpc(tmp_path: Pa
     )
 
 
-def test_a_daemon_asks_its_native_front_without_aiohttp(tmp_path: Path) -> None:
+def test_a_daemon_asks_its_native_front_without_aiohttp() -> None:
     """It takes as long to import as half of the daemon."""
     code = (
         "import asyncio, pathlib\n"
@@ -152,7 +200,7 @@ def test_a_daemon_asks_its_native_front_without_aiohttp(tmp_path: Path) -> None:
         "    except Unreached: return 'asked'\n"
         "assert asyncio.run(ask()) == 'asked'"
     )
-    names = modules_after(code, tmp_path)
+    names = modules_after(code)
     assert "pytriton.dispatcher.triton.fronts.native_admin" in names
     assert sorted(names & {"aiohttp", "requests", "http.client", "tritonclient"}) == []
 
@@ -165,7 +213,7 @@ def test_a_daemons_process_does_without_rich(tmp_path: Path) -> None:
     assert sorted(names & {"rich.console", "rich.pretty", "pygments"}) == []
 
 
-def test_a_command_imports_no_other_command_and_no_pydantic(tmp_path: Path) -> None:
+def test_a_command_imports_no_other_command_and_no_pydantic() -> None:
     """typer makes the parameters of what it is given, and has pydantic convert their values."""
     code = (
         "import sys; from pytriton.cli import main\n"
@@ -173,7 +221,7 @@ def test_a_command_imports_no_other_command_and_no_pydantic(tmp_path: Path) -> N
         "try: main()\n"
         "except SystemExit as end: assert end.code == 3, end.code  # no daemon runs"
     )
-    names = modules_after(code, tmp_path)
+    names = modules_after(code)
     commands = {name for name in names if name.startswith("pytriton.cli.commands.")}
     assert commands == {"pytriton.cli.commands.looking"}
     assert "typer" in names
@@ -186,12 +234,20 @@ def test_importing_every_module_starts_nothing(tmp_path: Path) -> None:
     assert left == {"threads": ["MainThread"], "children": [], "sockets": [], "handlers": []}
 
 
-@pytest.mark.parametrize(
-    "name", ["DynamicBatcher", "ModelConfig", "QueuePolicy", "Tensor", "batch", "connect"]
-)
-def test_a_public_name_is_resolved_on_first_use(name: str, tmp_path: Path) -> None:
-    code = f"import pytriton; print(pytriton.{name}.__module__)"
-    assert run_python("-c", code, cwd=tmp_path).stdout.startswith("pytriton.")
+NAMES = ("DynamicBatcher", "ModelConfig", "QueuePolicy", "Tensor", "batch", "connect")
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
+    """What is told where each public name is the first that is used."""
+    codes = [f"print(pytriton.{name}.__module__)" for name in NAMES]
+    told = run_apart("import numpy, pytriton", codes, tmp_path_factory.mktemp("named"))
+    return dict(zip(NAMES, told.values()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_public_name_is_resolved_on_first_use(name: str, named: dict[str, Told]) -> None:
+    assert named[name].printed.startswith("pytriton.")
 
 
 def test_every_public_name_can_be_resolved(tmp_path: Path) -> None:
@@ -213,37 +269,50 @@ PROTOCOLS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("client", "url", "module"),
-    [
-        ("ModelClient", "localhost", "tritonclient.http"),
-        ("FuturesModelClient", "localhost", "tritonclient.http"),
-        ("ModelClient", "grpc://localhost", "tritonclient.grpc"),
-        ("DecoupledModelClient", "grpc://localhost", "tritonclient.grpc"),
-        ("AsyncioModelClient", "localhost", "tritonclient.http.aio"),
-        ("AsyncioModelClient", "grpc://localhost", "tritonclient.grpc.aio"),
-    ],
-)
+CLIENTS = [
+    ("ModelClient", "localhost", "tritonclient.http"),
+    ("FuturesModelClient", "localhost", "tritonclient.http"),
+    ("ModelClient", "grpc://localhost", "tritonclient.grpc"),
+    ("DecoupledModelClient", "grpc://localhost", "tritonclient.grpc"),
+    ("AsyncioModelClient", "localhost", "tritonclient.http.aio"),
+    ("AsyncioModelClient", "grpc://localhost", "tritonclient.grpc.aio"),
+]
+
+
+def construction(client: str, url: str) -> str:
+    return f"import pytriton; pytriton.client.{client}({url!r}, 'm')"
+
+
+@pytest.fixture(scope="module")
+def constructed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
+    """What is told where each client is the first that is made; all import numpy."""
+    codes = [construction(client, url) for client, url, _ in CLIENTS]
+    return run_apart("import numpy", codes, tmp_path_factory.mktemp("constructed"))
+
+
+@pytest.mark.parametrize(("client", "url", "module"), CLIENTS)
 def test_the_construction_of_a_client_imports_its_protocol(
-    client: str, url: str, module: str, tmp_path: Path
+    client: str, url: str, module: str, constructed: dict[str, Told]
 ) -> None:
     """So the first request does not. A program that uses HTTP has no use for gRPC, nor the other way."""
-    names = modules_after(f"import pytriton; pytriton.client.{client}({url!r}, 'm')", tmp_path)
-    assert module in names
+    printed, names = constructed[construction(client, url)]
+    assert module in names, printed
     assert names & PROTOCOLS <= {module, module.removesuffix(".aio")}
     foreign = {"aiohttp", "gevent", "geventhttpclient"} if "grpc" in url else {"grpc"}
     assert sorted(names & foreign) == []
 
 
-def test_the_clients_themselves_import_no_protocol(tmp_path: Path) -> None:
-    names = modules_after("import pytriton; pytriton.client.ModelClient", tmp_path)
+def test_the_clients_themselves_import_no_protocol() -> None:
+    names = modules_after("import pytriton; pytriton.client.ModelClient")
     assert "pytriton.client.model_client" in names
     assert sorted(names & {"aiohttp", "gevent", "grpc", *PROTOCOLS}) == []
 
 
-def modules_after(code: str, cwd: Path) -> set[str]:
+@functools.cache
+def modules_after(code: str) -> set[str]:
     """Return the names of the modules that are there after `code`, however it imports them."""
-    done = run_python("-c", f"{code}\nimport sys; print(*sys.modules)", cwd=cwd)
+    with tempfile.TemporaryDirectory() as cwd:
+        done = run_python("-c", f"{code}\nimport sys; print(*sys.modules)", cwd=Path(cwd))
     return set(done.stdout.split())
 
 
