@@ -72,20 +72,23 @@ def test_the_helper_may_finish_and_all_others_end(monkeypatch: pytest.MonkeyPatc
 
     executed: list[tuple[str, list[str], dict[str, str]]] = []
     left = Remains(DaemonConfig().to_json(), (helper.pid, writer))
+    kept: list[int] = []  # sockets of the service manager's
+    given = {"A": "b", "LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "2"}
     with monkeypatch.context() as patch:
         patch.setattr(psutil, "wait_procs", wait_procs)
         patch.setattr(psutil.Process, "children", lambda process: own)
         patch.setattr(os, "dup2", lambda one, other: os.close(one))
-        patch.setattr(taking_over, "_close_at_execve", lambda: None)
-        patch.setattr(os, "execve", lambda *given: executed.append(given))
-        taking_over.start_afresh(left, "a fault", {"A": "b"})
+        patch.setattr(taking_over, "_close_at_execve", lambda but: kept.extend(but))
+        patch.setattr(os, "execve", lambda *told: executed.append(told))
+        taking_over.start_afresh(left, "a fault", given)
     helper.returncode = child.returncode = 0  # they have been waited for
     assert child.stdin is not None  # a pipe
     child.stdin.close()
     assert codes == {helper.pid: 7, child.pid: -signal.SIGKILL}
     ((_, arguments, environ),) = executed
     assert arguments[-2:] == ["--because", "a fault"]
-    assert environ == {"A": "b"}
+    assert environ == given
+    assert kept == [3, 4]
 
 
 def test_a_version_that_could_not_write_where_it_has_to_says_so_before(
