@@ -138,35 +138,26 @@ def test_no_connection_is_refused_while_the_daemon_is_away(
         assert [one.result(100) for one in answers] == [2] * 4
 
 
-def test_children_have_none_of_it(manager: ServiceManager) -> None:
+def test_an_upgrade_keeps_them_and_children_have_none_of_it(manager: ServiceManager) -> None:
     """But the front, which has those that it listens on."""
-    daemon = psutil.Process(manager.start().pid)
-    _register(manager.client())
-    front, *others = sorted(
-        daemon.children(recursive=True), key=lambda one: "pytriton-front" not in one.name()
-    )
-    assert "pytriton-front" in front.name()
-    assert len(others) >= 2
-    held = {f"socket:[{os.fstat(one.fileno()).st_ino}]" for one in manager.held}
-    for child in (front, *others):
-        assert not any(name.startswith("LISTEN_") for name in child.environ())
-    for child in others:
-        theirs = {os.readlink(path) for path in Path(f"/proc/{child.pid}/fd").iterdir()}
-        assert not theirs & held
-
-
-def test_an_upgrade_keeps_them(manager: ServiceManager) -> None:
     daemon = manager.start()
     client = manager.client()
     _register(client)
-    client.upgrade()
-    assert client.status().pid == daemon.pid
-    assert _ask("http", manager.http) == 2
     held = {os.fstat(one.fileno()).st_ino for one in manager.held}
-    kept = {os.stat(f"/proc/{daemon.pid}/fd/{number}").st_ino for number in (3, 4, 5)}
-    assert kept == held
-    client.upgrade()
-    assert _ask("grpc", manager.grpc) == 2
+    for address in (manager.http, manager.grpc):
+        client.upgrade()
+        assert client.status().pid == daemon.pid
+        kept = {os.stat(f"/proc/{daemon.pid}/fd/{number}").st_ino for number in (3, 4, 5)}
+        assert kept == held
+        assert _ask("http" if address is manager.http else "grpc", address) == 2
+    children = psutil.Process(daemon.pid).children(recursive=True)
+    front = client.status().server.pid
+    assert len(children) >= 3
+    for child in children:
+        assert not any(name.startswith("LISTEN_") for name in child.environ())
+        if child.pid != front:
+            theirs = {path.stat().st_ino for path in Path(f"/proc/{child.pid}/fd").iterdir()}
+            assert not theirs & held
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.models.inference import Inference
-from support.running import RunningDaemon, eventually
+from support.running import RunningDaemon
 
 from pytriton.model_config import Tensor
 
@@ -44,17 +44,22 @@ def _slow(gate: Path, ends: Path) -> Callable[[], Any]:
 @pytest.fixture(params=["native", "python"])
 def restarted(
     request: pytest.FixtureRequest, tmp_path: Path
-) -> Iterator[tuple[RunningDaemon, Path, Path]]:
-    """A daemon that loads a kept model until a file is there, after the former one was killed."""
+) -> Iterator[tuple[RunningDaemon, Path]]:
+    """A daemon that loads two kept models until a file is there, after the former one was killed.
+
+    The second one cannot be loaded any more.
+    """
     gate, ends = tmp_path / "gate", tmp_path / "ends"
     settings = {"state_dir": str(tmp_path / "state"), "proxy": request.param}
     gate.touch()
     with RunningDaemon.start(**settings) as daemon:
-        daemon.client.register(_slow(gate, ends), "slow", X, Y, factory=True)
+        daemon.client.register(_slow(gate, tmp_path / "no file"), "slow", X, Y, factory=True)
+        daemon.client.register(_slow(gate, ends), "broken", X, Y, factory=True)
         daemon.stop(signal.SIGKILL)
     gate.unlink()
+    ends.touch()
     with RunningDaemon.start(**settings) as daemon:
-        yield daemon, gate, ends
+        yield daemon, gate
 
 
 def _asked(daemon: RunningDaemon, protocol: str) -> float:
@@ -73,34 +78,25 @@ def _status(daemon: RunningDaemon, path: str) -> int:
         return refused.code
 
 
-def test_they_wait_until_the_model_is_served_again(
-    restarted: tuple[RunningDaemon, Path, Path],
+def test_they_wait_until_the_model_is_served_again_or_cannot_be(
+    restarted: tuple[RunningDaemon, Path],
 ) -> None:
-    daemon, gate, _ = restarted
-    with ThreadPoolExecutor(4) as clients:
+    daemon, gate = restarted
+    with ThreadPoolExecutor(5) as clients:
         answers = [
             clients.submit(_asked, daemon, protocol) for protocol in ("http", "grpc", "grpc")
         ]
-        metadata = clients.submit(_status, daemon, "models/slow")
+        metadata, broken = (
+            clients.submit(_status, daemon, f"models/{name}") for name in ("slow", "broken")
+        )
         probes = [f"models/slow{version}/ready" for version in ("", "/versions/1")]
         assert [_status(daemon, probe) for probe in probes] == [400, 400]  # and are not held up
         assert _status(daemon, "health/ready") == 400
         assert _status(daemon, "models/unknown") == 404
-        assert not any([*[one.done() for one in answers], metadata.done()])
+        assert not any([*[one.done() for one in answers], metadata.done(), broken.done()])
         gate.touch()
         assert [one.result(60) for one in answers] == [2, 2, 2]
         assert metadata.result(60) == 200
-        eventually(lambda: _status(daemon, "health/ready") == 200, "the daemon is ready")
+        assert broken.result(60) == 404
+        assert _status(daemon, "models/broken") == 404
         assert [_status(daemon, probe) for probe in probes] == [200, 200]
-
-
-def test_they_are_told_when_it_cannot_be(restarted: tuple[RunningDaemon, Path, Path]) -> None:
-    daemon, gate, ends = restarted
-    with ThreadPoolExecutor(1) as clients:
-        answer = clients.submit(_status, daemon, "models/slow")
-        assert _status(daemon, "models/unknown") == 404
-        assert not answer.done()
-        ends.touch()
-        gate.touch()
-        assert answer.result(60) == 404
-        assert _status(daemon, "models/slow") == 404
