@@ -34,7 +34,7 @@ from pytriton.dispatcher.install.server_runtime import (
     python_link,
     server_environment,
 )
-from pytriton.dispatcher.install.server_tree import NoServer, ServerTree, read_tree
+from pytriton.dispatcher.install.server_tree import ServerTree, read_tree
 
 
 def make_server(root: Path) -> Path:
@@ -60,28 +60,6 @@ def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = os.environ["PATH"].split(":")
     kept = [folder for folder in folders if not (Path(folder) / "tritonserver").exists()]
     monkeypatch.setenv("PATH", ":".join(kept))
-
-
-@pytest.mark.parametrize(
-    ("content", "version"),
-    [
-        (b"\0libpython3-0a1b2c3d.13.so.1.0\0", (3, 13)),
-        (b"\0libpython3.9.so.1.0\0libpython3.so\0libpython3", (3, 9)),
-        (b"libpython2.7.so.1.0", None),
-        (b"", None),
-    ],
-)
-def test_the_python_of_a_stub_is_that_of_its_libraries(
-    tmp_path: Path, content: bytes, version: tuple[int, int] | None
-) -> None:
-    server = make_server(tmp_path)
-    (server / "backends" / "python" / "triton_python_backend_stub").write_bytes(content)
-    tree = read_tree(server)
-    if version is None:
-        assert isinstance(tree, NoServer)
-    else:
-        assert isinstance(tree, ServerTree)
-        assert tree.python_versions == [version]
 
 
 def test_search_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
