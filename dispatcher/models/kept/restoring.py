@@ -134,12 +134,12 @@ class Restoring:
 
     def awaited(self) -> Awaited:
         """Return the names that requests may wait for."""
-        coming = [name for name in self._kept if self.comes(name)]
-        by_request = {name for name in coming if self._kept[name].rests or self._kept[name].asked}
-        return Awaited(
-            [name for name in coming if name in by_request],
-            [name for name in coming if name not in by_request],
-        )
+        rest: list[str] = []
+        come: list[str] = []
+        for name, kept in self._kept.items():
+            if self.comes(name):
+                (rest if kept.rests or kept.asked else come).append(name)
+        return Awaited(rest, come)
 
     def ask_for(self, name: str) -> None:
         """Have one that rests registered now; nothing happens if it is no such one."""
