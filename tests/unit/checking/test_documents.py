@@ -16,13 +16,6 @@ def test_links_lead_somewhere(path: Path) -> None:
     assert [f"{one.line}: {one.text}" for one in documents.dead_links(path)] == []
 
 
-@pytest.mark.parametrize(
-    "path", documents.edited(ROOT), ids=lambda path: str(path.relative_to(ROOT))
-)
-def test_texts_keep_to_the_style(path: Path) -> None:
-    assert [f"{one.line}: {one.text}" for one in documents.style(path)] == []
-
-
 def test_every_page_is_in_the_navigation() -> None:
     assert list(documents.orphans(ROOT)) == []
 
@@ -33,14 +26,6 @@ def test_a_page_that_the_navigation_lacks_is_found(tmp_path: Path) -> None:
         (tmp_path / "docs" / "a" / f"{name}.md").write_text("")
     (tmp_path / "mkdocs.yml").write_text("docs_dir: docs\nnav:\n  - A:\n      - Here: a/here.md\n")
     assert [one.path.name for one in documents.orphans(tmp_path)] == ["gone.md"]
-
-
-def test_too_much_passive_voice_is_found(tmp_path: Path) -> None:
-    path = tmp_path / "one.md"
-    path.write_text("The worker is replaced. The daemon waits.\n\n" * 10)
-    assert [one.text[:3] for one in documents.style(path)] == ["50%"]
-    path.write_text("The worker is busy. The daemon waits.\n\n" * 10)
-    assert list(documents.style(path)) == []
 
 
 def test_dead_links_are_found(tmp_path: Path) -> None:
@@ -58,27 +43,10 @@ def test_dead_links_are_found(tmp_path: Path) -> None:
     ]
 
 
-def test_long_and_inverted_sentences_are_found(tmp_path: Path) -> None:
-    """Each by itself: sentences of a paragraph over several lines, of items of a list; code counts as one word."""
-    path = tmp_path / "one.md"
-    long = " ".join(["word"] * 29)
-    path.write_text(
-        f"# Who reads headings\n\nShort one. Then {long}\nmore `a b c`. What follows.\n\n"
-        f"- Item {long}.\n- Whoever may.\n\n| {long} {long} | Who |\n\n```\nWho {long} {long}\n```\n"
-    )
-    found = [(one.line, one.text.partition(":")[0]) for one in documents.style(path)]
-    assert found == [
-        (3, "32 words in a sentence"),
-        (3, "begin with the subject"),
-        (7, "begin with the subject"),
-    ]
-
-
 def test_indented_code_is_no_text(tmp_path: Path) -> None:
     path = tmp_path / "one.md"
     path.write_text(
         "Before:\n\n    What a program says\n    [a](gone.md)\n\n# Heading\n\nWhat follows.\n"
     )
-    assert [one.line for one in documents.style(path)] == [8]
     assert list(documents.dead_links(path)) == []
     assert documents.anchors(path.read_text()) == {"heading"}
