@@ -36,6 +36,7 @@ settings.register_profile(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     max_examples=examples(100),
+    print_blob=True,  # a failure by a random example ends with the line that repeats it
 )
 settings.load_profile("no deadline")
 

@@ -250,11 +250,10 @@ class Registry(ServedModels):
         if self.stopping:  # each model of the many that end comes back at the next start
             self.check_open(name, "unregistered")
         await self._server.placed.wait()
-        forgotten = await self.restoring.give_up(name)
+        await self.restoring.cancel(name)
         await self.adaptations.give_way(name)
-        if not forgotten:
+        if not self.restoring.knows(name):
             still()
-        self._serving.reservations.check(name)
         if name in self.names:
             try:
                 await self._serving.take_down(name, "it was unregistered")
@@ -262,9 +261,18 @@ class Registry(ServedModels):
                 if name not in self.names:  # whatever Triton says
                     await self._kept.remove(name)
                 raise
-        elif not forgotten:
+            self.restoring.forget(name)
+            await self._kept.remove(name)
+        elif self.restoring.knows(name):
+            # A registration that takes its place has the name reserved. To forget the model before that is known would
+            # leave a file that nobody can unregister, and that the next start restores.
+            with self._serving.reservations.reserve(name):
+                self.restoring.forget(name)
+                await self._kept.remove(name)
+            await self.restoring.gone(name)
+        else:
+            self._serving.reservations.check(name)
             self.by_name(name)  # says which there are
-        await self._kept.remove(name)
         self.accounts.sizes.pop(name, None)
         self._events.tell(kinds.UNREGISTERED, model=name)
 

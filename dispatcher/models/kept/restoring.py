@@ -222,11 +222,10 @@ class Restoring:
         kept.task = asyncio.ensure_future(register(kept.entry))
         try:
             await asyncio.wait([kept.task])
-            if kept.task.cancelled():  # by `give_up`
-                _log.info("model is not restored: it was given up", model=name)
-                self.forget(name)  # and `give_up` tells that it is gone
-            else:
-                kept.task.result()
+            if kept.task.cancelled():  # by `cancel`, whose caller forgets it
+                _log.info("restore cancelled", model=name)
+                return
+            kept.task.result()
         except asyncio.CancelledError:  # this is ended itself
             kept.task.cancel()
             raise
@@ -285,18 +284,15 @@ class Restoring:
         """Whether a model is kept and not served (yet)."""
         return name in self._kept
 
-    async def give_up(self, name: str) -> bool:
-        """Do not restore a model, and undo what is done of it so far; whether it was here."""
+    async def cancel(self, name: str) -> None:
+        """Cancel a model's restore, if one is running, and wait until it is undone; the model stays known."""
         kept = self._kept.get(name)
         if kept is None:
-            return False
+            return
         if kept.task is not None:
             kept.task.cancel()
         while kept.task is not None:
             await self.news.next.wait()
-        self.forget(name)
-        await self.gone(name)
-        return True
 
     def error(self, name: str) -> str | None:
         """Return why a model could not be restored; None if it is not here, or waits its turn."""

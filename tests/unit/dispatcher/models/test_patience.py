@@ -128,8 +128,8 @@ def test_it_waits_until_a_model_is_restored_or_cannot_be(fails: bool) -> None:
     assert set(asyncio.run(main())) == {"waiting: model m is being restored"}
 
 
-def test_a_restore_can_be_given_up_at_any_time() -> None:
-    """One under way is undone first; one that waits its turn is just forgotten; the others go on."""
+def test_a_restore_can_be_cancelled_at_any_time() -> None:
+    """A running one is undone first, one that waits its turn just forgotten; the others are restored."""
 
     async def main() -> list[str]:
         restoring = _kept("now", "later", "last")
@@ -146,10 +146,12 @@ def test_a_restore_can_be_given_up_at_any_time() -> None:
 
         running = asyncio.ensure_future(restoring.run(register, _until_ended, list))
         await begun.wait()
-        assert await restoring.give_up("later")
-        assert await restoring.give_up("now")
+        await restoring.cancel("later")
+        assert restoring.forget("later")
+        await restoring.cancel("now")
         assert undone == ["now"]
-        assert not await restoring.give_up("never")
+        assert restoring.forget("now")
+        await restoring.cancel("never")
         await running
         return served
 

@@ -128,6 +128,7 @@ def test_a_model_is_unregistered_while_it_is_restored(start: Start, again: bool)
     brain.settle()
     assert gone.answer == messages.Done()
     assert brain.is_clean("m")
+    assert brain.daemon.registry.restoring.outcomes == {}
     brain.usual_plan = "serves"
     if again:
         brain.served(brain.client.register("m", b"new"))
@@ -211,6 +212,29 @@ def test_a_name_that_could_not_be_restored_can_be_registered(start: Start, tempo
     client.end_process()
     brain.advance(10.0)
     assert bool(brain.alive("m")) is not temporary
+
+
+def test_a_refused_unregister_forgets_nothing(start: Start) -> None:
+    """A model that could not be restored is being registered anew, so its name cannot be unregistered; nobody
+    loses sight of its file meanwhile."""
+    brain = start()
+    brain.served(brain.client.register("m", b"old"))
+    brain = start(usual_plan="fails")
+    brain.advance(10.0)
+    assert brain.state_of("m") == "failed"
+    brain.usual_plan = "hangs"
+    other = brain.connect()
+    registering = other.register("m", b"new", replace=True)
+    brain.settle()
+    refused = brain.client.ask(messages.Unregister("m"))
+    brain.settle()
+    assert "just now" in refused.failure
+    other.give_up(registering)
+    brain.settle()
+    assert brain.state_of("m") == "failed"
+    assert brain.kept()["m"].payloads == [b"old"]
+    assert brain.answered(brain.client.ask(messages.Unregister("m"))) == messages.Done()
+    assert brain.is_clean("m")
 
 
 def test_what_a_repository_serves_is_not_the_state_directorys_business(start: Start) -> None:
