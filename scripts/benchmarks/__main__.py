@@ -102,7 +102,7 @@ def split_only(args: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    """Run the benchmark; 0 unless something could not be measured right."""
+    """Run the benchmark. Return 0 if every row was measured without errors, 1 if not, 2 for wrong arguments."""
     args = parse()
     if args.report:
         results = json.loads(args.report.read_text())
@@ -156,6 +156,7 @@ def measure(
         "footprint": [],
         "runner": [],
         "skipped": recorder.skipped,
+        "missing": recorder.missing,
     }
     code = 0
     try:
@@ -167,7 +168,12 @@ def measure(
         print("[bench] interrupted: reporting what there is", file=sys.stderr)
         code = 130
     report.write(results, out, plan.plots)
-    return code or int(any(figures.errors(one) for one in recorder.measurements))
+    if recorder.missing:
+        print(
+            f"[bench] error: {len(recorder.missing)} rows are missing, see above", file=sys.stderr
+        )
+    wrong = any(figures.errors(one) for one in recorder.measurements)
+    return code or int(wrong or bool(recorder.missing))
 
 
 def measure_extras(

@@ -37,7 +37,7 @@ class Deployment:
     def __init__(self, system: System, workload: Workload, **extra: Any) -> None:
         self.system = system
         self.workload = workload
-        self.ports = Ports(*free_ports("127.0.0.1", 3))
+        self.ports = Ports(*free_ports("127.0.0.1", 4))
         # Short: sockets lie in it, whose paths have at most 107 bytes.
         self.folder = Path(tempfile.mkdtemp(prefix="bench-"))
         self.sizes: dict[str, int] = {}

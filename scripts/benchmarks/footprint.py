@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks import trees
 from benchmarks.deployment import Deployment, DidNotStart
 from benchmarks.load.client import Connection
+from benchmarks.load.generators import GeneratorFailed
 from benchmarks.load.wire import WrongAnswer
 from benchmarks.runner import Recorder
 from benchmarks.systems.base import System
@@ -55,8 +56,8 @@ def _each(
             continue
         try:
             rows = figures(system)
-        except DidNotStart as error:
-            recorder.skip(system.name, name, str(error))
+        except (DidNotStart, GeneratorFailed) as error:
+            recorder.miss(system.name, name, str(error))
             continue
         for what, value, unit in rows:
             into.append({"name": what, "system": system.name, "value": value, "unit": unit})

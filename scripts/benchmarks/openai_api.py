@@ -26,7 +26,6 @@ from benchmarks.systems.peers import LitServe
 from benchmarks.systems.triton import OursNative, OursTriton
 from benchmarks.trees import tree
 from benchmarks.workloads import Model, Payload, Workload
-from pytriton.dispatcher.base.ports import free_ports
 
 _LOAD = Path(__file__).parent / "load" / "openai_load.py"
 _START_S = 90.0
@@ -89,7 +88,7 @@ def measure(
                     for count, seen in _loads(system, name, clients, seconds):
                         found.setdefault((name, count, system.name), []).append(seen)
                 except (DidNotStart, NotInstalled) as error:
-                    recorder.skip(system.name, f"openai {name}", str(error))
+                    recorder.miss(system.name, f"openai {name}", str(error))
     for (name, count, system_name), several in found.items():
         into += _rows(name, count, system_name, several)
 
@@ -97,9 +96,9 @@ def measure(
 def _loads(
     system: System, name: str, clients: tuple[int, ...], seconds: float
 ) -> Iterator[tuple[int, dict[str, float]]]:
-    (port,) = free_ports("127.0.0.1", 1)
     workload = Workload("openai", "openai", name, Model(name, name), Payload(), clients, clients)
-    with Deployment(system, workload, openai_port=port) as deployment:
+    with Deployment(system, workload) as deployment:
+        port = deployment.ports.openai
         _wait(deployment, name, port)
         for count in clients:
             argv = [sys.executable, str(_LOAD), name, str(port), str(count), str(seconds)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -48,16 +49,22 @@ class Plan:
 
 
 class Recorder:
-    """The results so far: measurements, and what could not be measured."""
+    """The results so far: measurements, the rows that do not apply, and those that are missing."""
 
     def __init__(self) -> None:
         self.measurements: list[dict[str, Any]] = []
         self.skipped: list[dict[str, str]] = []
+        self.missing: list[dict[str, str]] = []
 
     def skip(self, system: str, workload: str, reason: str) -> None:
-        """Record, and say, that a system is left out of a workload."""
+        """Record and print that a workload does not apply to a system."""
         self.skipped.append({"system": system, "workload": workload, "reason": reason})
         print(f"[bench] {workload}: {system} left out: {reason[:600]}", flush=True)
+
+    def miss(self, system: str, workload: str, reason: str) -> None:
+        """Record and print that a row could not be measured, which makes the run fail."""
+        self.missing.append({"system": system, "workload": workload, "reason": reason})
+        print(f"[bench] {workload}: {system} MISSING: {reason[:600]}", file=sys.stderr, flush=True)
 
 
 def install(systems: Sequence[System], recorder: Recorder) -> dict[str, dict[str, str]]:
@@ -67,7 +74,7 @@ def install(systems: Sequence[System], recorder: Recorder) -> dict[str, dict[str
         try:
             found[system.name] = system.versions()
         except NotInstalled as error:
-            recorder.skip(system.name, "all", f"could not be installed: {error}")
+            recorder.miss(system.name, "all", f"could not be installed: {error}")
     return found
 
 
@@ -116,7 +123,7 @@ def _start_all(
             raise
     for deployment, problem in zip(started, problems):
         if problem:
-            recorder.skip(deployment.system.name, workload.key, problem)
+            recorder.miss(deployment.system.name, workload.key, problem)
             deployment.stop()
     return {one.system.name: one for one, problem in zip(started, problems) if not problem}
 
@@ -140,7 +147,7 @@ def _turn(
     with Deployment(system, workload) as deployment:
         problem = _problem(deployment)
         if problem:
-            recorder.skip(system.name, workload.key, problem)
+            recorder.miss(system.name, workload.key, problem)
         trees.wait_calm(deployment.process.pid, _CALM_S)
         yield None if problem else deployment
 
@@ -157,7 +164,7 @@ def _measure(deployment: Deployment, plan: Plan, round_number: int, recorder: Re
                 measure = partial(_one, deployment, protocol, clients, seconds)
                 found = undisturbed(measure, plan.attempts)
             except generators.GeneratorFailed as error:
-                recorder.skip(system.name, f"{workload.key} {protocol} {clients}", str(error))
+                recorder.miss(system.name, f"{workload.key} {protocol} {clients}", str(error))
                 continue
             found = {
                 "workload": workload.key,

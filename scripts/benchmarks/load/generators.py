@@ -75,8 +75,8 @@ def apply(request: Request, clients: int, seconds: float, size: int, folder: Pat
 
 
 def _wrk(request: Request, clients: int, seconds: float, size: int, body: Path) -> Load:
-    # wrk wants whole seconds; a part of one is only asked for by warm-ups
-    command = ["wrk", "-t1", f"-c{clients}", f"-d{max(1, math.ceil(seconds))}s", "--timeout", "60s"]
+    duration = f"-d{_whole_seconds(seconds)}s"
+    command = ["wrk", "-t1", f"-c{clients}", duration, "--timeout", "60s"]
     env = {**os.environ, "BENCH_BODY": str(body)}
     env["BENCH_HEADERS"] = "\n".join(f"{name}: {value}" for name, value in request.headers.items())
     said, cpu_s = _run([*command, "-s", str(_SCRIPT), request.url], env)
@@ -95,6 +95,11 @@ def _wrk(request: Request, clients: int, seconds: float, size: int, body: Path) 
         hidden=_hidden(seen["requests"], seen["bytes"], size, clients),
         cpu_s=cpu_s,
     )
+
+
+def _whole_seconds(seconds: float) -> int:
+    """Round a duration up: wrk and h2load take whole seconds only (h2load reads 0.4 as 0, and 400ms as 400)."""
+    return max(1, math.ceil(seconds))
 
 
 def _hidden(answers: int, received: int, size: int, clients: int) -> int:
@@ -132,7 +137,8 @@ def _h2load(
     further: Sequence[str] = (),
 ) -> Load:
     log.unlink(missing_ok=True)
-    command = ["h2load", "-t1", f"-c{clients}", "-m1", f"-D{seconds:g}", f"--log-file={log}"]
+    seconds = _whole_seconds(seconds)
+    command = ["h2load", "-t1", f"-c{clients}", "-m1", f"-D{seconds}", f"--log-file={log}"]
     command += [f"-d{body}", *further]
     for name, value in request.headers.items():
         command += ["-H", f"{name}: {value}"]

@@ -200,13 +200,15 @@ def _spread(one: Figure, digits: int) -> str:
 
 
 def _left_out(results: dict[str, Any]) -> str:
-    if not results["skipped"]:
-        return ""
-    lines = ["## Left out", ""]
-    lines += [
-        f"- {one['workload']}: {one['system']}: {one['reason'][:300]}" for one in results["skipped"]
-    ]
-    return "\n".join([*dict.fromkeys(lines), ""])  # the same once for each protocol
+    lines = []
+    for title, found in (("Missing", results.get("missing")), ("Left out", results["skipped"])):
+        if found:
+            lines += [f"## {title}", ""]
+            lines += [
+                f"- {one['workload']}: {one['system']}: {one['reason'][:300]}" for one in found
+            ]
+            lines.append("")
+    return "\n".join(lines)
 
 
 def _case(case: tuple[str, str, int]) -> str:

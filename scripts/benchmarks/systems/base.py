@@ -21,6 +21,7 @@ class Ports:
     http: int
     grpc: int
     metrics: int
+    openai: int
 
     @property
     def http_base(self) -> str:
