@@ -1,4 +1,4 @@
-"""A webhook: events are posted to one address, signed, tried again, and never waited for (webhooks.py)."""
+"""A webhook: posts events to one address, signed, coalesced and retried; nothing waits for it (webhooks.py)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import structlog
@@ -28,8 +27,10 @@ _log = structlog.get_logger(__name__)
 
 #: Events that wait; the oldest make room.
 _MOST_WAITING = 1000
-#: Events of one request.
+#: Events in one request.
 _MOST_AT_ONCE = 50
+#: Seconds from one request to the next. A crash loop under load emits ten events a second.
+_POST_INTERVAL_S = 10.0
 #: What an address may take for each piece of its answer, and for all of it.
 _ANSWER_S = 10.0
 _WHOLE_S = 30.0
@@ -46,14 +47,30 @@ class _Refused(Exception):
     """The address does not want these events, now or later."""
 
 
+class _Pending(NamedTuple):
+    """The latest of `repeats` events of one kind about the same model and instance."""
+
+    event: Event
+    repeats: int = 1
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for events that are coalesced."""
+        return (self.event.kind, self.event.model, self.event.version, self.event.instance)
+
+
+def _total(pending: Iterable[_Pending]) -> int:
+    return sum(one.repeats for one in pending)
+
+
 class Webhook:
     """One address, with the thread that posts to it. `take` is called for every event."""
 
     def __init__(self, hook: Hook) -> None:
         self._hook = hook
-        self._waiting: deque[Event] = deque()
+        self._waiting: dict[tuple[object, ...], _Pending] = {}
         self._changed = threading.Condition()
-        self._posting: list[Event] = []
+        self._posting: list[_Pending] = []
         self._closing = False
         self._thread: threading.Thread | None = None
         self._sent = self._dropped = self._failures = 0
@@ -71,7 +88,8 @@ class Webhook:
     def figures(self) -> WebhookFigures:
         """Return what has become of its events."""
         with self._changed:
-            return WebhookFigures(self._sent, self._dropped, self._failures, len(self._waiting))
+            waiting = _total(self._waiting.values())
+            return WebhookFigures(self._sent, self._dropped, self._failures, waiting)
 
     def take(self, event: Event) -> None:
         """Have an event posted, if it is one that is wanted; returns at once."""
@@ -81,10 +99,13 @@ class Webhook:
         ):
             return
         with self._changed:
-            if len(self._waiting) >= _MOST_WAITING:
-                self._waiting.popleft()
-                self._dropped += 1
-            self._waiting.append(event)
+            pending = _Pending(event)
+            former = self._waiting.pop(pending.key, None)
+            if former is not None:
+                pending = _Pending(event, former.repeats + 1)
+            elif len(self._waiting) >= _MOST_WAITING:
+                self._dropped += self._waiting.pop(next(iter(self._waiting))).repeats
+            self._waiting[pending.key] = pending
             if self._thread is None:
                 name = f"webhook {hook.name}"
                 thread = threading.Thread(target=self._work, name=name, daemon=True)
@@ -93,9 +114,9 @@ class Webhook:
             self._changed.notify()
 
     def unposted(self) -> list[Event]:
-        """Return what waits, and what is being posted: that may be posted twice."""
+        """Return the events that wait, and those being posted, which may be posted twice; not how often they repeat."""
         with self._changed:
-            return [*self._posting, *self._waiting]
+            return [one.event for one in (*self._posting, *self._waiting.values())]
 
     def begin_close(self) -> None:
         """Have what waits posted once more, and then nothing."""
@@ -111,54 +132,57 @@ class Webhook:
     # ── the thread ───────────────────────────────────────────────────────────────────────────────
 
     def _work(self) -> None:
-        pause_s = 0.0
+        pause_s = backoff_s = 0.0
         while True:
             with self._changed:
                 if pause_s:
                     self._changed.wait_for(lambda: self._closing, pause_s)
                 self._changed.wait_for(lambda: self._closing or self._waiting)
                 last = self._closing
-                events = [
-                    self._waiting.popleft() for _ in range(min(len(self._waiting), _MOST_AT_ONCE))
-                ]
-                self._posting = events
-            if not events:
+                keys = list(self._waiting)[:_MOST_AT_ONCE]
+                self._posting = [self._waiting.pop(key) for key in keys]
+            if not self._posting:
                 return
-            delivered = self._deliver(events)
+            delivered = self._deliver(self._posting)
             self._posting = []
             if delivered:
-                pause_s = 0.0
+                backoff_s, pause_s = 0.0, _POST_INTERVAL_S
             elif last:
                 return
             else:
-                pause_s = min(max(_FIRST_PAUSE_S, pause_s * 2), _LONGEST_PAUSE_S)
+                backoff_s = min(max(_FIRST_PAUSE_S, backoff_s * 2), _LONGEST_PAUSE_S)
+                pause_s = backoff_s
 
-    def _deliver(self, events: Sequence[Event]) -> bool:
-        """Post events, or put them back; whether they are done with."""
+    def _deliver(self, pending: Sequence[_Pending]) -> bool:
+        """Post events. Return False if they were put back to be retried."""
         try:
-            self._post(events)
+            self._post(pending)
         except _Refused as refusal:
-            self._count(dropped=len(events), failed=True)
-            self._tell(f"{refusal}: {len(events)} events are left out")
+            self._count(dropped=_total(pending), failed=True)
+            self._tell(f"{refusal}: {_total(pending)} events are left out")
             return True
         except Exception as error:
             # Say, there can be no more threads: without this one, nothing is posted.
-            self._put_back(events)
+            self._put_back(pending)
             self._tell(f"{_reason(error)}; it is tried again")
             return False
-        self._count(sent=len(events))
+        self._count(sent=_total(pending))
         if self._told:
             self._told = False
             _log.info("a webhook takes events again", webhook=self.name)
         return True
 
-    def _post(self, events: Sequence[Event]) -> None:
+    def _post(self, pending: Sequence[_Pending]) -> None:
         hook = self._hook
+        events = [
+            {**msgspec.to_builtins(event), "repeats": repeats} if repeats > 1 else event
+            for event, repeats in pending
+        ]
         body = _encode({"host": socket.gethostname(), "pid": os.getpid(), "events": events})
         headers = {
             "Content-Type": "application/json",
             "User-Agent": "pytriton-daemon",
-            "Pytriton-Delivery": f"{events[0].serial}-{events[-1].serial}",
+            "Pytriton-Delivery": f"{pending[0].event.serial}-{pending[-1].event.serial}",
             **signed(hook.secret, body, int(time.time())),
         }
         request = urllib.request.Request(hook.url, body, headers, method="POST")
@@ -171,15 +195,20 @@ class Webhook:
                 raise _Refused(f"it answers {error.code}") from None
             raise
 
-    def _put_back(self, events: Sequence[Event]) -> None:
+    def _put_back(self, pending: Sequence[_Pending]) -> None:
         late = time.time() - _GIVE_UP_S
-        kept = [event for event in events if event.at > late]
         with self._changed:
-            room = _MOST_WAITING - len(self._waiting)
-            back = kept[max(0, len(kept) - room) :] if room > 0 else []
-            self._waiting.extendleft(reversed(back))
+            before = _total((*pending, *self._waiting.values()))
+            waiting = {one.key: one for one in pending if one.event.at > late}
+            for key, newer in self._waiting.items():
+                older = waiting.pop(key, None)
+                repeats = newer.repeats + (older.repeats if older is not None else 0)
+                waiting[key] = _Pending(newer.event, repeats)
+            for key in list(waiting)[: max(0, len(waiting) - _MOST_WAITING)]:
+                del waiting[key]
+            self._waiting = waiting
             self._failures += 1
-            self._dropped += len(events) - len(back)
+            self._dropped += before - _total(waiting.values())
 
     def _count(self, *, sent: int = 0, dropped: int = 0, failed: bool = False) -> None:
         with self._changed:

@@ -1,6 +1,9 @@
-"""Webhooks: events are posted to addresses of the operator's choice, signed, tried again, and never waited for.
+"""Webhooks: post events to addresses of the operator's choice, signed, coalesced and retried; nothing waits for them.
 
-    tell ──▶ queue, 1,000 events ──▶ a thread for each webhook ──▶ POST, again after 1, 2, 4 … 60 s, for an hour
+    event ──▶ queue, 1,000 events ──▶ a thread for each webhook ──▶ POST, retried after 1, 2, 4 … 60 s, for an hour
+
+The first event is posted at once, those that follow within ten seconds together. Of events of one kind about the same
+model and instance, the latest is posted, with `repeats`.
 
 The body is JSON: `{"host": …, "pid": …, "events": […]}`. Time and body are signed with a secret that both sides know:
 `HMAC-SHA256(secret, "TIME." + body)`. Neither the secret nor the address, which may hold one, is logged.

@@ -69,6 +69,7 @@ class Receiver:
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     monkeypatch.setattr(webhook_module, "_FIRST_PAUSE_S", 0.001)
     monkeypatch.setattr(webhook_module, "_LONGEST_PAUSE_S", 0.002)
+    monkeypatch.setattr(webhook_module, "_POST_INTERVAL_S", 0.0)
     made = Receiver()
     yield made
     made.close()
@@ -116,7 +117,7 @@ def test_what_fails_is_tried_again_in_order_with_the_same_delivery(
     receiver.may_answer.clear()
     hook.take(event(1))
     eventually(lambda: receiver.posts, "the first post", 30)
-    hook.take(event(2))
+    hook.take(event(2, "given_up"))
     receiver.may_answer.set()
     settled(hook, 2)
     serials = receiver.serials()
@@ -150,11 +151,49 @@ def test_nobody_waits_and_the_oldest_make_room(
     hook.take(event(0))
     eventually(lambda: receiver.posts, "the first post", 30)
     for serial in range(1, 101):
-        hook.take(event(serial))
+        hook.take(event(serial, model=f"m{serial}"))
     assert hook.figures().waiting == 20
     receiver.may_answer.set()
     settled(hook, 21, dropped=80)
     assert receiver.serials() == [0, *range(81, 101)]
+
+
+def test_a_crash_loop_is_coalesced(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first event is posted at once; what follows waits for the interval, each kind and instance once."""
+    monkeypatch.setattr(webhook_module, "_POST_INTERVAL_S", 3600.0)
+    hook = Webhook(Hook("oncall", receiver.url, SECRET))
+    hook.take(event(0))
+    settled(hook, 1)
+    for serial in range(1, 601, 2):
+        hook.take(event(serial))
+        hook.take(event(serial + 1, "ready"))
+    hook.take(event(601, model="other"))
+    assert hook.figures().waiting == 601
+    hook.begin_close()
+    hook.join(30)
+    assert hook.figures().sent == 602
+    first, second = (json.loads(body)["events"] for _, _, body in receiver.posts)
+    assert [(one["serial"], one.get("repeats")) for one in first] == [(0, None)]
+    assert [(one["serial"], one.get("repeats")) for one in second] == [
+        (599, 300),
+        (600, 300),
+        (601, None),
+    ]
+
+
+def test_events_that_could_not_be_posted_are_coalesced_with_later_ones(receiver: Receiver) -> None:
+    receiver.answers = [500]
+    receiver.may_answer.clear()
+    hook = Webhook(Hook("oncall", receiver.url, SECRET))
+    for serial in (1, 2):
+        hook.take(event(serial, model=f"m{serial}"))
+    eventually(lambda: receiver.posts, "the first post", 30)
+    hook.take(event(3, model="m1"))
+    receiver.may_answer.set()
+    settled(hook, 3)
+    _, _, last = receiver.posts[-1]
+    told = {one["model"]: (one["serial"], one.get("repeats")) for one in json.loads(last)["events"]}
+    assert told["m1"] == (3, 2)
 
 
 @pytest.mark.parametrize(
@@ -316,7 +355,7 @@ def test_without_a_thread_at_first_it_begins_later(
         short.setattr(threading.Thread, "start", _refuse)
         with pytest.raises(RuntimeError):
             hook.take(event(7))
-    hook.take(event(8))
+    hook.take(event(8, "given_up"))
     settled(hook, 2)
     assert receiver.serials() == [7, 8]
 
