@@ -96,7 +96,6 @@ class Registration:
         self._machine = self.in_triton.machine
         self._endpoint = endpoint
         self._native = native
-        self.refused = False  #: tritonserver could not load it when it was registered
         self.left_to_server = False  #: its proxies end with tritonserver, which is about to
         self.scaling = ""  #: how its number of instances follows its load, for people
         self._in_doubt = False  #: its number of instances: tritonserver is about to judge it
@@ -231,9 +230,6 @@ class Registration:
             if not may_fail:
                 raise
             return False
-        except RemoteFailure:
-            self.refused = True
-            raise
         return True
 
     async def scale(

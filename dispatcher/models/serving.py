@@ -202,6 +202,8 @@ class Serving:
                     await registration.refuse_requests(self._server)
                 else:
                     await registration.unload(self._server)
+                    if registration.in_triton.load_failed and self._server.ready:
+                        await self._server.forget_failure(name)
             finally:
                 await self._retire(registration, why)
                 del self._served.names[name]
@@ -334,7 +336,7 @@ class Serving:
         if registration.pool.proxies and self._server.ready:
             async with registration.alone:
                 await self._take_out(name, former)  # given up after tritonserver had loaded it
-        elif registration.refused and former is None and self._server.ready:
+        elif registration.in_triton.load_failed and former is None and self._server.ready:
             await self._server.forget_failure(name)
         await self._retire(registration, "its registration failed")
         if former is None:

@@ -21,6 +21,7 @@ from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.models.in_triton.proxy_ends import ProxyEnds
 from pytriton.dispatcher.triton import own_repository, preloading
+from pytriton.dispatcher.triton.server_process import ServerLost
 from pytriton.dispatcher.triton.tritonserver import TritonServer
 from pytriton.dispatcher.workers.pool import Pool
 from pytriton.ipc.errors import RemoteFailure
@@ -47,6 +48,7 @@ class ModelInTriton:
         alone: held while Triton loads or unloads the model.
         ends: of its proxies.
         server_lost: tritonserver has ended and does not have the model yet.
+        load_failed: the running tritonserver refused its last load, and is not ready until it has forgotten that.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class ModelInTriton:
         self.alone = asyncio.Lock() if alone is None else alone
         self.ends = ProxyEnds(pool, self._proxy_broken)
         self.server_lost = False
+        self.load_failed = False
         self._name = name
         self._events = events
         self._config = config
@@ -155,6 +158,12 @@ class ModelInTriton:
         self.write_config()
         try:
             await server.load(self._name, self.config)
+            self.load_failed = False
+        except ServerLost:
+            raise
+        except RemoteFailure:
+            self.load_failed = True
+            raise
         finally:
             self._loads += 1
 
@@ -168,6 +177,7 @@ class ModelInTriton:
 
         One that has stopped being served while tritonserver was loading it goes out again.
         """
+        self.load_failed = not loaded
         if self.ready and not loaded:
             self._unserved = not await self._try_to_load(server)
         elif loaded and not self.ready:
@@ -187,6 +197,7 @@ class ModelInTriton:
     def forget_proxies(self) -> None:
         """Forget all proxies, which have ended with tritonserver."""
         self.server_lost = True
+        self.load_failed = False
         self.ends.forget_all()
 
     # ── duties ───────────────────────────────────────────────────────────────────────────────────

@@ -28,6 +28,17 @@ def test_tritonserver_ends_and_has_all_models_again(brain: Brain) -> None:
     assert brain.server.gate_open
 
 
+def test_a_model_that_a_new_tritonserver_refuses_can_be_unregistered(brain: Brain) -> None:
+    """The load that failed is forgotten with it: tritonserver would never be ready again."""
+    brain.served(brain.client.register("m"))
+    brain.server.obstacles["m"] = Obstacle("refuse", 100)
+    brain.server.end()
+    brain.advance(10.0)
+    assert brain.server.failures == {"m"}
+    assert brain.answered(brain.client.ask(messages.Unregister("m"))) == messages.Done()
+    assert brain.is_clean("m")
+
+
 def test_a_model_without_a_worker_does_not_hold_up_tritonservers_start(brain: Brain) -> None:
     for name in ("a", "b"):
         brain.served(brain.client.register(name))
