@@ -81,7 +81,7 @@ class Model:
             changing += [self._info.state] if self._info.state == "restoring" else []
             if status.server.state == "ready" and self._info.state == "asleep":
                 return
-            up = status.server.state == self._info.state == "ready"
+            up = status.server.state == "ready" and self._info.state in ("ready", "degraded")
             if up and not changing and "ready" in states:
                 return
             if "ready" not in states and not changing:

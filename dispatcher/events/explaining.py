@@ -187,7 +187,11 @@ def _of_model(situation: Situation) -> Iterator[Finding]:
     elif info.state in ("waking", "starting", "unready"):
         yield from _waiting_for_memory(situation)
     refused = situation.last(kinds.REFUSED, kinds.READY_AGAIN, *_CHANGES)
-    if refused is not None and refused.kind == kinds.REFUSED.name and info.state != "ready":
+    if (
+        refused is not None
+        and refused.kind == kinds.REFUSED.name
+        and info.state not in ("ready", "degraded")
+    ):
         text = f"tritonserver refused it: {refused.reason}"
         yield Finding("down", "tritonserver", text, hint(refused.reason), refused.at)
 

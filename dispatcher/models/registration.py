@@ -383,12 +383,17 @@ class Registration:
         sleep = self.pool.sleep
         if self.ready and sleep.now:
             return "asleep" if sleep.asleep else "waking"
+        if self.ready and self.pool.degradations():
+            return "degraded"
         return self._machine.state.value
 
     def info(self, http_url: str, log_file: Path) -> messages.ModelInfo:
         """Return what status shows."""
+        state = self.state
+        why = self.pool.degradations() if state in ("degraded", "unready") else []
         return msgspec.structs.replace(
-            info_of(self.spec, self.state, self._declared.registered_at, self.pool.infos()),
+            info_of(self.spec, state, self._declared.registered_at, self.pool.infos()),
+            error="; ".join(why) or None,
             url=f"{http_url}/v2/models/{self.spec.name}" if http_url else "",
             config=self.in_triton.config,
             scaling=self.scaling,

@@ -55,6 +55,25 @@ class Instances:
             if text is not None
         ]
 
+    def degradations(self) -> list[str]:
+        """Return why instances of the model itself, spares aside, do not serve as they should, a sentence each."""
+        found = []
+        for one in self.supervisors:
+            if self._is_spare(one):
+                continue
+            text, worker = one.problem(), one.worker
+            if (
+                text is None
+                and worker is not None
+                and worker.alive
+                and worker.unwilling is not None
+            ):
+                why = worker.unwilling or "it does not say why"
+                text = f"instance {one.index}: the model's own is_ready says no: {why}"
+            if text is not None:
+                found.append(text)
+        return found
+
     def why_nobody(self, version: int | None = None) -> str:
         """Say why no worker will come, or not soon (for a version)."""
         name = self.spec.name
@@ -70,10 +89,13 @@ class Instances:
         return [
             supervisor.info(
                 lanes_of(supervisor.worker.name) if supervisor.worker is not None else 0,
-                spare=self._sleep.asleep or supervisor.index >= self.spec.instances,
+                spare=self._is_spare(supervisor),
             )
             for supervisor in self.supervisors
         ]
+
+    def _is_spare(self, supervisor: Supervisor) -> bool:
+        return self._sleep.asleep or supervisor.index >= self.spec.instances
 
     def _of(self, version: int | None) -> list[Supervisor]:
         """Return those that serve a version; None: all."""

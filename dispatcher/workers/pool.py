@@ -342,6 +342,10 @@ class Pool:
         """Return a sentence about each instance whose workers end one after the other."""
         return self._instances.problems()
 
+    def degradations(self) -> list[str]:
+        """Return why the model serves less well than it should, a sentence each; none while all is well."""
+        return self._instances.degradations()
+
     def ready_workers(self, version: int | None = None) -> list[str]:
         """Return the names of the workers that serve (a version)."""
         return self._instances.ready(version)

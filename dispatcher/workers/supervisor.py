@@ -91,7 +91,8 @@ class Supervisor:
         )
         self.worker: Worker | None = None
         self._record = InstanceRecord(self.index, self.version)
-        self.first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self.first: asyncio.Future[None] = self._loop.create_future()
         # A pool that is being stopped does not ask for the exception: this does, or asyncio would warn of it.
         self.first.add_done_callback(lambda first: first.cancelled() or first.exception())
         if woken:
@@ -110,7 +111,7 @@ class Supervisor:
         self._aside: set[asyncio.Task[None]] = set()
         if adopted is not None:
             self._adopt(*adopted)
-        self._task = asyncio.get_running_loop().create_task(self._keep())
+        self._task = self._loop.create_task(self._keep())
         self._task.add_done_callback(self._report_fault)
 
     def _adopt(self, state: SupervisedState, worker: Worker | None) -> None:
@@ -213,7 +214,7 @@ class Supervisor:
                 self._healing.attempted(None)
                 if not self.first.done():
                     self.first.set_result(None)
-                self._ready_at = asyncio.get_running_loop().time()
+                self._ready_at = self._loop.time()
                 blameless = (await self._until_ended()).in_batch
             except Exception as error:
                 failure = self._as_failure(error)
@@ -266,7 +267,7 @@ class Supervisor:
             streak.next_try_at = None
 
     def _has_served_long(self) -> bool:
-        return asyncio.get_running_loop().time() - self._ready_at > _HEALTHY_S
+        return self._loop.time() - self._ready_at > _HEALTHY_S
 
     def _is_proven(self) -> bool:
         """Whether the present worker has shown that it serves."""
@@ -283,7 +284,7 @@ class Supervisor:
         await self._tell(self.worker.name)
 
     async def _start(self) -> Worker:
-        self._started_at = asyncio.get_running_loop().time()
+        self._started_at = self._loop.time()
         worker = await self._start_worker(self._slot)
         self._events.tell(kinds.LOADING, worker=worker.name, numbers={"pid": worker.pid})
         self._mind(worker)
@@ -310,7 +311,7 @@ class Supervisor:
         return load_failure(error, self._spec.name, self.index)
 
     def _since_start_s(self) -> float:
-        return round(asyncio.get_running_loop().time() - self._started_at, 3)
+        return round(self._loop.time() - self._started_at, 3)
 
     def _is_loading(self) -> None:
         if self.state is InstanceState.STARTING:
@@ -347,7 +348,7 @@ class Supervisor:
             return
         # Also when the instance is stopped while this waits.
         spent.exited.add_done_callback(lambda _: self._account.give_beside())
-        self.worker, self._ready_at = fresh, asyncio.get_running_loop().time()
+        self.worker, self._ready_at = fresh, self._loop.time()
         self._record.restarts += 1
         await self._tell(fresh.name)
         spent.leave("spent")
@@ -360,7 +361,7 @@ class Supervisor:
 
     def _set_aside(self, doing: Coroutine[None, None, None]) -> None:
         """Run something in the background; only `stop` waits for it."""
-        task = asyncio.get_running_loop().create_task(doing)
+        task = self._loop.create_task(doing)
         self._aside.add(task)
         task.add_done_callback(self._aside.discard)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytriton.dispatcher.doctor.diagnosis import Check
 
 _GOOD = {"ready", "spare", "ok", "serving", "running", "asleep"}
-_BAD = {"failed", "problem", "given up", "lost"}
+_BAD = {"failed", "problem", "given up", "lost", "degraded"}
 #: Without a terminal nothing tells how wide lines may be: wide enough not to break paths.
 _PIPE_WIDTH = 200
 #: Where columns are sentences, which may be broken.
@@ -101,6 +101,11 @@ def _print_remarks(console: Console, status: messages.Status) -> None:
         console.print(Text(f"{', '.join(names[:_NAMED])}{more}: {text}"))
     for problem in status.problems:
         console.print(Text(visible(problem, keep="\n"), style="red"))
+    for model in status.models:
+        said_already = any(one.startswith(f"model {model.name}: ") for one in status.problems)
+        if model.instances and model.error and not said_already:
+            text = f"model {model.name} is {model.state}: {model.error}"
+            console.print(Text(visible(text, keep="\n"), style="red"))
 
 
 def endpoints(server: messages.ServerInfo) -> list[str]:
@@ -142,7 +147,12 @@ def print_models(models: Sequence[messages.ModelInfo]) -> None:
         )
         versions = ", ".join(map(str, model.versions or [model.version]))
         table.add_row(_safe(model.name), versions, state_text(model.state), count, Text(model.url))
-    make_console().print(table)
+    console = make_console()
+    console.print(table)
+    for model in models:
+        if model.error:
+            line = Text(visible(f"{model.name} is {model.state}: {model.error}", keep="\n"))
+            console.print(line, style="red", soft_wrap=not console.is_terminal)
 
 
 def print_checks(checks: Sequence[Check]) -> None:
@@ -191,8 +201,9 @@ def state_text(state: str) -> Text:
 
 def _instance_state(model: messages.ModelInfo, instance: messages.InstanceInfo) -> Text:
     """Return the instance's state; what concerns the model as a whole comes before that."""
-    if model.state == "unready":
-        return state_text(f"{instance.state}, model unready")
+    if model.state in ("unready", "degraded"):
+        text = state_text(instance.state)
+        return text.append(", model ").append_text(state_text(model.state))
     return state_text(
         "spare"
         if instance.spare and instance.lanes == 0 and instance.state == "ready"

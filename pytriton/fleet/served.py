@@ -60,6 +60,23 @@ class FleetModel:
         )
 
     @property
+    def state(self) -> str:
+        """The state on all nodes: one word where they agree, or else each with its nodes, the worst first."""
+        nodes: dict[str, list[str]] = {}
+        for node, info in self.by_node.items():
+            nodes.setdefault(info.state, []).append(node)
+        if len(nodes) == 1:
+            return next(iter(nodes))
+        worst_first = sorted(nodes, key=lambda state: state in messages.SERVED_STATES)
+        worst_first.sort(key=lambda state: state == "ready")
+        return "; ".join(f"{state} on {', '.join(nodes[state])}" for state in worst_first)
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Why it is degraded, unready or failed, by node."""
+        return {node: info.error for node, info in self.by_node.items() if info.error}
+
+    @property
     def instances(self) -> int:
         """The number of instances that there should be, on all nodes together."""
         return sum(not one.spare for info in self.by_node.values() for one in info.instances)

@@ -53,7 +53,7 @@ const number = (value, digits = 1) =>
 
 function stateClass(state) {
   if (["ready", "spare", "asleep", "serving"].includes(state)) return "good";
-  return ["failed", "given up", "lost"].includes(state) ? "bad" : "warn";
+  return ["failed", "given up", "lost", "degraded"].includes(state) ? "bad" : "warn";
 }
 
 function parsed(text) {

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from pytriton.cli.log_lines import visible
 from pytriton.cli.tables import make_console, make_table, state_text
 
 if TYPE_CHECKING:
@@ -43,11 +44,17 @@ def print_fleet_models(models: Sequence[FleetModel]) -> None:
     if not models:
         make_console().print("no models")
         return
-    table = make_table("model", "nodes", "instances", "missing on")
+    table = make_table("model", "state", "nodes", "instances", "missing on")
     for one in models:
         count = f"{len(one.by_node)}/{len(one.by_node) + len(one.missing)}"
         tried = sum(info.trial is not None for info in one.by_node.values())
         count += f", {tried} on trial" if tried else ""
         missing = Text(", ".join(one.missing) or "-", overflow="fold")
-        table.add_row(Text(one.name), count, f"{one.ready}/{one.instances} ready", missing)
-    make_console().print(table)
+        ready = f"{one.ready}/{one.instances} ready"
+        table.add_row(Text(one.name), state_text(one.state), count, ready, missing)
+    console = make_console()
+    console.print(table)
+    for one in models:
+        for node, why in one.reasons.items():
+            text = visible(f"{one.name} is {one.by_node[node].state} on {node}: {why}", keep="\n")
+            console.print(Text(text), style="red", soft_wrap=not console.is_terminal)

@@ -13,7 +13,7 @@ from pytriton.ipc import messages
 from pytriton.ipc.rates import Row, milliseconds, size
 
 _GOOD = {"ready", "spare", "serving", "asleep"}
-_BAD = {"failed", "given up", "lost"}
+_BAD = {"failed", "given up", "lost", "degraded"}
 #: At which share of its time an instance is shown to be busy.
 _BUSY = 0.9
 

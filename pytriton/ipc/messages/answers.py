@@ -42,7 +42,7 @@ class WorkerEnd(msgspec.Struct, frozen=True):
 
 
 #: The states in which tritonserver takes requests for a model.
-SERVED_STATES = ("ready", "asleep", "waking")
+SERVED_STATES = ("ready", "degraded", "asleep", "waking")
 
 
 class InstanceInfo(msgspec.Struct, frozen=True):
@@ -88,7 +88,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     registered_at: float = 0.0
     #: The runtime directory's log file with this model's own lines.
     log_file: str = ""
-    #: Why it could not be restored after a start of the daemon, or loaded from a repository (state "failed").
+    #: Why the model is "degraded" (it serves, but workers crash or are not ready) or "unready" (no worker serves), or
+    #: why it could not be restored after a start of the daemon, or loaded from a repository ("failed").
     error: Optional[str] = None
     #: "thread": its workers are threads of the process that registered it, which `pid` of its instances names.
     isolation: str = "process"

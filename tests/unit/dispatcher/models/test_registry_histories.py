@@ -298,7 +298,7 @@ class RegistryHistories(RuleBasedStateMachine):
         if not self.brain.server.ready:
             return
         for registration in self.brain.daemon.registry:
-            if registration.state == "ready" and registration.in_triton.mark() is not None:
+            if registration.ready and registration.in_triton.mark() is not None:
                 assert self.brain.is_served(registration.spec.name)
                 proxies = self.brain.server.models[registration.spec.name].proxies
                 assert len(proxies) == registration.spec.instances

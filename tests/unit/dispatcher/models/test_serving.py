@@ -13,6 +13,7 @@ import pytest
 from support.fakes.brain import Brain
 from support.fakes.triton.fake_server import Obstacle
 
+from pytriton.dispatcher.figures.families import FAMILIES
 from pytriton.ipc import messages
 from pytriton.ipc.errors import RemoteFailure
 
@@ -38,7 +39,7 @@ def test_a_worker_that_ends_is_replaced_until_one_serves(
     for _ in range(2000):
         brain.advance(0.1)
         state = brain.state_of("m")
-        assert ("m" in brain.server.models) == (state == "ready")
+        assert ("m" in brain.server.models) == (state in ("ready", "degraded"))
         seen.add(state)
         if state == "ready" and not brain.plans and brain.alive("m"):
             break
@@ -62,6 +63,34 @@ def test_a_model_in_a_crash_loop_can_be_healed_at_once(brain: Brain) -> None:
     brain.usual_plan = "serves"
     brain.served(brain.client.ask(messages.Scale("m", 1)))
     assert brain.is_served("m")
+
+
+def test_a_model_that_serves_with_an_instance_in_a_crash_loop_is_degraded(brain: Brain) -> None:
+    """The one word, with its reason, in status, metrics and explain; clients are served all the while."""
+
+    def asked(message: messages.AnyMessage) -> Any:
+        return brain.answered(brain.client.ask(message))
+
+    brain.served(brain.client.register("m", instances=2))
+    brain.usual_plan = "fails"
+    brain.alive("m")[0].end()
+    brain.advance(60.0)
+    (model,) = asked(messages.GetStatus()).models
+    assert model.state == "degraded"
+    assert model.error.startswith("instance 0 is in a crash loop: ")
+    assert brain.is_served("m")
+    figures = asked(messages.GetFigures())
+    assert (figures.models[0].state, figures.models[0].error) == ("degraded", model.error)
+    (family,) = (one for one in FAMILIES if one.name == "model_state")
+    states = {labels[-1]: value for labels, value in family.read(figures)}
+    assert [state for state, value in states.items() if value] == ["degraded"]
+    assert asked(messages.Explain("m")).verdict.startswith(
+        "m is degraded: instance 0 is in a crash loop"
+    )
+    brain.usual_plan = "serves"
+    brain.served(brain.client.ask(messages.Scale("m", 2)))
+    (model,) = asked(messages.GetStatus()).models
+    assert (model.state, model.error) == ("ready", None)
 
 
 @pytest.mark.parametrize("instances", [1, 3, 4])
