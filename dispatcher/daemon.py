@@ -26,6 +26,7 @@ from pytriton.dispatcher import handlers
 from pytriton.dispatcher.base.ports import PortError
 from pytriton.dispatcher.control.client_keys import KeyStoreError
 from pytriton.dispatcher.control.control_socket import Peer
+from pytriton.dispatcher.control.peers import user_name
 from pytriton.dispatcher.daemon_parts import DaemonParts
 from pytriton.dispatcher.daemon_status import own_version
 from pytriton.dispatcher.events import kinds
@@ -51,7 +52,7 @@ class Daemon(DaemonParts):
         """Be the daemon; return its exit code when it has stopped and nothing is left."""
         handed = self._origin.handed
         if handed is None:
-            who, why = f"user {os.getuid()}", self._origin.because
+            who, why = f"user {user_name(os.getuid())}", self._origin.because
             self.events.tell(kinds.STARTED, who=who, reason=why, numbers={"pid": os.getpid()})
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -34,6 +34,7 @@ from pytriton.dispatcher.control.peers import (
     RefusalLog,
     Refused,
     Sender,
+    describe_sender,
     message_sender,
 )
 from pytriton.dispatcher.control.pending_requests import Requests
@@ -62,6 +63,10 @@ _BACKLOG = 512
 _CHANGES = (*get_args(Changing), messages.LoadOther, messages.UnloadOther)
 #: Those of them that a change under way may wait for: a callable asks for another model while it loads.
 _WAITED_FOR = (messages.LoadOther, messages.UnloadOther)
+#: Messages whose sender the audit names: also those that end the daemon, or hand it over.
+_AUDITED = (*_CHANGES, messages.Shutdown, messages.Drain, messages.Upgrade)
+#: Time to find out the name of a sender's user, which may be known to a server only.
+_MAX_DESCRIBE_S = 1.0
 #: Requests that a client may give up, and that end with a client that vanishes. All others are quick, or must finish.
 _ABANDONABLE = (messages.Register, messages.ProfileWorker)
 
@@ -350,7 +355,7 @@ class ControlServer:
         self, peer: Peer, message: messages.AnyMessage, payloads: Sequence[bytes]
     ) -> None:
         try:
-            with acting_for(peer.sender.name):
+            with acting_for(await self._who(peer.sender, message)):
                 reply = await self._carry_out(peer, message, payloads)
         except RemoteFailure as failure:
             reply = messages.Failure(failure.kind.value, failure.text, failure.traceback)
@@ -362,6 +367,17 @@ class ControlServer:
         self.answered[type(message).__name__, outcome] += 1
         if reply is not None:
             await peer.reply(reply)
+
+    async def _who(self, sender: Sender, message: messages.AnyMessage) -> str:
+        """Return the sender as the audit names it; whoever changes nothing is not in the audit."""
+        if sender.uid is None or not isinstance(message, _AUDITED):
+            return sender.name
+        try:
+            return await asyncio.wait_for(
+                asyncio.to_thread(describe_sender, sender), _MAX_DESCRIBE_S
+            )
+        except asyncio.TimeoutError:  # a server of user names does not answer
+            return sender.name
 
     async def _carry_out(
         self, peer: Peer, message: messages.AnyMessage, payloads: Sequence[bytes]

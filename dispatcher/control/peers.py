@@ -8,8 +8,10 @@ a process of a pid namespace that we cannot see has pid 0.
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -23,6 +25,7 @@ _log = structlog.get_logger(__name__)
 _CREDENTIALS = re.compile(r".*:(\d+):(\d+):(\d+)")
 #: The same sender's refusals are told once in so long, and so many senders are told apart.
 _TELL_AGAIN_S, _MOST_TOLD = 60.0, 256
+_MAX_COMMAND_LINE = 4096
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,54 @@ def local_sender(frame: zmq.Frame) -> Sender:
         return Sender("somebody unknown")
     uid, _, pid = (int(number) for number in match.groups())
     return Sender(f"user {uid}, process {pid or 'unknown'}", uid, pid or None)
+
+
+def describe_sender(sender: Sender) -> str:
+    """Return the sender with the name of its user and its command: "user ann, process 4242 (python train.py)".
+
+    Blocks: the user may be known to a server only. What has no name, or has ended, keeps its number.
+    """
+    if sender.uid is None:
+        return sender.name
+    words = _command_line(sender.pid) if sender.pid is not None else []
+    command = f" ({_command(words)})" if words else ""
+    return f"user {user_name(sender.uid)}, process {sender.pid or 'unknown'}{command}"
+
+
+def user_name(uid: int) -> str:
+    """Return the name of a user, or the number of one that has none; blocks while a server is asked for it."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _command_line(pid: int) -> list[str]:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            line = file.read(_MAX_COMMAND_LINE)
+    except OSError:
+        return []
+    return [os.fsdecode(word) for word in line.rstrip(b"\0").split(b"\0")] if line else []
+
+
+def _command(words: Sequence[str]) -> str:
+    """Return the program and, of an interpreter or of our command line, what it runs.
+
+    Further arguments may be secrets, and the audit is posted to webhooks.
+    """
+    program, rest = os.path.basename(words[0]), list(words[1:])
+    if re.fullmatch(r"python[\d.]*", program):
+        while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c"):
+            rest.pop(0)
+        if not rest or rest[0] == "-c":
+            return " ".join([program, *rest[:1]])
+        if rest[0] != "-m" and os.path.basename(rest[0]) != "pytriton-daemon":
+            return f"{program} {rest[0]}"
+        program = os.path.basename(rest[0]) if rest[0] != "-m" else " ".join([program, *rest[:2]])
+        rest = rest[2:] if rest[0] == "-m" else rest[1:]
+    ours = program.endswith(("pytriton-daemon", " pytriton.cli"))
+    return f"{program} {rest[0]}" if ours and rest and rest[0].isidentifier() else program
 
 
 class LocalGuard:

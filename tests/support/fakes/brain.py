@@ -75,6 +75,10 @@ class FakeControlServer(ControlServer):
         self._only = _Door(cast(Any, socket), guard)
         self._doors.append(self._only)
 
+    async def _who(self, sender: Sender, message: messages.AnyMessage) -> str:
+        """Return the name that it has: the machine has other processes of these numbers."""
+        return sender.name
+
     def bind(self, listener: int | None = None) -> None:
         # As long as the end of these takes, requests that have heard that the daemon stops are answered.
         self._receiving = [asyncio.create_task(self.serve())]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pwd
 import re
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
+from pytriton.dispatcher.control import peers
 from pytriton.dispatcher.control.control_socket import (
     MOST_MESSAGE_BYTES,
     MOST_PAYLOADS,
@@ -22,6 +24,7 @@ from pytriton.dispatcher.control.control_socket import (
     Peer,
 )
 from pytriton.dispatcher.control.pending_requests import MOST_UNDER_WAY
+from pytriton.dispatcher.events.actor import asked_by
 from pytriton.ipc import control, messages
 from pytriton.ipc.errors import RemoteFailure
 
@@ -45,6 +48,7 @@ class Service:
 
     def __init__(self) -> None:
         self.heard: list[messages.AnyMessage] = []
+        self.asked_by: list[str] = []
         self.release = asyncio.Event()
         self.reply: messages.AnyMessage = messages.Done()
 
@@ -52,6 +56,7 @@ class Service:
         self, peer: Peer, message: messages.AnyMessage, payloads: Sequence[bytes]
     ) -> messages.AnyMessage:
         self.heard.append(message)
+        self.asked_by.append(asked_by())
         if message == HELD:
             await self.release.wait()
         return self.reply
@@ -151,6 +156,51 @@ def test_who_sends_what_is_no_message_is_told_so(
             assert await client.answer() == (2, messages.Done())
 
     run(test)
+
+
+def test_the_audit_names_the_user_and_the_command_of_a_change(short_dir: Path) -> None:
+    async def test() -> None:
+        async with serving(short_dir) as (service, client, _):
+            sent: list[messages.AnyMessage] = [QUICK, messages.Scale("m", 2), messages.Shutdown()]
+            for number, message in enumerate(sent):
+                await client.send(number, messages.encode(message))
+                await client.answer()
+            user, pid = pwd.getpwuid(os.geteuid()).pw_name, os.getpid()
+            assert service.asked_by[0] == f"user {os.geteuid()}, process {pid}"  # not audited
+            for who in service.asked_by[1:]:
+                assert re.fullmatch(rf"user {user}, process {pid} \(\S.*\)", who)
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("command_line", "shown"),
+    [
+        (["/venv/bin/python3.11", "/venv/bin/pytriton-daemon", "scale", "m", "2"], "pytriton-daemon scale"),
+        (["/venv/bin/pytriton-daemon", "--version"], "pytriton-daemon"),
+        (["python", "-u", "jobs/train.py", "--api-key", "secret"], "python jobs/train.py"),
+        (["python3", "-m", "pytriton.cli", "register", "m:f"], "python3 -m pytriton.cli register"),
+        (["python3", "-m", "http.server", "secret"], "python3 -m http.server"),
+        (["python", "-c", "secret"], "python -c"),
+        (["python"], "python"),
+        (["-bash"], "-bash"),
+        (["gunicorn: worker [app]"], "gunicorn: worker [app]"),
+    ],
+)  # fmt: skip
+def test_a_command_is_named_without_arguments_that_may_be_secrets(
+    monkeypatch: pytest.MonkeyPatch, command_line: list[str], shown: str
+) -> None:
+    monkeypatch.setattr(peers, "_command_line", lambda pid: command_line)
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    said = peers.describe_sender(peers.Sender("", os.geteuid(), 42))
+    assert said == f"user {user}, process 42 ({shown})"
+
+
+def test_a_sender_that_has_gone_keeps_its_numbers() -> None:
+    no_user, no_process = (1 << 31) - 2, 1 << 30
+    said = peers.describe_sender(peers.Sender("", no_user, no_process))
+    assert said == f"user {no_user}, process {no_process}"
+    assert peers.describe_sender(peers.Sender("client ann")) == "client ann"
 
 
 def test_who_asks_while_it_is_suspended_is_answered_afterwards(short_dir: Path) -> None:
