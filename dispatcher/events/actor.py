@@ -15,7 +15,7 @@ _who: ContextVar[str] = ContextVar("who asked", default="")
 
 @contextmanager
 def acting_for(who: str) -> Iterator[None]:
-    """For the block, what is decided was asked for by `who`, such as "user ann, process 4242 (python train.py)" or "autoscaling"."""
+    """For the block, what is decided was asked for by `who`, such as "user ann, process 4242 (python train.py)"."""
     token = _who.set(who)
     try:
         yield
