@@ -10,14 +10,17 @@ import ipaddress
 import os
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from pytriton.dispatcher.base.ancestors import ancestors
 from pytriton.dispatcher.base.service_manager import held_sockets
+from pytriton.ipc.files.rundir import RuntimeDir
 
 #: Longest piece of a holder's command line that is worth showing.
 _COMMAND_SHOWN = 80
+#: The file in its runtime directory that a running daemon keeps open.
+_LOCK_NAME = RuntimeDir(Path("/")).lock_file.name
 
 
 class PortError(Exception):
@@ -176,7 +179,7 @@ def _bind_at(listener: socket.socket, short: str, path: Path) -> None:
 
 
 def port_holder(host: str, port: int) -> str | None:
-    """Say which process keeps others from listening on host:port: `pid 123 (python serve.py)`.
+    """Say who keeps others from listening on host:port: `pid 123 (python serve.py)`, `another pytriton-daemon in DIR`.
 
     None when nobody does. A process of another user cannot be looked up without root's rights;
     that is said instead.
@@ -262,6 +265,9 @@ def _overlap(host: str, other: str) -> bool:
 def _describe(pid: int) -> str:
     import psutil
 
+    daemon = _daemon_of(pid)
+    if daemon is not None:
+        return daemon
     try:
         process = psutil.Process(pid)
         command = " ".join(process.cmdline()) or process.name()
@@ -270,3 +276,41 @@ def _describe(pid: int) -> str:
     if len(command) > _COMMAND_SHOWN:
         command = command[: _COMMAND_SHOWN - 1] + "…"
     return f"pid {pid} ({command})"
+
+
+def _daemon_of(pid: int) -> str | None:
+    """Describe the daemon that a process is, or belongs to; None where it belongs to none that can be looked at."""
+    for process in (pid, *ancestors(pid)):
+        folder = _locked_runtime_dir(process)
+        if folder is None:
+            continue
+        owner = _owner(process)
+        if owner is None:
+            return f"another pytriton-daemon in {folder} (pid {process})"
+        if owner == os.getpid() or owner in ancestors(os.getpid()):
+            return f"a Triton object of this process (pid {owner})"
+        return f"a Triton object of process {owner}"
+    return None
+
+
+def _locked_runtime_dir(pid: int) -> Path | None:
+    """Return the runtime directory of the daemon that a process is; None where it is none."""
+    try:
+        descriptors = os.listdir(f"/proc/{pid}/fd")
+    except OSError:  # it has ended, or is another user's
+        return None
+    for descriptor in descriptors:
+        with suppress(OSError):  # closed since
+            file = Path(os.readlink(f"/proc/{pid}/fd/{descriptor}"))
+            if file.name == _LOCK_NAME and RuntimeDir(file.parent).running_pid() == pid:
+                return file.parent
+    return None
+
+
+def _owner(pid: int) -> int | None:
+    """Return the process that a daemon lives for (`--owner`), as that of a `Triton` object does."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        return int(words[words.index(b"--owner") + 1])
+    except (OSError, ValueError, IndexError):
+        return None

@@ -28,6 +28,8 @@ from pytriton.ipc.files.rundir import RuntimeDir
 
 #: Log records that a failed start shows.
 _LAST_RECORDS = 12
+#: Ends of which nothing need be said at the next start.
+_SAID_AT_START = (ExitCode.OK, ExitCode.USAGE, ExitCode.ALREADY_RUNNING, ExitCode.PORT_IN_USE)
 #: Between two looks at a starting daemon. Its end is an event (pidfd), but of readiness it tells
 #: only who asks: a bound control socket is not ready yet, and a start takes a second at the least.
 _FIRST_LOOK_S, _LONGEST_LOOK_S = 0.05, 0.5
@@ -53,15 +55,16 @@ def run_detached(config: DaemonConfig, given: Given) -> messages.Status:
         with Spinner("starting the daemon") as spinner:
             status = _wait_ready(rundir, process, words, spinner)
         if status is None:
-            raise _failure(process.wait(), words)
+            raise _failure(rundir, process, words)
     given.keep(rundir)
     return status
 
 
 def _tell_former_fault(rundir: RuntimeDir) -> None:
-    """Say how the last daemon here ended, if it was not asked to."""
+    """Say how the last daemon here ended, if it was not asked to; one that could not start has said so."""
     end = last_exit.read(rundir)
-    if last_exit.killed_pid(rundir) is not None or (end is not None and end.exit_code):
+    failed = end is not None and end.exit_code not in _SAID_AT_START
+    if last_exit.killed_pid(rundir) is not None or failed:
         say(f"the last daemon in {rundir.path} ended: {former_end(rundir)}")
 
 
@@ -118,14 +121,20 @@ def _status(rundir: RuntimeDir, pid: int) -> messages.Status | None:
         return None
 
 
-def _failure(code: int, words: _Words) -> CliError:
-    last = "\n".join(words.last())
+def _failure(rundir: RuntimeDir, process: subprocess.Popen[bytes], words: _Words) -> CliError:
+    """Return the error of a start that failed: the reason that the daemon has left, or its last words."""
+    code = process.wait()
     known = {int(one): one for one in ExitCode}
-    ended = f"with code {code}" if code >= 0 else f"by signal {-code}"
     # 0: somebody stopped it while it started, which is not what `start` was asked for.
     exit_code = known.get(code, ExitCode.FAULT) if code else ExitCode.FAULT
+    end = last_exit.read(rundir)
+    if end is not None and end.pid == process.pid and exit_code is not ExitCode.FAULT:
+        return CliError(exit_code, f"the daemon did not start: {end.reason}")
+    ended = f"with code {code}" if code >= 0 else f"by signal {-code}"
+    why = f"{end.reason}\nIt" if end is not None and end.pid == process.pid else "it"
+    last = "\n".join(words.last())
     return CliError(
-        exit_code, f"the daemon did not start; it ended {ended}. Its last words:\n{last}"
+        exit_code, f"the daemon did not start: {why} ended {ended}. Its last words:\n{last}"
     )
 
 

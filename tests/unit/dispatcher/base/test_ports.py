@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 from support.ports import lasting_port
 
+from pytriton.dispatcher.base import ports
 from pytriton.dispatcher.base.ports import (
     PortError,
     check_port_free,
@@ -137,3 +140,37 @@ def test_where_no_unix_socket_can_be_that_is_told(tmp_path: Path, name: str) -> 
     with pytest.raises(PortError, match="cannot listen on the unix socket"):
         listening_at(tmp_path / name, backlog=5)
     assert (tmp_path / "file").read_text() == "mine"
+
+
+@contextlib.contextmanager
+def _daemons_lock(folder: Path) -> Iterator[None]:
+    """Hold a runtime directory as the daemon does that this process is."""
+    with open(folder / "daemon.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield
+
+
+def test_a_port_of_another_daemon_is_told_with_its_directory(taken: int, tmp_path: Path) -> None:
+    with _daemons_lock(tmp_path), pytest.raises(PortError) as error:
+        check_port_free("127.0.0.1", taken, "http_port")
+    by = f"another pytriton-daemon in {tmp_path} (pid {os.getpid()})"
+    assert f"port {taken} (http_port) on 127.0.0.1 is in use by {by}; stop that" in str(error.value)
+    with pytest.raises(PortError, match=f"in use by pid {os.getpid()} "):  # it has ended
+        check_port_free("127.0.0.1", taken, "http_port")
+
+
+@pytest.mark.parametrize(
+    ("owner", "by"),
+    [
+        (os.getppid(), f"a Triton object of this process (pid {os.getppid()})"),
+        (1 << 30, f"a Triton object of process {1 << 30}"),
+    ],
+)
+def test_a_port_of_a_triton_object_is_told(
+    taken: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: int, by: str
+) -> None:
+    monkeypatch.setattr(ports, "_owner", lambda pid: owner)
+    with _daemons_lock(tmp_path), pytest.raises(PortError, match=re.escape(f"in use by {by}; ")):
+        check_port_free("127.0.0.1", taken)
