@@ -207,7 +207,7 @@ def _check_faults(choice: ServerChoice, search: _Search, exposed: Sequence[str])
     if not exposed:
         return Check(name, "ok", f"{detail}; it listens on this machine only")
     detail += f"; it listens beyond this machine: {', '.join(exposed)}"
-    mend = "use the native front, 127.0.0.1, a firewall, or a newer tritonserver; see docs/operations/security.md"
+    mend = "use the native front, 127.0.0.1, a firewall, or a newer tritonserver"
     return Check(name, "warning", detail, mend)
 
 
@@ -224,7 +224,7 @@ def _check_faults_behind_front(
     if not exposed:
         return Check(name, "ok", f"{detail}; it listens on this machine only")
     detail += f"; it listens beyond this machine: {', '.join(exposed)}"
-    mend = "let only clients that you trust reach it, or bring a newer tritonserver; see docs/operations/security.md"
+    mend = "let only clients that you trust reach it, or bring a newer tritonserver"
     return Check(name, "warning", detail, mend)
 
 

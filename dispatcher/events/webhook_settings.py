@@ -92,7 +92,7 @@ def _hook(entry: _Entry, folder: Path, where: str) -> Hook:
     unknown = sorted(set(entry.kinds) - set(KINDS))
     if unknown:
         raise WebhookError(
-            f"{where}: there are no events of kind {', '.join(unknown)}: see docs/operations/explain.md"
+            f"{where}: there are no events of kind {', '.join(unknown)}; there are: {', '.join(KINDS)}"
         )
     secret = _secret(folder / entry.secret_file, where)
     return Hook(entry.name, entry.url, secret, frozenset(entry.kinds), frozenset(entry.models))

@@ -80,8 +80,8 @@ def run_pip(python: Path, arguments: Sequence[str], progress: Progress) -> None:
         raise ServerRuntimeError(
             f"pip {arguments[0]} failed with status {status}: {said}\n"
             "If this machine is offline or uses an index of its own, set that up for pip "
-            "(PIP_INDEX_URL, PIP_PROXY, PIP_NO_INDEX with PIP_FIND_LINKS, or pip.conf); "
-            "docs/start/install.md tells how to install without any network."
+            "(PIP_INDEX_URL, PIP_PROXY, PIP_NO_INDEX with PIP_FIND_LINKS, or pip.conf). Without any network: "
+            "`pytriton-daemon install-server --wheel FILE`."
         )
 
 

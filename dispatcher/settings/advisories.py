@@ -76,8 +76,7 @@ def warning(config: DaemonConfig, version: str | None, *, native: bool) -> str |
     return (
         f"tritonserver {version} has published faults ({named(faults(version))}): whoever reaches it can end it "
         f"with one request, perhaps take it over. It listens beyond this machine: {', '.join(ports)}. Use 127.0.0.1, "
-        "let only clients that you trust reach these ports, or bring a newer tritonserver: docs/operations/security.md "
-        "says how."
+        "let only clients that you trust reach these ports, or bring a newer tritonserver."
     )
 
 

@@ -170,7 +170,7 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
             "The memory that the workers of all models may take together. It is bytes, such as 8GiB, or a share of "
             "what the machine or its control group has, such as 60%. A model that has to load while there is "
             "no room waits until idle ones sleep that may (min=0, lazy, or any_may_sleep). Where these "
-            "never have as much, it is refused: docs/how-to/elastic.md. "
+            "never have as much, it is refused. "
             "Default: no limit.",
             values.optional(values.budget()),
         ),
@@ -223,8 +223,7 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
     webhooks: Annotated[
         Optional[str],
         Option(
-            "A TOML file of addresses to which events are posted, signed: docs/operations/operations.md says what is "
-            "in it. Default: none.",
+            "A TOML file of addresses to which events are posted, signed. Default: none.",
             values.optional(values.path()),
         ),
     ] = None

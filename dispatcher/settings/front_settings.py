@@ -37,7 +37,7 @@ class FrontSettings(OpenAISettings, frozen=True, kw_only=True, forbid_unknown_fi
         tuple[str, ...],
         Option(
             "A limit of the native front, NAME=VALUE; may be given several times. There are, with their defaults: "
-            f"`{_LIMITS}`. `_s`: seconds; docs/operations/security.md says what each is about.",
+            f"`{_LIMITS}`. `_s`: seconds.",
             limits(),
         ),
     ] = ()

@@ -61,7 +61,7 @@ class PlaceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Optional[str],
         Option(
             "Address and port on which the daemon itself serves /metrics: its own and, behind them, tritonserver's; "
-            "port 0 takes a free one, which `status` tells. See docs/reference/metrics.md. Default: none.",
+            "port 0 takes a free one, which `status` tells. Default: none.",
             values.optional(values.address()),
         ),
     ] = None

@@ -75,8 +75,7 @@ class ServerSettings(FrontSettings, frozen=True, kw_only=True, forbid_unknown_fi
     model_repository: Annotated[
         tuple[str, ...],
         Option(
-            "A folder of models in Triton's layout, or s3://, gs:// or as://; may be given several "
-            "times. See docs/how-to/runner.md.",
+            "A folder of models in Triton's layout, or s3://, gs:// or as://; may be given several times.",
             values.several(values.path()),
         ),
     ] = ()
@@ -140,8 +139,7 @@ class ServerSettings(FrontSettings, frozen=True, kw_only=True, forbid_unknown_fi
     restricted_endpoints: Annotated[
         tuple[str, ...],
         Option(
-            "Endpoints of Triton that ask for the access token, over HTTP and gRPC; see "
-            "docs/operations/security.md.",
+            "Endpoints of Triton that ask for the access token, over HTTP and gRPC.",
             values.names(*_ALL_ENDPOINTS),
         ),
     ] = _ENDPOINTS

@@ -71,7 +71,7 @@ OURS: Mapping[str, str] = {
     "model-config-name": "a model's configuration travels with its registration",
     "disable-auto-complete-config": _COMPLETE,
     "strict-model-config": _COMPLETE,
-    "help": "see docs/reference/configuration.md, or run the tritonserver binary with --help",
+    "help": "run the tritonserver binary itself with --help",
 }
 KNOWN = SINGLE | REPEATABLE
 #: tritonserver passes over spaces around the names.

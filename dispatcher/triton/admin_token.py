@@ -110,7 +110,7 @@ def blank_out(pid: int, token: str | None) -> bool:
     except (OSError, ValueError) as error:
         _log.warning(
             "the access token could not be removed from the command line of a process: other users "
-            "of this machine can read it there; see docs/operations/security.md",
+            "of this machine can read it there",
             pid=pid,
             reason=f"{type(error).__name__}: {hide(str(error), token)}",
         )

@@ -93,7 +93,7 @@ if __name__ == "__main__":
     except OSError as error:
         sys.stderr.write(
             "tritonserver's shared memory is readable by other users until the proxy has made it "
-            f"private, a moment after it was made ({error}); see docs/operations/security.md\n"
+            f"private, a moment after it was made ({error})\n"
         )
         sys.stderr.flush()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)

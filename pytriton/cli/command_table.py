@@ -10,35 +10,48 @@ import typer
 
 from pytriton.cli.flags import PlainFlags, print_version_and_exit
 
-#: Command, or group of commands -> its module in `pytriton.cli.commands`, and what it is called there.
+#: Section of --help -> command, or group of commands -> its module in `pytriton.cli.commands`, and its name there.
+_SECTIONS = {
+    "Every day": {
+        "start": "daemon_life:start",
+        "register": "models:register",
+        "status": "looking:status",
+        "logs": "looking:logs",
+        "top": "looking:show_top",
+        "stop": "daemon_life:stop",
+    },
+    "Models": {
+        "models": "models:models",
+        "scale": "models:scale",
+        "rollback": "models:rollback",
+        "unregister": "models:unregister",
+        "repository": "repository:repository",
+    },
+    "When something is wrong": {
+        "explain": "explaining:explain",
+        "events": "explaining:events",
+        "slowest": "requests:slowest",
+        "access-log": "requests:access_log",
+        "profile": "requests:profile",
+        "doctor": "setup:doctor",
+    },
+    "The daemon": {
+        "restart": "daemon_life:restart",
+        "reload": "daemon_life:reload",
+        "upgrade": "daemon_life:upgrade",
+        "drain": "daemon_life:drain",
+        "service": "service:service",
+        "install-server": "setup:install_server",
+        "version": "looking:version",
+    },
+    "Access and several machines": {
+        "token": "looking:token",
+        "keys": "keys:keys",
+        "fleet": "fleet:fleet",
+    },
+}
 _COMMANDS = {
-    "explain": "explaining:explain",
-    "events": "explaining:events",
-    "slowest": "requests:slowest",
-    "access-log": "requests:access_log",
-    "profile": "requests:profile",
-    "start": "daemon_life:start",
-    "stop": "daemon_life:stop",
-    "drain": "daemon_life:drain",
-    "upgrade": "daemon_life:upgrade",
-    "reload": "daemon_life:reload",
-    "restart": "daemon_life:restart",
-    "status": "looking:status",
-    "top": "looking:show_top",
-    "token": "looking:token",
-    "models": "models:models",
-    "register": "models:register",
-    "unregister": "models:unregister",
-    "scale": "models:scale",
-    "rollback": "models:rollback",
-    "logs": "looking:logs",
-    "doctor": "setup:doctor",
-    "install-server": "setup:install_server",
-    "version": "looking:version",
-    "service": "service:service",
-    "repository": "repository:repository",
-    "keys": "keys:keys",
-    "fleet": "fleet:fleet",
+    name: (section, where) for section, part in _SECTIONS.items() for name, where in part.items()
 }
 
 
@@ -47,15 +60,18 @@ def parser(words: Sequence[str] = ()) -> typer.Typer:
 
     typer makes all parameters of what it is given: for all commands that takes longer than most commands do.
     """
-    app = typer.Typer(cls=PlainFlags, no_args_is_help=True, pretty_exceptions_enable=False)
+    app = typer.Typer(
+        cls=PlainFlags, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None
+    )
     app.callback()(_pytriton_daemon)
     for name in [words[0]] if words and words[0] in _COMMANDS else _COMMANDS:
-        module, _, attribute = _COMMANDS[name].partition(":")
+        section, where = _COMMANDS[name]
+        module, _, attribute = where.partition(":")
         command = getattr(import_module(f"pytriton.cli.commands.{module}"), attribute)
         if isinstance(command, typer.Typer):
-            app.add_typer(command, name=name)
+            app.add_typer(command, name=name, rich_help_panel=section)
         else:
-            app.command(name)(command)
+            app.command(name, rich_help_panel=section)(command)
     return app
 
 

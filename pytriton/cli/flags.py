@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import typer
 from typer.core import TyperGroup
 
+from pytriton.cli.help_format import end_with_usage_error, write_commands, write_parameters
 from pytriton.cli.plain_values import take_plainly
 
 __all__ = [
@@ -69,10 +72,37 @@ ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", autocompletion=se
 
 
 class PlainFlags(TyperGroup):
-    """A group whose help, and that of its commands, shows flags without `<bool>`.
+    """A group whose help, and that of its commands, is plain text: nothing is cut, flags are shown without `<bool>`.
 
     Where a word is no command of it, but a usual one of other programs, the error says which command does that.
     """
+
+    def main(
+        self,
+        args: Any = None,
+        prog_name: Optional[str] = None,
+        complete_var: Optional[str] = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run it; a wrong command line is a sentence, the reason first."""
+        run = partial(
+            super().main, args, prog_name, complete_var, False, windows_expand_args, **extra
+        )
+        if not standalone_mode:
+            return run()
+        try:
+            code = run()
+        except Exception as error:
+            if not hasattr(error, "format_message"):
+                raise
+            end_with_usage_error(error)
+        sys.exit(code if isinstance(code, int) else 0)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        write_parameters(self, ctx, formatter)
+        write_commands(self, ctx, formatter)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         word = args[0]
@@ -92,6 +122,7 @@ class PlainFlags(TyperGroup):
         if command is not None and not isinstance(command, PlainFlags):
             params = type(command).get_params
             command.get_params = lambda context: _plain(params(command, context))
+            command.format_options = partial(write_parameters, command)
         return command
 
 
@@ -115,6 +146,6 @@ def print_version_and_exit(wanted: bool) -> None:
 def _plain(params: Any) -> Any:
     for param in params:
         take_plainly(param)
-        if getattr(param, "is_flag", False) and param.metavar is None:
-            param.metavar = ""
+        if param.param_type_name == "option" and param.metavar is None:
+            param.metavar = "" if param.is_flag else param.name.upper().replace("_", "-")
     return params

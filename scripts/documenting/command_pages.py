@@ -52,9 +52,7 @@ def _section(name: str, command: Any) -> str:
 
 
 def _usage(argument: Any) -> str:
-    if argument.metavar:
-        return str(argument.metavar)
-    name = argument.name.upper() + ("..." if argument.nargs == -1 else "")
+    name = argument.metavar or argument.name.upper() + ("..." if argument.nargs == -1 else "")
     return name if argument.required else f"[{name}]"
 
 

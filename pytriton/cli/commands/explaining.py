@@ -49,7 +49,7 @@ def explain(
 
 @command
 def events(
-    model: Annotated[Optional[str], typer.Argument(metavar="[MODEL]")] = None,
+    model: Annotated[Optional[str], typer.Argument(metavar="MODEL")] = None,
     kind: Annotated[
         Optional[list[str]], typer.Option(help="Only events of this kind; repeat it for more.")
     ] = None,

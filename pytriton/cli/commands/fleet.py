@@ -254,7 +254,7 @@ def sync(
 @fleet.command()
 @command
 def logs(
-    model: Annotated[Optional[str], typer.Argument(metavar="[MODEL]")] = None,
+    model: Annotated[Optional[str], typer.Argument(metavar="MODEL")] = None,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Last lines to show.")] = 100,
     nodes: NodesFlag = None,
     key_file: KeyFlag = None,

@@ -83,7 +83,7 @@ def drain(
     node: Annotated[
         Optional[str],
         typer.Argument(
-            metavar="[NODE]",
+            metavar="NODE",
             help="Its id, or the beginning of it. Default: the node that this is run on.",
         ),
     ] = None,

@@ -27,7 +27,7 @@ def status(runtime_dir: RuntimeDirFlag = None, as_json: JsonFlag = False) -> Non
 @command
 def show_top(
     model: Annotated[
-        str, typer.Argument(metavar="[NAME]", help="Only models whose names contain this.")
+        str, typer.Argument(metavar="NAME", help="Only models whose names contain this.")
     ] = "",
     interval: Annotated[
         float, typer.Option("--interval", min=0.2, help="Seconds between two looks.")
@@ -58,7 +58,7 @@ def token(runtime_dir: RuntimeDirFlag = None) -> None:
 @command
 def logs(
     model: Annotated[
-        Optional[str], typer.Argument(metavar="[MODEL]", autocompletion=served_models)
+        Optional[str], typer.Argument(metavar="MODEL", autocompletion=served_models)
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines come.")] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Last lines to show.")] = 100,

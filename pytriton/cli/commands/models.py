@@ -29,7 +29,7 @@ def register(
     target: Annotated[
         Optional[str],
         typer.Argument(
-            metavar="[MODULE:ATTRIBUTE]",
+            metavar="MODULE:ATTRIBUTE",
             help="A callable that carries a declaration (@declare). Or give --model-dir.",
         ),
     ] = None,

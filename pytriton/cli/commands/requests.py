@@ -45,7 +45,7 @@ def slowest(
 def access_log(
     model: ModelArgument,
     state: Annotated[
-        Optional[str], typer.Argument(metavar="[on|off]", help="Turn it on or off.")
+        Optional[str], typer.Argument(metavar="on|off", help="Turn it on or off.")
     ] = None,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Requests to show.")] = 20,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as requests come.")] = False,

@@ -114,7 +114,7 @@ def test_a_pip_that_fails_is_told_with_its_last_lines_and_the_mend(
     assert "ERROR: no such package" in text
     assert "Progress" not in text
     assert "PIP_INDEX_URL" in text
-    assert "docs/start/install.md" in text
+    assert "pytriton-daemon install-server --wheel FILE" in text
 
 
 def test_pip_ends_with_the_process_that_started_it(environment: Environment) -> None:

