@@ -11,6 +11,7 @@ from typing import Any, Optional, Union
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.ipc import messages
 from pytriton.ipc.scalars import plain
+from pytriton.ipc.wording import closest_keywords
 
 __all__ = [
     "INSTANCES_PARAMETER",
@@ -34,6 +35,7 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _RANGE = re.compile(r"(\d+)\s*(?::|-|\.\.)\s*(\d+)(?:\s*:\s*(\S.*))?")
 
 
+@closest_keywords
 @dataclass(frozen=True)
 class Autoscale:
     """From `min` to `max` instances, as many as the load takes.

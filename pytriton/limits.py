@@ -9,6 +9,7 @@ from typing import Any, Union
 
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.ipc import messages, sizes
+from pytriton.ipc.wording import closest_keywords
 
 __all__ = ["Limits"]
 
@@ -16,6 +17,7 @@ __all__ = ["Limits"]
 Size = Union[int, str]
 
 
+@closest_keywords
 @dataclass(frozen=True)
 class Limits:
     """The resource limits of one worker; None is no limit.

@@ -10,6 +10,7 @@ from typing import Any, Optional, Union
 
 from pytriton.client.exceptions import PyTritonClientValueError
 from pytriton.ipc.scalars import plain
+from pytriton.ipc.wording import closest_keywords
 
 __all__ = [
     "Headers",
@@ -44,6 +45,7 @@ _METADATA_NAME = re.compile(r"[0-9a-z_.-]+")
 _METADATA_VALUE = re.compile(r"[\x20-\x7e]*")
 
 
+@closest_keywords
 @dataclass(frozen=True)
 class RequestOptions:
     """Settings of one request that Triton itself reads. Given as ``options=`` to `infer_*`.

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Union
 
 from pytriton.client.exceptions import PyTritonClientValueError
+from pytriton.ipc.wording import closest_keywords
 
 __all__ = ["TlsOptions"]
 
 _File = Union[str, "os.PathLike[str]", None]
 
 
+@closest_keywords
 @dataclass(frozen=True)
 class TlsOptions:
     """Files of a secure connection, all PEM.

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Union
 
 from pytriton.exceptions import PyTritonBadParameterError
+from pytriton.ipc.wording import closest_keywords
 
 
+@closest_keywords
 @dataclass(frozen=True)
 class Canary:
     """A new version is served to a share of the requests first, and goes by itself when it does worse.

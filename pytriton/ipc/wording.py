@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+
 #: Letters whose names begin with a vowel, as in "an LGBMClassifier".
 _SPELLED_AN = "AEFHILMNORSX"
 #: Words that are written with a vowel and spoken with a consonant, and the other way round.
@@ -24,3 +30,37 @@ def with_article(word: str) -> str:
             small.startswith(tuple("aeiou")) and not small.startswith(_SPOKEN_A)
         )
     return f"{'an' if vowel else 'a'} {word}"
+
+
+def closest_keywords(cls: type[_T]) -> type[_T]:
+    """Make a class, given a keyword that it does not have, name the closest one that it has; for dataclasses.
+
+    Example:
+        >>> @closest_keywords
+        ... class Box:
+        ...     def __init__(self, width: int = 1) -> None: ...
+        >>> Box(widht=2)
+        Traceback (most recent call last):
+        TypeError: Box() got an unexpected keyword argument 'widht'. Did you mean 'width'?
+    """
+    init: Any = cls.__init__
+
+    @functools.wraps(init)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            init(self, *args, **kwargs)
+        except TypeError:
+            known = list(inspect.signature(init).parameters)[1:]
+            unknown = next((name for name in kwargs if name not in known), None)
+            if unknown is None:
+                raise
+            import difflib  # takes 2 ms, which each worker would pay
+
+            near = difflib.get_close_matches(unknown, known, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(known)}."
+            raise TypeError(
+                f"{cls.__name__}() got an unexpected keyword argument {unknown!r}. {hint}"
+            ) from None
+
+    cls.__init__ = __init__  # type: ignore[method-assign, assignment]
+    return cls

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from pytriton.exceptions import PyTritonBadParameterError
+from pytriton.ipc.wording import closest_keywords
 from pytriton.model_config.warmup import ModelWarmup, WarmupInput
 
 __all__ = [
@@ -44,6 +45,7 @@ class TimeoutAction(enum.Enum):
     DELAY = "DELAY"
 
 
+@closest_keywords
 @dataclass
 class QueuePolicy:
     """The rules of a queue.
@@ -77,6 +79,7 @@ class QueuePolicy:
         )
 
 
+@closest_keywords
 @dataclass
 class DynamicBatcher:
     """The rules by which Triton puts requests together into a batch.
@@ -149,6 +152,7 @@ class DynamicBatcher:
             _require_policy(policy, f"priority_queue_policy[{priority}]")
 
 
+@closest_keywords
 @dataclass
 class ResponseCache:
     """The use of Triton's response cache for repeated identical requests."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.ipc.scalars import plain
+from pytriton.ipc.wording import closest_keywords
 from pytriton.model_config.common import DynamicBatcher, require_bool, require_integer
 from pytriton.model_config.pass_through import check_extra
 from pytriton.model_config.warmup import ModelWarmup
@@ -15,6 +16,7 @@ from pytriton.model_config.warmup import ModelWarmup
 __all__ = ["ModelConfig"]
 
 
+@closest_keywords
 @dataclass
 class ModelConfig:
     """Configuration of one model beside its name, inputs and outputs.

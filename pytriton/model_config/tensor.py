@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytriton.exceptions import PyTritonBadParameterError
+from pytriton.ipc.wording import closest_keywords
 from pytriton.model_config.dtypes import normalise_dtype
 
 __all__ = ["Tensor", "shape_fits"]
 
 
+@closest_keywords
 @dataclass(frozen=True)
 class Tensor:
     """An input or output of a model.

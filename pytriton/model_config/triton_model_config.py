@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonModelConfigError
+from pytriton.ipc.wording import closest_keywords
 from pytriton.model_config.common import (
     DeviceKind,
     DynamicBatcher,
@@ -24,6 +25,7 @@ __all__ = ["TensorSpec", "TritonModelConfig"]
 _MALFORMED = (AttributeError, KeyError, TypeError, ValueError, PyTritonBadParameterError)
 
 
+@closest_keywords
 @dataclass
 class TensorSpec:
     """Name, numpy scalar type and shape (without the batch axis) of one input or output."""
@@ -34,6 +36,7 @@ class TensorSpec:
     optional: bool = False
 
 
+@closest_keywords
 @dataclass
 class TritonModelConfig:
     """The configuration of a model as the server gives it, and as decorators get it.

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.ipc.scalars import plain
+from pytriton.ipc.wording import closest_keywords
 from pytriton.model_config.dtypes import normalise_dtype, to_numpy_dtype, to_triton_datatype
 from pytriton.model_config.tensor import Tensor, shape_fits
 
@@ -27,6 +28,7 @@ __all__ = ["ModelWarmup", "WarmupInput", "check_warmups"]
 _SOURCES = ("zero_data", "random_data", "input_data_file")
 
 
+@closest_keywords
 @dataclass
 class WarmupInput:
     """The source of one warm-up input's values. Exactly one source has to be chosen.
@@ -144,6 +146,7 @@ class WarmupInput:
         return taken
 
 
+@closest_keywords
 @dataclass
 class ModelWarmup:
     """A warm-up request.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.ipc.access import ACCESS_HEADER
+from pytriton.ipc.wording import closest_keywords
 
 __all__ = [
     "DEFAULT_PROTECTED_ENDPOINTS",
@@ -31,6 +32,7 @@ DEFAULT_PROTECTED_ENDPOINTS = [
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,512}")
 
 
+@closest_keywords
 @dataclass
 class TritonSecurityConfig:
     """The endpoints that ask for the access token, and the token. Both fields hold the final values.

@@ -1,0 +1,49 @@
+"""A keyword that a public class does not have: the error names the closest one, as documented."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytriton import Autoscale, DynamicBatcher, Limits, ModelConfig, QueuePolicy, Tensor
+from pytriton.client.options import RequestOptions
+from pytriton.client.tls import TlsOptions
+from pytriton.fleet import Canary
+from pytriton.model_config.warmup import ModelWarmup, WarmupInput
+
+
+@pytest.mark.parametrize(
+    ("cls", "wrong", "meant"),
+    [
+        (ModelConfig, "max_batchsize", "max_batch_size"),
+        (DynamicBatcher, "max_queue_delay", "max_queue_delay_microseconds"),
+        (QueuePolicy, "max_queue_sise", "max_queue_size"),
+        (Tensor, "dtyp", "dtype"),
+        (Limits, "memory_hart", "memory_hard"),
+        (Autoscale, "idle_afetr", "idle_after"),
+        (ModelWarmup, "batchsize", "batch_size"),
+        (WarmupInput, "shap", "shape"),
+        (Canary, "shares", "share"),
+    ],
+)
+def test_an_unknown_keyword_is_told_with_the_closest(cls: Any, wrong: str, meant: str) -> None:
+    text = rf"^{cls.__name__}\(\) got an unexpected keyword argument '{wrong}'\. Did you mean '{meant}'\?$"
+    with pytest.raises(TypeError, match=text) as error:
+        cls(**{wrong: 1})
+    assert error.value.__cause__ is None
+    assert meant in inspect.signature(cls).parameters
+
+
+@pytest.mark.parametrize("cls", [ModelConfig, Limits, TlsOptions, RequestOptions])
+def test_one_that_is_close_to_none_is_told_with_all(cls: Any) -> None:
+    known = ", ".join(inspect.signature(cls).parameters)
+    with pytest.raises(TypeError, match=f"'xyzzy'. There are: {known}"):
+        cls(xyzzy=1)
+
+
+def test_what_is_missing_is_told_as_python_does() -> None:
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'shape'"):
+        Tensor(dtype=np.float32)  # type: ignore[call-arg]
