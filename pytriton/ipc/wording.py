@@ -62,5 +62,5 @@ def closest_keywords(cls: type[_T]) -> type[_T]:
                 f"{cls.__name__}() got an unexpected keyword argument {unknown!r}. {hint}"
             ) from None
 
-    cls.__init__ = __init__  # type: ignore[method-assign, assignment]
+    cls.__init__ = __init__  # type: ignore[method-assign]
     return cls
