@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-enum { POLL_S = 15, EXIT_TIMEOUT_S = 30 };
+enum { POLL_S = 15 };
 
 #define SET(name) offsetof(Api, ServerOptionsSet##name)
 
@@ -68,11 +68,38 @@ static bool take_one(Making *making, const Option *option, Problem *problem)
     return problem_set(problem, PROBLEM_INVALID, "there is no option \"%s\" of Triton's core", option->name);
 }
 
-/* Where tritonserver's defaults are not the core's. */
+/* What NVIDIA's executable always gives the core, with its values. The core leaves some of these without a value of its
+ * own (model-load-retry-count and enable-peer-access in every version: whatever lies on the heap), and has another default
+ * for others. min-supported-compute-capability is left to the core, since it depends on what the core was built for; so
+ * are the folders of backends, repository agents and caches. */
 static bool take_defaults(Making *making, Problem *problem)
 {
     static const Option defaults[] = {
-        {"strict-model-config", "false"}, {"rate-limit", "off"}, {"min-supported-compute-capability", "6.0"}};
+        {"id", "triton"},
+        {"model-control-mode", "none"},
+        {"model-config-name", ""},
+        {"strict-model-config", "false"},
+        {"strict-readiness", "true"},
+        {"exit-on-error", "true"},
+        {"exit-timeout-secs", "30"},
+        {"model-load-thread-count", "4"},
+        {"model-load-retry-count", "0"},
+        {"model-namespacing", "false"},
+        {"enable-peer-access", "true"},
+        {"buffer-manager-thread-count", "0"},
+        {"pinned-memory-pool-byte-size", "268435456"},
+        {"rate-limit", "off"},
+        {"allow-metrics", "true"},
+        {"allow-gpu-metrics", "true"},
+        {"allow-cpu-metrics", "true"},
+        {"metrics-interval-ms", "2000"},
+        {"log-info", "true"},
+        {"log-warning", "true"},
+        {"log-error", "true"},
+        {"log-verbose", "0"},
+        {"log-format", "default"},
+        {"log-file", ""},
+    };
     for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++)
         if (!take_one(making, &defaults[i], problem))
             return false;
@@ -114,8 +141,7 @@ static void free_caches(Making *making)
 bool options_make(
     const Option *options, size_t count, TRITONSERVER_ServerOptions **made, OptionsKept *kept, Problem *problem)
 {
-    *kept = (OptionsKept){
-        .exit_timeout_s = EXIT_TIMEOUT_S, .metrics = true, .log_info = true, .log_warning = true, .log_error = true};
+    *kept = (OptionsKept){0};
     *made = NULL;
     Making making = {.kept = kept, .poll_s = POLL_S};
     if (!api_succeeded(triton.ServerOptionsNew(&making.options), problem))
