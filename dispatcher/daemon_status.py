@@ -25,6 +25,9 @@ from pytriton.ipc.files.rundir import RuntimeDir
 
 _log = structlog.get_logger(__name__)
 
+#: Names of models in one line.
+_MAX_NAMED = 5
+
 
 class DaemonStatus:
     """Knows where the daemon stands, and asks its parts for the rest.
@@ -131,6 +134,10 @@ class DaemonStatus:
         models = self.model_infos()
         ready = sum(model.state in messages.SERVED_STATES for model in models)
         text = f"{self.phase}: {ready} of {len(models)} models ready"
+        loading = [model.name for model in models if model.loading_since]
+        if loading:
+            more = ", …" if len(loading) > _MAX_NAMED else ""
+            text += f"; loading {', '.join(loading[:_MAX_NAMED])}{more}"
         if self.phase != "starting" and not self._server.ready:
             text += f"; {self._watch.problem() or 'tritonserver is being started again'}"
         return State(

@@ -13,29 +13,26 @@ _log = structlog.get_logger(__name__)
 
 
 class ServingAgain:
-    """Brings back models in order: those that clients registered come first, and keep their names."""
+    """Brings back models: those that clients registered begin first, and keep their names."""
 
     def __init__(self, registry: Registry, repository_models: RepositoryModels) -> None:
         self._registry = registry
         self._repository_models = repository_models
         self._server_up = asyncio.Event()
-        self._restored = asyncio.Event()
 
     async def restore(self) -> None:
         """Restore what is kept. What failed, perhaps as tritonserver ended, is tried again when that is up again."""
         while True:
             self._server_up.clear()
             try:
-                await self._registry.restore(self._restored.set)
+                await self._registry.restore()
             except Exception:
                 _log.exception("a fault of the daemon: models were not restored")
-            self._restored.set()
             await self._server_up.wait()
 
     async def load_repositories(self) -> None:
-        """Load the models of the given repositories, after those that were registered."""
+        """Load the models of the given repositories; each waits for those that were registered where it needs them."""
         try:
-            await self._restored.wait()
             await self._repository_models.start()
         except Exception:
             _log.exception("a fault of the daemon: model repositories are not looked after")

@@ -10,6 +10,7 @@ from pytriton.dispatcher.events.failing import Outcomes, failing
 from pytriton.dispatcher.events.hints import hint
 from pytriton.ipc import messages
 from pytriton.ipc.messages.events import Event, Finding
+from pytriton.ipc.rates import duration
 
 #: What happened longer ago says nothing of the present.
 RECENT_S = 3600.0
@@ -171,12 +172,8 @@ def _of_model(situation: Situation) -> Iterator[Finding]:
     if info.state == "failed":
         yield _failed(info)
     elif info.state == "restoring":
-        text = (
-            "it was registered before the daemon's start; models are restored one after the other"
-        )
-        yield Finding(
-            "down", "restore", text, "Wait: `pytriton-daemon status` shows which comes first."
-        )
+        yield _restoring(info, situation.now)
+        yield from _waiting_for_memory(situation)
     elif info.state == "unloaded":
         text = "a client of tritonserver has unloaded it"
         yield Finding(
@@ -194,6 +191,18 @@ def _of_model(situation: Situation) -> Iterator[Finding]:
     ):
         text = f"tritonserver refused it: {refused.reason}"
         yield Finding("down", "tritonserver", text, hint(refused.reason), refused.at)
+
+
+def _restoring(info: messages.ModelInfo, now: float) -> Finding:
+    begin = "it was registered before the daemon's start, and"
+    if not info.loading_since:
+        text = f"{begin} waits for its turn to be loaded"
+        return Finding(
+            "down", "restore", text, "Wait: `pytriton-daemon status` shows what is loaded first."
+        )
+    text = f"{begin} has been loading for {duration(now - info.loading_since)}"
+    advice = f"Wait: `pytriton-daemon logs {info.name}` shows what it does. load_timeout_s ends a load that hangs."
+    return Finding("down", "restore", text, advice, info.loading_since)
 
 
 def _failed(info: messages.ModelInfo) -> Finding:

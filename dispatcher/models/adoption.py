@@ -34,8 +34,9 @@ class Adoption:
 
     def unsettled(self) -> str:
         """Say what is under way with a model, so that nothing can be handed over now; "" if nothing is."""
-        if self._restoring.under_way:
-            return "models are being restored"
+        under_way = self._restoring.under_way
+        if under_way is not None:
+            return f"model {under_way} is being restored"
         for key, registration in self._served.keys.items():
             name = registration.spec.name
             if self._served.names.get(name) is not registration:

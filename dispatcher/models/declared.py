@@ -20,12 +20,14 @@ class Declared:
     Attributes:
         spec: the declaration; scaling puts another one in its place.
         registered_at: when it was registered, seconds since the epoch.
+        serial: its place in the state directory's order, if it was restored from there; else 0.
         proxied: instances that keep their Python proxies, however few are wanted.
     """
 
     def __init__(self, entry: Entry) -> None:
         self.spec = entry.spec
         self.registered_at = entry.registered_at
+        self.serial = entry.serial
         self.proxied = 0
         self._payloads = entry.payloads
         self._hashes: list[bytes] | None = None

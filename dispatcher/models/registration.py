@@ -376,6 +376,11 @@ class Registration:
         return self._declared.registered_at
 
     @property
+    def serial(self) -> int:
+        """Its place in the state directory's order, if it was restored from there; else 0."""
+        return self._declared.serial
+
+    @property
     def state(self) -> str:
         """The registration's state, in the word that status shows."""
         if self.loads_again:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
@@ -23,6 +23,7 @@ from pytriton.dispatcher.models.hosted_models import HostedModels
 from pytriton.dispatcher.models.kept.kept_models import Keeping, KeptModels
 from pytriton.dispatcher.models.kept.restoring import Restoring
 from pytriton.dispatcher.models.kept.state_dir import Entry, Store
+from pytriton.dispatcher.models.load_slots import LoadSlots
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.served_models import ServedModels
 from pytriton.dispatcher.models.server_starts import ServerStarts
@@ -52,6 +53,7 @@ class Registry(ServedModels):
         server_starts: what tritonserver loads when it starts.
         adoption: hands all of it to the next version of the daemon.
         accounts: of the memory that models take.
+        load_slots: bounds the loads after a start.
         parking: workers that wait for a model that sleeps.
         adaptations: changes that nobody asked for.
     """
@@ -67,7 +69,8 @@ class Registry(ServedModels):
         accounts: MemoryAccounts | None = None,
     ) -> None:
         self.accounts = accounts or MemoryAccounts()
-        self.restoring = Restoring(store.read(), events)
+        self.load_slots = LoadSlots(self.accounts.until_put_off)
+        self.restoring = Restoring(store.read(), events, self.load_slots)
         super().__init__(rundir.models, self.restoring)
         self._config = config
         self._server = server
@@ -228,8 +231,8 @@ class Registry(ServedModels):
         else:
             await self.rollback(name, report_to_nobody, still)
 
-    async def restore(self, all_begun: Callable[[], object]) -> None:
-        """Register again what is kept, in order; `all_begun` is called when what is left waits for memory."""
+    async def restore(self) -> None:
+        """Register again what is kept; return when each model is served, or could not be."""
 
         async def register(entry: Entry) -> None:
             check_devices(entry.spec)
@@ -238,7 +241,7 @@ class Registry(ServedModels):
                 raise RemoteFailure(ErrorKind.EXISTS, text)
             await self._serving.place(entry, None, report_to_nobody, keeping=Keeping.THERE)
 
-        await self.restoring.run(register, self.accounts.until_put_off, all_begun)
+        await self.restoring.run(register)
 
     async def unregister(self, name: str, still: StillWanted = lambda: None) -> None:
         """Stop serving a model, and forget it: requests under way are answered, then its workers end.

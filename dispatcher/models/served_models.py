@@ -48,6 +48,14 @@ class ServedModels:
         """Return the registration that serves a name, if there is one."""
         return self.names.get(name)
 
+    def add(self, registration: Registration) -> None:
+        """Have a registration serve its name, in the order of registration, however restores overtake each other."""
+        self.names[registration.spec.name] = registration
+        if registration.serial:
+            later = [name for name, one in self.names.items() if one.serial > registration.serial]
+            for name in later:
+                self.names[name] = self.names.pop(name)
+
     def beginning(self, name: str) -> Registration | None:
         """Return a registration of a name that is not served yet, and has begun to be."""
         if name in self.names:

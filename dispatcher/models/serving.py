@@ -184,7 +184,7 @@ class Serving:
             unready_after_s=self._config.unready_after_s,
             grace_s=self._config.grace_period_s,
         )
-        self._served.names[entry.spec.name] = registration
+        self._served.add(registration)
 
     async def take_back(self, registration: Registration) -> None:
         """Undo `place_asleep`: tritonserver has not loaded the model."""
@@ -248,7 +248,7 @@ class Serving:
         name = registration.spec.name
         if prepared is not None:
             finish(prepared)
-        self._served.names[name] = registration
+        self._served.add(registration)
         if keeping is not Keeping.ELSEWHERE:
             self._restoring.forget(name)
         if registration.registrant is not None:
@@ -281,7 +281,7 @@ class Serving:
             unready_after_s=self._config.unready_after_s,
             grace_s=self._config.grace_period_s,
         )
-        self._served.names[entry.spec.name] = registration
+        self._served.add(registration)
         if state.kept:
             self._restoring.forget(entry.spec.name)
         return registration

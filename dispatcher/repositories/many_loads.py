@@ -1,13 +1,14 @@
 """Loads of many models of repositories: at the start, and when files have changed.
 
-A tritonserver that ends while it loads a model takes along all others that it loads. These are tried again, one by
-one: so the one that it cannot load is found, and only that one fails.
+At the start several are loaded at once (models/load_slots.py), and an ensemble waits for its steps alone. A
+tritonserver that ends while it loads a model takes along all others that it loads. These are tried again, one by one:
+so the one that it cannot load is found, and only that one fails.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 
 import structlog
 
@@ -21,8 +22,6 @@ from pytriton.ipc.errors import RemoteFailure
 
 _log = structlog.get_logger(__name__)
 
-#: Models that are loaded at once at the start; each may take all cores while it loads.
-_AT_ONCE = 4
 #: The most tries of a model by itself. One that tritonserver loads itself has failed before: see `ModelLoading`.
 _TRIES = 3
 
@@ -51,28 +50,49 @@ class ManyLoads:
         self._known = known
         self._server = server
         self._registry = registry
+        self._ensemble_lock = asyncio.Lock()  #: one may be another one's step
 
-    async def at_start(self, names: Sequence[str], ensembles: Collection[str]) -> None:
-        """Load models, several at once, those that are made of others last. What fails, its record says."""
-        slots = asyncio.Semaphore(_AT_ONCE)
+    async def at_start(self, names: Sequence[str], ensembles: Mapping[str, Sequence[str]]) -> None:
+        """Load models, several at once. What fails, its record says.
 
-        async def load(name: str) -> bool:
-            async with slots:
-                loading = asyncio.create_task(self._try(name))
-                try:
-                    await self._registry.accounts.until_put_off(loading, name)
-                except asyncio.CancelledError:
-                    loading.cancel()
-                    await asyncio.wait([loading])
-                    raise
-            return await loading  # it waits for memory, and takes nobody's slot meanwhile
-
-        first = [name for name in names if name not in ensembles]
-        survived = await asyncio.gather(*map(load, first))
-        again = [name for name, did in zip(first, survived) if not did]
-        for name in (*again, *(name for name in names if name in ensembles)):
-            if not self._known.of(name).served_by:  # as another one's step
+        Args:
+            names: of the models
+            ensembles: the steps of those that are ensembles
+        """
+        loads = {
+            name: asyncio.create_task(self._load_in_turn(name))
+            for name in names
+            if name not in ensembles
+        }
+        for name in names:
+            if name in ensembles:
+                steps = [loads[step] for step in _steps(name, ensembles) if step in loads]
+                loads[name] = asyncio.create_task(self._load_ensemble(name, steps))
+        try:
+            if loads:
+                await asyncio.wait(loads.values())
+        except asyncio.CancelledError:
+            for load in loads.values():
+                load.cancel()
+            await asyncio.wait(loads.values())
+            raise
+        for name, load in loads.items():  # ensembles are the last ones
+            if not load.result() and not self._known.of(name).served_by:
                 await self._try_alone(name)
+
+    async def _load_in_turn(self, name: str) -> bool:
+        slots = self._registry.load_slots
+        await slots.until_free()
+        return await slots.begin(name, self._try(name))
+
+    async def _load_ensemble(self, name: str, steps: Sequence[asyncio.Task[bool]]) -> bool:
+        """Load an ensemble once its steps have been tried; False: tritonserver has ended meanwhile."""
+        if steps:
+            await asyncio.wait(steps)
+        if not all(step.result() for step in steps):
+            return False
+        async with self._ensemble_lock:
+            return bool(self._known.of(name).served_by) or await self._try(name)
 
     async def anew(self, names: Sequence[str], ensembles: Collection[str]) -> None:
         """Load models one by one, served ones, too, those that are made of others last."""
@@ -120,6 +140,20 @@ class ManyLoads:
             _log.exception("a fault of the daemon: a model of a repository was not loaded")
             self._events.tell(kinds.NOT_LOADED, model=name, reason=known.reason)
         return True
+
+
+def _steps(name: str, ensembles: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield the models that an ensemble is made of, also by way of others, without ensembles."""
+    seen, left = {name}, [name]
+    while left:
+        for step in ensembles[left.pop()]:
+            if step in seen:
+                continue
+            seen.add(step)
+            if step in ensembles:
+                left.append(step)
+            else:
+                yield step
 
 
 def _not_loaded(known: ModelRecord, reason: str, state: str = "failed") -> None:

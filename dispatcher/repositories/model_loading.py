@@ -199,7 +199,8 @@ class ModelLoading:
     def refuse_registered(self, name: str, known: ModelRecord) -> None:
         """Refuse a name that belongs to a model which a client has registered."""
         present = {one.spec.name: one for one in self._registry}.get(name)
-        if present is not None and present is not known.registration:
+        rests = present is None and self._registry.restoring.rests(name)
+        if rests or (present is not None and present is not known.registration):
             raise RemoteFailure(
                 ErrorKind.EXISTS,
                 f"a model named {name!r} is registered already: unregister it, then load the one of the repository",

@@ -223,6 +223,8 @@ class RepositoryModels:
         Raises:
             RemoteFailure: there is no such model, or it cannot be served; what was there serves on.
         """
+        # One that a client has registered keeps its name, if it can be restored.
+        await self._registry.restoring.until_settled(name)
         names = await self._names()
         given = await self._write(name, files) if files else None
         if given is not None:
@@ -354,6 +356,9 @@ class RepositoryModels:
         if not steps:
             return
         above = [*above, model.name]
+        for step in steps:
+            self._registry.restoring.ask_for(step)
+            await self._registry.restoring.until_settled(step)
         ours = {registration.spec.name for registration in self._registry}
         there = await self._names()
         for step in dict.fromkeys(steps):
@@ -375,7 +380,7 @@ class RepositoryModels:
 
     async def _follow(self, changed: list[str], gone: list[str]) -> None:
         """Load what has appeared or changed in the repositories, unload what is gone."""
-        ensembles = await self._places.ensembles(await self._places.names()) if changed else set()
+        ensembles = await self._places.ensembles(await self._places.names()) if changed else {}
         await self._many.anew(changed, ensembles)
         for name in gone:
             if self.known.serves(name):

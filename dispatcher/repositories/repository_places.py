@@ -92,16 +92,17 @@ class Places:
         """
         return await asyncio.to_thread(model_folders.read_model, Path(place) / name)
 
-    async def ensembles(self, names: Mapping[str, str]) -> set[str]:
-        """Return those of the models that are made of others; what cannot be read is told when it is loaded."""
-        found = set()
+    async def ensembles(self, names: Mapping[str, str]) -> dict[str, list[str]]:
+        """Return the steps of those models that are made of others; what cannot be read is told when it is loaded."""
+        found = {}
         for name, place in names.items():
             if place == CLOUD:
                 continue
             with contextlib.suppress(UnservableModel):
                 model = await self.read(name, place)
-                if model_folders.steps_of(model.config):
-                    found.add(name)
+                steps = model_folders.steps_of(model.config)
+                if steps:
+                    found[name] = steps
         return found
 
     async def snapshots(self, former: Mapping[str, Placed]) -> dict[str, Placed]:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pytriton.cli.kept_models import progress
 from pytriton.cli.log_lines import visible
 from pytriton.ipc import messages
 from pytriton.ipc.rates import duration
@@ -77,9 +78,19 @@ def print_status(status: messages.Status) -> None:
             )  # fmt: skip
         if not model.instances:
             dashes = ["-"] * 5
-            last = model.error or (_BY_TRITONSERVER if _is_tritonservers(model) else "-")
+            last = model.error or _restoring(model)
+            last = last or (_BY_TRITONSERVER if _is_tritonservers(model) else "-")
             table.add_row(_safe(model.name), "-", state_text(model.state), *dashes, _safe(last))
     console.print(table)
+
+
+def _restoring(model: messages.ModelInfo) -> str:
+    """Return how far a model is that is being restored; "" for any other."""
+    if model.state != "restoring":
+        return ""
+    if not model.loading_since:
+        return "waits for its turn"
+    return f"loading for {duration(time.time() - model.loading_since)}"
 
 
 def _safe(text: str, overflow: OverflowMethod | None = None) -> Text:
@@ -99,6 +110,9 @@ def _print_remarks(console: Console, status: messages.Status) -> None:
     for text, names in said.items():
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         console.print(Text(f"{', '.join(names[:_NAMED])}{more}: {text}"))
+    restoring = progress(status.models, time.time())
+    if restoring:
+        console.print(Text(visible(restoring)))
     for problem in status.problems:
         console.print(Text(visible(problem, keep="\n"), style="red"))
     for model in status.models:

@@ -1,13 +1,15 @@
-"""After a start: the models that the daemon served when it last ran are registered again, one after the other.
+"""After a start: the models that the daemon served when it last ran are registered again, several at once.
 
-One that waits for room in the budget of memory holds up none of those after it. Those that rest are registered when
-somebody asks for them. tritonserver's front tells of requests, and has them wait, for all of them (core/awaited.h).
+They begin in the order of registration, as many as load_slots.py allows; one that a request waits for begins at once.
+Those that rest are registered when somebody asks for them. tritonserver's front tells of requests, and has them wait,
+for all of them (core/awaited.h).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from pytriton.dispatcher.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.events.explaining import RESTS
 from pytriton.dispatcher.models.declared import Declared
 from pytriton.dispatcher.models.kept.state_dir import Content, Entry
+from pytriton.dispatcher.models.load_slots import LoadSlots
 from pytriton.dispatcher.models.model_info import info_of
 from pytriton.dispatcher.triton.front import Awaited
 from pytriton.ipc import messages
@@ -28,12 +31,10 @@ from pytriton.ipc.errors import RemoteFailure
 
 _log = structlog.get_logger(__name__)
 
-#: So many that were asked for are registered at a time.
-_AT_ONCE = 4
+#: So many that requests wait for are registered at a time, beside all others.
+_MAX_CONCURRENT_ASKED = 4
 
 Register = Callable[[Entry], Awaitable[object]]
-#: Returns when a load has ended, or waits for something that others need not wait for; gets the model's name, too.
-UntilBegun = Callable[[asyncio.Task[None], str], Awaitable[None]]
 
 
 @dataclass
@@ -41,19 +42,27 @@ class _Kept:
     """A kept registration that is not served.
 
     `error`: why it could not be; None while it waits its turn. `rests`: it has none before somebody asks for it.
-    `asked`: somebody has. `task`: registers it just now.
+    `asked`: somebody has, and it rested. `urgent`: a request waits for it, so it need not wait its turn. `task`:
+    registers it just now, since `loading_since` (seconds since the epoch).
     """
 
     entry: Entry
     error: str | None = None
     rests: bool = False
     asked: bool = False
+    urgent: bool = False
+    loading_since: float = 0.0
     task: asyncio.Future[object] | None = None
     declared: Declared | None = None
 
 
 class Restoring:
     """The kept registrations that are not served (yet), in order.
+
+    Args:
+        content: of the state directory
+        events: takes what becomes of them
+        slots: bounds how many are registered at once
 
     Attributes:
         problems: a sentence about each file that could not be read.
@@ -62,12 +71,15 @@ class Restoring:
         outcomes: how many were "restored", and how many tries "failed".
     """
 
-    def __init__(self, content: Content, events: Events = LOG_ONLY) -> None:
+    def __init__(
+        self, content: Content, events: Events = LOG_ONLY, slots: LoadSlots | None = None
+    ) -> None:
         self._events = events
+        self._slots = slots or LoadSlots()
+        self._asked_slots = LoadSlots(self._slots.until_released, _MAX_CONCURRENT_ASKED)
         self.problems = content.problems
         self._kept = {entry.spec.name: _Kept(entry) for entry in content.entries}
         self._running = asyncio.Lock()
-        self._at_once = asyncio.Semaphore(_AT_ONCE)
         self._register: Register | None = None
         self._stopped = False
         self._asked: set[asyncio.Task[None]] = set()
@@ -77,31 +89,26 @@ class Restoring:
         for problem in self.problems:
             _log.error(problem)
 
-    async def run(
-        self, register: Register, until_begun: UntilBegun, all_begun: Callable[[], object]
-    ) -> None:
-        """Register them in order. What cannot be registered stays here, with the reason, and can be run again.
-
-        Args:
-            register: registers one
-            until_begun: is awaited before the next one
-            all_begun: is called when none is left but those that wait
-        """
+    async def run(self, register: Register) -> None:
+        """Register them, beginning in order. What cannot be registered stays here, with the reason."""
         async with self._running:
             loading: list[asyncio.Task[None]] = []
             self._register = register
             try:
-                for name in list(self._kept):
-                    kept = self._kept.get(name)
-                    # Nobody has unregistered or replaced it meanwhile, or has it registered just now.
-                    if kept is not None and not kept.rests and kept.task is None:
-                        loading.append(asyncio.create_task(self._restore(name, kept, register)))
-                        await until_begun(loading[-1], name)
-                all_begun()
+                for name, kept in list(self._kept.items()):
+                    if self._is_queued(name, kept):
+                        await self._slots.until_free()
+                    if self._is_queued(name, kept):  # still
+                        restore = self._restore(name, kept, register)
+                        loading.append(self._slots.begin(name, restore))
                 await asyncio.gather(*loading)
             finally:
                 for task in loading:
                     task.cancel()
+
+    def _is_queued(self, name: str, kept: _Kept) -> bool:
+        """Whether one is still to be registered: not unregistered, replaced, resting, or being registered."""
+        return self._kept.get(name) is kept and not kept.rests and kept.task is None
 
     # ── those that rest ──────────────────────────────────────────────────────────────────────────
 
@@ -142,14 +149,19 @@ class Restoring:
         return Awaited(rest, come)
 
     def ask_for(self, name: str) -> None:
-        """Have one that rests registered now; nothing happens if it is no such one."""
+        """Have one that rests, or waits its turn, registered now; nothing happens if it is no such one."""
         kept = self._kept.get(name)
-        if kept is None or not kept.rests or self._stopped:
+        if kept is None or kept.urgent or self._stopped:
             return
-        kept.rests, kept.asked = False, True
+        if not kept.rests and (kept.error is not None or kept.task is not None):
+            return
+        rests, kept.rests = kept.rests, False
+        kept.asked = kept.asked or rests
         if self._register is not None:  # else `run` does it
+            kept.urgent = True
             self._spawn(self._restore_asked(name, kept, self._register))
-        self.news.tell()
+        if rests:
+            self.news.tell()
 
     def asked(self, name: str) -> None:
         """Note that a request waits for a model."""
@@ -158,21 +170,25 @@ class Restoring:
             self._spawn(self.gone(name))
 
     async def bring(self, name: str, limit_s: float) -> None:
-        """Have one that rests registered; return when it is, or could not be, at most so many seconds later."""
+        """Have one that is not served yet registered; return when it is, or could not be, at most `limit_s` later."""
         if not self.comes(name) or self._stopped:
             return
 
-        async def until_there() -> None:
-            while self.waits(name):
-                await self.news.next.wait()
-
         self.ask_for(name)
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(until_there(), limit_s)
+            await asyncio.wait_for(self.until_settled(name), limit_s)
+
+    async def until_settled(self, name: str) -> None:
+        """Return when a model is neither being restored nor still to be; at once if it rests."""
+        while True:
+            news = self.news.next
+            if not self.waits(name):
+                return
+            await news.wait()
 
     async def _restore_asked(self, name: str, kept: _Kept, register: Register) -> None:
-        async with self._at_once:
-            await self._restore(name, kept, register)
+        await self._asked_slots.until_free()
+        await self._asked_slots.begin(name, self._restore(name, kept, register))
 
     def _spawn(self, doing: Coroutine[object, object, None]) -> None:
         task = asyncio.get_running_loop().create_task(doing)
@@ -220,6 +236,7 @@ class Restoring:
         if kept.task is not None or self._kept.get(name) is not kept:
             return  # it is registered just now, or not to be any more
         kept.task = asyncio.ensure_future(register(kept.entry))
+        kept.loading_since = time.time()
         try:
             await asyncio.wait([kept.task])
             if kept.task.cancelled():  # by `cancel`, whose caller forgets it
@@ -241,7 +258,7 @@ class Restoring:
         else:
             self._count(name, kept)
         finally:
-            kept.task = None
+            kept.task, kept.urgent = None, False
             self.news.tell()
         if kept.error is not None:
             await self.gone(name)
@@ -271,9 +288,9 @@ class Restoring:
         return any(self.waits(name) for name, kept in self._kept.items() if not kept.asked)
 
     @property
-    def under_way(self) -> bool:
-        """The same, and of those that somebody has asked for."""
-        return any(self.waits(name) for name in self._kept)
+    def under_way(self) -> str | None:
+        """Return the first model that is being restored, or still to be, whether or not somebody asks for it."""
+        return next((name for name in self._kept if self.waits(name)), None)
 
     @property
     def failed(self) -> bool:
@@ -313,7 +330,10 @@ class Restoring:
             known = info_of(kept.entry.spec, state, kept.entry.registered_at)
             url = f"{http_url}/v2/models/{name}" if http_url and kept.rests else ""
             scaling = RESTS if kept.rests else ""
-            yield msgspec.structs.replace(known, error=kept.error, url=url, scaling=scaling)
+            since = kept.loading_since if kept.task is not None else 0.0
+            yield msgspec.structs.replace(
+                known, error=kept.error, url=url, scaling=scaling, loading_since=since
+            )
 
 
 async def _tell_nobody(name: str) -> None:

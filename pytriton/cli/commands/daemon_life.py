@@ -179,12 +179,13 @@ def restart(
 
 def _print_started(status: Any, wait_models: bool) -> None:
     from pytriton.cli import link
+    from pytriton.cli.errors import say
     from pytriton.cli.kept_models import remarks, wait_until_restored
     from pytriton.cli.tables import endpoints
 
     if wait_models:
         rundir = link.runtime_dir(Path(status.runtime_dir))
-        status = wait_until_restored(status, lambda: link.ask_status(rundir))
+        status = wait_until_restored(status, lambda: link.ask_status(rundir), report=say)
     typer.echo(f"the daemon is ready (pid {status.pid}), runtime directory {status.runtime_dir}")
     for line in endpoints(status.server):
         typer.echo(f"  {line}")

@@ -102,6 +102,9 @@ class ModelInfo(msgspec.Struct, frozen=True):
     scaling: str = ""
     #: It serves, but is taken back unless it is said to stay.
     trial: Optional[Trial] = None
+    #: Since when it is being loaded, in seconds since the epoch, if its state is "restoring" or "loading"; 0: it waits
+    #: for its turn.
+    loading_since: float = 0.0
 
 
 class ServerInfo(msgspec.Struct, frozen=True):

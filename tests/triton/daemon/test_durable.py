@@ -6,6 +6,7 @@ import importlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,40 @@ def test_a_start_serves_what_the_last_one_served(tmp_path: Path, number: int) ->
         assert daemon.client.model("a").info().registered_at == registered_at
         daemon.client.rollback("b")
         assert answer(daemon, "b") == 2
+
+
+def test_a_load_that_hangs_holds_up_no_other_model(tmp_path: Path) -> None:
+    """And status says which one it is, and for how long."""
+    state, gate = tmp_path / "state", tmp_path / "gate"
+    gate.touch()
+
+    class Gated:
+        def __init__(self) -> None:
+            while not gate.exists():
+                time.sleep(0.01)
+
+        def __call__(self, requests: Any) -> Any:
+            return [{"y": request["x"] + 1} for request in requests]
+
+    with RunningDaemon.start(state_dir=str(state)) as daemon:
+        options: Any = {"progress": False}
+        config = ModelConfig(max_batch_size=8)
+        daemon.client.register(Gated, "stuck", X, Y, config, **options)
+        for step, name in enumerate(("a", "b"), start=1):
+            register(daemon, step, name)
+    gate.unlink()
+    with RunningDaemon.start(state_dir=str(state)) as daemon:
+        restored = {"stuck": "restoring", "a": "ready", "b": "ready"}
+        eventually(lambda: states(daemon) == restored, lambda: str(states(daemon)))
+        assert (answer(daemon, "a"), answer(daemon, "b")) == (2, 3)
+        (stuck,) = [one for one in daemon.client.status().models if one.loading_since]
+        assert stuck.name == "stuck"
+        (finding, *_) = daemon.client.explain("stuck").findings
+        assert "has been loading for" in finding.text
+        gate.touch()
+        _settled(daemon)
+        assert answer(daemon, "stuck") == 2
+        assert [model.name for model in daemon.client.models()] == ["stuck", "a", "b"]
 
 
 def test_what_cannot_be_restored_is_told_and_harms_nothing(tmp_path: Path) -> None:

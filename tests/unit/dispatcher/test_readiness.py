@@ -41,8 +41,9 @@ def test_it_is_ready_when_the_setting_says_so(
     brain = start(ready_when=when, usual_plan="hangs")
     assert brain.server.gate_open is while_hanging
     assert readiness(brain).announced is while_hanging
-    brain.usual_plan = "fails"
     brain.alive("m")[0].loaded()
+    worker = brain.alive("n")[0]
+    worker.failed(messages.WorkerFailed(worker.name, "no file", ""))
     brain.advance(1.0)
     assert [brain.state_of(name) for name in ("m", "n")] == ["ready", "failed"]
     assert brain.server.gate_open is when_failed

@@ -211,14 +211,14 @@ def test_a_change_that_fails_is_told_and_leaves_the_model_free(daemon: Daemon) -
     ("state", "why"),
     [
         ("all is well", ""),
-        ("models are restored", "models are being restored"),
+        ("models are restored", "model n is being restored"),
         ("it was replaced", "model m is being registered, replaced or unregistered"),
         ("it is changed", "a worker of model m is being started or ended"),
         ("it is unsettled", "a worker of model m is being started or ended"),
     ],
 )
 def test_what_keeps_models_from_being_handed_over(daemon: Daemon, state: str, why: str) -> None:
-    restoring: Any = SimpleNamespace(under_way=state == "models are restored")
+    restoring: Any = SimpleNamespace(under_way="n" if state == "models are restored" else None)
     serving: Any = SimpleNamespace(reservations=daemon.reservations, serial=7)
     adoption = Adoption(cast(Any, daemon.served), serving, restoring)
     following = None

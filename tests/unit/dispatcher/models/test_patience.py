@@ -11,6 +11,7 @@ import pytest
 from pytriton.dispatcher.base.news import News
 from pytriton.dispatcher.models.kept.restoring import Restoring
 from pytriton.dispatcher.models.kept.state_dir import Content, Entry
+from pytriton.dispatcher.models.load_slots import LoadSlots
 from pytriton.dispatcher.models.patience import Patience
 from pytriton.dispatcher.triton.tritonserver import TritonServer
 from pytriton.ipc import messages
@@ -43,12 +44,13 @@ class Client:
         self.told.set()
 
 
-def _kept(*names: str) -> Restoring:
+def _kept(*names: str, slots: LoadSlots | None = None) -> Restoring:
     world = messages.World("python")
     return Restoring(
         Content(
             [Entry(0, 0.0, messages.ModelSpec(name, 1, {}, world), [b""]) for name in names], []
-        )
+        ),
+        slots=slots,
     )
 
 
@@ -103,10 +105,6 @@ def test_there_is_a_limit() -> None:
     assert "for 0.01 s (busy_timeout_s), tritonserver is being started" in str(caught.value)
 
 
-async def _until_ended(loading: asyncio.Task[None], _: str) -> None:
-    await asyncio.wait([loading])
-
-
 @pytest.mark.parametrize("fails", [False, True])
 def test_it_waits_until_a_model_is_restored_or_cannot_be(fails: bool) -> None:
     async def main() -> list[str]:
@@ -120,7 +118,7 @@ def test_it_waits_until_a_model_is_restored_or_cannot_be(fails: bool) -> None:
             if fails:
                 raise RemoteFailure(ErrorKind.LOAD_FAILED, "no")
 
-        await restoring.run(register, _until_ended, list)
+        await restoring.run(register)
         await waiting
         assert restoring.waits("m") is False
         return client.texts
@@ -132,7 +130,7 @@ def test_a_restore_can_be_cancelled_at_any_time() -> None:
     """A running one is undone first, one that waits its turn just forgotten; the others are restored."""
 
     async def main() -> list[str]:
-        restoring = _kept("now", "later", "last")
+        restoring = _kept("now", "later", "last", slots=LoadSlots(most=1))
         begun, undone, served = asyncio.Event(), list[str](), list[str]()
 
         async def register(entry: Entry) -> None:
@@ -144,7 +142,7 @@ def test_a_restore_can_be_cancelled_at_any_time() -> None:
                     undone.append("now")
             served.append(entry.spec.name)
 
-        running = asyncio.ensure_future(restoring.run(register, _until_ended, list))
+        running = asyncio.ensure_future(restoring.run(register))
         await begun.wait()
         await restoring.cancel("later")
         assert restoring.forget("later")

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from pytriton.dispatcher.models.kept.restoring import Restoring
+from pytriton.dispatcher.models.kept.state_dir import Content
 from pytriton.dispatcher.repositories.cloud_models import explained
 from pytriton.dispatcher.repositories.repository_models import RepositoryModels
 from pytriton.dispatcher.settings.declarations import DaemonConfig
@@ -31,6 +33,12 @@ class _Python:
         pass
 
 
+class _Registry(list[Any]):
+    """It has no models."""
+
+    restoring = Restoring(Content([], []))
+
+
 def test_reason_names_what_a_bucket_can_hold(tmp_path: Path) -> None:
     backends, models = tmp_path / "backends", tmp_path / "models"
     for folder in (
@@ -38,7 +46,7 @@ def test_reason_names_what_a_bucket_can_hold(tmp_path: Path) -> None:
         *(backends / name for name in ("python", "pytriton", "pytriton_native")),
     ):
         folder.mkdir(parents=True)
-    parts: dict[str, Any] = {"python": _Python(), "server": _Server(), "registry": []}
+    parts: dict[str, Any] = {"python": _Python(), "server": _Server(), "registry": _Registry()}
     config = DaemonConfig(runtime_dir=str(tmp_path), model_repository=("s3://bucket/models",))
     served = RepositoryModels(
         config, models=models, backends=backends, library=tmp_path / "lib", **parts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import pytest
@@ -11,6 +11,7 @@ from support.fakes.virtual_time import VirtualLoop
 
 from pytriton.dispatcher.base.news import News
 from pytriton.dispatcher.events.kind import Kind
+from pytriton.dispatcher.models.load_slots import EXTRA_SLOT_AFTER_S, LoadSlots
 from pytriton.dispatcher.repositories.many_loads import ManyLoads
 from pytriton.dispatcher.repositories.model_records import TRITONSERVER, ModelRecords
 from pytriton.dispatcher.triton.server_process import ServerLost
@@ -28,6 +29,7 @@ class Loads(list[Any]):
         tries: the models of all loads, in order
         most: so many were under way at once
         waits_for_memory: these wait for it, and nobody for them
+        hangs: these take very long
     """
 
     def __init__(self, loop: VirtualLoop, fates: dict[str, list[str]]) -> None:
@@ -39,7 +41,8 @@ class Loads(list[Any]):
         self.most = 0
         self.told: list[str] = []
         self.waits_for_memory: set[str] = set()
-        self.accounts = self
+        self.hangs: set[str] = set()
+        self.load_slots = LoadSlots(self.until_put_off, most=4)
         anyone = cast(Any, self)
         self.known = ModelRecords(anyone, anyone)
         self.loads = ManyLoads(self.load, self.known, anyone, anyone, anyone)
@@ -65,7 +68,8 @@ class Loads(list[Any]):
     async def _meet(self, name: str) -> None:
         fates = self.fates.get(name, [])
         fate = fates.pop(0) if fates else "serves"
-        await asyncio.sleep(1000.0 if name in self.waits_for_memory else _LOAD_S)
+        slow = name in self.waits_for_memory | self.hangs
+        await asyncio.sleep(1000.0 if slow else _LOAD_S)
         if fate == "is refused":
             raise RemoteFailure(ErrorKind.LOAD_FAILED, "no such backend")
         if fate == "has a fault":
@@ -79,7 +83,7 @@ class Loads(list[Any]):
         self.ready = True
         self.news.tell()
 
-    async def until_put_off(self, loading: asyncio.Task[bool], name: str) -> None:
+    async def until_put_off(self, loading: asyncio.Task[Any], name: str) -> None:
         if name not in self.waits_for_memory:
             await asyncio.wait([loading])
 
@@ -87,7 +91,7 @@ class Loads(list[Any]):
         return {name: one.state for name, one in self.known.items()}
 
 
-def at_start(loads: Loads, names: str, ensembles: Sequence[str] = ()) -> None:
+def at_start(loads: Loads, names: str, ensembles: Mapping[str, Sequence[str]] = {}) -> None:
     loads.loop.run(loads.loads.at_start(names.split(), ensembles))
 
 
@@ -118,25 +122,60 @@ def test_what_cannot_be_loaded_fails_alone(
     assert loads.tries == tries.split()
 
 
-def test_four_are_loaded_at_once_and_ensembles_alone_at_last(loop: VirtualLoop) -> None:
+def test_so_many_are_loaded_at_once_as_there_are_slots(loop: VirtualLoop) -> None:
     loads = Loads(loop, {})
-    at_start(loads, "pair a b c d e f", ["pair"])
+    at_start(loads, "a b c d e f")
     assert loads.most == 4
-    assert loads.tries == ["a", "b", "c", "d", "e", "f", "pair"]
-    assert loop.time() == 3 * _LOAD_S
+    assert loads.tries == ["a", "b", "c", "d", "e", "f"]
+    assert loop.time() == 2 * _LOAD_S
+
+
+def test_an_ensemble_waits_for_its_steps_alone(loop: VirtualLoop) -> None:
+    """Also for those of an ensemble that is its step; others may hang."""
+    loads = Loads(loop, {})
+    loads.hangs = {"x"}
+    ensembles = {"pair": ["a", "b"], "triple": ["pair", "f", "cloud"], "stuck": ["x", "a"]}
+    starting = loop.create_task(
+        loads.loads.at_start([*ensembles, "x", "a", "b", "c", "d", "e", "f"], ensembles)
+    )
+    loop.advance(10 * _LOAD_S)
+    assert loads.tries[:1] == ["x"]
+    assert loads.tries.index("pair") < loads.tries.index("triple")
+    assert "stuck" not in loads.tries
+    assert not starting.done()
+    loop.run(starting)
+    assert loads.tries[-1] == "stuck"
+
+
+def test_ensembles_in_a_circle_are_tried_and_hang_nobody(loop: VirtualLoop) -> None:
+    """tritonserver tells what is wrong with them."""
+    loads = Loads(loop, {})
+    at_start(loads, "chicken egg", {"chicken": ["egg"], "egg": ["chicken"]})
+    assert sorted(loads.tries) == ["chicken", "egg"]
+
+
+def test_loads_that_hang_hold_up_nobody_for_long(loop: VirtualLoop) -> None:
+    """With all slots taken, one more begins every ten seconds, and those that end make room at once."""
+    loads = Loads(loop, {})
+    loads.hangs = set("abcdef")
+    starting = loop.create_task(loads.loads.at_start(list("abcdefghij"), {}))
+    loop.advance(3 * EXTRA_SLOT_AFTER_S + 4 * _LOAD_S + 0.1)
+    ready = [name for name, state in loads.states().items() if state == "ready"]
+    assert ready == ["g", "h", "i", "j"]
+    loop.run(starting)
 
 
 def test_what_was_loaded_as_a_step_is_not_loaded_anew(loop: VirtualLoop) -> None:
     loads = Loads(loop, {})
     loads.known.of("pair").served_by = TRITONSERVER  # a step of another one
-    at_start(loads, "pair triple a", ["pair", "triple"])
+    at_start(loads, "pair triple a", {"pair": ["a"], "triple": ["a"]})
     assert loads.tries == ["a", "triple"]
 
 
 def test_who_waits_for_memory_takes_nobodys_place(loop: VirtualLoop) -> None:
     loads = Loads(loop, {})
     loads.waits_for_memory = {"a", "b", "c", "d"}
-    starting = loop.create_task(loads.loads.at_start(list("abcdefgh"), []))
+    starting = loop.create_task(loads.loads.at_start(list("abcdefgh"), {}))
     loop.advance(2 * _LOAD_S)
     ready = [name for name, state in loads.states().items() if state == "ready"]
     assert ready == ["e", "f", "g", "h"]
@@ -149,7 +188,7 @@ def test_who_waits_for_memory_takes_nobodys_place(loop: VirtualLoop) -> None:
 def test_none_is_loaded_any_more_once_it_is_given_up(loop: VirtualLoop, after_s: float) -> None:
     """While some are loaded, while tritonserver is down, and while they are tried again."""
     loads = Loads(loop, {"a": ["serves"], "f": ["ends it"]})
-    starting = loop.create_task(loads.loads.at_start(list("abcdefgh"), []))
+    starting = loop.create_task(loads.loads.at_start(list("abcdefgh"), {}))
     loop.advance(after_s)
     starting.cancel()
     loop.settle()

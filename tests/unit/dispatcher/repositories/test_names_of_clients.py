@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support.fakes.brain import Brain
 from support.fakes.triton.repository_requests import ALL, load, states, unload
+from support.models import repositories
 
 from pytriton.dispatcher.repositories import model_loading
 from pytriton.ipc import messages
@@ -118,3 +119,46 @@ def test_whose_a_name_is_stays_over_an_upgrade(start: Start) -> None:
     assert not models.known.serves("py")
     assert unload(brain, "py") != ""
     assert brain.is_served("py")
+
+
+def test_a_name_that_is_being_restored_is_waited_for_and_no_other(start: Start) -> None:
+    """Who has the name depends on whether that can be restored; the repository's other models do not wait for it."""
+    for can_be_restored in (True, False):
+        brain = start(model_control_mode="explicit")
+        brain.served(brain.client.register("py", b"registered", replace=not can_be_restored))
+        brain = start(usual_plan="silent")
+        assert brain.state_of("py") == "restoring"
+        assert states(brain) == {
+            "own": "ready tritonserver",
+            "odd": "failed",
+            "pair": "loading",  # py is a step of it
+            "py": "loading",
+        }
+        worker = brain.alive("py")[0]
+        brain.usual_plan = "serves"
+        worker.greet()
+        if can_be_restored:
+            worker.loaded()
+        else:
+            worker.failed(messages.WorkerFailed(worker.name, "no file", ""))
+        brain.advance(5.0)
+        py = "failed" if can_be_restored else "ready workers"
+        assert states(brain) == {**ALL, "py": py}
+        payloads = brain.daemon.registry.names["py"].payloads(0)
+        assert (payloads == [b"registered"]) is can_be_restored
+
+
+def test_an_ensemble_waits_for_a_step_that_is_being_restored(
+    start: Start, repository: Path
+) -> None:
+    """And for that alone."""
+    repositories.add_ensemble(repository, "mixed", ["theirs", "own"])
+    brain = start(model_control_mode="explicit")
+    brain.served(brain.client.register("theirs"))
+    brain.served(brain.client.register("stuck"))
+    brain = start(usual_plan="hangs", model_control_mode="explicit", load_model=("mixed",))
+    assert states(brain)["mixed"] == "loading"
+    brain.alive("theirs")[0].loaded()
+    brain.advance(1.0)
+    assert states(brain)["mixed"] == "ready tritonserver"
+    assert brain.state_of("stuck") == "restoring"

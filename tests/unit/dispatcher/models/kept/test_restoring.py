@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
+import msgspec
 import pytest
 from support.fakes.brain import Brain, one_after_the_other
 from support.fakes.triton.fake_server import Obstacle
 
+from pytriton.dispatcher.models.load_slots import EXTRA_SLOT_AFTER_S, MAX_CONCURRENT_LOADS
 from pytriton.ipc import messages
 
 Start = Callable[..., Brain]
@@ -84,7 +87,8 @@ def test_what_waits_to_be_restored_is_shown_as_it_was_registered(start: Start) -
     brain.served(brain.client.register("m", versions=[1, 3]))
     served = told(brain)
     waiting = told(start(usual_plan="hangs"))
-    assert waiting == messages.ModelInfo(
+    assert waiting.loading_since > served.registered_at
+    assert msgspec.structs.replace(waiting, loading_since=0.0) == messages.ModelInfo(
         "m",
         1,
         "restoring",
@@ -95,13 +99,22 @@ def test_what_waits_to_be_restored_is_shown_as_it_was_registered(start: Start) -
     )
 
 
-def test_models_are_restored_in_order_while_clients_ask(start: Start) -> None:
-    brain = start()
-    for name in ("a", "b", "c"):
+def register_many(brain: Brain, names: list[str]) -> None:
+    for name in names:
         brain.served(brain.client.register(name))
+
+
+def loading(brain: Brain) -> list[str]:
+    """The models of which a worker is there."""
+    return [worker._spec.name for worker in brain.alive()]
+
+
+def test_models_are_restored_several_at_once_while_clients_ask(start: Start) -> None:
+    brain = start()
+    register_many(brain, ["a", "b", "c"])
     brain = start(usual_plan="hangs")
     assert [brain.state_of(name) for name in ("a", "b", "c")] == ["restoring"] * 3
-    assert [worker._spec.name for worker in brain.alive()] == ["a"]
+    assert loading(brain) == ["a", "b", "c"]
     taken = brain.client.register("b")
     scaled = brain.client.ask(messages.Scale("b", 2))
     gone = brain.client.ask(messages.Unregister("c"))
@@ -111,12 +124,64 @@ def test_models_are_restored_in_order_while_clients_ask(start: Start) -> None:
     assert gone.answer == messages.Done()
     assert scaled.answer is None
     brain.usual_plan = "serves"
-    brain.alive("a")[0].loaded()
+    brain.alive("b")[0].loaded()
     brain.served(scaled)
     assert {one.text for one in scaled.progress} >= {"waiting: model b is being restored"}
+    assert brain.state_of("a") == "restoring"
+    brain.alive("a")[0].loaded()
+    brain.settle()
+    # In the order of registration, whichever is the first to be restored.
     assert [one.spec.name for one in brain.daemon.registry] == ["new", "a", "b"]
     assert len(brain.alive("b")) == 2
     assert sorted(brain.kept()) == ["a", "b", "new"]
+
+
+def test_a_load_that_hangs_holds_up_no_other_model(start: Start) -> None:
+    names = [f"m{number:02}" for number in range(MAX_CONCURRENT_LOADS + 4)]
+    brain = start()
+    register_many(brain, names)
+    brain = start(usual_plan="hangs")
+    first, rest = names[:MAX_CONCURRENT_LOADS], names[MAX_CONCURRENT_LOADS:]
+    assert loading(brain) == first
+    infos = {one.name: one for one in brain.loop.ask(brain.daemon.model_infos)}
+    assert [name for name in names if infos[name].loading_since] == first
+    brain.usual_plan = "serves"
+    brain.alive(first[0])[0].loaded()
+    brain.advance(1.0)  # its slot is enough for all others
+    assert [brain.state_of(name) for name in rest] == ["ready"] * 4
+    assert [brain.state_of(name) for name in first] == ["ready"] + ["restoring"] * 7
+
+
+def test_many_loads_that_hang_delay_the_others_by_seconds(start: Start) -> None:
+    """And not at all one that somebody waits for."""
+    names = [f"m{number:02}" for number in range(MAX_CONCURRENT_LOADS + 4)]
+    brain = start()
+    register_many(brain, names)
+    brain = start(usual_plan="hangs", awaits=True)
+    assert loading(brain) == names[:MAX_CONCURRENT_LOADS]
+    brain.plans = ["serves"]
+    brain.loop.ask(lambda: brain.front.asked(names[-1]))
+    brain.settle()
+    assert brain.state_of(names[-1]) == "ready"
+    brain.usual_plan = "serves"
+    assert brain.state_of(names[-2]) == "restoring"
+    brain.advance(EXTRA_SLOT_AFTER_S)
+    assert [brain.state_of(name) for name in names[MAX_CONCURRENT_LOADS:]] == ["ready"] * 4
+
+
+def test_a_daemon_with_a_hanging_load_is_as_ready_as_the_settings_say(start: Start) -> None:
+    """`served` waits for it, and repositories do not."""
+    brain = start()
+    register_many(brain, ["stuck", "sound"])
+    brain = start(usual_plan="serves")
+    assert brain.server.gate_open
+    brain.usual_plan = "hangs"
+    brain = start(usual_plan="hangs")
+    brain.alive("sound")[0].loaded()
+    brain.advance(60.0)
+    assert brain.is_served("sound")
+    assert not brain.server.gate_open
+    assert cast(Any, brain.daemon.repository_models).tried
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["forgotten", "registered anew"])
@@ -311,16 +376,19 @@ def test_what_cannot_be_restored_can_be_rolled_back(start: Start) -> None:
 def test_requests_wait_for_models_that_are_being_restored(start: Start) -> None:
     """And no longer for one that could not be, or that somebody unregisters meanwhile."""
     brain = start()
-    for name in ("a", "b", "c"):
-        brain.served(brain.client.register(name))
+    register_many(brain, ["a", "b", "c"])
     brain = start(usual_plan="hangs", awaits=True)
     assert brain.loop.ask(brain.front.names) == ([], ["a", "b", "c"])
     assert brain.answered(brain.client.ask(messages.Unregister("b"))) == messages.Done()
     assert brain.front.forgotten == ["b"]
-    brain.loop.ask(lambda: brain.front.asked("c"))  # it comes in turn
+    brain.loop.ask(lambda: brain.front.asked("c"))  # it is being loaded already
+    brain.settle()
+    assert loading(brain) == ["a", "c"]
     assert brain.loop.ask(brain.front.names) == ([], ["a", "c"])
     brain.usual_plan = "fails"
     brain.alive("a")[0].loaded()
+    worker = brain.alive("c")[0]
+    worker.failed(messages.WorkerFailed(worker.name, "no file", ""))
     brain.advance(60.0)
     assert brain.loop.ask(brain.front.names) == ([], [])
     assert brain.front.forgotten == ["b", "c"]

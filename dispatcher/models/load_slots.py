@@ -1,0 +1,75 @@
+"""The bound on models that are loaded at once after a start: those that clients registered, and those of repositories.
+
+A load holds its slot until it ends or waits for memory. When no slot has become free for a few seconds, there is one
+more, until some are free again: loads that hang, or call a model that has not been loaded yet, delay the others by
+seconds, not by `load_timeout_s`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from pytriton.dispatcher.base.news import News
+
+#: Loads at once. Each may take all cores, or only wait for a disk or a network.
+MAX_CONCURRENT_LOADS = 8
+#: There is one more slot when none has become free for so long.
+EXTRA_SLOT_AFTER_S = 10.0
+
+T = TypeVar("T")
+#: Returns when a load has ended, or waits for something that others need not wait for; gets the model's name, too.
+UntilReleased = Callable[["asyncio.Task[Any]", str], Awaitable[None]]
+
+
+async def _until_done(loading: asyncio.Task[Any], name: str) -> None:
+    await asyncio.wait([loading])
+
+
+class LoadSlots:
+    """A number of loads at once, first come, first served.
+
+    Args:
+        until_released: returns when a load no longer needs its slot
+        most: how many there are as long as no load takes long
+    """
+
+    def __init__(
+        self, until_released: UntilReleased = _until_done, most: int = MAX_CONCURRENT_LOADS
+    ) -> None:
+        self.until_released = until_released
+        self._most = most
+        self._taken = self._extra = 0
+        self._queue = asyncio.Lock()
+        self._released = News()
+        self._watchers: set[asyncio.Task[None]] = set()
+
+    async def until_free(self) -> None:
+        """Return when the next load may begin: its caller calls `begin` before it awaits anything else."""
+        async with self._queue:
+            while self._taken >= self._most + self._extra:
+                released = asyncio.ensure_future(self._released.next.wait())
+                try:
+                    done, _ = await asyncio.wait([released], timeout=EXTRA_SLOT_AFTER_S)
+                finally:
+                    released.cancel()
+                self._extra += not done
+
+    def begin(self, name: str, load: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Begin to load a model, in a slot; return the task."""
+        loop = asyncio.get_running_loop()
+        loading = loop.create_task(load)
+        self._taken += 1
+        watcher = loop.create_task(self._release(loading, name))
+        self._watchers.add(watcher)
+        watcher.add_done_callback(self._watchers.discard)
+        return loading
+
+    async def _release(self, loading: asyncio.Task[Any], name: str) -> None:
+        try:
+            await self.until_released(loading, name)
+        finally:
+            self._taken -= 1
+            self._extra = min(self._extra, max(0, self._taken + 1 - self._most))
+            self._released.tell()
