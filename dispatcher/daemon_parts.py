@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+import structlog
+
 from pytriton.dispatcher.base import logs
 from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 from pytriton.dispatcher.base.service_manager.systemd import Notifier
@@ -54,6 +56,8 @@ from pytriton.dispatcher.workers.one_worker.worker_factory import WorkerFactory
 from pytriton.ipc import messages
 from pytriton.ipc.files import shared_entries
 from pytriton.ipc.files.rundir import RuntimeDir
+
+_log = structlog.get_logger(__name__)
 
 
 class DaemonParts(ABC):
@@ -106,6 +110,8 @@ class DaemonParts(ABC):
             self._kill_on_death,
             log_line,
         )
+        #: Whether our own frontend serves; else it is NVIDIA's.
+        self.front_is_native = runtime.front is not None
         self._front = _front(config, place)
         self._server = TritonServer(config, place, self._front)
 
@@ -306,4 +312,14 @@ class DaemonParts(ABC):
 def _front(config: DaemonConfig, place: ServerPlace) -> Front:
     """Return the program that answers clients."""
     native = place.runtime.front
+    if config.response_cache_size and native is None:
+        _log.warning(
+            "response cache disabled", reason="NVIDIA's frontend serves; it takes front = native"
+        )
+    if "cache-config" in config.tritonserver_options:
+        _log.warning(
+            "Triton's cache can return the answer to another request",
+            reason="its key lacks parameters, headers, shapes and requested outputs",
+            fix="remove cache-config from tritonserver_options and set response_cache_size",
+        )
     return TritonFront(config, place) if native is None else NativeFront(config, place, native)

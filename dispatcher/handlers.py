@@ -40,7 +40,7 @@ async def register(
     check_protocol(message.protocol, "the client")
     check(message.spec, payloads)
     with registration_told(daemon.events, message, daemon.registry.names):
-        check_cache(message.spec, daemon.config)
+        check_cache(message.spec, daemon.config, front_is_native=daemon.front_is_native)
         check_devices(message.spec)
     if message.spec.openai is not None:
         daemon.openai.open()

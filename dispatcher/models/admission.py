@@ -35,23 +35,28 @@ def check(spec: messages.ModelSpec, payloads: Sequence[bytes]) -> None:
     _check_payloads(spec, payloads)
 
 
-def check_cache(spec: messages.ModelSpec, config: DaemonConfig) -> None:
-    """Refuse what a client wants cached where there is no cache: tritonserver would only log that it is not.
+def check_cache(spec: messages.ModelSpec, config: DaemonConfig, *, front_is_native: bool) -> None:
+    """Refuse a model that asks for the response cache where there is none: tritonserver would only log that.
 
     Raises:
         RemoteFailure: the model has the response cache switched on, and the daemon has none.
     """
     cached = spec.config.get("response_cache", {}).get("enable", False)
-    if (
-        cached
-        and not config.response_cache_size
-        and "cache-config" not in config.tritonserver_options
-    ):
+    if not cached or "cache-config" in config.tritonserver_options:
+        return
+    if not config.response_cache_size:
         raise RemoteFailure(
             ErrorKind.INVALID,
             f"model {spec.name} has response_cache=True, and this daemon has no response cache: start it with "
             "--response-cache-size 64MiB (a script's own Triton: TritonConfig(response_cache_byte_size=...)), or leave "
             "it out",
+        )
+    if not front_is_native:
+        raise RemoteFailure(
+            ErrorKind.INVALID,
+            f"model {spec.name} has response_cache=True, but NVIDIA's frontend serves, and the cache needs the native "
+            "one: the key of Triton's own cache lacks parameters, headers, shapes and requested outputs, so a client "
+            "could get the answer to another request. Set front to native, or leave response_cache out",
         )
 
 

@@ -57,8 +57,8 @@ class ServerSettings(FrontSettings, frozen=True, kw_only=True, forbid_unknown_fi
     response_cache_size: Annotated[
         int,
         Option(
-            "Bytes of tritonserver's local response cache; 0 switches it off. A model takes part "
-            "when its configuration says so.",
+            "Size of the response cache in bytes. 0 disables it. Models use it if their "
+            "configuration has response_cache enabled. It takes the native frontend.",
             values.size(),
         ),
     ] = 0

@@ -79,8 +79,6 @@ def core_options(config: DaemonConfig, place: ServerPlace, preload: Sequence[str
     caches = place.runtime.tree.caches
     if caches is not None:
         options["cache-directory"] = str(caches)
-    if config.response_cache_size:
-        options["cache-config"] = f"local,size={config.response_cache_size}"
     return options
 
 

@@ -97,6 +97,7 @@ def document(
         "core": str(program.core),
         "libraries": program.libraries,
         "options": _core_options(config, place, preload),
+        "response_cache_bytes": config.response_cache_size,
         "loops": config.front_loops or (2 if (os.cpu_count() or 1) >= _SEVERAL_PROCESSORS else 1),
         "listen": [
             {

@@ -68,10 +68,12 @@ bool repository_load(
     while (so_far < count && (made[so_far] = make_parameter(&parameters[so_far], problem)) != NULL)
         so_far++;
     bool loaded = so_far == count;
+    server_count_change(server);
     if (loaded)
         loaded = api_succeeded(count ? triton.ServerLoadModelWithParameters(server->server, name.text, made, count)
                                      : triton.ServerLoadModel(server->server, name.text),
             problem);
+    server_count_change(server);
     for (size_t i = 0; i < so_far; i++)
         triton.ParameterDelete((TRITONSERVER_Parameter *)(uintptr_t)made[i]);
     free(made);
@@ -83,8 +85,12 @@ bool repository_load(
 bool repository_unload(Server *server, Slice repository, Slice model, bool dependents, Problem *problem)
 {
     ServerName name;
-    return is_any(repository, problem) && server_name(model, "model name", &name, problem) &&
-        api_succeeded(dependents ? triton.ServerUnloadModelAndDependents(server->server, name.text)
-                                 : triton.ServerUnloadModel(server->server, name.text),
-            problem);
+    if (!is_any(repository, problem) || !server_name(model, "model name", &name, problem))
+        return false;
+    server_count_change(server);
+    bool unloaded = api_succeeded(dependents ? triton.ServerUnloadModelAndDependents(server->server, name.text)
+                                             : triton.ServerUnloadModel(server->server, name.text),
+        problem);
+    server_count_change(server);
+    return unloaded;
 }

@@ -1,6 +1,8 @@
 /* Open addressing with linear probing; what is removed is filled by moving those after it. */
 #include "base/names.h"
 
+#include "base/siphash.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/random.h>
@@ -26,25 +28,6 @@ static void make_key(void)
     }
 }
 
-static uint64_t rotated(uint64_t value, unsigned by)
-{
-    return value << by | value >> (64 - by);
-}
-
-static void sip_round(uint64_t v[4])
-{
-    v[0] += v[1];
-    v[1] = rotated(v[1], 13) ^ v[0];
-    v[0] = rotated(v[0], 32);
-    v[2] += v[3];
-    v[3] = rotated(v[3], 16) ^ v[2];
-    v[0] += v[3];
-    v[3] = rotated(v[3], 21) ^ v[0];
-    v[2] += v[1];
-    v[1] = rotated(v[1], 17) ^ v[2];
-    v[2] = rotated(v[2], 32);
-}
-
 static void sip_word(uint64_t v[4], uint64_t word)
 {
     v[3] ^= word;
@@ -55,8 +38,8 @@ static void sip_word(uint64_t v[4], uint64_t word)
 uint64_t names_hash(Slice name)
 {
     pthread_once(&key_once, make_key);
-    uint64_t v[4] = {key[0] ^ 0x736f6d6570736575u, key[1] ^ 0x646f72616e646f6du, key[0] ^ 0x6c7967656e657261u,
-        key[1] ^ 0x7465646279746573u};
+    uint64_t v[4];
+    sip_init(v, key);
     size_t at = 0;
     uint64_t word;
     for (; name.size - at >= sizeof word; at += sizeof word) {

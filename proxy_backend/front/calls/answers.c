@@ -29,6 +29,8 @@ void answer_release(Answer *answer)
     if (given->response)
         api_ignore(triton.InferenceResponseDelete(given->response), "deleting a response");
     given->response = NULL;
+    cached_response_unref(given->cached);
+    given->cached = NULL;
     problem_clear(&answer->problem);
     arena_reset(&given->memory, calls_settings_of(parts->calls)->kept_bytes);
     if (given != &parts->last_resort) {
@@ -230,7 +232,51 @@ static void complete(CallParts *parts, TRITONSERVER_InferenceResponse *response,
         answer->outputs = NULL;
         answer->parameters = NULL;
     }
+    if (parts->key.used && read && final && given->response)
+        response_cache_add(calls_settings_of(parts->calls)->cache, &parts->key, answer);
     give(parts, given);
+}
+
+/* What of the response does not depend on the call stays in it; the outputs know what the call said of them. */
+static bool read_cached(AnswerParts *given, Problem *problem)
+{
+    Answer *answer = &given->answer;
+    const Answer *kept = cached_response_answer(given->cached);
+    size_t count = kept->output_count;
+    AnswerOutput *outputs = count ? arena_take(&given->memory, count * sizeof *outputs) : NULL;
+    if (count && outputs == NULL)
+        return problem_no_memory(problem);
+    for (size_t i = 0; i < count; i++) {
+        outputs[i] = kept->outputs[i];
+        outputs[i].asked = asked_for(answer->call, outputs[i].name);
+    }
+    answer->outputs = outputs;
+    answer->output_count = count;
+    answer->parameters = kept->parameters;
+    answer->parameter_count = kept->parameter_count;
+    answer->model = kept->model;
+    answer->version = kept->version;
+    return true;
+}
+
+void answers_give_cached(CallParts *parts, CachedResponse *response)
+{
+    call_ref(&parts->call); /* the caller's may go in `answered` */
+    AnswerParts *given = take_parts(parts);
+    if (given == NULL)
+        given = lose(parts, NULL, true);
+    Answer *answer = &given->answer;
+    given->cached = response;
+    answer->call = call_ref(&parts->call);
+    answer->final = true;
+    answer->model = parts->model;
+    answer->id = parts->id ? parts->id : "";
+    if (parts->lost)
+        problem_no_memory(&answer->problem);
+    else
+        read_cached(given, &answer->problem);
+    give(parts, given);
+    call_unref(&parts->call);
 }
 
 void answers_complete(TRITONSERVER_InferenceResponse *response, const uint32_t flags, void *userp)

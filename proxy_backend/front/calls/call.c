@@ -84,6 +84,9 @@ bool call_model(Call *call, Slice model, Slice version, Problem *problem)
     }
     call->decoupled = (flags & ANSWERS_MANY_TIMES) != 0;
     parts->model = parts_copy(parts, model, "the model name", problem);
+    ResponseCache *cache = calls_settings_of(parts->calls)->cache;
+    if (cache && parts->model && !call->decoupled)
+        response_cache_begin(cache, parts->model, number, &parts->key);
     return parts->model &&
         api_succeeded(triton.InferenceRequestNew(&parts->request, server->server, parts->model, number), problem);
 }
@@ -165,6 +168,7 @@ static bool wrong(const char *name, const CallParameter *value, const char *want
 
 static bool take_sequence_id(CallParts *parts, const CallParameter *value, Problem *problem)
 {
+    parts->key.used = false; /* the answer depends on earlier requests */
     if (value->type == PARAMETER_INT || value->type == PARAMETER_UNSIGNED) {
         uint64_t id = value->type == PARAMETER_INT ? (uint64_t)value->integer : value->natural;
         return api_succeeded(triton.InferenceRequestSetCorrelationId(parts->request, id), problem);
@@ -180,6 +184,7 @@ static bool take_sequence_flag(
 {
     if (value->type != PARAMETER_BOOL)
         return wrong(name, value, "a boolean", problem);
+    parts->key.used = false;
     parts->sequence_flags = value->boolean ? parts->sequence_flags | flag : parts->sequence_flags & ~flag;
     return true;
 }
@@ -210,19 +215,27 @@ static bool take_timeout(CallParts *parts, const CallParameter *value, Problem *
 static bool hand_on(CallParts *parts, const char *name, const CallParameter *value, Problem *problem)
 {
     const char *string;
+    parts_key_name(parts, KEY_PARAMETER, name);
+    parts_key(parts, &value->type, sizeof value->type);
     switch (value->type) {
     case PARAMETER_STRING:
         string = parts_copy(parts, value->string, "the value of a parameter", problem);
+        if (string)
+            parts_key_name(parts, KEY_PARAMETER, string);
         return string &&
             api_succeeded(triton.InferenceRequestSetStringParameter(parts->request, name, string), problem);
     case PARAMETER_INT:
+        parts_key(parts, &value->integer, sizeof value->integer);
         return api_succeeded(triton.InferenceRequestSetIntParameter(parts->request, name, value->integer), problem);
     case PARAMETER_BOOL:
+        parts_key(parts, &value->boolean, sizeof value->boolean);
         return api_succeeded(triton.InferenceRequestSetBoolParameter(parts->request, name, value->boolean), problem);
     case PARAMETER_UNSIGNED:
+        parts_key(parts, &value->natural, sizeof value->natural);
         return api_succeeded(
             triton.InferenceRequestSetDoubleParameter(parts->request, name, (double)value->natural), problem);
     case PARAMETER_DOUBLE:
+        parts_key(parts, &value->number, sizeof value->number);
         return api_succeeded(triton.InferenceRequestSetDoubleParameter(parts->request, name, value->number), problem);
     default:
         return problem_set(problem, PROBLEM_INVALID, "parameter '%s' has a type that is not known", name);
@@ -285,12 +298,13 @@ CallTensor *call_output(Call *call, Slice name, Problem *problem)
     CallTensor *output = parts_add_tensor(&call->outputs, &call->output_count, &parts->output_room, copy);
     if (output == NULL)
         problem_no_memory(problem);
+    parts_key_name(parts, KEY_OUTPUT, copy);
     return output;
 }
 
 bool call_output_classes(Call *call, CallTensor *output, int64_t classes, Problem *problem)
 {
-    (void)call;
+    parts_of(call)->key.used = false;
     if (output->region)
         return problem_set(
             problem, PROBLEM_INVALID, "shared memory and classification cannot be combined: output '%s'", output->name);
@@ -310,6 +324,7 @@ bool call_output_region(Call *call, CallTensor *output, Slice region, uint64_t o
     SharedRegion *found = shared_memory_find(all, region, offset, size, problem);
     if (found == NULL)
         return false;
+    parts_of(call)->key.used = false; /* what lies in a region may change before it is sent */
     shared_region_unref(output->region);
     output->region = found;
     output->offset = offset;

@@ -19,12 +19,14 @@
 
 typedef struct Calls Calls;
 typedef struct Answer Answer;
+typedef struct ResponseCache ResponseCache;
 
 /* What all pools of calls have in common. */
 typedef struct {
     Server *server;
     SharedMemory *shared_memory;
     Tracing *tracing; /* NULL: none */
+    ResponseCache *cache; /* NULL: none */
     const TraceSteps *steps; /* the protocol's */
     uint64_t inputs;         /* of one request, and outputs that it asks for, and parameters */
     uint64_t output_bytes;   /* that one call's answers may have at a time */

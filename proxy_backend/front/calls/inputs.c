@@ -73,6 +73,10 @@ static bool set_shape(
         memcpy(copy, shape, dims * sizeof *copy);
     input->shape = copy;
     input->dims = dims;
+    parts_key_name(parts, KEY_INPUT, input->name);
+    parts_key(parts, &input->datatype, sizeof input->datatype);
+    parts_key(parts, &input->dims, sizeof input->dims);
+    parts_key(parts, copy, dims * sizeof *copy);
     return true;
 }
 
@@ -120,6 +124,8 @@ static bool append(
         count = input->elements;
     parts->input_elements += count;
     input->given += size;
+    if (memory != MEMORY_GPU)
+        parts_key(parts, bytes, size);
     return api_succeeded(
         triton.InferenceRequestAppendInputData(parts->request, input->name, bytes, size, memory, device), problem);
 }
@@ -145,6 +151,7 @@ bool call_input_region(Call *call, Slice region, uint64_t offset, uint64_t size,
     CallTensor *input = begun(parts, problem);
     if (input == NULL)
         return false;
+    parts->key.used = false; /* its client may change it after its digest was computed, and before the model reads it */
     input->region = shared_memory_find(calls_settings_of(parts->calls)->shared_memory, region, offset, size, problem);
     if (input->region == NULL)
         return false;
@@ -166,6 +173,7 @@ bool call_input_raw(Call *call, const void *bytes, size_t size, Problem *problem
     static const char name[] = "raw_input";
     CallParts *parts = parts_of(call);
     parts->raw = true;
+    parts->key.used = false;
     return api_succeeded(triton.InferenceRequestAddRawInput(parts->request, name), problem) &&
         api_succeeded(
             triton.InferenceRequestAppendInputData(parts->request, name, bytes, size, MEMORY_CPU, 0), problem);
@@ -177,6 +185,8 @@ bool inputs_end(CallParts *parts, Problem *problem)
         return true;
     parts->open = false;
     const CallTensor *input = &parts->call.inputs[parts->call.input_count - 1];
+    parts_key_name(parts, KEY_INPUT_END, "");
+    parts_key(parts, &input->given, sizeof input->given);
     if (input->datatype == TYPE_BYTES && parts->input_elements > input->elements)
         return problem_set(problem, PROBLEM_INVALID,
             "[request id: %s] unexpected number of string elements %llu for inference input '%s' for model '%s', "

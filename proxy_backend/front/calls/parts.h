@@ -6,12 +6,14 @@
 #include "calls/call.h"
 #include "calls/outputs.h"
 #include "calls/pool.h"
+#include "calls/response_cache.h"
 
 /* An answer, and what it needs. */
 typedef struct AnswerParts {
     Answer answer; /* first, so that it is found by its address */
     struct AnswerParts *next;
     TRITONSERVER_InferenceResponse *response; /* NULL: there is none */
+    CachedResponse *cached; /* what `answer` points into; NULL: nothing */
     Arena memory; /* what `answer` points to that is not the response's */
 } AnswerParts;
 
@@ -28,6 +30,7 @@ typedef struct CallParts {
     uint32_t sequence_flags;
     size_t input_room, output_room, parameter_count;
     uint64_t input_elements; /* of BYTES, so far, of the input that was begun last */
+    CacheKey key; /* of its answer in the response cache */
     bool raw, open; /* there is a raw input; an input has been begun and not ended */
     Arena memory;
     char trace_parent[TRACE_PARENT], trace_state[TRACE_STATE + 1], header_id[HEADER_ID];
@@ -51,6 +54,21 @@ typedef struct CallParts {
 static inline CallParts *parts_of(Call *call)
 {
     return (CallParts *)call;
+}
+
+/* What a part of a request is, in the key of its answer. */
+enum { KEY_PARAMETER = 'p', KEY_INPUT = 'i', KEY_INPUT_END = 'e', KEY_OUTPUT = 'o' };
+static inline void parts_key(CallParts *parts, const void *bytes, size_t size)
+{
+    if (parts->key.used)
+        digest_put(&parts->key.digest, bytes, size);
+}
+static inline void parts_key_name(CallParts *parts, char what, const char *name)
+{
+    if (parts->key.used) {
+        digest_put(&parts->key.digest, &what, 1);
+        digest_put_text(&parts->key.digest, slice_of(name));
+    }
 }
 
 /* A copy with NUL at its end, in the call's memory. NULL, with the problem: it has NUL in it, is no valid UTF-8, or there is no memory.

@@ -234,6 +234,7 @@ static void empty(CallParts *parts)
     call->decoupled = parts->raw = parts->open = parts->sending = parts->started = parts->cancelled = parts->released =
         parts->giving = parts->lost = false;
     call->input_count = call->output_count = parts->parameter_count = 0;
+    parts->key.used = false;
     parts->model = parts->id = NULL;
     parts->sequence_flags = parts->in_core = 0;
     parts->trace_parent[0] = parts->trace_state[0] = parts->header_id[0] = '\0';

@@ -78,11 +78,16 @@ bool call_start(Call *call, CallAnswered answered, Problem *problem)
     if (!prepare(parts, problem))
         return false;
     parts->answered = answered;
+    const CallsSettings *settings = calls_settings_of(parts->calls);
+    CachedResponse *cached = parts->key.used ? response_cache_find(settings->cache, &parts->key) : NULL;
+    if (cached) {
+        answers_give_cached(parts, cached);
+        return true;
+    }
     parts->in_core = PARTS_IN_CORE;
     /* The core's two, and one for as long as this runs: the caller's may go in `answered`. */
     __atomic_add_fetch(&parts->refs, PARTS_IN_CORE + 1, __ATOMIC_RELAXED);
     calls_count(true);
-    const CallsSettings *settings = calls_settings_of(parts->calls);
     TRITONSERVER_InferenceTrace *trace = NULL;
     if (settings->tracing)
         parts->trace = begin_trace(parts, settings, &trace);

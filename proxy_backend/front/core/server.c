@@ -23,7 +23,9 @@ static void *poll_repositories(void *argument)
         if (server->ends)
             break;
         pthread_mutex_unlock(&server->lock);
+        server_count_change(server);
         api_ignore(triton.ServerPollModelRepository(server->server), "looking for changes in the repositories");
+        server_count_change(server);
         clock_gettime(CLOCK_MONOTONIC, &until);
         pthread_mutex_lock(&server->lock);
     }
@@ -149,6 +151,16 @@ void server_hold(Server *server, bool held)
 bool server_is_held(const Server *server)
 {
     return __atomic_load_n(&server->held, __ATOMIC_ACQUIRE);
+}
+
+void server_count_change(Server *server)
+{
+    __atomic_add_fetch(&server->changes, 1, __ATOMIC_ACQ_REL);
+}
+
+uint64_t server_changes(const Server *server)
+{
+    return __atomic_load_n(&server->changes, __ATOMIC_ACQUIRE);
 }
 
 bool server_version(Slice text, int64_t *version, Problem *problem)

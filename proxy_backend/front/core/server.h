@@ -15,6 +15,7 @@ typedef struct {
     Awaited *awaited; /* whoever starts the server puts it here; NULL: no model comes when it is asked for */
     /* server.c's: */
     bool held, polls, ends;
+    uint64_t changes; /* of its models; atomic */
     uint64_t looked; /* when somebody looked whether it is ready, in milliseconds, times 2; and 1 if it was. Atomic */
     pthread_t poller;
     pthread_cond_t ending;
@@ -35,6 +36,10 @@ bool server_was_ready(Server *server);
 /* Have it say that it is not ready, whatever the core says; or no more. Any thread. */
 void server_hold(Server *server, bool held);
 bool server_is_held(const Server *server);
+
+/* Count a change of its models: before something is loaded or unloaded, and after it. Any thread. */
+void server_count_change(Server *server);
+uint64_t server_changes(const Server *server);
 
 /* A version as clients write it: "": the model's policy chooses, -1. */
 bool server_version(Slice text, int64_t *version, Problem *problem);

@@ -6,6 +6,7 @@
 #include "base/compression.h"
 #include "base/log.h"
 #include "calls/call.h"
+#include "calls/response_cache.h"
 #include "http/service.h"
 #include "http2/nghttp2.h"
 #include "program/grpc_endpoint.h"
@@ -46,6 +47,7 @@ struct Services {
     Server *server;
     SharedMemory *shared_memory;
     Tracing *tracing;
+    ResponseCache *cache; /* NULL: none */
     Jobs *jobs, *readers;
     HttpRestriction *restrictions;
     Endpoint *endpoints;
@@ -94,6 +96,7 @@ static CallsSettings settings_of_calls(const Services *services, const TraceStep
 {
     CallsSettings calls = calls_settings(services->server, services->shared_memory);
     calls.tracing = services->tracing;
+    calls.cache = services->cache;
     calls.steps = steps;
     const Limits *limits = &services->settings->limits;
     calls.inputs = limits->inputs;
@@ -118,6 +121,7 @@ static HttpSettings http_settings(const Services *services, void (*drain)(void *
         .restriction_count = settings->http_restricted.count,
         .header_forward_pattern = settings->http_forward,
         .put_metrics = services_put_metrics,
+        .user = services->cache,
         .drain = drain,
         .hosted_folder = settings->sagemaker_folder,
         .vertex_health = settings->vertex_health,
@@ -215,6 +219,11 @@ static bool start(Services *services, void (*drain)(void *user), Problem *proble
     if (awaited.names.count && services->server->awaited == NULL)
         return false;
     services->shared_memory = shared_memory_new(settings->limits.regions, problem);
+    if (settings->response_cache_bytes) {
+        services->cache = response_cache_new(services->server, settings->response_cache_bytes, problem);
+        if (services->cache == NULL)
+            return false;
+    }
     services->tracing = services->shared_memory ? tracing_new(services->server, problem) : NULL;
     services->jobs = services->tracing ? jobs_new(JOB_THREADS, JOBS_WAITING, problem) : NULL;
     services->readers = services->jobs ? jobs_new(READER_THREADS, READERS_WAITING, problem) : NULL;
@@ -297,6 +306,7 @@ void services_free(Services *services)
         free_endpoint(&services->endpoints[i]);
     if (services->tracing)
         tracing_free(services->tracing);
+    response_cache_free(services->cache);
     if (services->shared_memory)
         shared_memory_free(services->shared_memory);
     if (services->server)
@@ -306,9 +316,31 @@ void services_free(Services *services)
     free(services);
 }
 
-void services_put_metrics(void *unused, Text *text)
+static void put_cache_metrics(ResponseCache *cache, Text *text)
 {
-    (void)unused;
+    ResponseCacheCounts counts = response_cache_counts(cache);
+    text_format(text,
+        "# HELP pytriton_front_response_cache_hits_total Requests answered from the response cache\n"
+        "# TYPE pytriton_front_response_cache_hits_total counter\n"
+        "pytriton_front_response_cache_hits_total %llu\n"
+        "# HELP pytriton_front_response_cache_misses_total Requests the response cache had no answer for\n"
+        "# TYPE pytriton_front_response_cache_misses_total counter\n"
+        "pytriton_front_response_cache_misses_total %llu\n"
+        "# HELP pytriton_front_response_cache_entries Responses in the response cache\n"
+        "# TYPE pytriton_front_response_cache_entries gauge\n"
+        "pytriton_front_response_cache_entries %llu\n"
+        "# HELP pytriton_front_response_cache_bytes Memory used by the response cache\n"
+        "# TYPE pytriton_front_response_cache_bytes gauge\n"
+        "pytriton_front_response_cache_bytes %llu\n",
+        (unsigned long long)counts.hits, (unsigned long long)counts.misses, (unsigned long long)counts.entries,
+        (unsigned long long)counts.bytes);
+}
+
+void services_put_metrics(void *user, Text *text)
+{
+    ResponseCache *cache = user;
+    if (cache)
+        put_cache_metrics(cache, text);
     text_format(text,
         "# HELP pytriton_front_connections Connections of clients that are open\n"
         "# TYPE pytriton_front_connections gauge\n"

@@ -25,6 +25,6 @@ void services_stop(Services *services);
 void services_free(Services *services);
 
 /* The front's own metrics, in Prometheus' text. */
-void services_put_metrics(void *unused, Text *text);
+void services_put_metrics(void *user, Text *text);
 
 #endif

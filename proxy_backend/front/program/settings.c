@@ -263,6 +263,7 @@ static const Member document[] = {
     {"libraries", read_libraries, 0},
     {"options", read_options, 0},
     {"loops", read_unsigned, offsetof(Settings, loops)},
+    {"response_cache_bytes", read_unsigned, offsetof(Settings, response_cache_bytes)},
     {"listen", read_listen, 0},
     {"limits", read_limits, offsetof(Settings, limits)},
     {"restricted", read_restricted, 0},

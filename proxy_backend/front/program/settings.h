@@ -3,6 +3,7 @@
  *     {"core": "/path/libtritonserver.so",
  *      "libraries": {"nghttp2": "/path or soname", "ssl": ..., "crypto": ..., "z": ...},
  *      "options": [["model-repository", "/path"], ...],             of the core, as tritonserver's command line names them
+ *      "response_cache_bytes": 67108864,                            0: there is none
  *      "loops": 1,
  *      "listen": [{"fd": 5, "protocol": "http", "tls": {"certificate": "/path", "key": "/path", "root": "/path", "mutual": true}, "relays": true}, ...],
  *                                                                   "relays": a unix socket for the daemon's own processes, see relay.h
@@ -50,7 +51,7 @@ typedef struct {
     const char *nghttp2, *ssl, *crypto, *z;
     Option *options;
     size_t option_count;
-    uint64_t loops;
+    uint64_t loops, response_cache_bytes;
     ListenSetting *listen;
     size_t listen_count;
     Limits limits;

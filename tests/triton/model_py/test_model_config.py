@@ -36,8 +36,15 @@ ONE = np.ones((1, 1), np.float32)
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[RunningDaemon]:
     """A daemon with a response cache and one unit of a resource."""
-    options = {"rate-limit": "execution_count", "rate-limit-resource": "token:1"}
-    with RunningDaemon.start(response_cache_size=1 << 20, tritonserver_options=options) as running:
+    options = {
+        "rate-limit": "execution_count",
+        "rate-limit-resource": "token:1",
+        "http-header-forward-pattern": "x-user",
+        "grpc-header-forward-pattern": "x-user",
+    }
+    with RunningDaemon.start(
+        front="native", response_cache_size=1 << 20, tritonserver_options=options
+    ) as running:
         yield running
 
 
@@ -73,6 +80,63 @@ def test_a_repeated_request_is_answered_from_the_cache(daemon: RunningDaemon) ->
         with ModelClient(daemon.http, name) as client:
             answers[name] = [client.infer_batch(ONE * v)["y"].item() for v in (1, 1, 2, 1)]
     assert answers == {"cached": [1, 1, 2, 1], "uncached": [1, 2, 3, 4]}
+
+
+class _SaysWhat:
+    """Answers with how often it was called and what it was asked."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.calls = 0
+
+    def __call__(self, requests: Any) -> Any:
+        self.calls += 1
+        return [{"y": self._say(request), "z": request["x"]} for request in requests]
+
+    def _say(self, request: Any) -> Any:
+        asked = dict(sorted(request.parameters.items()))
+        text = f"{self.name} {self.calls} {asked} {request['x'].shape}"
+        return np.full((len(request["x"]), 1), text.encode(), object)
+
+
+_WIDE = Tensor((-1,), np.float32, "x")
+_SAID = [Tensor((1,), bytes, "y"), Tensor((-1,), np.float32, "z")]
+
+
+def test_only_the_same_question_is_answered_from_the_cache(
+    daemon: RunningDaemon, inference: Inference, request: pytest.FixtureRequest
+) -> None:
+    name = f"says_{request.node.callspec.params['inference']}"
+    x = np.arange(4, dtype=np.float32).reshape(2, 2)
+    asked: list[dict[str, Any]] = [
+        {},
+        {"parameters": {"lang": "de"}},
+        {"parameters": {"lang": "fr"}},
+        {"headers": {"x-user": "anna"}},
+        {"headers": {"x-user": "otto"}},
+        {"outputs": ["y"]},
+        {"outputs": ["z"]},
+        {"inputs": {"x": x.reshape(1, 4)}},
+        {"inputs": {"x": x.reshape(4, 1)}},
+    ]
+
+    def register(value: str) -> None:
+        config = ModelConfig(response_cache=True, max_batch_size=8)
+        daemon.client.register(
+            _SaysWhat(value), name, [_WIDE], _SAID, config, replace=True, progress=False
+        )
+
+    def ask_all() -> list[dict[str, Any]]:
+        answers = [inference.infer(name, **{"inputs": {"x": x}, **one}) for one in asked]
+        return [{key: value.tolist() for key, value in one.items()} for one in answers]
+
+    register("first")
+    fresh = ask_all()
+    assert len({str(answer) for answer in fresh}) == len(asked)
+    assert [sorted(answer) for answer in fresh] == [one.get("outputs", ["y", "z"]) for one in asked]
+    assert ask_all() == fresh
+    register("second")
+    assert all(b"second" in answer["y"][0][0] for answer in ask_all() if "y" in answer)
 
 
 _CONTROLS = [

@@ -179,7 +179,12 @@ def test_the_response_cache_answers(triton: Triton) -> None:
         count.calls = getattr(count, "calls", 0) + 1  # type: ignore[attr-defined]
         return [x + count.calls]  # type: ignore[attr-defined]
 
-    triton.bind("count", count, X, X, config=ModelConfig(batching=False, response_cache=True))
+    config = ModelConfig(batching=False, response_cache=True)
+    if os.environ.get("PYTRITON_DAEMON_FRONT") == "triton":  # whose cache mixes requests up
+        with pytest.raises(RegistrationError, match="Set front to native"):
+            triton.bind("count", count, X, X, config=config)
+        return
+    triton.bind("count", count, X, X, config=config)
     first = ask(triton.http_url, "count").tolist()
     assert ask(triton.http_url, "count").tolist() == first
     assert ask(triton.http_url, "count", ONES * 5).tolist() == [7, 7, 7]  # the second call

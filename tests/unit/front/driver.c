@@ -47,6 +47,7 @@ Slice apart(Slice bytes)
 static Function *const functions[256] = {['u'] = run_utf8,
     ['m'] = run_mend,
     ['n'] = run_names,
+    ['g'] = run_digest,
     ['b'] = run_blocks,
     ['x'] = run_expand,
     ['X'] = run_shrink,

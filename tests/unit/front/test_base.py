@@ -49,6 +49,19 @@ def test_mended_text_is_valid_and_keeps_what_was(driver: Driver, text: bytes) ->
     assert len(text) - 3 <= len(mended) <= len(text)
 
 
+@pytest.mark.parametrize("piece", [1, 3, 8, 100])
+@pytest.mark.parametrize(
+    ("size", "digest"),
+    [(0, "a3817f04ba25a8e66df67214c7550293"), (63, "5150d1772f50834a503e069a973fbd7c")],
+)
+def test_a_digest_is_siphash_of_128_bits(
+    driver: Driver, size: int, digest: str, piece: int
+) -> None:
+    """Source of the values: the reference implementation's vectors of SipHash-2-4-128."""
+    said = driver.ask("g", struct.pack("<I", piece) + bytes(range(size)))
+    assert said.hex() == digest
+
+
 def test_names_behave_as_a_dictionary(driver: Driver) -> None:
     rng = random.Random(1)
     kept: dict[bytes, int] = {}

@@ -22,11 +22,19 @@ def test_a_model_with_a_response_cache_wants_a_daemon_that_has_one() -> None:
     with pytest.raises(
         RemoteFailure, match=r"model m has response_cache=True.*response-cache-size"
     ):
-        check_cache(_spec(cached=True), DaemonConfig())
-    check_cache(_spec(cached=False), DaemonConfig())
-    check_cache(_spec(cached=True), DaemonConfig(response_cache_size=1 << 20))
+        check_cache(_spec(cached=True), DaemonConfig(), front_is_native=True)
+    check_cache(_spec(cached=False), DaemonConfig(), front_is_native=True)
+    check_cache(_spec(cached=True), DaemonConfig(response_cache_size=1 << 20), front_is_native=True)
     config = DaemonConfig(tritonserver_options={"cache-config": ["redis,host=127.0.0.1"]})
-    check_cache(_spec(cached=True), config)
+    check_cache(_spec(cached=True), config, front_is_native=True)
+
+
+def test_a_model_with_a_response_cache_wants_the_native_frontend() -> None:
+    """The key of Triton's own cache lacks what a client may ask by."""
+    config = DaemonConfig(response_cache_size=1 << 20)
+    with pytest.raises(RemoteFailure, match="model m has response_cache=True, but NVIDIA's"):
+        check_cache(_spec(cached=True), config, front_is_native=False)
+    check_cache(_spec(cached=False), config, front_is_native=False)
 
 
 @pytest.mark.parametrize("option", ["memory", "gpu_memory"])

@@ -1,7 +1,9 @@
 /* Makes calls of the front as its arguments say, with whatever core it is told to load, and prints what comes back. */
 #include "admin/information.h"
+#include "admin/repository.h"
 #include "background/memory.h"
 #include "calls/call.h"
+#include "calls/response_cache.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -243,9 +245,33 @@ static void have_many_look(World *world, uint64_t count)
     server_hold(world->server, false);
 }
 
+/* Calls are cached from now on, in so many bytes. */
+static bool use_cache(World *world, uint64_t bytes, Problem *problem)
+{
+    calls_free(world->calls);
+    world->settings.cache = response_cache_new(world->server, bytes, problem);
+    world->calls = calls_new(&world->settings, 16, problem);
+    return world->settings.cache && world->calls;
+}
+
+static bool tell_cache(World *world)
+{
+    ResponseCacheCounts counts = response_cache_counts(world->settings.cache);
+    printf("hits %" PRIu64 " misses %" PRIu64 " entries %" PRIu64 "\n", counts.hits, counts.misses, counts.entries);
+    return counts.bytes > 0 || counts.entries == 0;
+}
+
 static bool act(World *world, Slice verb, Slice rest, Problem *problem)
 {
     Slice data;
+    if (slice_is(verb, "cache"))
+        return use_cache(world, number(rest), problem);
+    if (slice_is(verb, "counts"))
+        return tell_cache(world);
+    if (slice_is(verb, "load"))
+        return repository_load(world->server, SLICE(""), rest, NULL, 0, problem);
+    if (slice_is(verb, "unload"))
+        return repository_unload(world->server, SLICE(""), rest, false, problem);
     if (slice_is(verb, "rush")) {
         rush(world, number(rest));
         return true;
@@ -341,6 +367,7 @@ int main(int count, char **arguments)
     calls_free(world.calls);
     say(server_stop(world.server, &problem), &problem);
     printf("running %" PRIu64 "\n", calls_running());
+    response_cache_free(world.settings.cache);
     tracing_free(world.tracing);
     shared_memory_free(world.memory);
     server_free(world.server);

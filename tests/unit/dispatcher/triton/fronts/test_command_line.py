@@ -82,7 +82,7 @@ def test_with_settings_as_shipped(ask: Ask) -> None:
         ({"allow_grpc": False}, ["--allow-grpc=false"], ["--grpc-port", "--grpc-restricted"]),
         ({"allow_metrics": False}, ["--allow-metrics=false"], ["--metrics-port"]),
         ({"restricted_endpoints": ()}, [], ["restricted"]),
-        ({"response_cache_size": 4096}, ["--cache-config=local,size=4096"], []),
+        ({"response_cache_size": 4096}, [], ["--cache-config"]),
         ({"caches": Path("/triton/caches")}, ["--cache-directory=/triton/caches"], []),
         ({"grace_period_s": 0.2}, ["--exit-timeout-secs=1"], []),
         (

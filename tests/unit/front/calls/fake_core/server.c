@@ -98,11 +98,26 @@ TRITONSERVER_Error *TRITONSERVER_ServerModelMetadata(
     return is_model(model) ? NULL : TRITONSERVER_ErrorNew(TRITON_ERROR_NOT_FOUND, "Request for unknown model");
 }
 
+/* Those named below have the response cache switched on. */
+TRITONSERVER_Error *TRITONSERVER_ServerModelConfig(TRITONSERVER_Server *server, const char *model, int64_t version,
+    uint32_t config_version, TRITONSERVER_Message **message)
+{
+    static char cached[] = "{\"name\": \"x\", \"input\": [{\"name\": \"response_cache\"}], "
+                           "\"response_cache\": {\"unknown\": [1], \"enable\": true}, \"output\": []}";
+    static char uncached[] = "{\"response_cache\": {\"enable\": false}, \"dynamic_batching\": {\"enable\": true}}";
+    (void)server;
+    (void)version;
+    (void)config_version;
+    bool caches = strcmp(model, "echo") == 0 || strcmp(model, "thread") == 0 || strcmp(model, "failing") == 0 ||
+        strcmp(model, "many") == 0;
+    *message = (TRITONSERVER_Message *)(caches ? cached : uncached);
+    return NULL;
+}
+
 TRITONSERVER_Error *TRITONSERVER_MessageSerializeToJson(TRITONSERVER_Message *message, const char **base, size_t *size)
 {
-    (void)message;
-    *base = "{}";
-    *size = 2;
+    *base = message ? (const char *)message : "{}";
+    *size = strlen(*base);
     return NULL;
 }
 

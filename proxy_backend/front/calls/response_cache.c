@@ -1,0 +1,312 @@
+#include "calls/response_cache.h"
+
+#include "base/names.h"
+#include "json/reader.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/random.h>
+
+enum { ALIGNED = 64, CONFIG_DEPTH = 64 };
+enum { CONFIG_VERSION = 1 };
+
+struct CachedResponse {
+    CachedResponse *newer, *older; /* guarded by the cache's lock */
+    uint64_t value[2];
+    size_t size; /* of all its memory, which is one piece */
+    unsigned refs; /* atomic */
+    Answer answer;
+};
+
+struct ResponseCache {
+    Server *server;
+    uint64_t limit, key[2];
+    pthread_mutex_t lock; /* guards all that follows */
+    uint64_t changes;     /* of the server's models, when the rest was empty */
+    Names models;         /* from a name and a version to whether its configuration asks for the cache */
+    Names responses;      /* from the value of a digest */
+    CachedResponse *newest, *oldest;
+    ResponseCacheCounts counts;
+};
+
+/* What a table of `models` says. */
+static char asks, asks_not;
+
+ResponseCache *response_cache_new(Server *server, uint64_t bytes, Problem *problem)
+{
+    ResponseCache *cache = calloc(1, sizeof *cache);
+    if (cache == NULL || pthread_mutex_init(&cache->lock, NULL) != 0) {
+        free(cache);
+        problem_no_memory(problem);
+        return NULL;
+    }
+    cache->server = server;
+    cache->limit = bytes;
+    if (getrandom(cache->key, sizeof cache->key, 0) == (ssize_t)sizeof cache->key)
+        return cache;
+    response_cache_free(cache);
+    problem_set(problem, PROBLEM_INTERNAL, "the kernel gives no random bytes for the response cache's key");
+    return NULL;
+}
+
+/* ── its responses, with the lock held ─────────────────────────────────────────────────────────── */
+
+static Slice name_of(const uint64_t value[2])
+{
+    return (Slice){(const char *)value, 2 * sizeof *value};
+}
+
+static void unlink_response(ResponseCache *cache, CachedResponse *response)
+{
+    *(response->newer ? &response->newer->older : &cache->newest) = response->older;
+    *(response->older ? &response->older->newer : &cache->oldest) = response->newer;
+}
+
+static void put_first(ResponseCache *cache, CachedResponse *response)
+{
+    response->newer = NULL;
+    response->older = cache->newest;
+    *(cache->newest ? &cache->newest->newer : &cache->oldest) = response;
+    cache->newest = response;
+}
+
+static void drop(ResponseCache *cache, CachedResponse *response)
+{
+    names_remove(&cache->responses, name_of(response->value));
+    unlink_response(cache, response);
+    cache->counts.bytes -= response->size;
+    cache->counts.entries--;
+    cached_response_unref(response);
+}
+
+/* Empty it if models have changed. Returns how often they have. */
+static uint64_t follow_changes(ResponseCache *cache)
+{
+    uint64_t changes = server_changes(cache->server);
+    if (changes != cache->changes) {
+        while (cache->oldest)
+            drop(cache, cache->oldest);
+        names_free(&cache->models);
+        cache->changes = changes;
+    }
+    return changes;
+}
+
+void response_cache_free(ResponseCache *cache)
+{
+    if (cache == NULL)
+        return;
+    while (cache->oldest)
+        drop(cache, cache->oldest);
+    names_free(&cache->responses);
+    names_free(&cache->models);
+    pthread_mutex_destroy(&cache->lock);
+    free(cache);
+}
+
+/* ── which models use it ───────────────────────────────────────────────────────────────────────── */
+
+/* Whether a configuration has {"response_cache": {"enable": true}}. */
+static bool config_asks(Slice config)
+{
+    const JsonLimits limits = {.depth = CONFIG_DEPTH, .values = UINT32_MAX, .string_bytes = UINT32_MAX};
+    Json json = json_read(config, &limits);
+    Text scratch = {0};
+    Slice key;
+    bool enabled = false;
+    if (json_object(&json))
+        while (json_member(&json, &scratch, &key)) {
+            if (!slice_is(key, "response_cache") || !json_object(&json)) {
+                json_skip(&json);
+                continue;
+            }
+            while (json_member(&json, &scratch, &key))
+                if (!slice_is(key, "enable") || !json_bool(&json, &enabled))
+                    json_skip(&json);
+        }
+    text_free(&scratch);
+    return enabled && !json_failed(&json);
+}
+
+/* As its configuration says; a model without one that can be read does not use the cache. */
+static bool model_asks(Server *server, const char *model, int64_t version)
+{
+    TRITONSERVER_Message *message = NULL;
+    Problem problem = {0};
+    const char *start;
+    size_t size;
+    bool enabled = false;
+    if (api_succeeded(triton.ServerModelConfig(server->server, model, version, CONFIG_VERSION, &message), &problem)) {
+        if (api_succeeded(triton.MessageSerializeToJson(message, &start, &size), &problem))
+            enabled = config_asks((Slice){start, size});
+        api_ignore(triton.MessageDelete(message), "deleting a message");
+    }
+    problem_clear(&problem);
+    return enabled;
+}
+
+/* A name with its version before it. */
+typedef struct {
+    int64_t version;
+    char name[SERVER_NAME];
+} ModelName;
+
+void response_cache_begin(ResponseCache *cache, const char *model, int64_t version, CacheKey *key)
+{
+    ModelName name;
+    size_t size = strlen(model);
+    key->used = false;
+    if (size > sizeof name.name)
+        return;
+    name.version = version;
+    memcpy(name.name, model, size);
+    Slice known = {(const char *)&name, offsetof(ModelName, name) + size};
+    pthread_mutex_lock(&cache->lock);
+    key->changes = follow_changes(cache);
+    const char *said = names_get(&cache->models, known);
+    pthread_mutex_unlock(&cache->lock);
+    if (said == NULL) {
+        said = model_asks(cache->server, model, version) ? &asks : &asks_not;
+        pthread_mutex_lock(&cache->lock);
+        if (cache->changes == key->changes) /* without memory for it, it is looked up again */
+            names_put(&cache->models, known, (void *)(uintptr_t)said);
+        pthread_mutex_unlock(&cache->lock);
+    }
+    if (said != &asks)
+        return;
+    key->used = true;
+    digest_begin(&key->digest, cache->key);
+    digest_put(&key->digest, &version, sizeof version);
+    digest_put_text(&key->digest, slice_of(model));
+}
+
+/* ── looking up, keeping ───────────────────────────────────────────────────────────────────────── */
+
+CachedResponse *response_cache_find(ResponseCache *cache, CacheKey *key)
+{
+    digest_end(&key->digest, key->value);
+    pthread_mutex_lock(&cache->lock);
+    follow_changes(cache);
+    CachedResponse *found = names_get(&cache->responses, name_of(key->value));
+    if (found) {
+        __atomic_add_fetch(&found->refs, 1, __ATOMIC_RELAXED);
+        unlink_response(cache, found);
+        put_first(cache, found);
+    }
+    (*(found ? &cache->counts.hits : &cache->counts.misses))++;
+    pthread_mutex_unlock(&cache->lock);
+    return found;
+}
+
+/* Memory that is counted first, and then taken. */
+typedef struct {
+    char *start; /* NULL: it is being counted */
+    size_t used;
+} Piece;
+
+static void *take(Piece *piece, const void *from, size_t size)
+{
+    void *taken = piece->start ? piece->start + piece->used : NULL;
+    piece->used += (size + ALIGNED - 1) / ALIGNED * ALIGNED;
+    if (taken && from && size)
+        memcpy(taken, from, size);
+    return taken;
+}
+
+static const char *take_string(Piece *piece, const char *string)
+{
+    return take(piece, string, strlen(string) + 1);
+}
+
+/* Copy an answer into a piece; what its parts lie in is counted where there is no memory yet. */
+static void copy_answer(Piece *piece, const Answer *answer, Answer *copy)
+{
+    *copy = (Answer){.final = true, .version = answer->version};
+    copy->model = take_string(piece, answer->model);
+    copy->output_count = answer->output_count;
+    copy->parameter_count = answer->parameter_count;
+    AnswerOutput *outputs = take(piece, answer->outputs, answer->output_count * sizeof *outputs);
+    for (size_t i = 0; i < answer->output_count; i++) {
+        const AnswerOutput *output = &answer->outputs[i];
+        AnswerOutput made = *output;
+        made.name = take_string(piece, output->name);
+        made.shape = take(piece, output->shape, output->dims * sizeof *output->shape);
+        made.bytes = take(piece, output->bytes, output->size);
+        made.asked = NULL;
+        if (outputs)
+            outputs[i] = made;
+    }
+    AnswerParameter *parameters = take(piece, answer->parameters, answer->parameter_count * sizeof *parameters);
+    for (size_t i = 0; i < answer->parameter_count; i++) {
+        AnswerParameter made = answer->parameters[i];
+        made.name = take_string(piece, answer->parameters[i].name);
+        if (made.type == PARAMETER_STRING)
+            made.string = take_string(piece, answer->parameters[i].string);
+        if (parameters)
+            parameters[i] = made;
+    }
+    copy->outputs = outputs;
+    copy->parameters = parameters;
+}
+
+/* NULL: it is larger than the limit, or there is no memory. */
+static CachedResponse *response_new(const Answer *answer, uint64_t limit)
+{
+    Answer counted;
+    Piece piece = {0};
+    take(&piece, NULL, sizeof(CachedResponse));
+    copy_answer(&piece, answer, &counted);
+    void *memory;
+    if (piece.used > limit || posix_memalign(&memory, ALIGNED, piece.used) != 0)
+        return NULL;
+    CachedResponse *response = memory;
+    *response = (CachedResponse){.size = piece.used, .refs = 1};
+    piece = (Piece){.start = memory};
+    take(&piece, NULL, sizeof *response);
+    copy_answer(&piece, answer, &response->answer);
+    return response;
+}
+
+void response_cache_add(ResponseCache *cache, const CacheKey *key, const Answer *answer)
+{
+    CachedResponse *made = response_new(answer, cache->limit);
+    if (made == NULL)
+        return;
+    memcpy(made->value, key->value, sizeof made->value);
+    pthread_mutex_lock(&cache->lock);
+    /* Models that changed since may not have given it; of two that were asked at once, the first has its place. */
+    bool stays = follow_changes(cache) == key->changes && names_get(&cache->responses, name_of(made->value)) == NULL;
+    if (stays) {
+        while (cache->oldest && cache->counts.bytes + made->size > cache->limit)
+            drop(cache, cache->oldest);
+        stays = names_put(&cache->responses, name_of(made->value), made);
+    }
+    if (stays) {
+        put_first(cache, made);
+        cache->counts.bytes += made->size;
+        cache->counts.entries++;
+    }
+    pthread_mutex_unlock(&cache->lock);
+    if (!stays)
+        cached_response_unref(made);
+}
+
+ResponseCacheCounts response_cache_counts(ResponseCache *cache)
+{
+    pthread_mutex_lock(&cache->lock);
+    follow_changes(cache);
+    ResponseCacheCounts counts = cache->counts;
+    pthread_mutex_unlock(&cache->lock);
+    return counts;
+}
+
+const Answer *cached_response_answer(const CachedResponse *response)
+{
+    return &response->answer;
+}
+
+void cached_response_unref(CachedResponse *response)
+{
+    if (response && __atomic_sub_fetch(&response->refs, 1, __ATOMIC_ACQ_REL) == 0)
+        free(response);
+}
