@@ -233,6 +233,15 @@ class CallableOptions(WorkerOptions, total=False):
             "call `infer_fn` once in each worker, and serve what it returns", False, checks.truth
         ),
     ]
+    on_error: Annotated[
+        Optional[str],
+        Option(
+            'what becomes of a batch of several requests whose callable raises: "retry" calls it once more for each '
+            'request alone, so that only those that fail get the error; "fail" gives all of them the error, for '
+            "callables that must not run twice (as `on_crash`; of sequences and streams all fail)",
+            check=checks.one_of("retry", "fail"),
+        ),
+    ]
     check: Annotated[
         Optional[Callable[[Any], Any]],
         Option(

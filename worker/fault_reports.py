@@ -50,13 +50,17 @@ def report_to(logger: logging.Logger, model: str) -> None:
 
 
 def report_error(
-    error: BaseException, what: str = "its callable failed", batches: Sequence[Batch] = ()
+    error: BaseException,
+    what: str = "its callable failed",
+    batches: Sequence[Batch] = (),
+    ids: Sequence[str] | None = None,
 ) -> None:
     """Report an exception with its traceback, and with the ids of the requests that failed by it: one record."""
     logger: logging.Logger | None = getattr(_here, "logger", None)
-    ids = [one for batch in batches for one in ids_of(batch)]
+    if ids is None:
+        ids = [one for batch in batches for one in ids_of(batch)]
     if logger is None:
-        record = record_of(error, _traceback(error), what, ids, list(_trace_ids(batches)))
+        record = record_of(error, _traceback(error), what, list(ids), list(_trace_ids(batches)))
         line, was_cut = encoded(record)
         _write(line.decode(), sys.__stderr__ or sys.stderr)
         if was_cut:

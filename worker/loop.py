@@ -54,6 +54,7 @@ class Loop:
         self._model = model
         model.on_failed = RequestLog(gauge).failed
         model.on_traced = gauge.traced
+        model.on_retry = gauge.restarted
         self._allowance = allowance
         self._gauge = gauge
         self._control = control

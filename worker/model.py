@@ -10,17 +10,30 @@ from pytriton.decorators import context, set_triton_context
 from pytriton.decorators.wrapping import Kind, kind_of
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.ipc import config_datatypes, datatypes, messages
+from pytriton.ipc.errors import with_id
 from pytriton.ipc.lanes.lane import Lane
-from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, BatchFailed, RequestRef
+from pytriton.ipc.lanes.lane_messages import (
+    Batch,
+    BatchDone,
+    BatchFailed,
+    RequestRef,
+    ResponseRef,
+)
+from pytriton.ipc.lanes.request_names import id_at
 from pytriton.model_config.triton_model_config import TritonModelConfig
 from pytriton.proxy.types import Request
 from pytriton.worker.callable_errors import callable_errors
 from pytriton.worker.callables import Infer, synchronous
 from pytriton.worker.fault_reports import report_error, told
 from pytriton.worker.inputs.batch_requests import read_requests
-from pytriton.worker.inputs.missing_inputs import RequiredInputs, complete, with_faults
+from pytriton.worker.inputs.missing_inputs import (
+    RequiredInputs,
+    complete,
+    one_by_one,
+    with_faults,
+)
 from pytriton.worker.outputs.output_memory import OutputBuffers
-from pytriton.worker.outputs.results import Output, ResultError, ResultWriter
+from pytriton.worker.outputs.results import Output, Refused, ResultError, ResultWriter
 from pytriton.worker.request_ids import id_of, ids_of, serving, trace_of
 from pytriton.worker.streams.stream_answers import parts_of
 from pytriton.worker.tracing.batch_spans import spans_of
@@ -45,6 +58,9 @@ class Model:
         lambda kind, requests, error: None
     )
 
+    #: Restarts the clock of the call at hand: the callable is called again for some of its requests.
+    on_retry: Callable[[], None] = staticmethod(lambda: None)
+
     #: Is told the trace of a call that is about to end, if it has one.
     on_traced: Callable[[str], None] = staticmethod(lambda trace: None)
 
@@ -65,6 +81,8 @@ class Model:
         self._most_rows: int = spec.config.get("max_batch_size", 0)
         self._batching: bool = self._most_rows > 0
         self._zero_copy = spec.zero_copy_inputs
+        #: A sequence's state would see a request twice.
+        self._retries = spec.on_error == "retry" and "sequence_batching" not in spec.config
         self._required = RequiredInputs(spec.name, spec.config)
         self._buffers = OutputBuffers()
         self.results = ResultWriter(
@@ -256,9 +274,46 @@ class Model:
         except PyTritonUnrecoverableError as error:
             report_error(error, batches=[part.batch for part in parts])
             raise Unrecoverable(told(error)) from error
+        except ResultError as error:
+            return self._failed(parts, error, "result")
         except callable_errors() as error:
-            kind = "result" if isinstance(error, ResultError) else "callable"
-            return self._failed(parts, error, kind)
+            if len(requests) == 1 or not self._retries:
+                return self._failed(parts, error, "callable")
+            what = (
+                f"its callable failed for {len(requests)} requests at once; each is retried alone"
+            )
+            report_error(error, what, [part.batch for part in parts])
+        else:
+            return self._all_written(parts, results)
+        return [self._retried(part, infer) for part in parts]
+
+    def _retried(self, part: Part, infer: Infer) -> BatchDone:
+        """Answer a batch by a call for each of its requests, so that only those that fail alone get an error.
+
+        Each result is copied before the next call, which may use the same memory for its own.
+        """
+        lane, batch = part
+        lane.arena.reset()
+        lane.reads = False
+        self._buffers.end()
+        return BatchDone(
+            batch.id, [self._retried_alone(Part(lane, one), infer) for one in one_by_one(batch)]
+        )
+
+    def _retried_alone(self, part: Part, infer: Infer) -> ResponseRef:
+        lane, batch = part
+        self.now = [part]
+        self.on_retry()
+        try:
+            # Read again: the first call may have changed its arrays.
+            results = self.results.checked(infer(self.requests(self.now)), 1)
+            return self.results.write(results, batch.requests, lane)[0]
+        except callable_errors() as error:
+            return self._refused(batch, [Refused(0, error)])[0]
+
+    def _all_written(
+        self, parts: Sequence[Part], results: Sequence[Any]
+    ) -> list[BatchDone | BatchFailed]:
         if len(parts) == 1:
             return [self._written(parts[0], results)]
         answers = []
@@ -279,13 +334,41 @@ class Model:
 
     def _written(self, part: Part, results: Sequence[Any]) -> BatchDone | BatchFailed:
         lane, batch = part
+        refused: list[Refused] = []
         try:
             lane.arena.reset()
-            return BatchDone(batch.id, self.results.write(results, batch.requests, lane))
+            responses = self.results.write(results, batch.requests, lane, refused)
         except Exception as error:
             self.on_failed("result", len(batch.requests), error)
             report_error(error, "what its callable returned cannot be sent", [batch])
             return BatchFailed(batch.id, told(error))
+        if refused:
+            for one, response in zip(refused, self._refused(batch, refused)):
+                responses[one.place] = response
+        return BatchDone(batch.id, responses)
+
+    def _refused(self, batch: Batch, refused: Sequence[Refused]) -> list[ResponseRef]:
+        """Return the answers to requests that fail alone, and report each exception once.
+
+        Raises:
+            Unrecoverable: one of the exceptions says so.
+        """
+        ids: dict[str, list[str]] = {}
+        for place, error in refused:
+            if isinstance(error, PyTritonUnrecoverableError):
+                report_error(error, batches=[batch])
+                raise Unrecoverable(told(error)) from error
+            text = told(error)
+            kind = "result" if isinstance(error, ResultError) else "callable"
+            self.on_failed(kind, 1, error)
+            ids.setdefault(text, []).append(id_at(batch, place))
+        for one in refused:
+            of_text = ids.pop(told(one.error), None)
+            if of_text is not None:
+                report_error(one.error, ids=of_text)
+        return [
+            ResponseRef([], with_id(told(error), id_at(batch, place))) for place, error in refused
+        ]
 
 
 class Part(NamedTuple):

@@ -139,6 +139,7 @@ def plan(
     if not options["factory"]:
         _check_fit(targets, document, name)
     fields = spec_fields(options)
+    fields["on_error"] = options["on_error"] or options["on_crash"]
     if options["isolation"] == "thread":
         # Nobody else could try again; and the check is called here.
         fields.update(on_crash="fail", check=False)

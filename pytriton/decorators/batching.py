@@ -45,7 +45,8 @@ def batch(
 
     The wrapped callable is called with one array per input as keyword arguments, each of shape
     ``(rows of all requests, *shape)``, and returns a dict of arrays by output name, or a list or
-    tuple in the order of the model's outputs.
+    tuple in the order of the model's outputs. An output may also be a list with an array for each
+    row. An exception in place of a row is the answer to the request that the row came with.
 
     Args:
         wrapped: the callable (when used without parentheses)
@@ -289,16 +290,45 @@ def split(outputs: dict[str, Any], sizes: list[int]) -> list[dict[str, Any]]:
     if not sizes:
         return [outputs]
     total = sum(sizes)
+    in_rows = False
     for value in outputs.values():
         if _length(value) != total:
             raise _wrong_sizes(outputs, total)
+        in_rows = in_rows or type(value) is list
+    bounds = [(end - size, end) for size, end in zip(sizes, accumulate(sizes))]
+    if in_rows:
+        return [_joined_rows(outputs, low, high) for low, high in bounds]
     if len(sizes) == 1:
         return [outputs]
-    bounds = [(end - size, end) for size, end in zip(sizes, accumulate(sizes))]
     slices = {name: [value[low:high] for low, high in bounds] for name, value in outputs.items()}
     responses = [dict(zip(slices, row)) for row in zip(*slices.values())]
     arrays = {name: value for name, value in outputs.items() if type(value) is np.ndarray}
     return Pieces(responses, arrays, {name: slices[name] for name in arrays})
+
+
+def _joined_rows(outputs: dict[str, Any], low: int, high: int) -> Any:
+    """Return the response to one request, of outputs that may be lists of rows; an exception among these is it."""
+    response = {}
+    for name, value in outputs.items():
+        rows = value[low:high]
+        if type(rows) is list:
+            for row in rows:
+                if isinstance(row, BaseException):
+                    return row
+            rows = _stacked(name, rows)
+        response[name] = rows
+    return response
+
+
+def _stacked(name: str, rows: list[Any]) -> _Array:
+    if rows and isinstance(rows[0], (str, bytes)):  # numpy's own types would cut off trailing NULs
+        return np.array(rows, np.object_)
+    try:
+        return np.stack(rows)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"Output `{name}`: the rows of one request do not make an array: {error}"
+        ) from None
 
 
 def _length(value: Any) -> int:

@@ -188,7 +188,14 @@ class _GroupByValues(Adapter):
             _check_rows(result, len(group))
         padded = results if self.pad_fn is None else self.pad_fn(results)
         back = np.argsort(np.concatenate([np.asarray(group) for group in groups]))
-        return {name: _concatenate(name, padded)[back] for name in padded[0]}
+        return {name: _rows_in_order(name, padded, back) for name in padded[0]}
+
+
+def _rows_in_order(name: str, results: list[_Outputs], back: NDArray[np.intp]) -> Any:
+    if any(isinstance(result[name], list) for result in results):
+        rows: list[Any] = [row for result in results for row in result[name]]
+        return [rows[place] for place in back]
+    return _concatenate(name, results)[back]
 
 
 def _take(inputs: Mapping[str, Any], rows: list[int]) -> dict[str, Any]:
@@ -200,6 +207,8 @@ def _take(inputs: Mapping[str, Any], rows: list[int]) -> dict[str, Any]:
 
 def _check_rows(outputs: _Outputs, rows: int) -> None:
     for name, value in outputs.items():
+        if isinstance(value, list) and len(value) == rows:
+            continue
         if not np.shape(value)[:1] == (rows,):
             raise PyTritonRuntimeError(
                 f"Output {name!r} of shape {np.shape(value)} does not have the {rows} rows of its "

@@ -173,11 +173,15 @@ class _PadBatch(Adapter):
         def merge(results: list[Any]) -> dict[str, Any]:
             outputs = named_outputs(results[0], wrapped, args)
             return {
-                name: value[:rows] if np.shape(value)[:1] == (size,) else value
+                name: value[:rows] if _has_rows(value, size) else value
                 for name, value in outputs.items()
             }
 
         return [(args, padded)], merge
+
+
+def _has_rows(value: Any, rows: int) -> bool:
+    return len(value) == rows if isinstance(value, list) else np.shape(value)[:1] == (rows,)
 
 
 def _padded_size(rows: int, config: TritonModelConfig) -> int:

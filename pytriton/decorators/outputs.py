@@ -75,4 +75,6 @@ def named_outputs(
     """`convert_output` for adapters; `args` holds the method's object, if any."""
     if type(outputs) is dict:  # the common case
         return outputs
+    if isinstance(outputs, BaseException):  # in place of a result
+        raise outputs
     return convert_output(outputs, wrapped, args[0] if args else None)

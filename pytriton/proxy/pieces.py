@@ -37,6 +37,8 @@ class Pieces(list[Any]):
         if slices is None or len(slices) != len(self):
             return None
         for item, piece in zip(self, slices):
+            if isinstance(item, BaseException):  # in place of a result
+                return None
             data = item.data if type(item) is Request else item
             if data.get(name) is not piece:
                 return None

@@ -67,6 +67,7 @@ GIVEN: dict[str, tuple[Any, Any]] = {
     "devices": (["cpu"], [""]),
     "load_timeout_s": (7, 7),
     "on_crash": ("fail", "fail"),
+    "on_error": ("fail", "fail"),
     "spares": (2, 2),
     "lazy": (True, True),
     "execution_timeout_s": (1.5, 1.5),

@@ -63,6 +63,13 @@ def complete(batch: Batch, faults: list[str | None]) -> Batch:
     return Batch(batch.id, right, trace, batch.reads, batch.alone, batch.taken_ns)
 
 
+def one_by_one(batch: Batch) -> Iterator[Batch]:
+    """Yield a batch of each request, which keeps its id."""
+    for place, request in enumerate(batch.requests):
+        alone = structs.replace(request, request_id=id_at(batch, place))
+        yield structs.replace(batch, requests=[alone], trace=None, rows=0)
+
+
 def with_faults(
     answer: BatchDone | BatchFailed, faults: list[str | None], batch: Batch
 ) -> BatchDone:

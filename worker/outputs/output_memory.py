@@ -162,7 +162,8 @@ class OutputBuffers:
         Raises:
             LaneClosed, LaneError: the proxy cannot be told of the memory.
         """
-        buffers = self._lanes.get(id(lane))
+        # Outside of a call, a later one may write to a buffer before the proxy has read it.
+        buffers = self._lanes.get(id(lane)) if self._lane is not None else None
         if buffers is None or array.nbytes == 0 or not array.flags.c_contiguous:
             return None
         found = buffers.find(array)

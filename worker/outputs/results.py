@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,6 +42,21 @@ _UNDECORATED = (
 
 class ResultError(Exception):
     """The callable returned something else than the model declares; the text names it in one line."""
+
+
+class RowError(Exception):
+    """The callable gave an exception in place of a request's result, or of one of its rows."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class Refused(NamedTuple):
+    """A request that fails alone: its place in the batch, and the exception that is its answer."""
+
+    place: int
+    error: BaseException
 
 
 @dataclass(frozen=True)
@@ -100,22 +115,38 @@ class ResultWriter:
         return results  # type: ignore[no-any-return]
 
     def write(
-        self, results: Sequence[Any], requests: Sequence[RequestRef], lane: Lane
+        self,
+        results: Sequence[Any],
+        requests: Sequence[RequestRef],
+        lane: Lane,
+        refused: list[Refused] | None = None,
     ) -> list[ResponseRef]:
         """Return one response per request; only outputs that the client asked for are written.
 
+        With `refused`, a request whose result is an exception or not as declared fails alone: it is
+        appended there, and its response is left for the caller to fill in.
+
         Raises:
-            ResultError: names, batch axis, type or (strict) shape are not as declared.
+            BaseException: without `refused`, an exception in place of a result.
+            ResultError: without `refused`, names, batch axis, type or (strict) shape are not as declared.
             ArenaError: no memory for them.
         """
         if type(results) is Pieces:
             refs = self._write_pieces(results, requests, lane)
             if refs is not None:
                 return refs
-        return [
-            ResponseRef(self._response(result, request, lane))
-            for result, request in zip(results, requests)
-        ]
+        responses = []
+        for place, (result, request) in enumerate(zip(results, requests)):
+            try:
+                outputs = self._response(result, request, lane)
+            except (ResultError, RowError) as error:
+                cause = error.error if isinstance(error, RowError) else error
+                if refused is None:
+                    raise cause from None
+                refused.append(Refused(place, cause))
+                outputs = []
+            responses.append(ResponseRef(outputs))
+        return responses
 
     def write_text(self, text: OneText, request: RequestRef, lane: Lane) -> ResponseRef | None:
         """Write an answer that is one string; None where one has to look closer.
@@ -159,6 +190,8 @@ class ResultWriter:
 
     def _response(self, result: Any, request: RequestRef, lane: Lane) -> list[TensorRef]:
         if type(result) is not dict and not isinstance(result, (Mapping, Request)):
+            if isinstance(result, BaseException):
+                raise RowError(result)
             raise ResultError(
                 f"Outputs returned by `{self._model}` model callable must be list of response dicts with "
                 f"numpy arrays. Got a list with {shown(result)}."
@@ -257,6 +290,9 @@ class ResultWriter:
         try:
             data = tensors.encode_bytes(array)
         except TypeError as error:
+            row = next((one for one in array.flat if isinstance(one, BaseException)), None)
+            if row is not None:
+                raise RowError(row) from None
             raise self._error(output, str(error)) from error
         return tensors.write_raw(lane, output.name, "BYTES", array.shape, data)
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pytriton.exceptions import PyTritonUnrecoverableError
+from pytriton.ipc.errors import with_id
 from pytriton.ipc.lanes.arena import ArenaError
 from pytriton.ipc.lanes.gauge import Gauge
 from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
@@ -33,6 +34,7 @@ from pytriton.ipc.lanes.lane_messages import (
     ResponseRef,
     Room,
 )
+from pytriton.ipc.lanes.request_names import id_at
 from pytriton.proxy.one_text import OneText
 from pytriton.worker.fault_reports import report_error, told
 from pytriton.worker.outputs.results import ResultError, ResultWriter
@@ -271,7 +273,21 @@ class Stream:
     def _response(self, index: int, result: Any) -> ResponseRef | None:
         if result is None or index in self._cancelled:
             return None
+        if type(result) is not dict and isinstance(result, BaseException):
+            return self._refused(index, result)
         return self._writer.write([result], [self._requests[index]], self._outbox.lane)[0]
+
+    def _refused(self, index: int, error: BaseException) -> ResponseRef:
+        """Return the last answer to a request, an exception of its own; the others go on."""
+        if isinstance(error, PyTritonUnrecoverableError):
+            raise error
+        self._cancelled.add(index)  # nothing more is sent to it
+        if len(self._requests) == 1:
+            self.failure, self.error = "callable", type_of(error)
+        self._gauge.failed("callable", 1)
+        request_id = id_at(self.batch, index)
+        report_error(error, ids=[request_id])
+        return ResponseRef([], with_id(told(error), request_id))
 
 
 def _failure_of(error: BaseException) -> str:

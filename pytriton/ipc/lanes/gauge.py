@@ -258,6 +258,10 @@ class Gauge:
         words[_BUSY_SINCE] = self._since
         self._overlapped = words[_OVERLAPPED] = 1
 
+    def restarted(self) -> None:
+        """Restart the clock of the call at hand: the callable is called again, within a time limit of its own."""
+        self._words[_BEGUN_AT] = _now()
+
     def merged(self, taken_ns: int) -> None:
         """Another batch goes into the call that has just begun."""
         words = self._words

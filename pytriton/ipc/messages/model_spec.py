@@ -150,6 +150,8 @@ class ModelSpec(msgspec.Struct, frozen=True):
     #: What becomes of the batch that a worker had when it ended: "retry" (once, in another worker)
     #: or "fail".
     on_crash: Literal["retry", "fail"] = "retry"
+    #: What becomes of a batch of several requests whose callable raises: "retry" (each alone) or "fail".
+    on_error: Literal["retry", "fail"] = "retry"
     #: Workers beyond `instances`, loaded and idle.
     spares: int = 0
     #: Seconds a batch may run; a worker over it is replaced.

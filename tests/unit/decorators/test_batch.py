@@ -17,6 +17,8 @@ from pytriton.decorators import (
     get_inference_request_batch_size,
     get_model_config,
     get_triton_context,
+    group_by_values,
+    pad_batch,
     sample,
     set_triton_context,
 )
@@ -171,6 +173,63 @@ def test_wrong_outputs_are_refused(
     set_triton_context(infer, config("y"))
     with pytest.raises(error, match=message):
         infer(requests_of(1, 2))
+
+
+def test_an_output_may_be_a_list_of_rows() -> None:
+    requests = [Request({"x": np.ones((rows, 2))}) for rows in (1, 2, 1)]
+
+    @batch
+    def infer(x: Any) -> Any:
+        return {
+            "y": [row + place for place, row in enumerate(x)],
+            "z": x * 2,
+            "s": [b"a\0"] * len(x),
+        }
+
+    first, second, third = infer(requests)
+    assert [one["y"].tolist() for one in (first, second, third)] == [
+        [[1, 1]], [[2, 2], [3, 3]], [[4, 4]],
+    ]  # fmt: skip
+    assert second["z"].tolist() == [[2, 2], [2, 2]]
+    assert first["s"].tolist() == [b"a\0"]
+    assert infer(requests[:1])[0]["y"].tolist() == [[1, 1]]
+
+
+@pytest.mark.parametrize("below", [[], [group_by_values("g")], [pad_batch]])
+def test_an_exception_in_place_of_a_row_answers_its_request(below: list[Any]) -> None:
+    def infer(x: Any, g: Any = None) -> Any:
+        return {"y": [ValueError("negative") if row[0] < 0 else row * 2 for row in x]}
+
+    decorated = infer
+    for one in below:
+        decorated = one(decorated)
+    values = [[1], [-1, 2], [3]]
+    requests = [
+        Request({"x": np.array(rows)[:, None], "g": np.array(rows)[:, None] % 2}) for rows in values
+    ]
+    served = batch(decorated)
+    set_triton_context(served, config("y", max_batch_size=8))
+    first, second, third = served(requests)
+    assert (first["y"].tolist(), third["y"].tolist()) == ([[2]], [[6]])
+    assert isinstance(second, ValueError)
+
+
+def test_rows_of_one_request_that_make_no_array_are_refused() -> None:
+    @batch
+    def infer(x: Any) -> Any:
+        return {"y": [np.ones(place + 1) for place in range(len(x))]}
+
+    assert (
+        len(infer([Request({"x": np.ones((1, 1))})] * 2)[1]["y"][0]) == 2
+    )  # of two, they may differ
+    with pytest.raises(ValueError, match="Output `y`: the rows of one request"):
+        infer([Request({"x": np.ones((2, 1))})])
+
+
+@pytest.mark.parametrize("decorator", [batch, sample])
+def test_an_exception_in_place_of_all_outputs_is_raised(decorator: Any) -> None:
+    with pytest.raises(LookupError, match="gone"):
+        decorator(lambda x: LookupError("gone"))([Request({"x": np.ones((1, 1))})])
 
 
 def test_requests_with_different_inputs_are_refused() -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
+from pytriton import decorators
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.ipc.lanes import tensors
 from pytriton.ipc.lanes.lane import Lane
@@ -52,7 +54,7 @@ class Proxies:
         return lanes
 
     def receive(self, worker: Lane) -> list[Any] | str:
-        """Return what the proxy at the other end of a lane gets: `y` of each request, or the error."""
+        """Return what the proxy at the far end gets: `y` or the error of each request, or the error of all."""
         proxy = self.near[self.far.index(worker)]
         answer = proxy.receive()
         if isinstance(answer, BatchFailed):
@@ -60,7 +62,10 @@ class Proxies:
         assert isinstance(answer, BatchDone)
         assert answer.id == self.far.index(worker) + 1
         dtype = np.dtype(np.float32)
-        return [tensors.read(proxy, r.outputs[0], dtype).tolist() for r in answer.responses]
+        return [
+            tensors.read(proxy, r.outputs[0], dtype).tolist() if r.error is None else r.error
+            for r in answer.responses
+        ]
 
 
 def _request(lane: Lane, array: Array) -> RequestRef:
@@ -78,14 +83,22 @@ def proxies() -> Iterator[Proxies]:
         yield Proxies(stack)
 
 
-def model(infer: Callable[[Any], Any], *, max_batch_size: int = 8) -> Model:
-    config = {
+def model(
+    infer: Callable[[Any], Any],
+    *,
+    max_batch_size: int = 8,
+    on_error: Literal["retry", "fail"] = "retry",
+    sequences: bool = False,
+) -> Model:
+    config: dict[str, Any] = {
         "name": "digits",
         "max_batch_size": max_batch_size,
         "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}],
         "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [-1]}],
     }
-    return Model(ModelSpec("digits", 1, config, World("python")), infer)
+    if sequences:
+        config["sequence_batching"] = {}
+    return Model(ModelSpec("digits", 1, config, World("python"), on_error=on_error), infer)
 
 
 def ones(rows: int, columns: int = 2, dtype: str = "float32") -> Array:
@@ -98,9 +111,9 @@ def doubled(requests: Any) -> Any:
 
 def merged(to: Model, lanes: Sequence[Lane]) -> list[Part]:
     """Take the batch of the first lane, and what fits of the others."""
-    batch = lanes[0].receive()
-    assert isinstance(batch, Batch)
-    return [Part(lanes[0], batch), *to.mergeable(batch, lanes[1:])]
+    first = lanes[0].receive()
+    assert isinstance(first, Batch)
+    return [Part(lanes[0], first), *to.mergeable(first, lanes[1:])]
 
 
 def answer(to: Model, parts: Sequence[Part]) -> None:
@@ -228,7 +241,7 @@ def test_any_sequence_of_results_is_split(proxies: Proxies, kind: Callable[[Any]
     assert [proxies.receive(lane) for lane in lanes] == [[[[2, 2]]], [[[4, 4]]]]
 
 
-def test_bad_results_of_one_part_fail_that_part_alone(proxies: Proxies) -> None:
+def test_a_bad_result_fails_its_request_alone(proxies: Proxies) -> None:
     def infer(requests: Any) -> Any:
         results = doubled(requests)
         results[1] = {"y": ones(7)}  # of two rows
@@ -239,11 +252,96 @@ def test_bad_results_of_one_part_fail_that_part_alone(proxies: Proxies) -> None:
     answer(to, merged(to, lanes))
     got = [proxies.receive(lane) for lane in lanes]
     assert got[0] == got[2] == [[[2, 2]]]
-    assert "Output `y` of model `digits` has 7 rows" in got[1]
+    assert "Output `y` of model `digits` has 7 rows" in got[1][0]
+    assert got[1][1] == [[2, 2]]
 
 
-def fails(requests: Any) -> Any:
-    raise KeyError("no such row")
+def test_an_exception_in_place_of_a_result_is_the_error_of_its_request(
+    proxies: Proxies, capfd: pytest.CaptureFixture[str]
+) -> None:
+    failed: list[tuple[str, int]] = []
+
+    def infer(requests: Any) -> Any:
+        results: list[Any] = [*doubled(requests)]
+        results[1] = ValueError("negative")
+        results[2] = asyncio.CancelledError()
+        return results
+
+    to = model(infer)
+    to.on_failed = lambda kind, requests, error: failed.append((kind, requests))
+    lanes = proxies.send([ones(1), ones(1)], [ones(1)], [ones(2)])
+    answer(to, merged(to, lanes))
+    assert proxies.receive(lanes[0]) == [[[2, 2]], "ValueError: negative [request id: 0-1-1]"]
+    assert "CancelledError" in proxies.receive(lanes[1])[0]
+    assert proxies.receive(lanes[2]) == [[[2, 2], [2, 2]]]
+    assert failed == [("callable", 1), ("callable", 1)]
+    assert '"request_ids":["0-1-1"]' in capfd.readouterr().err
+
+
+def test_an_exception_in_place_of_a_row_is_the_error_of_its_request(proxies: Proxies) -> None:
+    @decorators.batch
+    def infer(x: Array) -> Any:
+        return {"y": [ValueError("negative") if row[0] < 0 else row * 2 for row in x]}
+
+    to = model(infer)
+    lanes = proxies.send([ones(1), ones(2)], [ones(1) * -1], [ones(1) * 3])
+    answer(to, merged(to, lanes))
+    assert proxies.receive(lanes[0]) == [[[2, 2]], [[2, 2], [2, 2]]]
+    assert proxies.receive(lanes[1]) == ["ValueError: negative [request id: 0-2-0]"]
+    assert proxies.receive(lanes[2]) == [[[6, 6]]]
+
+
+@pytest.mark.parametrize("place", ["result", "raised when retried"])
+def test_an_unrecoverable_error_of_one_request_stops_all(proxies: Proxies, place: str) -> None:
+    calls = []
+
+    def infer(requests: Any) -> Any:
+        calls.append(len(requests))
+        if place == "result":
+            return [doubled(requests[:1])[0], PyTritonUnrecoverableError("the device is gone")]
+        raise PyTritonUnrecoverableError("the device is gone") if len(requests) == 1 else KeyError
+
+    to = model(infer)
+    parts = merged(to, proxies.send([ones(1)], [ones(1)]))
+    with pytest.raises(Unrecoverable, match="the device is gone"):
+        to.answer(parts)
+    assert calls == ([2] if place == "result" else [2, 1])
+
+
+def test_a_call_that_raises_is_made_once_more_for_each_request_alone(proxies: Proxies) -> None:
+    calls: list[list[float]] = []
+    kept = np.empty((1, 2), np.float32)
+
+    def infer(requests: Any) -> Any:
+        calls.append([float(request["x"][0, 0]) for request in requests])
+        if any(request["x"][0, 0] < 0 for request in requests):
+            for request in requests:
+                request["x"][:] = 99  # what the first call has done to its inputs is not seen
+            raise KeyError("no such row")
+        kept[:] = requests[0]["x"] * 2  # the same memory for each answer
+        return [{"y": kept}]
+
+    to = model(infer)
+    lanes = proxies.send([ones(1), ones(1) * -1], [ones(1) * 3])
+    answer(to, merged(to, lanes))
+    assert proxies.receive(lanes[0]) == [[[2, 2]], "KeyError: 'no such row' [request id: 0-1-1]"]
+    assert proxies.receive(lanes[1]) == [[[6, 6]]]
+    assert calls == [[1, -1, 3], [1], [-1], [3]]
+
+
+@pytest.mark.parametrize("why", ["on_error", "sequences"])
+def test_what_must_not_run_twice_fails_as_a_whole(proxies: Proxies, why: str) -> None:
+    calls = []
+
+    def infer(requests: Any) -> Any:
+        calls.append(len(requests))
+        raise KeyError("no such row")
+
+    to = model(infer, **({"on_error": "fail"} if why == "on_error" else {"sequences": True}))
+    lanes = proxies.send([ones(1)], [ones(1)])
+    answer(to, merged(to, lanes))
+    assert [proxies.receive(lane) for lane in lanes] == ["KeyError: 'no such row'"] * 2
+    assert calls == [2]
 
 
 def too_few(requests: Any) -> Any:
@@ -252,7 +350,7 @@ def too_few(requests: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("infer", "text"),
-    [(fails, "KeyError: 'no such row'"), (too_few, r"callable (1) does not match"), (str, "list")],
+    [(too_few, r"callable (1) does not match"), (str, "list")],
 )
 def test_what_concerns_the_whole_call_fails_all(
     proxies: Proxies, infer: Callable[[Any], Any], text: str

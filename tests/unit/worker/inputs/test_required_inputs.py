@@ -88,8 +88,8 @@ def test_the_callable_knows_the_others_by_the_ids_that_their_clients_are_told(la
 
     part = batch(lanes, {"o": 2}, {"x": 1}, {"x": 3})
     _, second, third = answers(lanes, model(refuses), part)
-    assert second == "LookupError: 0-5-1 0-5-2 [request id: 0-5-1]"
-    assert third == "LookupError: 0-5-1 0-5-2 [request id: 0-5-2]"
+    assert second == "LookupError: 0-5-1 [request id: 0-5-1]"  # each was tried alone, too
+    assert third == "LookupError: 0-5-2 [request id: 0-5-2]"
 
 
 def test_the_trace_of_the_others_is_told(lanes: Lanes, monkeypatch: pytest.MonkeyPatch) -> None:

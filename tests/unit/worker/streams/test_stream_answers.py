@@ -75,6 +75,31 @@ def test_a_stream_says_that_it_began_its_parts_and_its_end(
     assert outbox.streams == {}
 
 
+def test_an_exception_in_place_of_a_response_is_the_last_answer_to_its_request(
+    lanes: tuple[Lane, Lane], outbox: Outbox
+) -> None:
+    one = stream(outbox, 7, requests=2)
+    one.begun()
+    one.put(["a", ValueError("negative")])
+    one.put(["b", "c"])
+    assert not one.abandoned
+    one.put([LookupError("gone"), None])
+    assert one.abandoned  # nobody waits for more
+    one.end()
+    said = [lanes[0].receive() for _ in range(5)]
+    a, b = (ResponseRef([], text) for text in "ab")
+    refused = [
+        ResponseRef([], f"{text} [request id: 0-7-{place}]")
+        for text, place in (("ValueError: negative", 1), ("LookupError: gone", 0))
+    ]
+    assert said[1:4] == [
+        BatchPart(7, [a, refused[0]]),
+        BatchPart(7, [b, None]),
+        BatchPart(7, [refused[1], None]),
+    ]
+    assert one._gauge.outcomes()[1] == (2, 0, 0, 0, 0)
+
+
 def test_an_error_ends_it_with_what_is_for_the_client(
     lanes: tuple[Lane, Lane], outbox: Outbox
 ) -> None:
