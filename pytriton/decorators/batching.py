@@ -290,34 +290,35 @@ def split(outputs: dict[str, Any], sizes: list[int]) -> list[dict[str, Any]]:
     if not sizes:
         return [outputs]
     total = sum(sizes)
-    in_rows = False
     for value in outputs.values():
         if _length(value) != total:
             raise _wrong_sizes(outputs, total)
-        in_rows = in_rows or type(value) is list
-    bounds = [(end - size, end) for size, end in zip(sizes, accumulate(sizes))]
-    if in_rows:
-        return [_joined_rows(outputs, low, high) for low, high in bounds]
-    if len(sizes) == 1:
+    in_rows = any(type(value) is list for value in outputs.values())
+    if len(sizes) == 1 and not in_rows:
         return [outputs]
+    bounds = [(end - size, end) for size, end in zip(sizes, accumulate(sizes))]
     slices = {name: [value[low:high] for low, high in bounds] for name, value in outputs.items()}
-    responses = [dict(zip(slices, row)) for row in zip(*slices.values())]
+    if in_rows:
+        slices = {name: [_joined(name, rows) for rows in parts] for name, parts in slices.items()}
+    responses = [_response(dict(zip(slices, row))) for row in zip(*slices.values())]
     arrays = {name: value for name, value in outputs.items() if type(value) is np.ndarray}
     return Pieces(responses, arrays, {name: slices[name] for name in arrays})
 
 
-def _joined_rows(outputs: dict[str, Any], low: int, high: int) -> Any:
-    """Return the response to one request, of outputs that may be lists of rows; an exception among these is it."""
-    response = {}
-    for name, value in outputs.items():
-        rows = value[low:high]
-        if type(rows) is list:
-            for row in rows:
-                if isinstance(row, BaseException):
-                    return row
-            rows = _stacked(name, rows)
-        response[name] = rows
-    return response
+def _joined(name: str, rows: Any) -> Any:
+    """Return the rows of one request as an array, or the exception that one of them is."""
+    if type(rows) is not list:
+        return rows
+    error = next((row for row in rows if isinstance(row, BaseException)), None)
+    return _stacked(name, rows) if error is None else error
+
+
+def _response(outputs: dict[str, Any]) -> Any:
+    """Return the response to one request: an exception in place of an output is all of it."""
+    for value in outputs.values():
+        if isinstance(value, BaseException):
+            return value
+    return outputs
 
 
 def _stacked(name: str, rows: list[Any]) -> _Array:

@@ -15,7 +15,6 @@ _TABLE = re.compile(
     r"^\| room of `(?P<program>[^`]+)` \| job \|\n\|---\|---\|\n(?P<rows>(?:\|.*\n)+)", re.M
 )
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
-MOST_FILES = 20
 #: Programs in which each source has a header of its own.
 ONE_HEADER_EACH = ["proxy_backend/native"]
 
@@ -98,9 +97,3 @@ def test_a_source_includes_its_own_header_first(program: str) -> None:
         firsts.setdefault(source, included)
     in_rooms = [one for one in there if one.suffix == ".c" and len(one.parts) > 1]
     assert [one for one in in_rooms if firsts.get(one) != one.with_suffix(".h")] == []
-
-
-@pytest.mark.parametrize("program", LAYERS)
-def test_no_room_has_too_many_files(program: str) -> None:
-    folders = [source.parent for source in sources(program)]
-    assert [str(one) for one in set(folders) if folders.count(one) > MOST_FILES] == []

@@ -214,6 +214,9 @@ def test_an_unwilling_model_gets_no_batches_where_others_can(brain: Brain) -> No
     assert brain.state_of("m") == "unready"
     told(brain, messages.WorkerReadiness(first.name, ready=True, why=""))
     brain.advance(10.0)
+    assert brain.state_of("m") == "degraded"
+    told(brain, messages.WorkerReadiness(second.name, ready=True, why=""))
+    brain.advance(10.0)
     assert brain.state_of("m") == "ready"
 
 

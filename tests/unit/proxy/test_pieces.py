@@ -61,7 +61,7 @@ def test_responses_of_batch_are_pieces() -> None:
     results = infer(_pieces(Request))
     assert results.whole("y").tolist() == (WHOLE * 2).tolist()
     assert results.whole("names") is None  # no array
-    assert [result["names"] for result in results] == [[["a"]], [["b"], ["c"]]]
+    assert [result["names"].tolist() for result in results] == [[["a"]], [["b"], ["c"]]]
 
 
 def test_rows_that_were_changed_in_place_are_changed_in_the_whole() -> None:
