@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from pytriton import buffers, request_ids
@@ -18,6 +18,7 @@ from pytriton.ipc.lanes.lane_messages import (
     BatchFailed,
     RequestRef,
     ResponseRef,
+    TensorRef,
 )
 from pytriton.ipc.lanes.request_names import id_at
 from pytriton.model_config.triton_model_config import TritonModelConfig
@@ -142,12 +143,36 @@ class Model:
             asyncio.set_event_loop(self._events)
         return self._events
 
-    def rehearse(self, requests: list[Request]) -> list[Any]:
-        """Return everything that the callable gives for these requests; nothing goes to a client.
+    def warm_up(
+        self, batch: Sequence[dict[str, Any]], types: Sequence[Mapping[str, str]], lane: Lane
+    ) -> None:
+        """Answer a batch of requests, given as arrays by input, as if they came from clients; nobody gets the answers.
+
+        Args:
+            batch: the inputs of each request
+            types: the datatype of each of these inputs, by name
+            lane: memory that answers are laid down in
 
         Raises:
-            Exception: whatever the callable raises.
+            Exception: whatever the callable raises, or what is wrong with its answers.
         """
+        # The references point to no memory: only the batch axis of the answers is compared with them.
+        refs = [
+            RequestRef(
+                [TensorRef(name, "", list(one.shape), 0, 0, 0) for name, one in arrays.items()],
+                "",
+                [],
+            )
+            for arrays in batch
+        ]
+        for results in self._rehearse([Request(arrays) for arrays in batch]):
+            checked = self.results.checked(results, len(refs))
+            lane.arena.reset()
+            for result, ref in zip(checked, refs):
+                if result is not None or not self.decoupled:
+                    self.results.write([result], [ref], lane)
+
+    def _rehearse(self, requests: list[Request]) -> list[Any]:
         if not self.decoupled:
             return [self._infer(requests)]
         produced = self.produce(requests)

@@ -111,7 +111,7 @@ def _load(
     if load.tracing:
         batch_spans.prepare()
     loaded_ns = time.monotonic_ns()
-    warm_up(model, load.spec.warmups)
+    warm_up(model, load.spec)
     took_ns = loaded_ns - began_ns, time.monotonic_ns() - loaded_ns
     # All objects loaded by now stay. Without the freeze, every full collection would walk through them (modules,
     # layers, vocabularies: tens of ms) in the middle of a request.

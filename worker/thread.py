@@ -128,7 +128,7 @@ class WorkerThread:
         loaded_ns = time.monotonic_ns()
         try:
             batch_spans.offer(self._spec.world.env)
-            warm_up(model, self._spec.warmups)
+            warm_up(model, self._spec)
             gauge.loaded(loaded_ns - began_ns, time.monotonic_ns() - loaded_ns)
         except BaseException:
             model.close()

@@ -1,9 +1,12 @@
-"""Warm-up: requests that the callable answers while its worker loads, before it says that it is ready.
+"""Warm-up: requests that the model answers while its worker loads, before it says that it is ready.
 
-In the worker rather than by Triton's own `model_warmup`: Triton warms its instances once, which here
-are proxies. A worker that takes another's place, a spare or an added instance would serve its first
-client cold. And Triton only logs what fails; here it is the registration that fails, with the
-traceback.
+These are the warm-ups that a registrant has declared (`ModelWarmup`), and those of the configuration
+(`model_warmup`). They run in the worker rather than in Triton's core, for three reasons. The core warms its instances
+once, which here are proxies: a worker that takes another's place, a spare or an added instance would serve its first
+client cold. The core knows of an exception only its text, where here the registration fails with the traceback. And a
+warm-up that fails in the core may end the whole server: it stops the instance's thread while that thread still puts the
+instance back into its queue, and reads past the start of the empty queue (`TritonBackendThread::StopBackendThread`,
+seen in 2.51).
 """
 
 from __future__ import annotations
@@ -11,14 +14,18 @@ from __future__ import annotations
 import io
 import socket
 import time
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from pytriton.ipc import messages
+import numpy as np
+
+from pytriton.ipc import config_datatypes, datatypes, messages
+from pytriton.ipc.lanes import tensors
 from pytriton.ipc.lanes.lane import Lane
-from pytriton.ipc.lanes.lane_messages import RequestRef, TensorRef
 from pytriton.ipc.lanes.tensors import Array
 from pytriton.model_config import ModelWarmup, WarmupInput
-from pytriton.proxy.types import Request
 from pytriton.worker.callable_errors import callable_errors
 from pytriton.worker.fault_reports import note, told
 from pytriton.worker.model import Model
@@ -28,54 +35,89 @@ class WarmupError(Exception):
     """The callable did not answer a warm-up request as it has to; the text says which, and why."""
 
 
-def warm_up(model: Model, warmups: Sequence[messages.Warmup]) -> None:
-    """Have the callable answer the warm-up requests, each time with arrays of its own.
+#: The folder of a model's folder that holds the files of `model_warmup`, as in Triton.
+_FILES = "warmup"
+
+
+def warm_up(model: Model, spec: messages.ModelSpec) -> None:
+    """Have the model answer its warm-up requests, each time with arrays of its own.
 
     Answers are checked and laid down as if they went to a client.
 
     Raises:
         WarmupError: it raised an exception, or its answers are not as declared.
     """
-    if not warmups:
+    configured = spec.config.get("model_warmup", ())
+    if not spec.warmups and not configured:
         return
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     lanes = [Lane(end, peer_trusted=True) for end in ends]
     try:
-        for message in warmups:
-            _run(model, message, lanes[0])
+        for message in spec.warmups:
+            _run_declared(model, message, lanes[0])
+        for sample in configured:
+            _run_configured(model, spec, sample, lanes[0])
     finally:
         for lane in lanes:
             lane.close()
 
 
-def _run(model: Model, message: messages.Warmup, lane: Lane) -> None:
+def _run_declared(model: Model, message: messages.Warmup, lane: Lane) -> None:
     warmup = ModelWarmup(
         message.name,
         message.batch_size,
         {tensor.name: _source(tensor) for tensor in message.inputs},
         message.count,
     )
+    _run(
+        model,
+        warmup.name,
+        warmup.count,
+        lambda: [warmup.arrays(batching=model.batching)],
+        [{tensor.name: tensor.datatype for tensor in message.inputs}],
+        lane,
+    )
+
+
+def _run_configured(
+    model: Model, spec: messages.ModelSpec, sample: Mapping[str, Any], lane: Lane
+) -> None:
+    """Run one entry of `model_warmup` as Triton does: `batch_size` requests of one row each in one batch."""
+    name, size = str(sample.get("name", "")), int(sample.get("batch_size", 0))
+    inputs: Mapping[str, Any] = sample.get("inputs", {})
+    _check_inputs(model.name, name, inputs, spec.config)
+    sources = {
+        one: _Configured(model, name, one, source, _folder(spec)) for one, source in inputs.items()
+    }
+    _run(
+        model,
+        name,
+        max(1, int(sample.get("count", 0))) if size else 0,
+        lambda: [{one: source.array() for one, source in sources.items()} for _ in range(size)],
+        [{one: source.datatype for one, source in sources.items()}] * size,
+        lane,
+    )
+
+
+def _run(
+    model: Model,
+    name: str,
+    count: int,
+    arrays: Callable[[], list[dict[str, Array]]],
+    types: Sequence[Mapping[str, str]],
+    lane: Lane,
+) -> None:
+    """Have the model answer a warm-up's batch `count` times; `arrays` makes the inputs of its requests anew."""
     started = time.monotonic()
     try:
-        for _ in range(warmup.count):
-            _answer(model, warmup.arrays(batching=model.batching), lane)
+        for _ in range(count):
+            model.warm_up(arrays(), types, lane)
     except callable_errors() as error:
         raise WarmupError(
-            f"model {model.name}: its warm-up {warmup.name!r} failed: {told(error)}"
+            f"model {model.name}: its warm-up {name!r} failed: {told(error)}"
         ) from error
     took = time.monotonic() - started
-    note(f"warm-up {warmup.name!r}: {warmup.count} requests in {took:.3f} s")
-
-
-def _answer(model: Model, arrays: dict[str, Array], lane: Lane) -> None:
-    # The references point to no memory: only the batch axis of the answer is compared with them.
-    refs = [TensorRef(name, "", list(array.shape), 0, 0, 0) for name, array in arrays.items()]
-    request = RequestRef(refs, "", [])
-    for results in model.rehearse([Request(arrays)]):
-        for result in model.results.checked(results, 1):
-            lane.arena.reset()
-            if result is not None or not model.decoupled:
-                model.results.write([result], [request], lane)
+    note(f"warm-up {name!r}: {count} batches in {took:.3f} s")
 
 
 def _source(tensor: messages.WarmupTensor) -> WarmupInput:
@@ -86,3 +128,88 @@ def _source(tensor: messages.WarmupTensor) -> WarmupInput:
         random_data=tensor.source == "random",
         input_data_file=io.BytesIO(tensor.npy) if tensor.source == "file" else None,
     )
+
+
+def _folder(spec: messages.ModelSpec) -> Path:
+    """Return the model's own folder. Workers of models of other formats than Python begin in it."""
+    return Path(spec.python_model.folder if spec.python_model is not None else spec.world.cwd)
+
+
+def _check_inputs(
+    model: str, warmup: str, inputs: Mapping[str, Any], config: Mapping[str, Any]
+) -> None:
+    """See that a configured warm-up has an input for each that the model needs, of its type.
+
+    Raises:
+        WarmupError: it has not.
+    """
+    for entry in config.get("input", ()):
+        given = inputs.get(entry["name"])
+        if given is None:
+            if not entry.get("optional"):
+                text = f"it has no data for the input {entry['name']!r}"
+                raise WarmupError(f"model {model}: its warm-up {warmup!r} failed: {text}")
+        elif given.get("data_type") != entry["data_type"]:
+            text = (
+                f"it makes {given.get('data_type')} for the input {entry['name']!r}, which takes "
+                f"{entry['data_type']}"
+            )
+            raise WarmupError(f"model {model}: its warm-up {warmup!r} failed: {text}")
+
+
+class _Configured:
+    """The data of one input of `model_warmup`, for one row.
+
+    Raises:
+        WarmupError: a dimension is not known, or its file cannot be used.
+    """
+
+    def __init__(
+        self, model: Model, warmup: str, name: str, source: Mapping[str, Any], folder: Path
+    ) -> None:
+        self._where = f"model {model.name}: its warm-up {warmup!r} failed: the input {name!r}"
+        self.datatype = config_datatypes.of_config(str(source.get("data_type", "")))
+        dims = [int(size) for size in source.get("dims", ())]
+        if any(size < 0 for size in dims):
+            raise WarmupError(
+                f"{self._where} has the shape {dims}: every dimension has to be known"
+            )
+        self._batch = 1 if model.batching else 0
+        self._shape = (*[1] * self._batch, *dims)
+        self._seed = zlib.crc32(f"{warmup}/{name}".encode())
+        self._raw: bytes | None = None
+        self._made: WarmupInput | None = None
+        if "input_data_file" in source:
+            self._raw = self._read(folder, str(source["input_data_file"]))
+        elif source.get("zero_data") or source.get("random_data"):
+            zero = bool(source.get("zero_data"))
+            self._made = WarmupInput(
+                self.datatype, tuple(dims), zero_data=zero, random_data=not zero
+            )
+        else:
+            text = "needs one of zero_data, random_data and input_data_file"
+            raise WarmupError(f"{self._where} {text}")
+
+    def array(self) -> Array:
+        """Return an array of its own for one request."""
+        if self._made is not None:
+            return self._made.generate(self._batch, self._seed)
+        assert self._raw is not None
+        if self.datatype == "BYTES":
+            return tensors.decode_bytes(memoryview(self._raw), self._shape)
+        dtype = datatypes.element_dtype(self.datatype)
+        count = int(np.prod(self._shape))
+        if len(self._raw) < count * dtype.itemsize:
+            text = f"needs {count * dtype.itemsize} bytes, and its file has {len(self._raw)}"
+            raise WarmupError(f"{self._where} {text}")
+        array: Array = np.frombuffer(self._raw, dtype, count).reshape(self._shape).copy()
+        return array
+
+    def _read(self, folder: Path, file: str) -> bytes:
+        place = folder / _FILES / file
+        if Path(file).is_absolute() or ".." in Path(file).parts:
+            raise WarmupError(f"{self._where}: the file {file!r} does not lie in {folder / _FILES}")
+        try:
+            return place.read_bytes()
+        except OSError as error:
+            raise WarmupError(f"{self._where}: {place} cannot be read: {error.strerror}") from error

@@ -41,10 +41,8 @@ def make_folder(models: Path, spec: messages.ModelSpec) -> None:
 
 
 def _link_files(folder: Path, spec: messages.ModelSpec) -> None:
-    """Let Triton see the files of a model's own folder that it reads itself: labels, and samples to warm up with."""
+    """Let Triton see the files of a model's own folder that it reads itself: labels."""
     named = {entry.get("label_filename", "") for entry in spec.config.get("output", ())}
-    if "model_warmup" in spec.config:
-        named.add("warmup")
     # The workers of a model of another format than Python begin in its folder (folder_spec.py).
     own = Path(spec.python_model.folder if spec.python_model is not None else spec.world.cwd)
     for name in named:
@@ -139,6 +137,7 @@ def triton_config(
     instances that it has when nothing but their number differs, so a model whose proxies have to be
     started anew is loaded with another number in `mended`. `native`: tritonserver has the compiled proxy.
     `proxied`: so many instances have Python proxies that stay, though there are fewer workers.
+    `model_warmup` is the workers' business: see worker/warmup.py.
     """
     parameters = dict(spec.config.get("parameters", {}))
     parameters[CONTROL_PARAMETER] = {"string_value": endpoint}
@@ -152,8 +151,9 @@ def triton_config(
         parameters[MENDED_PARAMETER] = {"string_value": str(mended)}
     given = spec.config.get("instance_group") or [{}]
     instances = spec.instances if native else max(spec.instances, proxied)
+    config = {name: value for name, value in spec.config.items() if name != "model_warmup"}
     return {
-        **spec.config,
+        **config,
         "name": spec.name,
         "backend": NATIVE_BACKEND if native else BACKEND,
         "instance_group": [{**given[0], "kind": "KIND_CPU", "count": instances * spec.lanes}],

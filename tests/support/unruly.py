@@ -28,11 +28,11 @@ ONES = np.ones((1, 2), np.float32)
 #: First element of a request -> what the callable below does.
 ECHO, KILL, KILL_ONCE, SEGFAULT, HANG, PID, LEAK, FORK = 1, 9, 10, 11, 12, 13, 14, 15
 
-#: Only tritonserver can judge this: its own warm-up lacks the input.
-_NO_X = {
-    "name": "w",
-    "batch_size": 1,
-    "inputs": {"z": {"data_type": "TYPE_FP32", "dims": [1], "zero_data": True}},
+#: Only tritonserver can judge this: a control has two values, for false and true.
+_ONE_VALUE = {
+    "control_input": [
+        {"name": "z", "control": [{"kind": "CONTROL_SEQUENCE_START", "int32_false_true": [1]}]}
+    ]
 }
 
 Serve = Callable[..., "Model"]
@@ -40,7 +40,7 @@ Serve = Callable[..., "Model"]
 
 def refused() -> ModelConfig:
     """A configuration that tritonserver refuses. Made when it is asked for: what checks it takes long to import."""
-    return ModelConfig(extra={"model_warmup": [_NO_X]})
+    return ModelConfig(extra={"sequence_batching": _ONE_VALUE})
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import asyncio
 import inspect
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytriton import pb_utils, request_ids
@@ -69,6 +69,7 @@ class PythonModel(Model):
         self._version = spec.version
         self._most_rows = spec.config.get("max_batch_size", 0)
         self._batching = self._most_rows > 0
+        self._outputs = [entry["name"] for entry in spec.config.get("output", ())]
         self._zero_copy = spec.zero_copy_inputs
         self._instance = instance
         self._buffers = OutputBuffers()  # it asks for none
@@ -104,6 +105,57 @@ class PythonModel(Model):
     def execute(self, requests: list[pb_utils.InferenceRequest]) -> Any:
         """Call the model's `execute`, which may empty its list; what it returns may have to be awaited."""
         return self._instance.execute([*requests])
+
+    def warm_up(
+        self, batch: Sequence[dict[str, Any]], types: Sequence[Mapping[str, str]], lane: Lane
+    ) -> None:
+        """Run `execute` once on requests that are made of arrays; see `Model.warm_up`.
+
+        Raises:
+            Exception: whatever `execute` raises, or what is wrong with its answers.
+            TritonModelException: a response is an error.
+        """
+        requests = [
+            pb_utils.InferenceRequest.incoming(
+                [pb_utils.Tensor.of(name, array, kinds[name]) for name, array in arrays.items()],
+                self._outputs,
+                "",
+                request_id="",
+                correlation_id=0,
+                flags=0,
+                timeout=0,
+                trace=None,
+                model=(self.name, self._version),
+            )
+            for arrays, kinds in zip(batch, types)
+        ]
+        lane.arena.reset()
+        wanted = RequestRef([], "", self._outputs)
+        for response in self._responses_to(requests):
+            error = response.error()
+            if error is not None:
+                raise pb_utils.TritonModelException(error.message())
+            self.written(response, wanted, lane, final=False)
+
+    def _responses_to(
+        self, requests: list[pb_utils.InferenceRequest]
+    ) -> list[pb_utils.InferenceResponse]:
+        if not self.streams:
+            return [one for one in self._responses(requests) if one is not None]
+        rehearsals = [_Rehearsal(request, decoupled=self.decoupled) for request in requests]
+        returned = self.execute(requests)
+        if inspect.isawaitable(returned):
+            returned = self._awaited(returned)
+        responses = streamed_responses(returned, requests, self)
+        again = [one.rescheduled for one in requests]
+        requests.clear()  # who holds neither a request nor its sender cannot answer it any more
+        found: list[pb_utils.InferenceResponse] = []
+        for response, rehearsal, queued in zip(responses, rehearsals, again):
+            if response is not None:
+                found.append(response)
+            elif not queued:
+                found += rehearsal.wait()
+        return found
 
     def answer(self, parts: Sequence[Part]) -> list[BatchDone | BatchFailed]:
         """Run `execute` once on one batch, or several merged; return an answer for each.
@@ -279,6 +331,81 @@ class _OnlySender:
     def _take(self, response: pb_utils.InferenceResponse | None, final: bool) -> None:
         self._response = response
         self._came.set()
+
+
+class _Rehearsal:
+    """One request of a warm-up that may be answered at any time, from any thread."""
+
+    def __init__(self, request: pb_utils.InferenceRequest, *, decoupled: bool) -> None:
+        self._decoupled = decoupled
+        self._responses: list[pb_utils.InferenceResponse] = []
+        self._ended = threading.Event()
+        self._answered = False
+        sender = pb_utils.ResponseSender(_Answerer(self).send, lambda: False, decoupled=decoupled)
+        request.bind(lambda: sender, lambda: False)
+
+    def take(self, response: pb_utils.InferenceResponse | None, final: bool) -> None:
+        """Keep a response; with `final`, no more come."""
+        if response is not None:
+            self._responses.append(response)
+        if final:
+            self._answered = True
+            self._ended.set()
+
+    def let_go(self) -> None:
+        """Note that nobody can answer the request any more."""
+        self._ended.set()
+
+    def wait(self) -> list[pb_utils.InferenceResponse]:
+        """Return all responses, when no more come.
+
+        Raises:
+            WrongReturn: the model has let go of the request before it was answered.
+        """
+        self._ended.wait()
+        if not self._answered:
+            raise WrongReturn(unanswered(decoupled=self._decoupled))
+        return self._responses
+
+
+class _Answerer:
+    """What a request and its sender hold of a `_Rehearsal`: it goes when both of them have gone."""
+
+    def __init__(self, rehearsal: _Rehearsal) -> None:
+        self._rehearsal = rehearsal
+
+    def __del__(self) -> None:
+        self._rehearsal.let_go()
+
+    def send(self, response: pb_utils.InferenceResponse | None, final: bool) -> None:
+        self._rehearsal.take(response, final)
+
+
+def unanswered(*, decoupled: bool) -> str:
+    """Return the error of a request that nobody can answer any more."""
+    missing = "TRITONSERVER_RESPONSE_COMPLETE_FINAL" if decoupled else "a response"
+    return (
+        "Nobody can answer the request any more: the model has let go of it and of its response sender without "
+        f"{missing}."
+    )
+
+
+def streamed_responses(
+    returned: Any, requests: Sequence[pb_utils.InferenceRequest], model: PythonModel
+) -> list[pb_utils.InferenceResponse | None]:
+    """Return what `execute` of a model has returned that may answer at any time: a response or None for each request.
+
+    Raises:
+        WrongReturn: it is something else, or a response of a decoupled model.
+    """
+    responses: list[Any] = [None] * len(requests) if returned is None else returned
+    check_responses(responses, requests)
+    if model.decoupled and any(response is not None for response in responses):
+        raise WrongReturn(
+            f"Python model '{model.instance_name}' is using the decoupled mode and the execute function must return "
+            "None."
+        )
+    return responses
 
 
 def failure_of(error: BaseException) -> str:

@@ -20,12 +20,17 @@ from pytriton.ipc.lanes.lane_messages import (
 )
 from pytriton.worker.fault_reports import report
 from pytriton.worker.model import Part
-from pytriton.worker.python_model.batches import ANSWERED, PythonModel, WrongReturn, check_responses
+from pytriton.worker.python_model.batches import (
+    ANSWERED,
+    PythonModel,
+    WrongReturn,
+    streamed_responses,
+    unanswered,
+)
 from pytriton.worker.request_log import nbytes_of
 from pytriton.worker.streams.stream_answers import Outbox
 
 _ENDED = ResponseRef([], None, ResponseDetails(final=True, empty=True))
-_LET_GO = "Nobody can answer the request any more: the model has let go of it and of its response sender without"
 
 
 class AnswerLoop(Protocol):
@@ -151,15 +156,7 @@ class PythonStream:
         Raises:
             WrongReturn: it should not have, or should have.
         """
-        if result is None:
-            result = [None] * self._count
-        check_responses(result, self.requests)
-        if self._model.decoupled and any(response is not None for response in result):
-            raise WrongReturn(
-                f"Python model '{self._model.instance_name}' is using the decoupled mode and the execute function "
-                "must return None."
-            )
-        for index, response in enumerate(result):
+        for index, response in enumerate(streamed_responses(result, self.requests, self._model)):
             if response is not None:
                 self.send(index, response, True)
             elif not (
@@ -198,8 +195,7 @@ class PythonStream:
         """Answer a request with an error, as nobody else can any more; return whether that was so."""
         if index not in self._open:
             return False
-        missing = "TRITONSERVER_RESPONSE_COMPLETE_FINAL" if self._model.decoupled else "a response"
-        error = pb_utils.TritonError(f"{_LET_GO} {missing}.")
+        error = pb_utils.TritonError(unanswered(decoupled=self._model.decoupled))
         self.send(index, pb_utils.InferenceResponse(error=error), True)
         return True
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 
+import structlog
+
 from pytriton.dispatcher.install.proxy_compiler import NATIVE_BACKEND
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.settings.triton_options import Options
@@ -13,6 +15,13 @@ from pytriton.dispatcher.triton.endpoints import Endpoint
 from pytriton.dispatcher.triton.front import ServerPlace
 from pytriton.dispatcher.triton.own_repository import BACKEND
 
+_log = structlog.get_logger(__name__)
+
+#: The core repeats a load that fails at once, without a pause, and nobody can stop it: a model that cannot be loaded keeps
+#: its request from being answered, the server from ending, and fills the log. The daemon reports the failure instead.
+_RETRIES = "model-load-retry-count"
+#: With "exit-on-error", a model that cannot be loaded would end the server.
+_NOT_PASSED_ON = frozenset({"exit-on-error", _RETRIES})
 #: Backends whose models come with a complete configuration.
 _COMPLETE = frozenset({BACKEND, NATIVE_BACKEND, "python"})
 
@@ -39,17 +48,27 @@ def arguments(
     no_vertex = clouds.vertex_model(config.tritonserver_options) is not None and not vertex
     if no_vertex:
         options["allow-vertex-ai"] = "false"  # on Vertex AI ($AIP_MODE), its default is true
-    users = {
-        name: value
-        for name, value in config.tritonserver_options.items()
-        if name != "exit-on-error" and not (no_vertex and "vertex-ai" in name)
-    }
-    merge(options, users)
+    merge(
+        options,
+        {
+            name: value
+            for name, value in users_options(config).items()
+            if not (no_vertex and "vertex-ai" in name)
+        },
+    )
     return [
         f"--{name}={value}" if value else f"--{name}"
         for name, values in options.items()
         for value in (values if isinstance(values, list) else [values])
     ]
+
+
+def users_options(config: DaemonConfig) -> Options:
+    """Return the user's own options for tritonserver, without those that are not passed on."""
+    given = config.tritonserver_options
+    if str(given.get(_RETRIES, "0")) != "0":
+        _log.warning("tritonserver is not told to repeat loads that fail", option=_RETRIES)
+    return {name: value for name, value in given.items() if name not in _NOT_PASSED_ON}
 
 
 def merge(options: Options, users: Options) -> None:

@@ -140,8 +140,8 @@ def _core_options(
     options["allow-metrics"] = "true" if config.allow_metrics else "false"
     users = {
         name: value
-        for name, value in config.tritonserver_options.items()
-        if not name.startswith(FRONTENDS) and name != "exit-on-error"
+        for name, value in command_line.users_options(config).items()
+        if not name.startswith(FRONTENDS)
     }
     ignored = INWARD.intersection(config.tritonserver_options)
     if ignored:

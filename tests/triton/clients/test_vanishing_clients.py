@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 from support.forks.forking import Forking
 from support.models.inference import Array, Inference
-from support.running import RunningDaemon, eventually
+from support.running import RunningDaemon, eventually, halt
 from tritonclient.utils import InferenceServerException
 
 from pytriton._registering.registering import prepare
@@ -194,33 +193,39 @@ def test_model_that_was_to_be_replaced_goes_on(
         daemon.client.unregister("slow")
 
 
+def until_it_loads(client: ControlClient) -> None:
+    """Return when the daemon says that tritonserver is told to load the model."""
+    while True:
+        received = client.receive(60)
+        assert received is not None, "the workers are loaded"
+        if isinstance(received[1], messages.Progress) and received[1].stage == "serving":
+            return
+
+
 @pytest.mark.parametrize("replaces", [False, True], ids=["new", "replaces"])
 def test_given_up_while_tritonserver_loads_the_model(
     daemon: RunningDaemon, tmp_path: Path, replaces: bool
 ) -> None:
-    """Too late to stop tritonserver, whose warm-up runs: it gets the former model back, or none."""
-    begun, go = tmp_path / "begun", tmp_path / "go"
+    """Too late to stop tritonserver, which hangs for a moment: it gets the former model back, or none."""
     daemon.forget_said()
 
     @batch
-    def warmed_up(x: Array) -> dict[str, Array]:
-        begun.touch()
-        eventually(go.exists, "the client has given up")
+    def triple(x: Array) -> dict[str, Array]:
         return {"y": x * 3}
 
     if replaces:
         serve(daemon)
-    message, payloads = prepare(warmed_up, "slow", X, Y, ModelConfig(), {"replace": replaces})
-    request = {"x": {"data_type": "TYPE_FP32", "dims": [2], "zero_data": True}}
-    warmup = [{"name": "zeros", "batch_size": 1, "inputs": request}]
-    config = {**message.spec.config, "model_warmup": warmup}
-    spec = msgspec.structs.replace(message.spec, config=config)
+    message, payloads = prepare(triple, "slow", X, Y, ModelConfig(), {"replace": replaces})
+    server = daemon.server.pid
     with ControlClient(daemon.config.rundir.control_endpoint) as client:
-        asked = client.send(msgspec.structs.replace(message, spec=spec), payloads)
-        eventually(begun.exists, "the warm-up runs")
-        client.send(messages.Cancel(asked))
-        eventually(lambda: "its client gave it up" in daemon.said(), "the daemon has heard it")
-        go.touch()
+        halt(server)
+        try:
+            asked = client.send(message, payloads)
+            until_it_loads(client)
+            client.send(messages.Cancel(asked))
+            eventually(lambda: "its client gave it up" in daemon.said(), "the daemon has heard it")
+        finally:
+            os.kill(server, signal.SIGCONT)
         eventually(lambda: len(workers(daemon)) == replaces, "the new worker is gone")
     if replaces:
         assert [ask(daemon) for _ in range(5)] == [[2.0, 2.0]] * 5

@@ -42,17 +42,24 @@ def test_files_of_a_model_s_folder_that_triton_reads_are_there(
     tmp_path: Path, python: bool
 ) -> None:
     models, own = tmp_path / "models", tmp_path / "mine" / "m"
-    for name in ("labels.txt", "names/labels.txt", "1/labels.txt", "../secret", "warmup/x"):
+    for name in ("labels.txt", "names/labels.txt", "1/labels.txt", "../secret"):
         (own / name).parent.mkdir(parents=True, exist_ok=True)
         (own / name).write_text(name)
-    config = {"output": [{"label_filename": name} for name in LABELS], "model_warmup": [{}]}
+    config = {"output": [{"label_filename": name} for name in LABELS]}
     kind = messages.PythonModel("", str(own)) if python else None
     world = messages.World("python", cwd="/" if python else str(own))
     own_repository.make_folder(models, messages.ModelSpec("m", 1, config, world, python_model=kind))
     there = [str(one.relative_to(models / "m")) for one in sorted((models / "m").rglob("*"))]
-    files = ["1", "1/labels.txt", "labels.txt", "names", "names/labels.txt", "warmup"]
-    assert there == files
-    assert (models / "m" / "warmup" / "x").read_text() == "warmup/x"
+    assert there == ["1", "1/labels.txt", "labels.txt", "names", "names/labels.txt"]
+
+
+def test_workers_warm_up_and_not_triton() -> None:
+    """A warm-up that fails in Triton's core may end the whole server."""
+    config = {"output": [], "model_warmup": [{"name": "w"}], "max_batch_size": 2}
+    spec = messages.ModelSpec("m", 1, config, messages.World("python"))
+    loaded = own_repository.triton_config(spec, "ipc://x", "m#1")
+    assert "model_warmup" not in loaded
+    assert loaded["max_batch_size"] == 2
 
 
 def test_the_folder_that_a_callable_runs_in_is_no_model_s(tmp_path: Path) -> None:

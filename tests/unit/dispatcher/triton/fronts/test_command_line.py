@@ -130,6 +130,8 @@ def test_settings_that_change_it(
         ),
         # That of ours is a must: with the gate, tritonserver would end.
         ({"exit-on-error": "true"}, ["--exit-on-error=false"], ["--exit-on-error=true"]),
+        # The core would repeat a load that fails without a pause, and could not be stopped.
+        ({"model-load-retry-count": "9"}, [], ["--model-load-retry-count=9"]),
     ],
 )
 def test_options_of_the_user_s(

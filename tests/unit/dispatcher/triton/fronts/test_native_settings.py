@@ -70,6 +70,7 @@ def test_options_of_the_core_s_go_on_and_those_of_nvidia_s_frontends_do_not(tmp_
         "backend-config": ["onnxruntime,x=1"],
         "http-thread-count": "8",
         "exit-on-error": "true",
+        "model-load-retry-count": "9",
         "http-header-forward-pattern": "x-.*",
     }
     with capture_logs() as logs:
@@ -78,9 +79,11 @@ def test_options_of_the_core_s_go_on_and_those_of_nvidia_s_frontends_do_not(tmp_
     backends = [value for name, value in told["options"] if name == "backend-config"]
     assert backends == ["python,shm-region-prefix-name=pytriton-7-", "onnxruntime,x=1"]
     assert ["exit-on-error", "true"] not in told["options"]
+    assert "model-load-retry-count" not in dict(told["options"])
     assert not [name for name, _ in told["options"] if name.startswith("http-")]
     assert told["forward"] == {"http": "x-.*", "grpc": None}
-    assert [one["ignored"] for one in logs] == [["http-thread-count"]]
+    assert [one["ignored"] for one in logs if "ignored" in one] == [["http-thread-count"]]
+    assert [one["option"] for one in logs if "option" in one] == ["model-load-retry-count"]
 
 
 def test_limits_are_told_by_name(tmp_path: Path) -> None:
