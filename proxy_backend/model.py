@@ -70,6 +70,7 @@ class TritonPythonModel:
             config_datatypes.of_inputs(config),
             args["model_version"] if VERSIONS_PARAMETER in config["parameters"] else None,
             details=self._details,
+            max_sequence_id=config_datatypes.max_sequence_id(config),
             batching=config.get("max_batch_size", 0) > 0,
         )
         control = ControlClient(_parameter(config, CONTROL_PARAMETER))
@@ -108,7 +109,8 @@ class TritonPythonModel:
             return None
         try:
             return self._execute(requests)
-        except UnicodeDecodeError as error:  # before anything was sent: nothing is served twice
+        except (UnicodeDecodeError, translate.WrongSequenceId) as error:
+            # Before anything was sent: nothing is served twice.
             return self._execute_readable(requests, error)
 
     def _execute(self, requests: Sequence[Any]) -> list[Any]:
@@ -180,8 +182,8 @@ class TritonPythonModel:
             return id_at(sent, place)
         return given_id(self._translator.without_inputs(request))
 
-    def _execute_readable(self, requests: Sequence[Any], error: UnicodeDecodeError) -> list[Any]:
-        """Answer a batch in which some requests have texts that are no Unicode: only those fail."""
+    def _execute_readable(self, requests: Sequence[Any], error: ValueError) -> list[Any]:
+        """Answer a batch in which some requests have texts that are no Unicode or wrong ids: only those fail."""
         refusals = self._translator.refusals(requests)
         readable = [one for one, refusal in zip(requests, refusals) if refusal is None]
         if len(readable) == len(requests):

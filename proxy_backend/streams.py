@@ -108,8 +108,8 @@ class Streams:
         flight = Flight(requests)
         try:
             self._begin(flight, requests)
-        except UnicodeDecodeError:
-            # Before anything was sent: those of which a text is no Unicode fail by themselves.
+        except (UnicodeDecodeError, translate.WrongSequenceId):
+            # Before anything was sent: those of which a text is no Unicode, or an id wrong, fail by themselves.
             refusals = self._translator.refusals(requests)
             readable = [one for one, refusal in zip(requests, refusals) if refusal is None]
             if len(readable) == len(requests):

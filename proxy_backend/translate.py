@@ -42,6 +42,10 @@ _CODES = (
 )
 
 
+class WrongSequenceId(ValueError):
+    """A request of a batch has a sequence id that its model's control input cannot hold."""
+
+
 class Translator:
     """Translates the batches of one instance of `model` for one lane at a time.
 
@@ -58,8 +62,10 @@ class Translator:
         *,
         details: bool = False,
         batching: bool = False,
+        max_sequence_id: int | None = None,
     ) -> None:
         self._model = model
+        self._max_sequence_id = max_sequence_id
         self._batching = batching
         #: Whether what is made of answers outlives the lane's next message.
         self.lasting = False
@@ -83,6 +89,10 @@ class Translator:
     def requests(self, requests: Sequence[Any], lane: Lane) -> list[RequestRef]:
         """Return the lane's form of a batch; tensors outside of Triton's memory are copied into the lane's arena."""
         lane.arena.reset()
+        if self._max_sequence_id is not None:
+            for request in requests:
+                if self._wrong_sequence_id(request) is not None:
+                    raise WrongSequenceId
         if self._details:
             return [self._detailed(request, lane) for request in requests]
         return [
@@ -108,7 +118,7 @@ class Translator:
         return sum(shape[0] if shape else 1 for shape in shapes)
 
     def refusals(self, requests: Sequence[Any]) -> list[str | None]:
-        """Return for each request an error if one of its texts is no Unicode, else None."""
+        """Return for each request an error if one of its texts is no Unicode or its sequence id wrong, else None."""
         return [self._refusal(request) for request in requests]
 
     def _refusal(self, request: Any) -> str | None:
@@ -124,6 +134,26 @@ class Translator:
                 ask()
             except UnicodeDecodeError:  # noqa: PERF203, that is the question
                 return f"model {self._model}: {what} is not valid UTF-8"
+        return self._wrong_sequence_id(request)
+
+    def _wrong_sequence_id(self, request: Any) -> str | None:
+        """Return an error if a sequence's id does not fit the control input that takes it as a number.
+
+        The core (2.51) puts uninitialised or cut bytes into that input then.
+        """
+        if self._max_sequence_id is None:
+            return None
+        given = request.correlation_id()
+        if isinstance(given, str) and given:
+            return (
+                f"model {self._model}: the sequence id is a string, and the model's control input for it takes a "
+                "number: send a number, or declare the control's data_type as TYPE_STRING"
+            )
+        if isinstance(given, int) and given > self._max_sequence_id:
+            return (
+                f"model {self._model}: the sequence id {given} is too large for the model's control input, which "
+                f"takes at most {self._max_sequence_id}"
+            )
         return None
 
     def inputs_read(self, lane: Lane) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytriton.exceptions import CallError, CallTimeoutError, PyTritonInvalidOperationError
+from pytriton.ipc.casting import MASKED, is_masked
 
 __all__ = [
     "Caller",
@@ -346,7 +347,11 @@ def _call(
         raise ValueError(f"timeout_s={timeout_s}: give a number above 0, or None to wait for ever")
     if isinstance(outputs, str):
         raise TypeError(f"outputs={outputs!r}: give a list of names")
-    arrays = {name: np.asarray(value) for name, value in {**(inputs or {}), **named}.items()}
+    given = {**(inputs or {}), **named}
+    masked = [name for name, value in given.items() if is_masked(value)]
+    if masked:
+        raise TypeError(f"call to model {model}: input {masked[0]} {MASKED}")
+    arrays = {name: np.asarray(value) for name, value in given.items()}
     return ModelCall(
         model=model,
         inputs=arrays,

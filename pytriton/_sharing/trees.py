@@ -15,6 +15,7 @@ import numpy as np
 
 from pytriton._sharing.segments import Buffer, Segment
 from pytriton.exceptions import PyTritonValidationError
+from pytriton.ipc.casting import is_masked
 
 _ALIGNED = 64
 _PLAIN = (str, int, float, bool, type(None))
@@ -47,6 +48,8 @@ class Layout:
 
     def _of(self, value: Any, where: str) -> Any:
         if isinstance(value, np.ndarray):
+            if is_masked(value):
+                raise _refusal(where, "a masked array, whose hidden numbers would become visible")
             return self._leaf(value, "numpy", value.dtype.str, where)
         if _is_tensor(value):
             return self._tensor(value, where)

@@ -15,6 +15,7 @@ from pytriton.decorators.grouping import row_keys
 from pytriton.decorators.outputs import named_outputs
 from pytriton.decorators.wrapping import Adapter, Decorator, Plan, decorate, only
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonRuntimeError
+from pytriton.ipc.casting import MASKED, is_masked
 from pytriton.model_config.dtypes import to_triton_datatype
 from pytriton.model_config.tensor import shape_fits
 from pytriton.model_config.triton_model_config import TensorSpec, TritonModelConfig
@@ -37,6 +38,8 @@ def fill_optionals(**defaults: _Array) -> Callable[[Callable[..., Any]], Callabl
             input, or of another dtype or shape
     """
     for name, value in defaults.items():
+        if is_masked(value):
+            raise PyTritonBadParameterError(f"The default of {name!r} in @fill_optionals {MASKED}.")
         if not isinstance(value, (np.ndarray, np.generic)):
             raise PyTritonBadParameterError(
                 f"The default of {name!r} in @fill_optionals must be a numpy array without the "

@@ -91,10 +91,13 @@ class FolderModel:
     def _run(self, loaded: Loaded, inputs: Mapping[str, Array]) -> dict[str, Array]:
         ordered = {name: inputs[name] for name in self._inputs if name in inputs}
         results = loaded.infer(ordered)
-        return {
-            name: np.asarray(results[name]).astype(dtype, copy=False)
-            for name, dtype in self._outputs.items()
-        }
+        return {name: _array(results[name], dtype) for name, dtype in self._outputs.items()}
+
+
+def _array(value: Any, dtype: np.dtype[Any]) -> Array:
+    """Return a result as an array; the worker casts it to the declared dtype where that loses no values."""
+    array: Array = np.asanyarray(value)
+    return array.astype(dtype) if array.dtype.kind == "O" else array
 
 
 def _importable(module: str) -> bool:

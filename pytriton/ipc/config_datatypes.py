@@ -33,6 +33,24 @@ def of_inputs(config: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
+#: The largest numbers of the types that a control input for a sequence's id may have.
+_MAX_SEQUENCE_IDS = {
+    "TYPE_UINT64": 2**64 - 1,
+    "TYPE_INT64": 2**63 - 1,
+    "TYPE_UINT32": 2**32 - 1,
+    "TYPE_INT32": 2**31 - 1,
+}
+
+
+def max_sequence_id(config: Mapping[str, Any]) -> int | None:
+    """Return the largest sequence id that a model's control input for it holds; None: it takes no numbers."""
+    for entry in config.get("sequence_batching", {}).get("control_input", ()):
+        for control in entry.get("control", ()):
+            if control.get("kind") == "CONTROL_SEQUENCE_CORRID":
+                return _MAX_SEQUENCE_IDS.get(control.get("data_type", ""))
+    return None
+
+
 def _of_control(control: Mapping[str, Any]) -> str:
     if control.get("int32_false_true"):
         return "INT32"

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytriton.exceptions import PyTritonBadParameterError
+from pytriton.ipc.casting import lost_by_cast
 from pytriton.ipc.scalars import plain
 from pytriton.ipc.wording import closest_keywords
 from pytriton.model_config.dtypes import normalise_dtype, to_numpy_dtype, to_triton_datatype
@@ -81,7 +82,7 @@ class WarmupInput:
         shape = (batch_size, *self.shape) if batch_size else self.shape
         dtype = to_numpy_dtype(to_triton_datatype(self.dtype))
         if self.input_data_file is not None:
-            return self._fitted(self._loaded().astype(dtype), shape)
+            return self._fitted(self._cast(self._loaded(), dtype), shape)
         if dtype.kind == "O":
             return self._texts(shape, seed)
         if self.zero_data:
@@ -131,6 +132,14 @@ class WarmupInput:
                 "Write it with np.save, byte strings as an array of dtype S."
             ) from error
         return loaded
+
+    def _cast(self, loaded: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+        lost = lost_by_cast(loaded, dtype) if loaded.dtype.kind in "biuf" else None
+        if lost is not None and dtype.kind != "O":
+            raise PyTritonBadParameterError(
+                f"The array in {self.input_data_file} does not fit a warm-up input of {dtype}: {lost}."
+            )
+        return loaded.astype(dtype)
 
     def _fitted(self, loaded: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
         if loaded.shape == self.shape:

@@ -8,6 +8,7 @@ from typing import Any, Union
 
 import numpy as np
 
+from pytriton.ipc.casting import MASKED, is_masked, lost_by_cast
 from pytriton.openai.vectors import Embeddings
 
 __all__ = [
@@ -73,7 +74,7 @@ def _texts(requests: Sequence[Any]) -> list[Text]:
 def _split(requests: Sequence[Any], produced: Any) -> list[dict[str, Any]]:
     counts = [len(request[INPUT]) for request in requests]
     given = produced if isinstance(produced, Embeddings) else Embeddings(produced, ())
-    vectors = np.asarray(given.vectors, np.float32)
+    vectors = _vectors(given.vectors)
     if vectors.ndim != 2 or len(vectors) != sum(counts):
         raise ValueError(
             f"a callable with openai='embeddings' returns an array with a row for each of its {sum(counts)} texts; "
@@ -82,7 +83,8 @@ def _split(requests: Sequence[Any], produced: Any) -> list[dict[str, Any]]:
     tokens = np.zeros((len(vectors), 1), np.int32)
     if len(given.prompt_tokens):
         said = np.asarray(given.prompt_tokens)
-        if said.shape != (len(vectors),) or (said < 0).any():
+        numbers = said.dtype.kind in "iu" and lost_by_cast(said, tokens.dtype) is None
+        if not numbers or said.shape != (len(vectors),) or (said < 0).any():
             raise ValueError(
                 f"prompt_tokens has to have a number from 0 for each of the {len(vectors)} texts, "
                 f"got {given.prompt_tokens!r:.200}"
@@ -95,3 +97,14 @@ def _split(requests: Sequence[Any], produced: Any) -> list[dict[str, Any]]:
         results.append({EMBEDDING: vectors[rows], TOKENS: tokens[rows]})
         start += count
     return results
+
+
+def _vectors(given: Any) -> Any:
+    what = "what a callable with openai='embeddings' returns"
+    if is_masked(given):
+        raise ValueError(f"{what} {MASKED}")
+    array = np.asarray(given)
+    lost = lost_by_cast(array, np.dtype(np.float32)) if array.dtype.kind in "iuf" else None
+    if lost is not None:
+        raise ValueError(f"{what} has numbers that float32 has not: {lost}")
+    return array.astype(np.float32, copy=False)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytriton.ipc import datatypes
+from pytriton.ipc.casting import MASKED, is_masked
 from pytriton.pb_utils import dlpack
 from pytriton.pb_utils.errors import TritonModelException
 from pytriton.pb_utils.helpers import DATATYPES, datatype_of
@@ -40,6 +41,8 @@ class Tensor:
             )
         if not name:
             raise TritonModelException("Tensor name cannot be an empty string.")
+        if is_masked(tensor):
+            raise TritonModelException(f"Tensor {name!r} {MASKED}.")
         datatype = datatype_of(tensor.dtype)
         if datatype is None:
             raise TritonModelException(

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pytriton.ipc.casting import MASKED, is_masked
 from pytriton.ipc.wording import with_article
 from pytriton.runner.errors import RunnerArgumentError
 
@@ -24,8 +25,10 @@ def to_array(name: str, value: Any) -> Array:
     numbers, bytes, text, and lists of these.
 
     Raises:
-        RunnerArgumentError: it is nothing of these, or a list of unequal lengths.
+        RunnerArgumentError: it is nothing of these, a list of unequal lengths, or has a mask.
     """
+    if is_masked(value):
+        raise RunnerArgumentError(f"Input {name!r} {MASKED}")
     if isinstance(value, np.ndarray):
         return value
     if hasattr(value, "to_numpy"):  # pandas, polars, pyarrow

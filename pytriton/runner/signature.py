@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pytriton.ipc.casting import lost_by_cast
 from pytriton.ipc.config_datatypes import of_config
 from pytriton.model_config.dtypes import to_numpy_dtype
 from pytriton.runner.arrays import Array, as_bytes, to_array
@@ -174,11 +175,7 @@ def _converted(spec: InputSpec, array: Array) -> Array:
             f"Input {spec.name!r} takes {spec.datatype} ({dtype}), got {array.dtype}: convert it with "
             f".astype({dtype.name!r})"
         )
-    if dtype.kind in "iu" and array.size and dtype.itemsize < array.dtype.itemsize:
-        limits = np.iinfo(dtype)
-        if array.min() < limits.min or array.max() > limits.max:
-            raise RunnerArgumentError(
-                f"Input {spec.name!r} takes {spec.datatype}: {limits.min} to {limits.max}, got values from "
-                f"{array.min()} to {array.max()}"
-            )
+    lost = lost_by_cast(array, dtype)
+    if lost is not None:
+        raise RunnerArgumentError(f"Input {spec.name!r} takes {spec.datatype}: {lost}")
     return array.astype(dtype)

@@ -87,6 +87,11 @@ ERRORS: list[tuple[Any, type[Exception], str]] = [
         "dtype",
     ),
     (lambda: fill_optionals(x=3), PyTritonBadParameterError, "numpy"),  # type: ignore[arg-type]
+    (
+        lambda: fill_optionals(x=np.ma.masked_array([1.0], [True])),
+        PyTritonBadParameterError,
+        "masked array",
+    ),
     (_not_batching, PyTritonRuntimeError, "batching"),
     (lambda: first_value("triton_context"), PyTritonBadParameterError, "special key"),
     (

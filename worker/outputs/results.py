@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pytriton.ipc.casting import MASKED, is_masked, lost_by_cast
 from pytriton.ipc.errors import shown
 from pytriton.ipc.lanes import tensors
 from pytriton.ipc.lanes.lane import Lane
@@ -174,7 +175,7 @@ class ResultWriter:
                 continue
             whole = results.whole(output.name)
             if (
-                whole is None
+                type(whole) is not np.ndarray
                 or whole.ndim != len(output.dims) + 1
                 or whole.dtype is not output.dtype
                 or output.datatype == "BYTES"
@@ -275,6 +276,8 @@ class ResultWriter:
 
     def _array(self, output: Output, value: Any) -> Array:
         if isinstance(value, np.ndarray):
+            if is_masked(value):
+                raise self._error(output, MASKED)
             return value
         if not isinstance(value, (np.generic, int, float, bool, str, bytes)):
             raise ResultError(
@@ -331,17 +334,17 @@ class ResultWriter:
         given, declared = array.dtype, output.dtype
         if self._strict:
             raise self._error(output, f"has invalid type. Returned: {given}. Expected: {declared}")
-        if given.kind in "iubf" and declared.kind in "iub":
-            castable = np.can_cast(given, declared) or _has_values_of(array, declared)
-        else:
-            castable = _castable(given, declared)
-        if not castable:
-            known = given.kind in "biufOSU" or given.name == "bfloat16"
-            raise self._error(
-                output,
-                f"has dtype {given}, which cannot be cast to {declared} without losing values"
-                + ("" if known else _KINDS),
-            )
+        by_values = given.kind in "iubf" and declared.kind in "iub"
+        castable = by_values or _castable(given, declared)
+        lost = lost_by_cast(array, declared) if castable else None
+        if lost is None and castable:
+            return
+        known = given.kind in "biufOSU" or given.name == "bfloat16"
+        raise self._error(
+            output,
+            f"has dtype {given}, which cannot be cast to {declared} without losing values"
+            + (f": {lost}" if lost else "" if known else _KINDS),
+        )
 
     def _error(self, output: Output, what: str) -> ResultError:
         return ResultError(f"Output `{output.name}` of model `{self._model}` {what}.")
@@ -377,15 +380,3 @@ def _castable(given: np.dtype[Any], declared: np.dtype[Any]) -> bool:
     if "V" in (given.kind, declared.kind):
         return given.kind in "fiubV" and declared.kind in "fV" and given.type is not np.void
     return np.can_cast(given, declared, "same_kind")
-
-
-def _has_values_of(array: Array, declared: np.dtype[Any]) -> bool:
-    """Whether all numbers are ones that an integer or boolean dtype has."""
-    if array.size == 0:
-        return True
-    low, high = (0, 1) if declared.kind == "b" else (np.iinfo(declared).min, np.iinfo(declared).max)
-    # As Python's numbers they compare exactly, and NaN with nothing.
-    least, most = array.min().item(), array.max().item()
-    if not (low <= least and most <= high):
-        return False
-    return array.dtype.kind != "f" or bool(np.array_equal(array, np.trunc(array)))

@@ -24,6 +24,33 @@ static char *parameter(Json config, const char *name)
     return json_string(json_find(json_find(json_find(config, "parameters"), name), "string_value"));
 }
 
+/* The largest id that a control input of this type holds; 0: it is not a number. */
+static uint64_t max_sequence_id(Json data_type)
+{
+    static const struct {
+        const char *type;
+        uint64_t max;
+    } types[] = {{"\"TYPE_UINT64\"", UINT64_MAX}, {"\"TYPE_INT64\"", INT64_MAX}, {"\"TYPE_UINT32\"", UINT32_MAX},
+        {"\"TYPE_INT32\"", INT32_MAX}};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (json_is(data_type, types[i].type))
+            return types[i].max;
+    return 0;
+}
+
+static uint64_t find_max_sequence_id(Json config)
+{
+    JsonMember input, control;
+    Json inputs = json_find(json_find(config, "sequence_batching"), "control_input");
+    for (bool more = json_first_element(inputs, &input); more; more = json_next_element(inputs, &input)) {
+        Json controls = json_find(input.value, "control");
+        for (bool one = json_first_element(controls, &control); one; one = json_next_element(controls, &control))
+            if (json_is(json_find(control.value, "kind"), "\"CONTROL_SEQUENCE_CORRID\""))
+                return max_sequence_id(json_find(control.value, "data_type"));
+    }
+    return 0;
+}
+
 void model_read_config(Model *model, Json config, uint64_t version)
 {
     Json rows = json_find(config, "max_batch_size");
@@ -36,6 +63,7 @@ void model_read_config(Model *model, Json config, uint64_t version)
     model->details = python_model != NULL;
     model->streams = json_is(json_find(json_find(config, "model_transaction_policy"), "decoupled"), "true") ||
         (python_model && strcmp(python_model, "streams") == 0);
+    model->max_sequence_id = find_max_sequence_id(config);
     model->number = version;
     model->version = versions ? texted("%lu", version) : NULL;
     free(python_model);

@@ -21,6 +21,7 @@ typedef struct {
     bool batching;      /* requests have a batch axis */
     bool streams;       /* it may answer many times, or at any time */
     bool details;       /* a Triton Python model: its requests carry what no other model asks for */
+    uint64_t max_sequence_id; /* that its control input for the sequence's id, a number, can hold; 0: it has none */
     unsigned waiting;   /* batches that wait until a worker begins them (streams.c); atomic */
 } Model;
 

@@ -13,6 +13,7 @@
 #include "translation/responses.h"
 #include "triton/errors.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -125,12 +126,35 @@ static const char *wrong_text(const Proxy *proxy, TRITONBACKEND_Request *request
     return NULL;
 }
 
+/* What is wrong with a sequence's id for a control input that takes a number, for free(); NULL: nothing. Of an id that does not fit, the core (2.51)
+ * puts uninitialised or cut bytes into that input, by which a model would take one sequence for another. */
+static char *wrong_sequence_id(const Model *model, TRITONBACKEND_Request *request)
+{
+    const char *text = NULL;
+    uint64_t number = 0;
+    if (model->max_sequence_id == 0)
+        return NULL;
+    if (!failed(TRITONBACKEND_RequestCorrelationIdString(request, &text)) && text && *text)
+        return texted("model %s: the sequence id is a string, and the model's control input for it takes a number: "
+                      "send a number, "
+                      "or declare the control's data_type as TYPE_STRING",
+            model->name);
+    if (!failed(TRITONBACKEND_RequestCorrelationId(request, &number)) && number > model->max_sequence_id)
+        return texted("model %s: the sequence id %" PRIu64
+                      " is too large for the model's control input, which takes at most %" PRIu64,
+            model->name, number, model->max_sequence_id);
+    return NULL;
+}
+
 /* Why nobody can serve a request, for free(); NULL: it can be served. */
 static char *refusal_of(const Proxy *proxy, TRITONBACKEND_Request *request)
 {
     const char *name = "", *what = wrong_text(proxy, request);
     if (what)
         return texted("model %s: %s is not valid UTF-8", proxy->model->name, what);
+    char *wrong_id = wrong_sequence_id(proxy->model, request);
+    if (wrong_id)
+        return wrong_id;
     what = wrong_input(request, &name);
     return what ? texted("model %s: input %s %s", proxy->model->name, name, what) : NULL;
 }

@@ -14,6 +14,7 @@ from pytriton.client.exceptions import (
     PyTritonClientValueError,
 )
 from pytriton.exceptions import PyTritonBadParameterError
+from pytriton.ipc.casting import MASKED, is_masked
 from pytriton.model_config.dtypes import to_triton_datatype
 from pytriton.model_config.triton_model_config import TensorSpec, TritonModelConfig
 
@@ -111,6 +112,8 @@ def _checked(name: str, value: Any) -> Array:
             f"Input {name!r} must be a numpy array, got {type(value).__name__}. "
             "Convert it with np.asarray(value, dtype=...)."
         )
+    if is_masked(value):
+        raise PyTritonClientValueError(f"Input {name!r} {MASKED}.")
     if value.dtype.kind == "U":
         raise RuntimeError(
             f"Unicode inputs are not supported. Encode numpy array {name!r} with "

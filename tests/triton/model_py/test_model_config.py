@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.grpc
+from support.kept_daemons import KeptDaemons
 from support.models.inference import PROTOCOLS, Array, Inference
 from support.running import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
@@ -151,6 +152,7 @@ _CONTROLS = [
         "control": [{"kind": "CONTROL_SEQUENCE_CORRID", "data_type": "TYPE_UINT64"}],
     },
 ]
+_CORRID = {"kind": "CONTROL_SEQUENCE_CORRID"}
 
 
 class _SumsUp:
@@ -177,6 +179,81 @@ class _SumsUp:
         if end:
             del self.sums[number]
         return answer
+
+
+class _SumsById:
+    """The sum of what each sequence has sent, by the id that it is told."""
+
+    def __init__(self) -> None:
+        self.sums: dict[Any, Any] = {}
+
+    def __call__(self, requests: Any) -> Any:
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request: Any) -> Any:
+        number = request["corrid"].item()
+        start = request["start"].item()
+        self.sums[number] = request["x"] + (0 if start else self.sums[number])
+        return {"y": self.sums[number]}
+
+
+_STRINGS = ("p", "q")
+_REFUSED_STRING = "the sequence id is a string, and the model's control input for it takes a number"
+
+
+@pytest.mark.parametrize("proxy", ["native", "python"])
+def test_a_sequence_id_that_the_control_input_cannot_hold_is_refused(
+    kept_daemons: KeptDaemons, proxy: str
+) -> None:
+    """The core puts uninitialised or cut bytes into the input, and two sequences would be one for the model."""
+    with kept_daemons.lend(proxy=proxy) as running:
+        sums: dict[str, Any] = {}
+        for kind, ids in (
+            ("TYPE_UINT64", _STRINGS),
+            ("TYPE_INT32", _STRINGS),
+            ("TYPE_INT32", (1 << 32 | 7, 2 << 32 | 7)),
+            ("TYPE_INT32", (7, 8)),
+            ("TYPE_UINT64", (1 << 32 | 7, 2 << 32 | 7)),
+        ):
+            name = f"ids_{kind.lower()}"
+            control = [
+                _CONTROLS[0],
+                {"name": "corrid", "control": [{**_CORRID, "data_type": kind}]},
+            ]
+            section = {"oldest": {"max_candidate_sequences": 4}, "control_input": control}
+            config = ModelConfig(max_batch_size=4, extra={"sequence_batching": section})
+            running.client.register(
+                _SumsById(), name, [X], [Y], config=config, replace=True, progress=False
+            )
+            sums[f"{kind} {ids}"] = _two_sequences(running, name, ids)
+    right = [1.0, 10.0, 3.0, 30.0]
+    refused = [answer for said, answer in sums.items() if "p" in said]
+    assert all(_REFUSED_STRING in str(answer) for one in refused for answer in one)
+    assert [len(one) for one in refused] == [4, 4]
+    (wide,) = (answer for said, answer in sums.items() if said.startswith("TYPE_INT32 (4294"))
+    assert all("too large for the model's control input" in str(answer) for answer in wide)
+    assert [answer for said, answer in sums.items() if said.endswith("(7, 8)")] == [right]
+    assert [answer for said, answer in sums.items() if said.startswith("TYPE_UINT64 (4294")] == [
+        right
+    ]
+
+
+def _two_sequences(running: RunningDaemon, name: str, ids: Any) -> list[Any]:
+    """Return what the requests of two sequences got, which take turns."""
+    got: list[Any] = []
+    with contextlib.closing(Inference("grpc", running.grpc)) as connection:
+        for start, values in ((True, (1, 10)), (False, (2, 20))):
+            for number, value in zip(ids, values):
+                inputs = {"x": ONE * value}
+                try:
+                    answer = connection.infer(
+                        name, inputs, sequence_id=number, sequence_start=start
+                    )
+                except InferenceServerException as error:
+                    got.append(str(error))
+                else:
+                    got.append(answer["y"].item())
+    return got
 
 
 @pytest.mark.parametrize("strategy", ["direct", "oldest"])

@@ -277,3 +277,22 @@ def test_a_recipe_travels_by_name_only() -> None:
     payload = recipe.payload()
     assert b"pytriton.formats.recipe" in io.BytesIO(payload).read()
     assert b"onnxruntime" not in payload
+
+
+@pytest.mark.programs
+def test_results_are_not_cast_where_that_loses_values(tmp_path: Path) -> None:
+    """The worker checks and casts them as any callable's; a cast here would cut fractions off."""
+    joblib = pytest.importorskip("joblib")
+    linear = importlib.import_module("sklearn.linear_model")
+    path = tmp_path / "model.joblib"
+    joblib.dump(linear.LinearRegression().fit([[0.0], [1.0]], [0.5, 2.0]), path)
+    config = {
+        "max_batch_size": 8,
+        "input": [{"name": "x", "data_type": "TYPE_FP64", "dims": [1]}],
+        "output": [
+            {"name": "predict", "data_type": "TYPE_INT64", "dims": [1], "reshape": {"shape": []}}
+        ],
+    }
+    recipe = Recipe("m", "scikit-learn", "pytriton.formats.sklearn", config, {1: str(path)})
+    (answer,) = FolderModel(recipe)([Request({"x": np.array([[0.0]])})])
+    np.testing.assert_allclose(answer["predict"], [0.5])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -109,3 +109,18 @@ def test_one_call_embeds_the_texts_of_all_requests() -> None:
     assert [one["prompt_tokens"].tolist() for one in counted] == [[[4], [5]], [[6]]]
     with pytest.raises(ValueError, match="a row for each of its 3 texts"):
         served(lambda texts: np.zeros((2, 2)), ["embeddings"])(requests)
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (np.full((1, 2), 1e39), r"numbers that float32 has not: 1e\+39 is out of the range"),
+        (np.ma.masked_array(np.ones((1, 2)), [[False, True]]), "is a masked array"),
+        (Embeddings(np.zeros((1, 2)), [1 << 40]), "prompt_tokens has to have"),
+        (Embeddings(np.zeros((1, 2)), cast(Any, [1.5])), "prompt_tokens has to have"),
+    ],
+)
+def test_embeddings_that_lose_values_are_refused(made: Any, text: str) -> None:
+    request = Request({"input_text": np.array([[packed("a")]], object)})
+    with pytest.raises(ValueError, match=text):
+        served(lambda texts: made, ["embeddings"])([request])

@@ -31,6 +31,8 @@ def test_what_is_no_tensor_is_refused() -> None:
         pb_utils.Tensor("x", np.zeros(1, np.complex64))
     with pytest.raises(pb_utils.TritonModelException, match="dtype object"):
         pb_utils.Tensor("x", np.array(["text"]))
+    with pytest.raises(pb_utils.TritonModelException, match="'x' is a masked array"):
+        pb_utils.Tensor("x", np.ma.masked_array([1.0, 2.0], [False, True]))
     with pytest.raises(TypeError, match="list"):
         pb_utils.Tensor("x", [1, 2])  # type: ignore[arg-type]
 

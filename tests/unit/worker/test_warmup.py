@@ -254,3 +254,11 @@ def test_a_stream_that_nobody_can_end_fails_a_configured_warm_up(tmp_path: Path)
     spec = configured(tmp_path, sample(), decoupled=True)
     with pytest.raises(WarmupError, match="Nobody can answer the request any more"):
         warm_up(python_model(spec, Forgets()), spec)
+
+
+@pytest.mark.parametrize("value", [1e39, -1e39])
+def test_numbers_of_a_file_that_the_input_cannot_hold_are_refused(value: float) -> None:
+    file = io.BytesIO()
+    np.save(file, np.full((3, 2), value))
+    with pytest.raises(WarmupError, match=r"1e\+39 is out of the range of float32"):
+        warm_up(model(lambda requests: []), [warmup("file", npy=file.getvalue())])

@@ -76,6 +76,13 @@ def test_the_order_of_bytes_is_this_machines() -> None:
         ([ROW, NUMBER, ROW], {}, PyTritonClientValueError, r"takes 2 inputs \(x, n\), got 3"),
         ([[1, 2]], {}, PyTritonClientValueError, "'x' must be a numpy array, got list"),
         ([], {"x": np.array(["é"])}, RuntimeError, "Unicode inputs are not supported"),
+        (
+            [],
+            {"x": np.ma.masked_array([1.0], [True])},
+            PyTritonClientValueError,
+            "'x' is a masked array",
+        ),
+        ([], {"x": np.ma.masked}, PyTritonClientValueError, "'x' is a masked array"),
         ([], {"x": np.array([b"a", "b"], object)}, RuntimeError, r"holds str \('b'\)"),
     ],
 )

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from support.running import eventually
 
-from pytriton.calls import ModelCall, Pending
+from pytriton.calls import ModelCall, Pending, infer
 from pytriton.exceptions import CallError
 from pytriton.ipc.calls import call_slots
 from pytriton.ipc.calls.call_chain import Link, encode_chain
@@ -262,3 +262,11 @@ def test_a_fault_where_answers_are_read_is_told_to_who_waits(
     again = worker.proxy()
     worker.begin()  # goes to another proxy
     assert received(again).model == "other"
+
+
+@pytest.mark.parametrize(
+    "value", [np.ma.masked_array([1.0], [True]), [np.ma.masked_array([1.0], [True])]]
+)
+def test_masked_arrays_are_no_inputs_of_calls(value: Any) -> None:
+    with pytest.raises(TypeError, match="call to model other: input x is a masked array"):
+        infer("other", x=value)

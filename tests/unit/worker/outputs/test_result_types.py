@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import ml_dtypes
@@ -17,6 +18,7 @@ from support.fakes.writing_results import (
     writer,
 )
 
+from pytriton.decorators.batching import split
 from pytriton.ipc import datatypes
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -46,6 +48,10 @@ CASTABLE = [
     (np.float64, [-(2.0**63), 2.0**63 - 1024], "INT64"),
     (np.float64, [-0.0, 2.0**64 - 2048], "UINT64"),
     (np.float16, [1.0, 0.0], "BOOL"),
+    (np.float64, [np.inf, -np.inf], "FP32"),
+    (np.float64, [np.nan, 1e38], "FP32"),
+    (np.float32, [65504.0, -np.inf], "FP16"),
+    (np.int64, [65504, -65504], "FP16"),
 ]
 
 
@@ -65,6 +71,12 @@ LOSING = [
     (np.float64, [1.0, 0.5], "BOOL"),
     (np.int64, [2, 0], "BOOL"),
     (np.complex64, [1.0, 2.0], "FP32"),
+    (np.float64, [1e300, 1.0], "FP32"),
+    (np.float64, [-1e39, np.inf], "FP32"),
+    (np.float32, [np.nan, 1e10], "FP16"),
+    (np.int64, [70000, 1], "FP16"),
+    (np.float64, [1e39, 1.0], "BF16"),
+    (BFLOAT16, [1.0, 1e38], "FP16"),
     (BFLOAT16, [1.0, 2.0], "INT32"),
     (np.object_, [1.0, 2.0], "FP32"),
     (np.object_, [1.0, 2.0], "BF16"),
@@ -105,10 +117,34 @@ def test_what_would_lose_values_is_refused(
     array = np.array(values, given).reshape(2, 1)
     text = refusal(lanes, [{"y": array}], writer(output("y", declared)), request(2))
     name = datatypes.element_dtype(declared)
-    assert text == (
+    said = (
         f"Output `y` of model `digits` has dtype {array.dtype}, which cannot be cast to {name} "
-        f"without losing values.{'' if array.dtype.kind in 'biufOSU' or given is BFLOAT16 else ONLY}"
+        "without losing values"
     )
+    if array.dtype.kind in "biufOSU" or given is BFLOAT16:
+        assert re.fullmatch(
+            re.escape(said) + r"(: \S+ is (out of the range of \w+|no whole number))?\.", text
+        )
+    else:
+        assert text == f"{said}.{ONLY}"
+
+
+@pytest.mark.parametrize("pieces", [False, True], ids=["one", "pieces"])
+@pytest.mark.parametrize(
+    ("declared", "dtype"), [("FP32", np.float32), ("FP32", np.float64), ("BYTES", object)]
+)
+def test_masked_arrays_are_refused(
+    lanes: Lanes, declared: str, dtype: Any, *, pieces: bool
+) -> None:
+    """What the mask hides would reach the client."""
+    array = np.ma.masked_array(np.array([[1], [2]], dtype), [[False], [True]])
+    results: Any = [{"y": array}]
+    requests = [request(2)]
+    if pieces:
+        results = split({"y": array}, [1, 1])
+        requests = [request(1), request(1)]
+    text = refusal(lanes, results, writer(output("y", declared)), *requests)
+    assert text.startswith("Output `y` of model `digits` is a masked array")
 
 
 def test_integer_of_python_that_no_dtype_holds(lanes: Lanes) -> None:
