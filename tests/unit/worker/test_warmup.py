@@ -261,4 +261,4 @@ def test_numbers_of_a_file_that_the_input_cannot_hold_are_refused(value: float) 
     file = io.BytesIO()
     np.save(file, np.full((3, 2), value))
     with pytest.raises(WarmupError, match=r"1e\+39 is out of the range of float32"):
-        warm_up(model(lambda requests: []), [warmup("file", npy=file.getvalue())])
+        warm_up(model(lambda requests: []), declared(warmup("file", npy=file.getvalue())))
