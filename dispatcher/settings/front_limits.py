@@ -27,6 +27,7 @@ LIMITS = {
     "headers": Limit(8, 1 << 16, 128),
     "body_bytes": Limit(1024, 1e15, 2147483647),
     "unpacked_bytes": Limit(1024, 1e15, 4294967296),
+    "total_body_bytes": Limit(1 << 20, 1e15, 1 << 30),
     "json_depth": Limit(8, 256, 64),
     "json_values": Limit(1024, 1e12, 1 << 26),
     "inputs": Limit(1, 1 << 20, 1024),
@@ -39,6 +40,7 @@ LIMITS = {
     "streams": Limit(1, 1 << 20, 1024),
     "resets_per_s": Limit(1, 1 << 20, 1000),
     "unsent_bytes": Limit(1 << 16, 1e12, 1 << 26),
+    "total_unsent_bytes": Limit(1 << 20, 1e15, 1 << 30),
     "handshake_s": Limit(0.1, 1e6, 10),
     "header_s": Limit(0.1, 1e6, 30),
     "body_s": Limit(0.1, 1e6, 30),
@@ -47,9 +49,18 @@ LIMITS = {
 }
 
 
+#: Limits whose default is a part of the memory, if that is more than what the table says.
+_PART_OF_MEMORY = {"total_body_bytes": 4, "total_unsent_bytes": 4}
+
+
 def limits() -> Kind:
     """Return the kind of lists of NAME=VALUE; as text they stand as a shell would split them."""
     return Kind("a list in which each value is NAME=VALUE", _read_all, is_list=True)
+
+
+def limits_for(memory: int) -> dict[str, float]:
+    """Return the defaults that depend on how many bytes of memory there are."""
+    return {name: max(LIMITS[name].usual, memory // part) for name, part in _PART_OF_MEMORY.items()}
 
 
 def limits_of(pairs: Iterable[str]) -> dict[str, float]:

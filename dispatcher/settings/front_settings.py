@@ -37,7 +37,8 @@ class FrontSettings(OpenAISettings, frozen=True, kw_only=True, forbid_unknown_fi
         tuple[str, ...],
         Option(
             "A limit of the native front, NAME=VALUE; may be given several times. There are, with their defaults: "
-            f"`{_LIMITS}`. `_s`: seconds.",
+            f"`{_LIMITS}`. `_s`: seconds. `total_*`: a quarter of the memory of the machine, or of the daemon's "
+            "control group, if that is more.",
             limits(),
         ),
     ] = ()

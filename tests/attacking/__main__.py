@@ -6,11 +6,16 @@ import argparse
 import sys
 from collections.abc import Mapping
 
-from attacking import grpc_kinds, http_kinds, slow_kinds
+from attacking import grpc_kinds, http_kinds, slow_kinds, total_kinds
 from attacking.ground import Row, attacked_ground
 from attacking.kind import Kind
 
-KINDS: dict[str, Kind] = {**http_kinds.KINDS, **slow_kinds.KINDS, **grpc_kinds.KINDS}
+KINDS: dict[str, Kind] = {
+    **http_kinds.KINDS,
+    **slow_kinds.KINDS,
+    **grpc_kinds.KINDS,
+    **total_kinds.KINDS,
+}
 _USUAL = {"connections": 200, "streams": 1000, "calls": 5000}
 _FULL = {"connections": 10_000, "streams": 100_000, "calls": 500_000}
 
@@ -52,7 +57,7 @@ def attack(names: list[str], counts: Mapping[str, int], **limits: float) -> list
 
 _HEAD = (
     "| attack | how many | s | what came of them | crashes, hangs | health p99 / worst, ms | of it the machine | "
-    "memory, MB | descriptors |\n|---|--:|--:|---|--:|--:|--:|--:|--:|"
+    "memory before → peak → after, MB | descriptors |\n|---|--:|--:|---|--:|--:|--:|--:|--:|"
 )
 
 
@@ -64,7 +69,7 @@ def line(row: Row) -> str:
     return (
         f"| {row.name} | {sum(row.tally.seen.values()):,} | {row.seconds:.1f} | {seen} | {crashes}, {row.tally.hung} "
         f"| {health.p99_ms:.1f} / {health.worst_ms:.0f} | {health.machine_p99_ms:.1f} / {health.machine_worst_ms:.0f} "
-        f"| {row.before.memory_mb:.0f} → {row.after.memory_mb:.0f} "
+        f"| {row.before.memory_mb:.0f} → {row.peak_mb:.0f} → {row.after.memory_mb:.0f} "
         f"| {row.before.descriptors} → {row.after.descriptors} |"
     )
 

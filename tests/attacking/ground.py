@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import os
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -15,19 +16,27 @@ import numpy as np
 from support.models.inference import Array, Inference
 from support.running import RunningDaemon, eventually
 
-from attacking.kind import Kind, Place, Tally
+from attacking.kind import TOTAL_BYTES, Kind, Place, Tally
 from attacking.watching import Health, watching
 from pytriton.decorators import batch
 from pytriton.model_config import ModelConfig, Tensor
 
-#: Short, so that slow clients are ended soon.
-_LIMITS = {"header_s": 2, "body_s": 2, "unsent_s": 2}
+#: Short, so that slow clients are ended soon; and totals that an attack reaches on any machine.
+_LIMITS = {
+    "header_s": 2,
+    "body_s": 2,
+    "unsent_s": 2,
+    "total_body_bytes": TOTAL_BYTES,
+    "total_unsent_bytes": TOTAL_BYTES,
+}
 _X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
 _Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
 #: What a model may take to answer after an attack, and connections and memory to go.
 _SETTLED_S = 60.0
 #: Memory that may stay of one attack: pages in part of use, and what the core's own pools keep.
 GROWTH_MB = 24
+#: How often the frontend's memory is read while an attack runs.
+_PEAK_INTERVAL_S = 0.005
 #: Connections of the dispatcher's, which come and go.
 _MORE_DESCRIPTORS = 3
 #: What descriptors of the compiled proxy are, which has more of them once its models have been busy.
@@ -68,6 +77,7 @@ class Row:
     tally: Tally
     health: Health
     before: Holding
+    peak_mb: float
     after: Holding
     problems: list[str] = field(default_factory=list)
 
@@ -95,7 +105,7 @@ class Ground:
         before = self.holding()
         tally = Tally()
         begun = time.monotonic()
-        with watching(self.place.http, self._shortest_limit_s) as seen:
+        with watching(self.place.http, self._shortest_limit_s) as seen, self._peak() as peak_mb:
             kind.run(self.place, count, tally)
         seconds = time.monotonic() - begun
         problems = []
@@ -104,6 +114,8 @@ class Ground:
         others = {what: number for what, number in tally.seen.items() if what not in kind.allowed}
         if kind.allowed and others and not tally.hung:
             problems.append(f"these may not be: {others}")
+        if kind.peak_mb and peak_mb[0] > kind.peak_mb:
+            problems.append(f"{peak_mb[0]:.0f} MB at the peak, more than {kind.peak_mb}")
         if seen[0].failed:
             problems.append(f"{seen[0].failed} health requests failed")
         try:
@@ -115,7 +127,29 @@ class Ground:
         if server.pid != self._pid:
             problems.append(f"the front has crashed: {server.pid} now, was {self._pid}")
             self._pid = server.pid
-        return Row(name, count, seconds, tally, seen[0], before, self.holding(), problems)
+        return Row(
+            name, count, seconds, tally, seen[0], before, peak_mb[0], self.holding(), problems
+        )
+
+    @contextlib.contextmanager
+    def _peak(self) -> Iterator[list[float]]:
+        """Yield a list with the most anonymous memory in MB that the frontend has had since."""
+        ended = threading.Event()
+        peak_mb = [0.0]
+
+        def sample() -> None:
+            while not ended.wait(_PEAK_INTERVAL_S):
+                with contextlib.suppress(OSError), open(f"/proc/{self._pid}/status", "rb") as file:
+                    kib = next(line for line in file if line.startswith(b"RssAnon:")).split()[1]
+                    peak_mb[0] = max(peak_mb[0], int(kib) / 1024)
+
+        sampler = threading.Thread(target=sample)
+        sampler.start()
+        try:
+            yield peak_mb
+        finally:
+            ended.set()
+            sampler.join()
 
     def holding(self) -> Holding:
         """Look at the front's process."""
@@ -186,4 +220,4 @@ def attacked_ground(**limits: float) -> Iterator[Ground]:
     given = {**_LIMITS, **limits}
     pairs = tuple(f"{name}={value}" for name, value in given.items())
     with RunningDaemon.start(front="native", front_limit=pairs) as daemon:
-        yield Ground(daemon, min(given.values()))
+        yield Ground(daemon, min(value for name, value in given.items() if name.endswith("_s")))

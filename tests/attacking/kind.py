@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+#: What clients may leave unread, and send in bodies, all together, in the daemon that is attacked.
+TOTAL_BYTES = 256 << 20
 #: An answer, or the connection's end, has to come within this time.
 PATIENCE_S = 60.0
 #: Connections that one kind makes at a time, where it has no reason for others.
@@ -52,6 +54,8 @@ class Kind:
     allowed: frozenset[str] = frozenset()
     #: How many are made of it instead of the connections that were asked for: "streams" or "calls".
     counts: str = "connections"
+    #: The most memory in MB that the frontend may have meanwhile; 0: no bound.
+    peak_mb: int = 0
 
 
 def connect(address: tuple[str, int], receive_bytes: int = 0) -> socket.socket:

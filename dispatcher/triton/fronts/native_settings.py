@@ -14,11 +14,12 @@ from pytriton.dispatcher.install.compiled_front import NativeProgram
 from pytriton.dispatcher.settings import grpc_tls
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.settings.front_choice import FRONTENDS, INWARD
-from pytriton.dispatcher.settings.front_limits import limits_of
+from pytriton.dispatcher.settings.front_limits import limits_for, limits_of
 from pytriton.dispatcher.settings.triton_options import Options
 from pytriton.dispatcher.triton import clouds
 from pytriton.dispatcher.triton.front import Awaited, ServerPlace
 from pytriton.dispatcher.triton.fronts import command_line
+from pytriton.ipc import linux
 from pytriton.ipc.access import ACCESS_HEADER
 
 _log = structlog.get_logger(__name__)
@@ -108,7 +109,7 @@ def document(
             }
             for one in listening
         ],
-        "limits": limits_of(config.front_limit),
+        "limits": {**limits_for(linux.total_memory()), **limits_of(config.front_limit)},
         "restricted": _restricted(config),
         "forward": {
             name: config.tritonserver_options.get(f"{name}-header-forward-pattern")

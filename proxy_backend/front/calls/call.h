@@ -14,6 +14,7 @@
 
 #include "base/text.h"
 #include "calls/shared_memory.h"
+#include "net/limits.h"
 #include "tracing/tracing.h"
 #include "core/server.h"
 
@@ -57,7 +58,7 @@ typedef struct {
 typedef struct Call {
     Text
         body; /* the protocol's, for the request's bytes: inputs may lie in it, and it must not change after call_start */
-    uint64_t unpacked; /* how much of `body` counts as that (net/limits.h); given back when the call is */
+    BodyCount counted; /* of `body` (net/limits.h); released when the call is used again */
     Text reply; /* the protocol's, for what it writes */
     void *state; /* the protocol's: `state_size` bytes, all zero when the call is taken */
     bool decoupled; /* after call_model: the model may answer any number of times */

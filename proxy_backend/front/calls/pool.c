@@ -223,9 +223,7 @@ static void empty(CallParts *parts)
     let_go_of_regions(call->inputs, call->input_count);
     let_go_of_regions(call->outputs, call->output_count);
     text_reset(&call->body, kept);
-    if (call->unpacked)
-        unpacked_give(call->unpacked);
-    call->unpacked = 0;
+    body_release(&call->counted);
     text_reset(&call->reply, kept);
     arena_reset(&parts->memory, kept);
     outputs_reset(&parts->outputs, kept);

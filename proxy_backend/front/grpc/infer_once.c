@@ -121,8 +121,8 @@ void infer_once(GrpcStream *stream, const InferService *service, Text *message)
     call->body = *message;
     *message = room;
     text_clear(message);
-    call->unpacked = stream->unpacked;
-    stream->unpacked = 0;
+    call->counted = stream->counted;
+    stream->counted = (BodyCount){0};
     Once *once = call->state;
     once->stream = grpc_ref(stream);
     once->call = call;

@@ -253,8 +253,8 @@ void infer_stream_message(GrpcStream *stream, Text *message)
     call->body = *message;
     *message = room;
     text_clear(message);
-    call->unpacked = stream->unpacked;
-    stream->unpacked = 0;
+    call->counted = stream->counted;
+    stream->counted = (BodyCount){0};
     Request *request = begin(stream, requests, call);
     if (request == NULL) {
         call_unref(call);

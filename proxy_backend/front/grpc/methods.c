@@ -62,12 +62,14 @@ typedef struct {
     Text request, answer;
     Problem problem;
     bool fine;
+    BodyCount counted; /* of `request` */
     AwaitedBy waiter; /* while its model comes */
 } Run;
 
 static void run_free(Run *run)
 {
     text_free(&run->request);
+    body_release(&run->counted);
     text_free(&run->answer);
     problem_clear(&run->problem);
     free(run);
@@ -144,6 +146,8 @@ void method_run(GrpcStream *stream, const GrpcService *service, const GrpcMethod
         grpc_finish(stream, problem_grpc_code(PROBLEM_UNAVAILABLE), SLICE("there is no memory for the call"));
         return;
     }
+    run->counted = stream->counted;
+    stream->counted = (BodyCount){0};
     run->stream = grpc_ref(stream);
     run->service = service;
     run->job = (Job){.run = run_job, .done = job_done};

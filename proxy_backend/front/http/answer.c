@@ -9,6 +9,7 @@
 enum {
     HEAD_ROOM = 320,      /* the longest head that is written here has 306 */
     PARTS = 64,           /* that are written at a time */
+    SMALL_ANSWER = 64 << 10,
     LEAST_SHRUNK = 256,   /* smaller bodies are not compressed: they would not become smaller */
 };
 
@@ -66,6 +67,25 @@ static char *put_end(char *at, bool last, bool old)
 
 /* ── a body whose size is known ───────────────────────────────────────────────────────────────────── */
 
+/* Whether an answer may wait for its client to read it. A small one always may, and is counted when it has to. */
+static bool may_wait(HttpCall *state, size_t size)
+{
+    const Endpoint *endpoint = connection_endpoint(state->connection);
+    if (size <= SMALL_ANSWER || endpoint->is_admin || state->unsent)
+        return true;
+    if (!unsent_take(endpoint->limits, 0, size))
+        return false;
+    state->unsent = size;
+    return true;
+}
+
+static void count_unsent(HttpCall *state)
+{
+    for (int i = 0; i < state->part_count; i++)
+        state->unsent += state->parts[i].iov_len;
+    unsent_add(state->unsent);
+}
+
 /* Write what the socket takes; the rest goes when it does. */
 void answer_continue(Call *call)
 {
@@ -88,6 +108,8 @@ void answer_continue(Call *call)
             continue;
         state->parts->iov_base = (char *)state->parts->iov_base + left;
         state->parts->iov_len -= left;
+        if (state->unsent == 0)
+            count_unsent(state);
         connection_await(call);
         return;
     }
@@ -140,6 +162,13 @@ void answer_send(Call *call, int status, const char *type, const struct iovec *p
     size_t total = 0;
     for (int i = 0; i < bodies; i++)
         total += all[1 + i].iov_len;
+    if (!may_wait(state, total)) {
+        Problem problem = {0};
+        refusals_count(REFUSED_UNSENT_BYTES);
+        unsent_problem(connection_endpoint(state->connection)->limits, &problem);
+        answer_problem(call, &problem);
+        return;
+    }
     char head[HEAD_ROOM], *at = put_first(head, status);
     at = put(put(put(at, "Content-Type: "), type), "\r\n");
     if (json_bytes)

@@ -99,6 +99,8 @@ void connection_answered(Call *call)
     if (state->answer)
         answer_release(state->answer);
     text_free(&state->compressed);
+    if (state->unsent)
+        unsent_release(state->unsent);
     call_unref(call);
     connection_unref(connection);
 }

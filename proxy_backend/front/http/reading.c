@@ -10,6 +10,7 @@ enum {
     STEP_BYTES = 256 << 10, /* at least, of a large body: memory comes as the body does, twice as much each time */
     TARGET_BYTES_MOST = TARGET_BYTES + 4096,
     BEYOND = 16,
+    COUNTED_BYTES = 64 << 10, /* smaller bodies, of which a connection has one, are not counted */
     OVERHEAD_BYTES = 16 << 10, /* extensions and trailers of chunks */
 };
 
@@ -219,6 +220,22 @@ static bool read_some(Connection *connection, HttpConnection *http, Slice *chunk
     return false;
 }
 
+/* Count what has come of a body. False: all clients' bodies together are too many. */
+static bool count_body(Connection *connection, Call *call)
+{
+    uint64_t *counted = &call->counted.received;
+    uint64_t more = call->body.size - *counted;
+    Problem problem = {0};
+    if (call->body.size < *counted + COUNTED_BYTES || connection_endpoint(connection)->is_admin)
+        return true;
+    if (bodies_take(limits_of(connection), more, &problem)) {
+        *counted += more;
+        return true;
+    }
+    answer_refusal(connection, &problem);
+    return false;
+}
+
 /* ── the request ──────────────────────────────────────────────────────────────────────────────────── */
 
 /* `moved`: the head's bytes may lie elsewhere than when it was read, or another head has been read since. */
@@ -256,6 +273,8 @@ bool reading_go_on(Connection *connection)
             complete = http->call->body.size >= http->needed;
         else
             complete = take_chunks(connection, http, came);
+        if (!count_body(connection, http->call))
+            return false;
         /* Of chunks, a few bytes may be a lot of work. */
         if (http->phase == READS_CHUNKS && since_ns == 0)
             since_ns = clock_ns();

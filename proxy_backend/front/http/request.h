@@ -68,6 +68,7 @@ typedef struct {
     /* The answer, when all of it is there: what is left to be written. */
     struct iovec *parts;
     int part_count;
+    uint64_t unsent; /* bytes of it that are counted (net/limits.h) */
     Text compressed;
     Answer *answer; /* in which parts lie */
     /* Of inferences. */

@@ -44,8 +44,9 @@ static bool expand(Call *call, size_t head_size, Compression compression, Proble
         return false;
     }
     text_free(&call->body);
+    body_release(&call->counted);
     call->body = expanded;
-    call->unpacked = expanded.size;
+    call->counted.unpacked = expanded.size;
     http_call(call)->is_expanded = true;
     return true;
 }

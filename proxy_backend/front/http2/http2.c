@@ -67,6 +67,10 @@ static int header_came(nghttp2_session *session, const nghttp2_frame *frame, con
 
 static void refuse(GrpcStream *stream)
 {
+    text_free(&stream->message);
+    bodies_release(stream->received);
+    stream->message = (Text){0};
+    stream->received = 0;
     session_set_receiving(session_of(stream), stream, false);
     session_tell(EVENT_REFUSED, stream);
 }
@@ -116,6 +120,9 @@ static bool take_message(Connection *connection, GrpcStream *stream, const char 
     }
     size_t missing = stream->wanted - stream->message.size;
     size_t piece = *size < missing ? *size : missing;
+    if (!bodies_take(connection_endpoint(connection)->limits, piece, &stream->problem))
+        return false;
+    stream->received += piece;
     text_put(&stream->message, *data, piece);
     *data += piece;
     *size -= piece;
@@ -138,7 +145,10 @@ static int data_came(nghttp2_session *session, uint8_t flags, int32_t id, const 
     const char *at = (const char *)data;
     size_t left = size;
     (void)flags;
-    nghttp2.session_consume_connection(session, size);
+    if (session_is_behind(user))
+        ((Session *)connection_state(user))->ungranted += size;
+    else
+        nghttp2.session_consume_connection(session, size);
     if (stream == NULL)
         return 0;
     stream->coming.bytes += size;

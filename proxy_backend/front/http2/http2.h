@@ -57,8 +57,9 @@ struct GrpcStream {
     unsigned prefix_size;
     Text message;
     bool compressed;
-    uint64_t
-        unpacked; /* how much of the message that the service gets counts as that (net/limits.h); who keeps it takes this over */
+    BodyCount
+        counted; /* of the message that the service gets (net/limits.h); whoever keeps the message takes this over */
+    uint64_t received; /* bytes of `message` that are counted so */
     size_t wanted; /* the message's size; it is there when it has that */
     size_t unconsumed; /* bytes that the client has sent and that have not been granted anew */
     bool heard_of; /* the service has been told of it, or is just being told */

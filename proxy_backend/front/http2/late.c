@@ -159,8 +159,7 @@ static void refuse(Event *event)
     grpc_finish(event->stream, problem_grpc_code(PROBLEM_TOO_MANY),
         SLICE("too many messages wait behind one that takes long to be read"));
     service_cancelled(event->stream);
-    text_free(&event->message);
-    grpc_unref(event->stream);
+    event_drop(event);
 }
 
 bool event_postpone(Event *event)

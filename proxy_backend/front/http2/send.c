@@ -1,3 +1,4 @@
+#include "http2/service.h"
 #include "http2/session.h"
 
 #include <stdio.h>
@@ -7,6 +8,8 @@
 enum { COPIED_PIECE = 512 };
 /* A message has 32 bits for its length, and protobuf reads 31 of them. */
 enum { MOST_MESSAGE = INT32_MAX };
+/* A message that may wait whatever other clients leave unread. */
+enum { SMALL_MESSAGE = 64 << 10 };
 enum { BATCH_PARTS = 64, BATCH_COPIED = 16 << 10, BATCH_BYTES = 256 << 10 };
 
 typedef struct {
@@ -97,6 +100,7 @@ static Slice take_piece(Outgoing *message, size_t size)
 
 static void put_data(Connection *connection, GrpcStream *stream, size_t size)
 {
+    Session *session = connection_state(connection);
     while (size && stream->first) {
         Outgoing *message = stream->first;
         Slice piece = take_piece(message, size);
@@ -108,10 +112,12 @@ static void put_data(Connection *connection, GrpcStream *stream, size_t size)
             add(piece.start, piece.size);
         size -= piece.size;
         stream->queued -= piece.size;
+        session->unsent -= piece.size;
         stream->going.bytes += piece.size;
         if (message->at == message->size) {
             stream->first = message->next;
             stream->waiting--;
+            session->unsent -= WAITING_BYTES;
             if (stream->first == NULL)
                 stream->last = &stream->first;
             message->next = batched;
@@ -207,6 +213,28 @@ static bool begin(Session *session, GrpcStream *stream)
     return nghttp2.submit_response(session->session, stream->id, headers, count, only_status ? NULL : &data) == 0;
 }
 
+bool session_is_behind(Connection *connection)
+{
+    const Session *session = connection_state(connection);
+    return unsent_is_much(connection_endpoint(connection)->limits, session->unsent);
+}
+
+void session_count_unsent(Session *session)
+{
+    if (session->unsent > session->unsent_counted)
+        unsent_add(session->unsent - session->unsent_counted);
+    else if (session->unsent < session->unsent_counted)
+        unsent_release(session->unsent_counted - session->unsent);
+    session->unsent_counted = session->unsent;
+}
+
+/* Let the client send again what it has sent while it left too much unread. */
+static void grant(Session *session)
+{
+    nghttp2.session_consume_connection(session->session, session->ungranted);
+    session->ungranted = 0;
+}
+
 void session_push(Connection *connection, Outgoing **done)
 {
     Session *session = connection_state(connection);
@@ -215,6 +243,12 @@ void session_push(Connection *connection, Outgoing **done)
     session->blocked = connection_unsent(connection) > 0;
     int result = session->blocked ? 0 : nghttp2.session_send(session->session);
     flush(connection);
+    if (session->ungranted && !session_is_behind(connection)) {
+        grant(session);
+        if (!session->blocked && result == 0)
+            result = nghttp2.session_send(session->session);
+        flush(connection);
+    }
     while (batched) {
         Outgoing *message = batched;
         batched = message->next;
@@ -233,6 +267,7 @@ void grpc_stream_drop(GrpcStream *stream, Outgoing **done)
 {
     if (stream->first == NULL)
         return;
+    session_of(stream)->unsent -= stream->queued + stream->waiting * WAITING_BYTES;
     *stream->last = *done;
     *done = stream->first;
     stream->first = NULL;
@@ -259,10 +294,37 @@ static void go_on(Session *session, GrpcStream *stream, Outgoing **done)
         session_push(stream->connection, done);
 }
 
+/* With the lock held: whether a message may wait for its client. Of a client that has read all before it, a small one always may. */
+static bool may_wait(Session *session, const Limits *limits, size_t size)
+{
+    size += WAITING_BYTES;
+    if ((session->unsent == 0 && size <= SMALL_MESSAGE) || connection_endpoint(connection_of(session))->is_admin)
+        return true;
+    session_count_unsent(session);
+    if (!unsent_take(limits, session->unsent, size))
+        return false;
+    session->unsent_counted += size;
+    return true;
+}
+
+/* The client leaves too much unread. What waits for it already may still be sent. */
+static void refuse(GrpcStream *stream, Outgoing *message)
+{
+    Problem problem = {0};
+    refusals_count(REFUSED_UNSENT_BYTES);
+    unsent_problem(connection_endpoint(stream->connection)->limits, &problem);
+    message->sent(message);
+    grpc_finish_problem(stream, &problem);
+    problem_clear(&problem);
+    service_cancelled(stream);
+}
+
 static void queue(GrpcStream *stream, Outgoing *message, bool is_last)
 {
     Session *session = session_of(stream);
+    const Limits *limits = connection_endpoint(stream->connection)->limits;
     Outgoing *done = NULL;
+    bool refused = false;
     size_t size = 0;
     for (unsigned i = 0; i < message->count; i++)
         size += message->parts[i].iov_len;
@@ -281,7 +343,10 @@ static void queue(GrpcStream *stream, Outgoing *message, bool is_last)
     pthread_mutex_lock(&session->lock);
     if (stream->closed || stream->finishing || session->session == NULL) {
         done = message;
+    } else if (!may_wait(session, limits, message->size)) {
+        refused = true;
     } else {
+        session->unsent += message->size + WAITING_BYTES;
         *stream->last = message;
         stream->last = &message->next;
         stream->queued += message->size;
@@ -291,6 +356,8 @@ static void queue(GrpcStream *stream, Outgoing *message, bool is_last)
         go_on(session, stream, &done);
     }
     session_unlock(session, done);
+    if (refused)
+        refuse(stream, message);
 }
 
 void grpc_send(GrpcStream *stream, Outgoing *message)

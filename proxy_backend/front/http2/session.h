@@ -4,6 +4,9 @@
 
 #include "http2/http2.h"
 
+/* What a message that waits costs, however small it is. */
+enum { WAITING_BYTES = 512 };
+
 /* Of one connection: what its Protocol keeps. */
 typedef struct {
     pthread_mutex_t lock; /* guards all of it, and the streams */
@@ -11,6 +14,9 @@ typedef struct {
     GrpcStream *streams, *spare;
     size_t stream_count, spare_count;
     size_t receiving; /* streams with a message that has not come in full */
+    size_t unsent,
+        unsent_counted; /* of all streams' messages that are not with nghttp2; how much of it is counted (net/limits.h) */
+    size_t ungranted; /* bytes of requests that the client may not send again as long as it leaves much unread */
     unsigned continuations;
     unsigned told; /* messages in this turn; the loop's thread's */
     uint64_t resets, resets_since_ms;
@@ -36,6 +42,7 @@ typedef struct {
     EventKind kind;
     GrpcStream *stream; /* held */
     Text message;
+    uint64_t received; /* of it, counted in net/limits.h */
     bool compressed;
 } Event;
 
@@ -52,6 +59,8 @@ void grpc_stream_free(GrpcStream *stream);
 void grpc_stream_close(GrpcStream *stream);
 /* Let the client send anew what it has sent, unless its stream is held. What has been sent is added to `*done`. */
 void stream_resume(GrpcStream *stream, Outgoing **done);
+/* Without the lock: let go of it. */
+void event_drop(Event *event);
 /* Without the lock: have the service hear of it, and let go of it. `late`: in a thread that reads what takes long. */
 void event_handle(Event *event, bool late);
 
@@ -67,6 +76,10 @@ void session_set_receiving(Session *session, GrpcStream *stream, bool receiving)
 
 /* ── send.c; with the lock held ─────────────────────────────────────────────────────────────── */
 
+/* Whether a client leaves so much unread that it may send no more until it has read some of it. */
+bool session_is_behind(Connection *connection);
+/* Adjust what is counted of the session's messages (net/limits.h). */
+void session_count_unsent(Session *session);
 /* What nghttp2 calls to send. */
 void session_set_senders(nghttp2_session_callbacks *callbacks);
 /* Send what there is to be sent, as much as the socket takes. What has been sent is added to `*done`. */

@@ -8,9 +8,6 @@
 #include <stdlib.h>
 
 enum { MOST_SPARE = 16, KEPT_BYTES = 64 << 10 };
-/* What a message that waits costs, however small it is. */
-enum { MESSAGE_BYTES = 512 };
-
 enum { FEW_EVENTS = 16 };
 static _Thread_local struct {
     Event few[FEW_EVENTS], *list; /* `list` NULL: `few` */
@@ -49,7 +46,9 @@ bool session_tell(EventKind kind, GrpcStream *stream)
     if (kind == EVENT_MESSAGE) {
         event->message = stream->message;
         event->compressed = stream->compressed;
+        event->received = stream->received;
         stream->message = (Text){0};
+        stream->received = 0;
     }
     return true;
 }
@@ -62,9 +61,11 @@ static bool expand(Event *event, uint64_t most, Problem *problem)
     bool expanded = compression_expand(compression, text_slice(&event->message), &whole, most, problem);
     text_free(&event->message);
     event->message = whole;
+    bodies_release(event->received);
+    event->received = 0;
     if (!expanded || !unpacked_take(connection_endpoint(event->stream->connection)->limits, whole.size, problem))
         return false;
-    event->stream->unpacked = whole.size;
+    event->stream->counted.unpacked = whole.size;
     return true;
 }
 
@@ -101,10 +102,10 @@ static void handle_message(Event *event, bool late)
             service_cancelled(stream);
         return;
     }
+    stream->counted.received = event->received;
+    event->received = 0;
     service_message(stream, &event->message);
-    if (stream->unpacked)
-        unpacked_give(stream->unpacked);
-    stream->unpacked = 0;
+    body_release(&stream->counted);
     if (!late && stream->message.data == NULL) { /* room for the next one */
         stream->message = event->message;
         event->message = (Text){0};
@@ -137,8 +138,14 @@ static void handle(Event *event, bool late)
         handle_message(event, late);
     else if (event->kind == EVENT_HALF_CLOSED && stream->heard_of)
         service_half_closed(stream);
+    event_drop(event);
+}
+
+void event_drop(Event *event)
+{
     text_free(&event->message);
-    grpc_unref(stream);
+    bodies_release(event->received);
+    grpc_unref(event->stream);
 }
 
 static void handle_events(void)
@@ -243,6 +250,7 @@ void session_unlock(Session *session, Outgoing *done)
 {
     Outgoing *more = dropped;
     dropped = NULL;
+    session_count_unsent(session);
     pthread_mutex_unlock(&session->lock);
     outgoing_done(done);
     outgoing_done(more);
@@ -260,6 +268,8 @@ void grpc_stream_close(GrpcStream *stream)
 {
     Session *session = session_of(stream);
     session_set_receiving(session, stream, false);
+    bodies_release(stream->received);
+    stream->received = 0;
     stream->closed = true;
     *stream->link = stream->next;
     if (stream->next)
@@ -291,7 +301,7 @@ bool grpc_is_unread(GrpcStream *stream)
     Session *session = session_of(stream);
     const Limits *limits = connection_endpoint(stream->connection)->limits;
     pthread_mutex_lock(&session->lock);
-    size_t unsent = stream->queued + stream->waiting * MESSAGE_BYTES, newest = stream->newest + MESSAGE_BYTES;
+    size_t unsent = stream->queued + stream->waiting * WAITING_BYTES, newest = stream->newest + WAITING_BYTES;
     size_t before = unsent > newest ? unsent - newest : 0;
     stream->taking.bytes = stream->going.bytes;
     bool over = stream->closed || stream->finishing;

@@ -14,8 +14,8 @@ enum { GOODBYE_MS = 1000 };
 static uint64_t look_ms(const Limits *limits)
 {
     uint64_t least = limits->header_ms < limits->body_ms ? limits->header_ms : limits->body_ms;
-    least = limits->unsent_ms < least ? limits->unsent_ms : least;
-    return least / 2 + 1;
+    least = least / 2 + 1;
+    return unsent_check_ms(limits) < least ? unsent_check_ms(limits) : least;
 }
 
 void session_set_deadline(Connection *connection)
@@ -89,10 +89,11 @@ static void look(Connection *connection, uint64_t now_ms)
     const Limits *limits = connection_endpoint(connection)->limits;
     size_t slow = 0;
     for (GrpcStream *stream = session->streams; stream; stream = stream->next) {
-        slow += stalls(&stream->coming, is_cut_off(stream) && !session->blocked, limits->body_ms, now_ms);
+        bool is_awaited = is_cut_off(stream) && !session->blocked && session->ungranted == 0;
+        slow += stalls(&stream->coming, is_awaited, limits->body_ms, now_ms);
         /* Where the socket takes all, it is the stream's window that holds a message back. */
         bool unread = stream->begun && stream->first && !session->blocked;
-        if (!stalls(&stream->going, unread, limits->unsent_ms, now_ms))
+        if (!stalls(&stream->going, unread, unsent_patience_ms(limits), now_ms))
             continue;
         refusals_count(REFUSED_UNSENT_TIME);
         nghttp2.submit_rst_stream(session->session, 0, stream->id, NGHTTP2_CANCEL);

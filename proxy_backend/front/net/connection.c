@@ -73,6 +73,7 @@ void connection_unref(Connection *connection)
         addresses_remove(&connection->address);
     bool is_counted = connection->is_counted;
     text_free(&connection->kept);
+    unsent_release(connection->kept_counted);
     pthread_mutex_destroy(&connection->writing);
     free(connection);
     memory_freed();

@@ -45,14 +45,15 @@ struct Connection {
     bool blocked; /* the socket did not take all, and has not said since that it takes more */
     Text kept; /* what is to be sent before anything else, from `kept_sent` on */
     size_t kept_sent;
+    size_t kept_counted; /* bytes of it that are counted (net/limits.h) */
     uint64_t taken; /* bytes that the socket took */
     Progress taking; /* of the client, where much is kept */
 
     /* The loop's thread's. */
     Watch watch;
     Timer deadline; /* the protocol's, or net's own while it shakes hands and while it lingers */
-    Timer patience; /* how long a client may read nothing; set as long as something waits for it */
-    uint64_t read_before; /* of what the client had taken when the patience began */
+    Timer patience; /* to check whether a client reads; set as long as something waits for it */
+    Progress reading;
     uint64_t turn_bytes; /* read in this turn */
     Connection *next, **link; /* of all in the loop */
     Phase phase;

@@ -19,6 +19,7 @@ static const char *const names[REFUSALS] = {
     [REFUSED_HEADERS] = "headers",
     [REFUSED_BODY_BYTES] = "body_bytes",
     [REFUSED_UNPACKED_BYTES] = "unpacked_bytes",
+    [REFUSED_TOTAL_BODY_BYTES] = "total_body_bytes",
     [REFUSED_MALFORMED] = "malformed",
     [REFUSED_JSON_DEPTH] = "json_depth",
     [REFUSED_JSON_VALUES] = "json_values",
@@ -47,7 +48,7 @@ const char *refusal_name(Refusal refusal)
 
 /* Where much is there to be read: of the time that a client has for a little, and of `unsent_bytes`, which it has to read in that.
    However fast it reads, so many times `unsent_bytes` may wait for it at most: one client takes no more memory. */
-enum { IDLE_PART = 12, LEAST_PART = 64, MOST_TIMES = 16 };
+enum { IDLE_PART = 12, LEAST_PART = 64, MOST_TIMES = 8 };
 
 bool progress_stalls(Progress *progress, bool awaited, uint64_t least, uint64_t limit_ms, uint64_t now_ms)
 {
@@ -90,6 +91,82 @@ void unpacked_give(uint64_t size)
     __atomic_sub_fetch(&unpacked, size, __ATOMIC_RELAXED);
 }
 
+void body_release(BodyCount *count)
+{
+    if (count->unpacked)
+        unpacked_give(count->unpacked);
+    bodies_release(count->received);
+    *count = (BodyCount){0};
+}
+
+static uint64_t bodies;
+
+bool bodies_take(const Limits *limits, uint64_t size, Problem *problem)
+{
+    if (__atomic_add_fetch(&bodies, size, __ATOMIC_RELAXED) <= limits->total_body_bytes)
+        return true;
+    bodies_release(size);
+    refusals_count(REFUSED_TOTAL_BODY_BYTES);
+    return problem_set(problem, PROBLEM_TOO_MANY,
+        "the requests that are being received or answered would take more than %llu bytes (total_body_bytes): try "
+        "again later",
+        (unsigned long long)limits->total_body_bytes);
+}
+
+void bodies_release(uint64_t size)
+{
+    if (size)
+        __atomic_sub_fetch(&bodies, size, __ATOMIC_RELAXED);
+}
+
+static uint64_t unsent;
+
+bool unsent_take(const Limits *limits, uint64_t before, uint64_t size)
+{
+    uint64_t total = __atomic_fetch_add(&unsent, size, __ATOMIC_RELAXED);
+    uint64_t most = limits->total_unsent_bytes, shared = most / 2;
+    bool total_fits = before == 0 ? total <= shared || total + size <= most : total + size <= shared;
+    bool client_fits = before <= limits->unsent_bytes * MOST_TIMES;
+    if (total_fits && client_fits)
+        return true;
+    unsent_release(size);
+    return false;
+}
+
+bool unsent_is_much(const Limits *limits, uint64_t before)
+{
+    return before > limits->unsent_bytes * MOST_TIMES / 2;
+}
+
+void unsent_add(uint64_t size)
+{
+    __atomic_add_fetch(&unsent, size, __ATOMIC_RELAXED);
+}
+
+void unsent_release(uint64_t size)
+{
+    __atomic_sub_fetch(&unsent, size, __ATOMIC_RELAXED);
+}
+
+bool unsent_problem(const Limits *limits, Problem *problem)
+{
+    return problem_set(problem, PROBLEM_TOO_MANY,
+        "clients leave too much of their answers unread: this one at most %llu bytes, all at most %llu "
+        "(total_unsent_bytes): read faster, or try again later",
+        (unsigned long long)(limits->unsent_bytes * MOST_TIMES), (unsigned long long)limits->total_unsent_bytes);
+}
+
+uint64_t unsent_patience_ms(const Limits *limits)
+{
+    bool much = __atomic_load_n(&unsent, __ATOMIC_RELAXED) > limits->total_unsent_bytes / 2;
+    return much ? unsent_check_ms(limits) : limits->unsent_ms;
+}
+
+uint64_t unsent_check_ms(const Limits *limits)
+{
+    return limits->unsent_ms / IDLE_PART + 1;
+}
+
 /* How a limit is named in the settings, and between which values it may lie; times are in seconds there. */
 static const struct {
     const char *name;
@@ -101,6 +178,7 @@ static const struct {
     {"headers", offsetof(Limits, headers), false, 8, 1 << 16, 128},
     {"body_bytes", offsetof(Limits, body_bytes), false, 1024, 1e15, 2147483647},
     {"unpacked_bytes", offsetof(Limits, unpacked_bytes), false, 1024, 1e15, 4294967296},
+    {"total_body_bytes", offsetof(Limits, total_body_bytes), false, 1 << 20, 1e15, 1 << 30},
     {"json_depth", offsetof(Limits, json_depth), false, 8, 256, 64},
     {"json_values", offsetof(Limits, json_values), false, 1024, 1e12, 1 << 26},
     {"inputs", offsetof(Limits, inputs), false, 1, 1 << 20, 1024},
@@ -113,6 +191,7 @@ static const struct {
     {"streams", offsetof(Limits, streams), false, 1, 1 << 20, 1024},
     {"resets_per_s", offsetof(Limits, resets_per_s), false, 1, 1 << 20, 1000},
     {"unsent_bytes", offsetof(Limits, unsent_bytes), false, 1 << 16, 1e12, 1 << 26},
+    {"total_unsent_bytes", offsetof(Limits, total_unsent_bytes), false, 1 << 20, 1e15, 1 << 30},
     {"handshake_s", offsetof(Limits, handshake_ms), true, 0.1, 1e6, 10},
     {"header_s", offsetof(Limits, header_ms), true, 0.1, 1e6, 30},
     {"body_s", offsetof(Limits, body_ms), true, 0.1, 1e6, 30},

@@ -10,6 +10,7 @@ typedef struct {
     uint64_t headers;      /* how many */
     uint64_t body_bytes;   /* of a request's body, also when it has been unpacked; of a gRPC message */
     uint64_t unpacked_bytes; /* of all bodies and messages at a time that came compressed */
+    uint64_t total_body_bytes; /* of all bodies and messages at a time, as they come */
     uint64_t json_depth, json_values;
     uint64_t inputs;                  /* of one request, outputs that it asks for, and parameters */
     uint64_t output_bytes;            /* that a request's answers may have at a time */
@@ -20,6 +21,7 @@ typedef struct {
     uint64_t streams;                 /* of one HTTP/2 connection at a time */
     uint64_t resets_per_s;            /* of streams, by a client, on one connection */
     uint64_t unsent_bytes; /* of answers that a client may leave unread without reading on */
+    uint64_t total_unsent_bytes; /* of answers that all clients together leave unread */
     uint64_t handshake_ms; /* of TLS */
     uint64_t header_ms;    /* from a request's first byte, or the connection's beginning, to the end of its headers */
     uint64_t body_ms;      /* for each LIMITS_PROGRESS bytes of a body */
@@ -59,6 +61,7 @@ typedef enum {
     REFUSED_HEADERS,
     REFUSED_BODY_BYTES,
     REFUSED_UNPACKED_BYTES,
+    REFUSED_TOTAL_BODY_BYTES,
     REFUSED_MALFORMED, /* no HTTP, HTTP/2, JSON, protobuf, UTF-8, deflate ... */
     REFUSED_JSON_DEPTH,
     REFUSED_JSON_VALUES,
@@ -81,6 +84,34 @@ bool limits_set(Limits *limits, Slice name, double value, Problem *problem);
  * request waits. False, with the problem: there are too many. Any thread. */
 bool unpacked_take(const Limits *limits, uint64_t size, Problem *problem);
 void unpacked_give(uint64_t size);
+
+/* What a body counts as until it is released, see below. */
+typedef struct {
+    uint64_t unpacked, received;
+} BodyCount;
+
+void body_release(BodyCount *count);
+
+/* Count bytes of a body that has been received, in part or whole, until they are released. False, with the problem: all bodies together would take
+ * too much. Any thread. */
+bool bodies_take(const Limits *limits, uint64_t size, Problem *problem);
+void bodies_release(uint64_t size);
+
+/* Count bytes of an answer that wait for their client, until they are released. `before`: what waits for the same client already. False: they would be
+ * too many, and have not been counted. Half of `total_unsent_bytes` is kept for clients for which nothing else waits, so those that do not read cannot
+ * shut out those that do. Any thread. */
+bool unsent_take(const Limits *limits, uint64_t before, uint64_t size);
+/* Whether so much waits for one client that it should be sent nothing more, if it can be made to wait. */
+bool unsent_is_much(const Limits *limits, uint64_t before);
+/* Count them in any case. */
+void unsent_add(uint64_t size);
+void unsent_release(uint64_t size);
+/* The problem of an answer that unsent_take has refused. */
+bool unsent_problem(const Limits *limits, Problem *problem);
+/* How long a client may read nothing of what waits for it: less where all clients together leave much unread. */
+uint64_t unsent_patience_ms(const Limits *limits);
+/* How often to check whether it has read something. */
+uint64_t unsent_check_ms(const Limits *limits);
 
 /* Count one; any thread. */
 void refusals_count(Refusal refusal);

@@ -7,6 +7,9 @@
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
 
+/* What may be kept for each connection, whatever others leave unread: more than gRPC gives to the socket at once. */
+enum { KEPT_ALWAYS = 1 << 20 };
+
 static size_t size_of(const struct iovec *parts, int count)
 {
     size_t size = 0;
@@ -72,9 +75,14 @@ static bool is_unread(Connection *connection)
 static bool keep(Connection *connection, const struct iovec *parts, int count, size_t skipped)
 {
     Text *kept = &connection->kept;
-    size_t more = size_of(parts, count) - skipped;
+    size_t more = size_of(parts, count) - skipped, unread = kept->size - connection->kept_sent;
     if (is_unread(connection))
         return false;
+    if (unread + more <= KEPT_ALWAYS || connection->endpoint->is_admin)
+        unsent_add(more);
+    else if (!unsent_take(connection->endpoint->limits, unread, more))
+        return false;
+    connection->kept_counted += more;
     if (connection->kept_sent > kept->size / 2) { /* at a cost of less than it has sent */
         memmove(kept->data, kept->data + connection->kept_sent, kept->size - connection->kept_sent);
         kept->size -= connection->kept_sent;
@@ -137,6 +145,8 @@ static bool send_kept(Connection *connection)
         if (written < 0)
             return false;
         connection->kept_sent += (size_t)written;
+        connection->kept_counted -= (size_t)written;
+        unsent_release((size_t)written);
     }
     if (connection->kept_sent == kept->size) {
         text_free(kept);
@@ -154,20 +164,21 @@ static uint64_t look_at_client(Connection *connection)
     return read;
 }
 
+/* Check whether the client reads, and when to check next. */
 static void have_patience(Connection *connection)
 {
-    connection->read_before = look_at_client(connection);
-    loop_set_timer(connection->loop, &connection->patience,
-        loop_now_ms(connection->loop) + connection->endpoint->limits->unsent_ms);
+    const Limits *limits = connection->endpoint->limits;
+    uint64_t now_ms = loop_now_ms(connection->loop);
+    connection->reading.bytes = look_at_client(connection);
+    if (progress_stalls(&connection->reading, true, LIMITS_PROGRESS, unsent_patience_ms(limits), now_ms))
+        connection_refuse(connection, REFUSED_UNSENT_TIME);
+    else
+        loop_set_timer(connection->loop, &connection->patience, now_ms + unsent_check_ms(limits));
 }
 
 void writing_out_of_patience(Timer *timer)
 {
-    Connection *connection = (Connection *)((char *)timer - offsetof(Connection, patience));
-    if ((int64_t)(look_at_client(connection) - connection->read_before) >= LIMITS_PROGRESS)
-        have_patience(connection);
-    else
-        connection_refuse(connection, REFUSED_UNSENT_TIME);
+    have_patience((Connection *)((char *)timer - offsetof(Connection, patience)));
 }
 
 static void watch_output(Connection *connection, bool wanted)
@@ -196,8 +207,10 @@ void writing_go_on(Connection *connection, bool socket_takes)
     waits = connection->blocked && (connection->kept.size || connection->wants_writable);
     pthread_mutex_unlock(&connection->writing);
     watch_output(connection, waits || connection->read_waits);
-    if (waits && connection->patience.due_ms == 0)
+    if (waits && connection->patience.due_ms == 0) {
         have_patience(connection);
-    else if (!waits)
+    } else if (!waits) {
         loop_clear_timer(connection->loop, &connection->patience);
+        connection->reading = (Progress){0};
+    }
 }

@@ -7,7 +7,16 @@ from attacking import __main__ as attacking
 
 _FEW = {"connections": 30, "streams": 120, "calls": 300}
 #: Like others, and each takes half a second.
-_LEFT_OUT = {"pings", "settings", "continuations", "silent-clients", "slow-chunks", "large-json"}
+_LEFT_OUT = {
+    "pings",
+    "settings",
+    "continuations",
+    "silent-clients",
+    "slow-chunks",
+    "large-json",
+    "unread-streams",
+    "unfinished-messages",
+}
 #: Slow clients are ended as soon as they may be.
 _SOON = {"header_s": 0.5, "body_s": 0.5, "unsent_s": 0.5}
 

@@ -143,3 +143,20 @@ void run_unread(Slice question, Text *answer)
         text_put_char(answer, limits_are_unread(&limits, &taking, cut_number(&question, 8), now_ms) ? 'x' : '.');
     }
 }
+
+/* A client's limit and that of all, then answers: what waits for their clients already, and their sizes. Which of them may wait, and how long clients
+ * may then read nothing. */
+void run_totals(Slice question, Text *answer)
+{
+    Limits limits = {.unsent_bytes = cut_number(&question, 8), .unsent_ms = 60000};
+    limits.total_unsent_bytes = cut_number(&question, 8);
+    uint64_t taken = 0;
+    while (question.size) {
+        uint64_t before = cut_number(&question, 8), size = cut_number(&question, 8);
+        bool fits = unsent_take(&limits, before, size);
+        taken += fits ? size : 0;
+        text_put_char(answer, fits ? '.' : 'x');
+    }
+    text_format(answer, " %llu", (unsigned long long)unsent_patience_ms(&limits));
+    unsent_release(taken);
+}

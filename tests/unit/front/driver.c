@@ -63,7 +63,8 @@ static Function *const functions[256] = {['u'] = run_utf8,
     ['t'] = run_target,
     ['e'] = run_encoding,
     ['i'] = run_infer,
-    ['r'] = run_unread};
+    ['r'] = run_unread,
+    ['w'] = run_totals};
 
 int main(int count, char **arguments)
 {

@@ -7,7 +7,7 @@ import struct
 import pytest
 from support.front.driver import Driver
 
-_LITTLE, _MOST, _UNSENT_MS = 64_000_000, 1_000_000_000, 60_000
+_LITTLE, _MOST, _UNSENT_MS = 64_000_000, 500_000_000, 60_000
 _IDLE_MS = _UNSENT_MS // 12
 _MEGABYTE = 1_000_000
 _MUCH = _LITTLE + 1
@@ -53,5 +53,36 @@ def test_a_client_s_share_of_the_memory_is_bounded_by_what_it_may_leave_unread(
     driver: Driver,
 ) -> None:
     """However large answers may be, and however fast it reads."""
-    numbers = [_LITTLE, 1 << 50, _UNSENT_MS, 0, 0, 16 * _LITTLE, 1, _MEGABYTE, 16 * _LITTLE + 1]
+    numbers = [_LITTLE, 1 << 50, _UNSENT_MS, 0, 0, 8 * _LITTLE, 1, _MEGABYTE, 8 * _LITTLE + 1]
     assert driver.ask("r", struct.pack(f"<{len(numbers)}Q", *numbers)) == b".x"
+
+
+_TOTAL = 100 * _MEGABYTE
+_HALF = _TOTAL // 2
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        pytest.param([(0, _HALF), (0, _HALF), (0, 1)], "..x", id="all-clients-together"),
+        pytest.param([(0, 3 * _TOTAL), (0, 1)], ".x", id="one-answer-however-large-it-is"),
+        pytest.param([(0, _HALF), (1, 1), (0, _HALF)], ".x.", id="half-is-for-those-who-read"),
+        pytest.param(
+            [(8 * _MEGABYTE, 1), (8 * _MEGABYTE + 1, 1), (0, 9 * _MEGABYTE)], ".x.", id="one-client"
+        ),
+    ],
+)
+def test_what_all_clients_together_may_leave_unread(
+    driver: Driver, answers: list[tuple[int, int]], expected: str
+) -> None:
+    """Each answer: what waits for its client already, and its size."""
+    numbers = [_MEGABYTE, _TOTAL, *(number for answer in answers for number in answer)]
+    said = driver.ask("w", struct.pack(f"<{len(numbers)}Q", *numbers)).decode()
+    assert said.split()[0] == expected
+
+
+def test_patience_is_short_while_all_clients_together_leave_much_unread(driver: Driver) -> None:
+    calm = struct.pack("<4Q", _MEGABYTE, _TOTAL, 0, _HALF)
+    pressed = struct.pack("<4Q", _MEGABYTE, _TOTAL, 0, _HALF + 1)
+    assert driver.ask("w", calm).decode() == ". 60000"
+    assert driver.ask("w", pressed).decode() == f". {_IDLE_MS + 1}"

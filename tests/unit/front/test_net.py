@@ -68,7 +68,7 @@ def test_a_client_that_reads_nothing_is_closed(start: Start) -> None:
 
 def test_the_newest_answer_is_kept_however_large_it_is(start: Start) -> None:
     """It has just come; and so have those before it, of a client that reads in time."""
-    server = start("unsent_bytes=2000000", "unsent_s=1000000")
+    server = start("unsent_bytes=4000000", "unsent_s=1000000")
     with closing(server.connect()) as connection, closing(server.connect()) as other:
         ask(connection, f"whole {_BIG}")
         ask(connection, f"whole {_BIG}")

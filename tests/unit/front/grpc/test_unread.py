@@ -24,7 +24,7 @@ _END_STREAM = 1
 _WINDOW_0 = struct.pack(">HI", 4, 0)
 _COUNT, _BYTES = 10, 100_000
 #: So that how long anything takes decides nothing.
-_FOR_EVER = {"unsent_bytes": 1 << 16, "unsent_s": 1e6}
+_FOR_EVER = {"unsent_bytes": 1 << 17, "unsent_s": 1e6}
 
 
 def _request(data: bytes) -> bytes:
