@@ -172,6 +172,18 @@ static bool read_response(AnswerParts *given, Problem *problem)
     return read_parameters(given, problem) && read_outputs(given, problem);
 }
 
+/* Whether all regions of a call are whole, and so neither what was asked nor what is answered was lost. */
+static bool regions_are_whole(const Call *call, Problem *problem)
+{
+    for (size_t i = 0; i < call->input_count; i++)
+        if (call->inputs[i].region && !shared_region_is_whole(call->inputs[i].region, problem))
+            return false;
+    for (size_t i = 0; i < call->output_count; i++)
+        if (call->outputs[i].region && !shared_region_is_whole(call->outputs[i].region, problem))
+            return false;
+    return true;
+}
+
 /* Give answers, one after the other; whoever comes meanwhile leaves his to who is at it. */
 static void give(CallParts *parts, AnswerParts *given)
 {
@@ -224,7 +236,8 @@ static void complete(CallParts *parts, TRITONSERVER_InferenceResponse *response,
     answer->empty = given->response == NULL;
     if (parts->trace)
         trace_event(parts->trace, "INFER_RESPONSE_COMPLETE", clock_ns());
-    bool read = given->response == NULL || read_response(given, &answer->problem);
+    bool read = given->response == NULL ||
+        (read_response(given, &answer->problem) && regions_are_whole(&parts->call, &answer->problem));
     if (final && parts->lost && read)
         read = problem_no_memory(&answer->problem);
     if (!read) {

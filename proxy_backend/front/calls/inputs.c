@@ -163,6 +163,8 @@ bool call_input_region(Call *call, Slice region, uint64_t offset, uint64_t size,
         if (copy == NULL)
             return problem_no_memory(problem);
         bytes = memcpy(copy, bytes, size);
+        if (!shared_region_is_whole(input->region, problem))
+            return false;
     }
     return append(
         parts, input, bytes, size, cuda ? MEMORY_GPU : MEMORY_CPU, shared_region_device(input->region), problem);

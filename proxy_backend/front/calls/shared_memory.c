@@ -28,6 +28,9 @@ struct SharedRegion {
     size_t mapped_size;
     void *base;
     bool cuda;
+    int fd;           /* of the system: the file; -1: none */
+    BusGuard *guard;  /* of the mapping */
+    bool truncated;   /* the file was seen without all of it; atomic */
 };
 
 struct SharedMemory {
@@ -62,9 +65,11 @@ void shared_region_unref(SharedRegion *region)
     if (region->cuda) {
         cuda_close(region->base);
     } else if (region->mapped) {
-        bus_guard_remove(region->mapped);
+        bus_guard_remove(region->guard);
         munmap(region->mapped, region->mapped_size);
     }
+    if (region->fd >= 0)
+        close(region->fd);
     free(region->name);
     free(region->key);
     free(region);
@@ -112,8 +117,8 @@ static SharedRegion *region_new(Slice name, Slice key, uint64_t offset, uint64_t
 {
     SharedRegion *region = calloc(1, sizeof *region);
     if (region) {
-        *region =
-            (SharedRegion){.refs = 1, .name = slice_copy(name), .key = slice_copy(key), .offset = offset, .size = size};
+        *region = (SharedRegion){
+            .refs = 1, .fd = -1, .name = slice_copy(name), .key = slice_copy(key), .offset = offset, .size = size};
         if (region->name && region->key)
             return region;
         shared_region_unref(region);
@@ -175,29 +180,35 @@ static int open_key(const SharedRegion *region, Problem *problem)
     return fd;
 }
 
-/* See that a file has the part that was named: reading beyond its end would be the process's end. */
-static bool has_part(int fd, const SharedRegion *region, Problem *problem)
+/* Whether the file has the part that was named: reading beyond its end would be the process's end. */
+static bool file_has_part(const SharedRegion *region, const struct stat *status)
+{
+    uint64_t end;
+    return !__builtin_add_overflow(region->offset, region->size, &end) && end <= (uint64_t)status->st_size;
+}
+
+static bool has_part(const SharedRegion *region, Problem *problem)
 {
     struct stat status;
-    uint64_t end;
-    if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode))
+    if (fstat(region->fd, &status) != 0 || !S_ISREG(status.st_mode))
         return problem_set(problem, PROBLEM_INVALID, "'%s' is no shared memory", region->key);
-    if (__builtin_add_overflow(region->offset, region->size, &end) || end > (uint64_t)status.st_size)
+    if (!file_has_part(region, &status))
         return problem_set(
             problem, PROBLEM_INVALID, "failed to register shared memory region '%s': invalid args", region->name);
     return true;
 }
 
-static bool map(int fd, SharedRegion *region, Problem *problem)
+static bool map(SharedRegion *region, Problem *problem)
 {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), begin = region->offset - region->offset % page;
     size_t size = (size_t)(region->offset - begin + region->size);
-    void *mapped = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)begin);
+    void *mapped = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, region->fd, (off_t)begin);
     if (mapped == MAP_FAILED)
         return problem_set(problem, PROBLEM_INTERNAL,
             "unable to process address space of shared memory region '%s' (%s)", region->name, strerror(errno));
     /* Pages are what is taken away. */
-    if (!bus_guard_add(mapped, (size + page - 1) / page * page)) {
+    region->guard = bus_guard_add(mapped, (size + page - 1) / page * page);
+    if (region->guard == NULL) {
         munmap(mapped, size);
         return problem_no_memory(problem);
     }
@@ -217,11 +228,8 @@ bool shared_memory_register(SharedMemory *all, Slice name, Slice key, uint64_t o
     SharedRegion *region = region_new(name, key, offset, size, problem);
     if (region == NULL)
         return false;
-    int fd = open_key(region, problem);
-    bool mapped = fd >= 0 && has_part(fd, region, problem) && map(fd, region, problem);
-    if (fd >= 0)
-        close(fd);
-    if (!mapped) {
+    region->fd = open_key(region, problem);
+    if (region->fd < 0 || !has_part(region, problem) || !map(region, problem)) {
         shared_region_unref(region);
         return false;
     }
@@ -360,5 +368,25 @@ SharedRegion *shared_memory_find(SharedMemory *all, Slice name, uint64_t offset,
         shared_region_unref(region);
         return NULL;
     }
+    if (!shared_region_is_whole(region, problem)) {
+        shared_region_unref(region);
+        return NULL;
+    }
     return region;
+}
+
+bool shared_region_is_whole(SharedRegion *region, Problem *problem)
+{
+    if (region->cuda)
+        return true;
+    struct stat status;
+    /* A page of which a part is gone can still be touched: it reads as zeros. */
+    if (fstat(region->fd, &status) != 0 || !file_has_part(region, &status))
+        __atomic_store_n(&region->truncated, true, __ATOMIC_RELEASE);
+    if (!__atomic_load_n(&region->truncated, __ATOMIC_ACQUIRE) && !bus_guard_is_broken(region->guard))
+        return true;
+    return problem_set(problem, PROBLEM_INVALID,
+        "shared memory region '%s' was truncated while it was registered, so what lies in it is lost: make '%s' whole, "
+        "then unregister the region and register it again",
+        region->name, region->key);
 }

@@ -31,8 +31,10 @@ typedef struct {
 bool shared_memory_status(SharedMemory *all, bool cuda, Slice name,
     void (*tell)(void *user, const SharedRegionStatus *status), void *user, Problem *problem);
 
-/* A part of a region, to be released by shared_region_unref. The problem: there is no such region, or it is too small. */
+/* A part of a region, to be released by shared_region_unref. The problem: there is no such region, it is too small, or it is not whole. */
 SharedRegion *shared_memory_find(SharedMemory *all, Slice name, uint64_t offset, uint64_t size, Problem *problem);
+/* Whether the file still has all of it, and nobody has touched a part that it had not. False, with the problem, from then on. */
+bool shared_region_is_whole(SharedRegion *region, Problem *problem);
 SharedRegion *shared_region_ref(SharedRegion *region);
 void shared_region_unref(SharedRegion *region);
 /* Where it lies: of a GPU only the core and its backends can read it. */

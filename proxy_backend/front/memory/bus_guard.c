@@ -9,12 +9,13 @@
 #include <sys/mman.h>
 
 /* One mapping. They are never freed, but used again: the handler may be looking at any of them. */
-typedef struct Guarded {
-    struct Guarded *next;
+struct BusGuard {
+    BusGuard *next;
     uintptr_t start, end; /* `end` 0: it is free. It is written last, and cleared first. */
-} Guarded;
+    bool broken;          /* atomic */
+};
 
-static Guarded *first;
+static BusGuard *first;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of those who change the list; the handler only reads it */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct sigaction former;
@@ -23,7 +24,7 @@ static void on_bus_error(int number, siginfo_t *info, void *context)
 {
     uintptr_t address = (uintptr_t)info->si_addr;
     int error = errno;
-    for (Guarded *one = __atomic_load_n(&first, __ATOMIC_ACQUIRE); one; one = one->next) {
+    for (BusGuard *one = __atomic_load_n(&first, __ATOMIC_ACQUIRE); one; one = one->next) {
         uintptr_t end = __atomic_load_n(&one->end, __ATOMIC_ACQUIRE),
                   start = __atomic_load_n(&one->start, __ATOMIC_ACQUIRE);
         /* Both are of one mapping: else it is used for another one meanwhile, which is not that of this address. */
@@ -33,8 +34,10 @@ static void on_bus_error(int number, siginfo_t *info, void *context)
         void *made = mmap((void *)start, end - start, PROT_READ | PROT_WRITE,
             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
         errno = error;
-        if (made != MAP_FAILED)
+        if (made != MAP_FAILED) {
+            __atomic_store_n(&one->broken, true, __ATOMIC_RELEASE);
             return;
+        }
     }
     /* It is somebody else's. */
     if (former.sa_flags & SA_SIGINFO)
@@ -53,17 +56,18 @@ static void install(void)
     sigaction(SIGBUS, &action, &former);
 }
 
-bool bus_guard_add(void *start, size_t size)
+BusGuard *bus_guard_add(void *start, size_t size)
 {
     pthread_once(&once, install);
     pthread_mutex_lock(&lock);
-    Guarded *one = first;
+    BusGuard *one = first;
     while (one && one->end)
         one = one->next;
     bool is_new = one == NULL;
     if (is_new)
         one = calloc(1, sizeof *one);
     if (one) {
+        __atomic_store_n(&one->broken, false, __ATOMIC_RELEASE);
         __atomic_store_n(&one->start, (uintptr_t)start, __ATOMIC_RELEASE);
         __atomic_store_n(&one->end, (uintptr_t)start + size, __ATOMIC_RELEASE);
     }
@@ -72,16 +76,17 @@ bool bus_guard_add(void *start, size_t size)
         __atomic_store_n(&first, one, __ATOMIC_RELEASE);
     }
     pthread_mutex_unlock(&lock);
-    return one != NULL;
+    return one;
 }
 
-void bus_guard_remove(void *start)
+bool bus_guard_is_broken(BusGuard *guard)
+{
+    return __atomic_load_n(&guard->broken, __ATOMIC_ACQUIRE);
+}
+
+void bus_guard_remove(BusGuard *guard)
 {
     pthread_mutex_lock(&lock);
-    for (Guarded *one = first; one; one = one->next)
-        if (one->end && one->start == (uintptr_t)start) {
-            __atomic_store_n(&one->end, 0, __ATOMIC_RELEASE);
-            break;
-        }
+    __atomic_store_n(&guard->end, 0, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&lock);
 }

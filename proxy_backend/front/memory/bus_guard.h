@@ -1,7 +1,6 @@
 /* Memory that another process may take away while it is read: a file in /dev/shm that is cut shorter than its mapping.
  *
- * Touching what is gone is SIGBUS, which would be the process's end. Here such a mapping becomes empty memory instead: whoever shares a region and
- * takes it away gets zeros, or does not see what was written.
+ * Touching what is gone is SIGBUS, which would be the process's end. Here such a mapping becomes empty memory instead, and is broken from then on.
  */
 #ifndef PYTRITON_FRONT_BUS_GUARD_H
 #define PYTRITON_FRONT_BUS_GUARD_H
@@ -9,9 +8,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Whole pages of a file's mapping. False: there is no memory. */
-bool bus_guard_add(void *start, size_t size);
+typedef struct BusGuard BusGuard;
+
+/* Guard whole pages of a file's mapping. NULL: there is no memory. */
+BusGuard *bus_guard_add(void *start, size_t size);
+/* Whether something was touched that was gone, so that the mapping is not the file's any more. */
+bool bus_guard_is_broken(BusGuard *guard);
 /* Before it is unmapped. */
-void bus_guard_remove(void *start);
+void bus_guard_remove(BusGuard *guard);
 
 #endif

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import http.client
 import json
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -15,6 +16,7 @@ import tritonclient.http
 import tritonclient.utils.shared_memory as shm
 from support.models.inference import Array
 from support.running import RunningDaemon
+from tritonclient.utils import InferenceServerException
 
 from pytriton.decorators import batch
 from pytriton.model_config import ModelConfig, Tensor
@@ -191,6 +193,15 @@ def test_tensors_in_shared_memory(daemon: RunningDaemon) -> None:
             wanted.set_shared_memory("mine", 4, offset=8)
             client.infer("next", [given], outputs=[wanted])
             assert shm.get_contents_as_numpy(region, np.int32, [1], 8).tolist() == [42]
+            for size in (0, 64):  # truncated, then whole again
+                os.truncate("/dev/shm/front-http-test", size)
+                with pytest.raises(InferenceServerException, match="was truncated while") as error:
+                    client.infer("next", [given], outputs=[wanted])
+                assert error.value.status() == "400"
+            client.unregister_system_shared_memory("mine", headers=headers)
+            client.register_system_shared_memory("mine", "/front-http-test", 64, headers=headers)
+            client.infer("next", [given], outputs=[wanted])
+            assert shm.get_contents_as_numpy(region, np.int32, [1], 8).tolist() == [1]
             client.unregister_system_shared_memory(headers=headers)
             assert client.get_system_shared_memory_status(headers=headers) == []
     finally:

@@ -156,8 +156,8 @@ static bool handle_regions(World *world, Slice verb, Slice rest, Problem *proble
     }
     if (slice_is(verb, "cuda"))
         return shared_memory_register_cuda(world->memory, name, SLICE("0"), 0, 4, problem);
-    if (slice_is(verb, "cut"))
-        return truncate(name.start, 0) == 0;
+    if (slice_is(verb, "resize")) /* to so many bytes: a path */
+        return truncate(rest.start, (off_t)number(name)) == 0;
     if (slice_is(verb, "unregister"))
         return shared_memory_unregister(world->memory, false, name, problem);
     if (slice_is(verb, "regions"))

@@ -289,17 +289,56 @@ def test_a_region_that_is_unregistered_while_it_is_used(calls: Run, key: str) ->
     assert "Unable to find system shared memory region: 'r'" in said
 
 
-def test_a_region_that_is_taken_away_is_empty(calls: Run, key: str) -> None:
-    floats = ("input=IN:FP32:2", "data=0000803f00000040")
+TRUNCATED = "problem 400 shared memory region 'r' was truncated while it was registered"
+READS = ("input=IN:FP32:2", "region=r:0:8", "start", "wait")
+WRITES = (
+    "input=IN:FP32:2",
+    "data=0000803f00000040",
+    "output=OUTIN",
+    "out_region=r:8:16",
+    "start",
+    "wait",
+)
+#: A page that is gone, and the rest of one, which still reads as zeros.
+SHORTER = (0, 4100)
+
+
+@pytest.mark.parametrize("size", SHORTER)
+@pytest.mark.parametrize(
+    "use", [READS, WRITES, ("input=IN:BYTES:2", "region=r:64:8", "start", "wait")]
+)
+def test_a_region_that_was_truncated_is_broken_until_it_is_registered_again(
+    calls: Run, key: str, use: tuple[str, ...], size: int
+) -> None:
+    path, register = f"/dev/shm/{key}", f"register=r:/{key}:4096:4096"
     said = calls(
-        f"register=r:/{key}:4096:4096", f"cut=/dev/shm/{key}",
-        "model=echo", floats[0], "region=r:0:8", "start", "wait",
-        "model=thread", *floats, "output=OUTIN", "out_region=r:8:16", "start", "wait",
-        "model=echo", "input=IN:BYTES:2", "region=r:64:8", "start", "wait",
+        register, "model=echo", *READS, f"resize={size}:{path}", "model=echo", *use,
+        "model=echo", f"resize=8192:{path}", *use,  # whole again, but what was in it is lost
+        "model=echo", "unregister=r", register, *READS,
+    ).splitlines()  # fmt: skip
+    assert [line for line in said if "problem" in line] == [
+        line for line in said if TRUNCATED in line
+    ]
+    assert sum(TRUNCATED in line for line in said) == 2
+    answers = [line for line in said if "output OUTIN" in line]
+    assert answers == [
+        "  output OUTIN FP32 [2] 8 0000803f00000040",
+        f"  output OUTIN FP32 [2] 8 {'0000803f' if size else '00000000'}00000000",
+    ]
+
+
+@pytest.mark.parametrize("size", SHORTER)
+@pytest.mark.parametrize("use", [READS, WRITES])
+def test_a_request_whose_region_is_truncated_while_it_is_served_fails(
+    calls: Run, key: str, use: tuple[str, ...], size: int
+) -> None:
+    """The model is answering when the file shrinks: it may have read zeros, or what it wrote is lost."""
+    *before, start, wait = use
+    said = calls(
+        f"register=r:/{key}:4096:4096", "model=late", *before, start, f"resize={size}:/dev/shm/{key}", "cancel", wait
     )  # fmt: skip
-    assert "  output OUTIN FP32 [2] 8 0000000000000000" in said.splitlines()
-    assert "  output OUTIN FP32 [2] 8 in region " in said.splitlines()
-    assert "  output OUTIN BYTES [2] 8 0000000000000000" in said.splitlines()
+    assert f"  {TRUNCATED}" in said
+    assert "output" not in said
 
 
 @pytest.mark.parametrize(

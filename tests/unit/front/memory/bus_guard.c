@@ -20,6 +20,7 @@ enum { LOW, BELOW, REGION, ABOVE, HIGH, PAGES };
 
 static char *pages;
 static size_t page_size;
+static BusGuard *high;
 static volatile bool armed; /* main and the handler of its signal */
 
 static char *page(int number)
@@ -32,7 +33,7 @@ static void looked_at(uint64_t value)
     if (!armed || value != (uint64_t)(uintptr_t)page(PAGES))
         return;
     armed = false;
-    bus_guard_remove(page(HIGH));
+    bus_guard_remove(high);
     bus_guard_add(page(LOW), page_size);
 }
 
@@ -46,11 +47,13 @@ int main(void)
         return 1;
     memset(page(BELOW), 'b', page_size);
     memset(page(ABOVE), 'a', page_size);
-    if (!bus_guard_add(page(REGION), page_size) || !bus_guard_add(page(HIGH), page_size))
+    BusGuard *region = bus_guard_add(page(REGION), page_size);
+    high = bus_guard_add(page(HIGH), page_size);
+    if (!region || !high || bus_guard_is_broken(region))
         return 1;
     armed = true;
     char gone = *(volatile char *)page(REGION);
-    printf("%d %d %c %c\n", armed, gone, *page(BELOW), *page(ABOVE));
+    printf("%d %d %c %c %d\n", armed, gone, *page(BELOW), *page(ABOVE), bus_guard_is_broken(region));
     munmap(pages, PAGES * page_size);
     close(file);
     return 0;

@@ -11,4 +11,4 @@ from support.front.building import built
 def test_what_lies_between_others_regions_stays(tmp_path: Path) -> None:
     program = built(Path(__file__).parent / "bus_guard.c", (), tmp_path)
     done = subprocess.run([program], check=True, capture_output=True, text=True)
-    assert done.stdout == "0 0 b a\n"
+    assert done.stdout == "0 0 b a 1\n"

@@ -39,7 +39,7 @@ static void serve(TRITONSERVER_InferenceRequest *request)
     ResponseComplete complete = request->complete;
     void *userp = request->userp;
     TRITONSERVER_InferenceResponse *response = NULL;
-    if (strcmp(request->model, "held") == 0)
+    if (strcmp(request->model, "held") == 0 || strcmp(request->model, "late") == 0)
         wait_until_cancelled(request);
     if (strcmp(request->model, "racing") == 0)
         answer_racing(request);

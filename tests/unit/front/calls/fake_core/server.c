@@ -1,7 +1,7 @@
 /* As much of Triton's core as calls need: models whose names say how they answer. A library of its own, as the core is.
  *
  * echo: in ServerInferAsync itself. thread: in a thread. early: the request is released before it is answered. many: so many answers as
- * parameter "answers" says, and then that it was all. racing: from several threads at once. held: when it has been cancelled. refused: not
+ * parameter "answers" says, and then that it was all. racing: from several threads at once. held: when it has been cancelled. late: as echo, when it has been cancelled. refused: not
  * at all. unfit: as that, and its trace is left to whoever made it. coming: as echo, once it has been loaded. huge: wants more memory than there is. failing: an error. odd: texts that are no UTF-8. short: fewer bytes than its shape says.
  */
 #include "fake_core.h"
@@ -52,7 +52,7 @@ static bool is_model(const char *model)
     if (strcmp(model, "coming") == 0)
         return __atomic_load_n(&has_come, __ATOMIC_ACQUIRE);
     static const char *const models[] = {"echo", "thread", "early", "many", "racing", "held", "refused", "huge",
-        "failing", "odd", "short", "talking", "unfit"};
+        "failing", "odd", "short", "talking", "unfit", "late"};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
         if (strcmp(models[i], model) == 0)
             return true;
