@@ -1,6 +1,7 @@
 """The common part of our HTTP servers: the limits that hostile clients meet.
 
     connections.py   how many connections there are, and how long one may idle
+    browsers.py      requests of browsers for other sites' pages
     inflating.py     compressed bodies, piece by piece
     complaints.py    what the log says of clients: counted, never quoted
 

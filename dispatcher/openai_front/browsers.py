@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from aiohttp import web
 
+from pytriton.dispatcher.http_server.browsers import Foreign, foreign_request
 from pytriton.openai.errors import APIError
 
 __all__ = ["headers_for_pages", "refuse_other_sites"]
@@ -46,29 +47,26 @@ def headers_for_pages(request: web.BaseRequest, allowed: Sequence[str]) -> dict[
 
 
 def refuse_other_sites(request: web.BaseRequest, allowed: Sequence[str]) -> None:
-    """Refuse what a browser sends for a page of another origin, which could not read the answer.
+    """Refuse what a browser sends for a page of another site that is not allowed to ask.
 
-    It asks nobody before it sends that, as long as the page calls its JSON plain text: any page could have models
-    work, and there may be no keys. Browsers say by Sec-Fetch-Site who asks, or by Origin alone where the connection
-    is neither TLS nor to this machine itself; no page can change either.
+    A browser sends a page's JSON without asking first if the page calls it plain text, and there may be no keys: any
+    page could have models work.
 
     Raises:
         APIError: it is such a request
     """
-    if request.method != "POST" or _may_ask(request, allowed):
+    if _may_ask(request, allowed):
         return
-    if _is_of_other_site(request):
+    local_address = request.get_extra_info("sockname")
+    foreign = foreign_request(request.method, request.headers, local_address)
+    if foreign is Foreign.OTHER_SITE:
         raise APIError(
             "Pages of this origin may not ask; the setting openai_cors_origin says which may.", 403,
             code="origin_not_allowed",
         )  # fmt: skip
-
-
-def _is_of_other_site(request: web.BaseRequest) -> bool:
-    site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
-    if site is not None or origin is None:
-        return site not in (None, "none", "same-origin")
-    return origin.partition("://")[2].lower() != request.headers.get("Host", "").lower()
+    if foreign is not None and "*" not in allowed:
+        text = foreign.value
+        raise APIError(f"{text[0].upper()}{text[1:]}.", 403, code="host_not_allowed")
 
 
 def _may_ask(request: web.BaseRequest, allowed: Sequence[str]) -> bool:

@@ -7,7 +7,7 @@ import logging
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from typing import NamedTuple
 import structlog
 from aiohttp import web
 
+from pytriton.dispatcher.http_server.browsers import foreign_request
 from pytriton.dispatcher.http_server.complaints import Complaints
 from pytriton.dispatcher.http_server.connections import Connections
 from pytriton.dispatcher.operations.accepting import Accepting
@@ -95,7 +96,7 @@ class ServerThread:
         limits = self._limits
         complaints = Complaints(lambda text: _log.warning("operations server", said=text))
         connections = Connections(lambda: limits, limits.most, _TOO_SLOW)
-        app = web.Application(middlewares=[connections.around])
+        app = web.Application(middlewares=[connections.around, _refuse_other_sites])
         app.add_routes(self._routes)
         runner = web.AppRunner(
             app,
@@ -123,6 +124,17 @@ class ServerThread:
         for end in ends:
             if isinstance(end, Exception):
                 raise end
+
+
+@web.middleware
+async def _refuse_other_sites(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    local_address = request.get_extra_info("sockname")
+    foreign = foreign_request(request.method, request.headers, local_address)
+    if foreign is not None:
+        return web.json_response({"error": foreign.value}, status=403)
+    return await handler(request)
 
 
 def _quiet_logger(complaints: Complaints) -> logging.Logger:

@@ -2,7 +2,7 @@
 
 /page/                   the page, and its files
 /page/view.json          all models; `history.py`
-/page/model.json?name=   one model: times, errors, log, configuration, what to copy
+/page/model.json?name=   one model: times, what to copy; with the token or over a unix socket errors, log, configuration
 /page/infer?name=        POST: a request in JSON is passed on to the server, and its answer back; `asking.py`
 /favicon.ico             the page's icon, for what else browsers show
 /page/openapi.json       the HTTP API with each model's inputs
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 import time
 import zlib
@@ -157,17 +158,28 @@ class Page:
         status = await self._sources.status()
         if not any(one.name == name for one in status.models):
             return _problem(404, f"no model {name!r:.200} is registered")
+        if not await self._is_owner(request):
+            return _answer(view.model_view(name, status, self._history, None, None))
         log = await asyncio.to_thread(self._sources.log, name, view.LOG_LINES)
         requests = await self._sources.requests(name)
         return _answer(view.model_view(name, status, self._history, log, requests))
+
+    async def _is_owner(self, request: web.Request) -> bool:
+        """Return whether a request carries the access token, or came over the unix socket of the daemon's user."""
+        connection = request.get_extra_info("socket")
+        is_local = connection is not None and connection.family == socket.AF_UNIX
+        return is_local or await self._has_token(request)
+
+    async def _has_token(self, request: web.Request) -> bool:
+        authorization = request.headers.get("authorization", "")
+        return await asyncio.to_thread(self._sources.is_owner, authorization)
 
     async def _openapi(self, request: web.Request) -> web.Response:
         status = await self._sources.status()
         return _answer(openapi.document(status.models, status.server.http_url, status.version))
 
     async def _infer(self, request: web.Request) -> web.Response:
-        authorization = request.headers.get("authorization", "")
-        if not await asyncio.to_thread(self._sources.is_owner, authorization):
+        if not await self._has_token(request):
             return _problem(401, "this needs the access token: `pytriton-daemon token` prints it")
         try:
             body = await _read(request)

@@ -53,12 +53,17 @@ def overview(history: History) -> dict[str, Any]:
 
 
 def model_view(
-    name: str, status: Status, history: History, log: Sequence[str], requests: Requests | None
+    name: str,
+    status: Status,
+    history: History,
+    log: Sequence[str] | None,
+    requests: Requests | None,
 ) -> dict[str, Any] | None:
     """Return what is shown of one model; None when there is no such model.
 
     Args:
-        log: the newest records of its log, JSON objects
+        log: the newest records of its log, JSON objects; None: to somebody who may see neither it, nor errors,
+            requests and the configuration
         requests: what is known of single ones; None: nothing
     """
     info = next((one for one in status.models if one.name == name), None)
@@ -68,11 +73,12 @@ def model_view(
         "name": name,
         "state": info.state,
         "versions": info.versions or [info.version],
-        "error": info.error,
+        "is_private": log is None,
+        "error": info.error if log is not None else "",
         "python": info.python,
         "registered_at": info.registered_at,
         "served_by": info.served_by,
-        "config": info.config,
+        "config": info.config if log is not None else {},
         "decoupled": is_decoupled(info.config),
         "inputs": [_tensor(one) for one in inputs(info.config)],
         "outputs": [_tensor(one) for one in declared_outputs(info.config)],
@@ -83,9 +89,9 @@ def model_view(
         "histograms": _histograms(name, history),
         "slowest": _entries(requests.slowest if requests else ()),
         "failed": _entries(requests.failed if requests else ()),
-        "errors": _errors(log),
-        "ends": _ends(info),
-        "log": [_record(line) for line in _recent(log)],
+        "errors": _errors(log or ()),
+        "ends": _ends(info) if log is not None else [],
+        "log": [_record(line) for line in _recent(log or ())],
     }
 
 

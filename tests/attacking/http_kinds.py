@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
+import re
 import socket
 import zlib
 
@@ -148,6 +149,31 @@ def _go_away(place: Place, count: int, tally: Tally) -> None:
     each(place, count, tally, one)
 
 
+_OTHER_SITES = (
+    [b"Origin: http://page.example.com", b"Sec-Fetch-Site: cross-site"],
+    [b"Origin: http://page.example.com"],
+    [b"Origin: null"],
+    [b"Sec-Fetch-Site: same-site"],
+)
+
+
+def _cross_site(place: Place, number: int) -> str:
+    """What a page can have a browser send without asking first: JSON that calls itself plain text."""
+    headers = _OTHER_SITES[number % len(_OTHER_SITES)]
+    return _exchange(place, post(place, _RIGHT, b"Content-Type: text/plain", _CLOSE, *headers))
+
+
+def _rebinding(place: Place, number: int) -> str:
+    """What a page sends that has had its own name resolved to this machine: a request of its own site."""
+    host = b"Host: page.example.com:%d" % place.http[1]
+    asked = (
+        post(place, _RIGHT, _CLOSE)
+        if number % 2
+        else _NEXT.replace(b"\r\n\r\n", b"\r\n%s\r\n\r\n" % _CLOSE)
+    )
+    return _exchange(place, re.sub(rb"Host: \w+", host, asked, count=1))
+
+
 KINDS = {
     "overflowing-shape": Kind(lambda p, n, t: each(p, n, t, _overflow), frozenset({"400"})),
     "150,000-brackets": Kind(lambda p, n, t: each(p, n, t, _deep), frozenset({"400", "413"})),
@@ -155,5 +181,7 @@ KINDS = {
     "smuggling": Kind(_smuggle, frozenset({"400", "501", "405"})),
     "gzip-bombs": Kind(_bombs, frozenset({"400", "413", "429"})),
     "large-json": Kind(_large_json, frozenset({"400", "429"})),
+    "cross-site": Kind(lambda p, n, t: each(p, n, t, _cross_site), frozenset({"403"})),
+    "rebinding": Kind(lambda p, n, t: each(p, n, t, _rebinding), frozenset({"403"})),
     "clients-that-go": Kind(_go_away),
 }  # fmt: skip

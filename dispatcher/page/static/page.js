@@ -349,12 +349,15 @@ async function showModel() {
   byId("failed").replaceChildren(requestTable(found.failed));
   byId("log").textContent = found.log.map((one) =>
     [one.timestamp, one.level, one.event, one.exception].filter(Boolean).join(" ")).join("\n");
+  byId("config").textContent = JSON.stringify(found.config, null, 1);
+  if (found.is_private) {
+    for (const id of ["errors", "slowest", "failed", "config", "log"]) byId(id).replaceChildren(element("p", "shown with the access token"));
+  }
   if (form !== null) return; // what somebody has written there stays
   form = { name };
   for (const one of byId("ask").elements) one.disabled = false;
   byId("address").textContent = `POST /v2/models/…/${found.decoupled ? "generate_stream" : "infer"}`;
   byId("request").value = JSON.stringify(found.request, null, 1);
-  byId("config").textContent = JSON.stringify(found.config, null, 1);
   byId("snippets").replaceChildren(...Object.entries(found.snippets).flatMap(([name, text]) => {
     const code = element("pre", text);
     code.tabIndex = 0;

@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "http/connection.h"
+#include "http1/browsers.h"
 
 #include <stdlib.h>
 
@@ -155,6 +156,33 @@ bool request_is_allowed(const HttpRequest *request, HttpApi api, Problem *proble
         problem, PROBLEM_FORBIDDEN, "This API is restricted, expecting header '%s'", restriction->header);
 }
 
+/* Whether the client has connected to that port of a loopback address; 0: to its scheme's default port. */
+static bool is_loopback_port(const Connection *connection, uint64_t port)
+{
+    uint16_t own = connection_loopback_port(connection);
+    return own && (port == own || (port == 0 && (own == 80 || own == 443)));
+}
+
+/* Whether no browser has sent it on behalf of another site's page; else the problem. */
+static bool request_is_of_own_site(const HttpRequest *request, Problem *problem)
+{
+    uint64_t port;
+    if (request->is_admin)
+        return true;
+    if (browser_is_cross_site(request->head))
+        problem_set(problem, PROBLEM_FORBIDDEN,
+            "a page of another site has sent this request: only this server's own pages may do that");
+    else if (browser_names_public_host(request->head, &port) &&
+        is_loopback_port(http_call(request->call)->connection, port))
+        problem_set(problem, PROBLEM_FORBIDDEN,
+            "the header Host has a public name, but the connection came to a loopback address: use 127.0.0.1, "
+            "localhost, or the machine's name");
+    else
+        return true;
+    refusals_count(REFUSED_OTHER_SITE);
+    return false;
+}
+
 /* Who answers requests of that method; NULL: nobody. */
 static HttpHandler *handler_of(const HttpRequest *request, const HttpRoute *route)
 {
@@ -168,6 +196,10 @@ void request_run(HttpRequest *request)
 {
     Problem problem = {0};
     HttpRoute route;
+    if (!request_is_of_own_site(request, &problem)) {
+        answer_problem(request->call, &problem);
+        return;
+    }
     if (!route_find(request->service, request->target, &route)) {
         problem_set(&problem, PROBLEM_NOT_FOUND, "Not Found");
         answer_problem(request->call, &problem);

@@ -5,8 +5,11 @@
 #include "background/memory.h"
 #include "base/log.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 enum {
@@ -44,6 +47,26 @@ const char *connection_peer(const Connection *connection, char text[CONNECTION_P
 {
     address_write(&connection->address, text, CONNECTION_PEER);
     return text;
+}
+
+uint16_t connection_loopback_port(const Connection *connection)
+{
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } local = {.any.sa_family = AF_UNSPEC};
+    socklen_t size = sizeof local;
+    if (getsockname(connection->stream.fd, &local.any, &size) != 0)
+        return 0;
+    if (local.any.sa_family == AF_INET)
+        return ntohl(local.v4.sin_addr.s_addr) >> 24 == IN_LOOPBACKNET ? ntohs(local.v4.sin_port) : 0;
+    if (local.any.sa_family != AF_INET6)
+        return 0;
+    const struct in6_addr *address = &local.v6.sin6_addr;
+    bool is_loopback =
+        IN6_IS_ADDR_LOOPBACK(address) || (IN6_IS_ADDR_V4MAPPED(address) && address->s6_addr[12] == IN_LOOPBACKNET);
+    return is_loopback ? ntohs(local.v6.sin6_port) : 0;
 }
 
 bool connection_is_tls(const Connection *connection)

@@ -72,6 +72,8 @@ const Endpoint *connection_endpoint(const Connection *connection);
 /* Write the client's address, such as "127.0.0.1:3456" or "unix:", and NUL; returns `text`. */
 enum { CONNECTION_PEER = 64 };
 const char *connection_peer(const Connection *connection, char text[CONNECTION_PEER]);
+/* The port that the client has connected to, if that was at a loopback address; else 0. */
+uint16_t connection_loopback_port(const Connection *connection);
 /* Whether a client's certificate was asked for and checked. */
 bool connection_is_tls(const Connection *connection);
 /* Whether it is on this machine and known to be so, by a unix socket: `hung_up` is then told at once that it has gone. */

@@ -28,6 +28,7 @@ static const char *const names[REFUSALS] = {
     [REFUSED_REGIONS] = "regions",
     [REFUSED_STREAMS] = "streams",
     [REFUSED_RESETS] = "resets",
+    [REFUSED_OTHER_SITE] = "other_site",
     [REFUSED_RESTRICTED] = "restricted",
 };
 

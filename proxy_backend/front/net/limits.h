@@ -70,6 +70,7 @@ typedef enum {
     REFUSED_REGIONS,
     REFUSED_STREAMS,
     REFUSED_RESETS,
+    REFUSED_OTHER_SITE, /* by a browser, for a page of another site */
     REFUSED_RESTRICTED, /* without the token of a restricted endpoint */
     REFUSALS,
 } Refusal;

@@ -22,9 +22,14 @@ LIBRARY = "authorization,content-type,x-stainless-lang,x-stainless-retry-count"
 
 
 def request(method: str = "POST", **headers: str) -> Any:
-    """A request with headers: `sec_fetch_site` is Sec-Fetch-Site."""
+    """A request to a loopback address with headers: `sec_fetch_site` is Sec-Fetch-Site."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return SimpleNamespace(method=method, headers=CIMultiDict({"Host": "gpu:8003", **named}))
+    address = {"sockname": ("127.0.0.1", 8003)}
+    return SimpleNamespace(
+        method=method,
+        headers=CIMultiDict({"Host": "gpu:8003", **named}),
+        get_extra_info=address.get,
+    )
 
 
 @pytest.mark.parametrize(
@@ -56,6 +61,15 @@ def test_whose_pages_may_have_models_work(
     with refused:
         refuse_other_sites(request(**asked), allowed)
     refuse_other_sites(request("GET", **asked), allowed)  # what it reads, its browser keeps from it
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_page_cannot_have_its_own_name_resolved_to_this_machine(method: str) -> None:
+    """It would see the answers; those that every page may see anyway, where the setting says so."""
+    rebound = request(method, Host="page.example.com:8003")
+    with pytest.raises(APIError, match="public name"):
+        refuse_other_sites(rebound, ())
+    refuse_other_sites(rebound, ("*",))
 
 
 @pytest.mark.parametrize(

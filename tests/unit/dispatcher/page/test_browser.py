@@ -49,7 +49,7 @@ async def _requests(name: str) -> Requests:
 def url() -> Iterator[str]:
     """Where the page of a daemon with all of them is."""
     sources = Sources(
-        _figures, _status, lambda name, lines: [HOSTILE], _requests, lambda _: False, dict
+        _figures, _status, lambda name, lines: [HOSTILE], _requests, lambda _: True, dict
     )
     listener = listening("127.0.0.1", 0, "page", backlog=8)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}/page/"

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import shlex
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import httpx
 import pytest
+from aiohttp import web
 from support.fakes.page_daemon import CONFIG, HOSTILE, STREAM, Daemon, info, status
 from support.models.figures import model, snapshot, work
 
@@ -19,6 +22,8 @@ from pytriton.dispatcher.page.snippets import snippets
 from pytriton.dispatcher.page.tensors import example_request, inputs
 from pytriton.dispatcher.page.view import bars, model_view, overview
 from pytriton.ipc.messages.figures import Histogram
+
+_OWNER = {"authorization": "Bearer right"}
 
 
 @pytest.fixture
@@ -101,8 +106,9 @@ def test_many_who_watch_cost_one_snapshot() -> None:
 
 def test_one_model_is_told_with_its_errors_and_its_log(daemon: Daemon) -> None:
     daemon.ask("GET", "/page/view.json")
-    found = daemon.ask("GET", "/page/model.json", params={"name": HOSTILE}).json()
-    assert found["name"] == HOSTILE
+    asked = {"params": {"name": HOSTILE}, "headers": _OWNER}
+    found = daemon.ask("GET", "/page/model.json", **asked).json()
+    assert (found["name"], found["is_private"], found["config"]) == (HOSTILE, False, CONFIG)
     assert [one["event"] for one in found["errors"]] == [HOSTILE]
     assert found["ends"] == [{"instance": 0, "last_exit": "signal 11", "restarts": 2}]
     assert [one["event"] for one in found["log"]] == ["worker started", HOSTILE, "not a record"]
@@ -110,8 +116,40 @@ def test_one_model_is_told_with_its_errors_and_its_log(daemon: Daemon) -> None:
     assert set(found["snippets"]) == {"curl", "tritonclient", "pytriton"}
     assert [(one["id"], one["compute_ns"]) for one in found["slowest"]] == [(HOSTILE, 48_200_000)]
     assert [(one["id"], one["status"]) for one in found["failed"]] == [("order-18", "callable")]
-    found = daemon.ask("GET", "/page/model.json", params={"name": "digits"}).json()
+    found = daemon.ask("GET", "/page/model.json?name=digits", headers=_OWNER).json()
     assert (found["slowest"], found["failed"]) == ([], [])
+
+
+def test_without_the_token_neither_logs_nor_configuration_are_shown(daemon: Daemon) -> None:
+    """Whoever reaches the port sees names, states and numbers."""
+    daemon.ask("GET", "/page/view.json")
+    for headers in ({}, {"authorization": "Bearer wrong"}):
+        found = daemon.ask(
+            "GET", "/page/model.json", params={"name": HOSTILE}, headers=headers
+        ).json()
+        assert found["is_private"]
+        private = ("error", "config", "slowest", "failed", "errors", "ends", "log")
+        assert [found[name] for name in private] == ["", {}, [], [], [], [], []]
+        assert found["histograms"]["call_s"][0][1] == 1
+
+
+def test_over_the_unix_socket_all_is_shown(daemon: Daemon, tmp_path: Path) -> None:
+    """Only the daemon's user reaches it."""
+
+    async def run() -> Any:
+        app = web.Application()
+        app.add_routes(daemon.page.routes())
+        runner = web.AppRunner(app)
+        await runner.setup()
+        place = str(tmp_path / "operations.sock")
+        await web.UnixSite(runner, place).start()
+        over = httpx.AsyncHTTPTransport(uds=place)
+        async with httpx.AsyncClient(transport=over, base_url="http://localhost") as client:
+            found = await client.get("/page/model.json", params={"name": HOSTILE})
+        await runner.cleanup()
+        return found.json()
+
+    assert asyncio.run(run())["log"][0]["event"] == "worker started"
 
 
 @pytest.mark.parametrize(
@@ -131,7 +169,7 @@ def test_a_daemon_that_is_busy_is_said(daemon: Daemon, method: str, path: str) -
 
 def test_what_is_no_unicode_in_a_log_is_escaped(daemon: Daemon) -> None:
     daemon.lines = ['{"event": "cannot open \\udcff", "level": "error"}']
-    answer = daemon.ask("GET", "/page/model.json?name=digits")
+    answer = daemon.ask("GET", "/page/model.json?name=digits", headers=_OWNER)
     assert answer.status_code == 200
     assert r"cannot open \udcff" in answer.text
 

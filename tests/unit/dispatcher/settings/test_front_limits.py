@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.dispatcher.settings.front_limits import LIMITS, Limit, limits_of
+from pytriton.dispatcher.settings.front_limits import LIMITS, Limit, limits_for, limits_of
 
 _TABLE = Path(__file__).parents[4] / "proxy_backend" / "front" / "net" / "limits.c"
 _ROW = re.compile(
@@ -48,3 +48,11 @@ def test_values_that_are_allowed() -> None:
 def test_values_that_are_not(pair: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         DaemonConfig(front="native", front_limit=(pair,))
+
+
+def test_some_defaults_grow_with_the_memory() -> None:
+    """They are never less than the table says."""
+    small, large = limits_for(1 << 30), limits_for(64 << 30)
+    assert set(small.values()) == {1 << 30}
+    assert set(large.values()) == {16 << 30}
+    assert set(small) == {"total_body_bytes", "total_unsent_bytes"}

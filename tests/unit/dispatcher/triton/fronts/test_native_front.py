@@ -359,7 +359,7 @@ def test_what_it_is_told(tmp_path: Path) -> None:
         assert ["log-verbose", "1"] in told["options"]
         assert ["allow-metrics", "true"] in told["options"]
         assert not [name for name, _ in told["options"] if name.startswith(("http", "grpc"))]
-        assert told["limits"] == {"streams": 5}
+        assert told["limits"]["streams"] == 5
         restricted = [["model-repository"], "triton-access-token", _TOKEN]
         assert told["restricted"] == {"http": [restricted], "grpc": [restricted]}
         assert told["forward"] == {"http": "x-.*", "grpc": None}

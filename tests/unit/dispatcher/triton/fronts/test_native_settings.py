@@ -14,11 +14,17 @@ from support.fakes.triton.fake_place import fake_place
 
 from pytriton.dispatcher.install.compiled_front import NativeProgram
 from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.dispatcher.settings.front_limits import limits_for
 from pytriton.dispatcher.triton.fronts import native_settings
 from pytriton.dispatcher.triton.fronts.native_settings import Listening
+from pytriton.ipc import linux
 
 _TLS = {"grpc-use-ssl": "true", "grpc-server-cert": "/c.pem", "grpc-server-key": "/k.pem"}
 _MUTUAL = {**_TLS, "grpc-use-ssl-mutual": "true", "grpc-root-cert": "/r.pem"}
+
+
+#: Limits that are told in any case: they depend on the machine.
+_OF_MEMORY = {"total_body_bytes", "total_unsent_bytes"}
 
 
 @pytest.fixture
@@ -46,7 +52,7 @@ def test_with_settings_as_shipped(tmp_path: Path, listener: socket.socket) -> No
         {"fd": listener.fileno(), "protocol": "http", "tls": None, "relays": True},
         {"fd": listener.fileno(), "protocol": "grpc", "tls": tls, "relays": False},
     ]
-    assert (told["held"], told["ready_fd"], told["limits"]) == (True, 9, {})
+    assert (told["held"], told["ready_fd"], set(told["limits"])) == (True, 9, _OF_MEMORY)
     options = {name: value for name, value in told["options"]}
     assert options["model-repository"] == str(tmp_path / "models")
     assert (options["load-model"], options["exit-on-error"]) == ("m", "false")
@@ -87,8 +93,12 @@ def test_options_of_the_core_s_go_on_and_those_of_nvidia_s_frontends_do_not(tmp_
 
 
 def test_limits_are_told_by_name(tmp_path: Path) -> None:
-    told = _document(tmp_path, [], front_limit=("headers=16", "idle_s=1.5", "headers=32"))
-    assert told["limits"] == {"headers": 32.0, "idle_s": 1.5}
+    given = ("headers=16", "idle_s=1.5", "headers=32", "total_body_bytes=2e6")
+    limits = _document(tmp_path, [], front_limit=given)["limits"]
+    assert (
+        limits.pop("total_unsent_bytes") == limits_for(linux.total_memory())["total_unsent_bytes"]
+    )
+    assert limits == {"headers": 32.0, "idle_s": 1.5, "total_body_bytes": 2e6}
 
 
 def test_nothing_is_restricted_where_nothing_is_to_be(tmp_path: Path) -> None:

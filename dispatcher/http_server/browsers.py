@@ -1,0 +1,90 @@
+"""Requests that a browser sends on behalf of another site's page are refused, on every HTTP port.
+
+The native frontend has the same rule for its ports (`proxy_backend/front/http1/browsers.c`). Other clients never meet
+it: only browsers send `Origin` and `Sec-Fetch-Site`, which no page can change.
+"""
+
+from __future__ import annotations
+
+import enum
+import ipaddress
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["Foreign", "foreign_request"]
+
+#: Methods that change nothing and run no model. A page cannot read the answers of another site.
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+#: Domains in which nobody on the internet can have a name.
+_PRIVATE_DOMAINS = (".localhost", ".local", ".internal", ".svc", ".home.arpa")
+_DEFAULT_PORTS = (80, 443)
+
+
+class Foreign(enum.Enum):
+    """Why a request is refused."""
+
+    OTHER_SITE = (
+        "a page of another site has sent this request: only this server's own pages may do that"
+    )
+    REBOUND = (
+        "the header Host has a public name, but the connection came to a loopback address: use 127.0.0.1, localhost, "
+        "or the machine's name"
+    )
+
+
+def foreign_request(
+    method: str, headers: Mapping[str, str], local_address: object
+) -> Foreign | None:
+    """Return why a request is refused as one for another site's page; None: it is not.
+
+    Args:
+        method: of the request
+        headers: with case-insensitive names
+        local_address: of the connection, as `socket.getsockname` returns it
+    """
+    if method not in _SAFE_METHODS and _is_cross_site(headers):
+        return Foreign.OTHER_SITE
+    return Foreign.REBOUND if _is_rebound(headers.get("Host", ""), local_address) else None
+
+
+def _is_cross_site(headers: Mapping[str, str]) -> bool:
+    """Browsers send Sec-Fetch-Site, or Origin alone where the connection is neither TLS nor to this machine itself."""
+    site, origin = headers.get("Sec-Fetch-Site"), headers.get("Origin")
+    if site is not None or origin is None:
+        return site not in (None, "none", "same-origin")
+    return origin.partition("://")[2].lower() != headers.get("Host", "").lower()
+
+
+def _is_rebound(host: str, local_address: Any) -> bool:
+    """Return whether a page has had its own name resolved to this machine (DNS rebinding).
+
+    Its browser then sends that name, with the port that it has connected to. A reverse proxy that passes on the name
+    that its clients used listens on another port. IP addresses, names without a dot, private domains, and the machine's
+    own name cannot be an attacker's.
+    """
+    if not isinstance(local_address, tuple) or not _is_loopback(local_address[0]):
+        return False
+    name, port = _split(host)
+    if port != local_address[1] and not (port is None and local_address[1] in _DEFAULT_PORTS):
+        return False
+    return not (
+        "." not in name
+        or name.startswith("[")
+        or not name.strip("0123456789.")
+        or name.endswith(_PRIVATE_DOMAINS)
+        or name == socket.gethostname().lower()
+    )
+
+
+def _split(host: str) -> tuple[str, int | None]:
+    name, colon, port = host.rpartition(":")
+    if not colon or host.endswith("]"):
+        name, port = host, ""
+    return name.rstrip(".").lower(), int(port) if port.isascii() and port.isdigit() else None
+
+
+def _is_loopback(address: str) -> bool:
+    one = ipaddress.ip_address(address.partition("%")[0])
+    mapped = getattr(one, "ipv4_mapped", None)
+    return (mapped or one).is_loopback
