@@ -94,8 +94,8 @@ class WorkerOptions(TypedDict, total=False):
     python: Annotated[
         Optional[StrPath],
         Option(
-            "interpreter of the workers, or folder or archive of a virtual or conda environment, with numpy, "
-            "pyzmq, msgspec and cloudpickle (this process's)",
+            "interpreter of the workers, or folder or archive of a virtual or conda environment, with numpy "
+            "(this process's); what a worker needs besides is fetched once, if it lacks that",
             of_process=True,
         ),
     ]

@@ -273,13 +273,7 @@ def _world(
         python = environments.with_requirements(requirements, base, say)
     world = capture_world(python, options["env"], options["cwd"], options["sys_path"])
     world.env.update(trace_environment(options["trace_config"]))
-    if python is None:
-        return world
-    packages = environments.worker_packages(world.python, say)
-    if packages is None:
-        return world
-    variables = {**world.env, environments.PACKAGES_VARIABLE: packages}
-    return msgspec.structs.replace(world, env=variables)
+    return world if python is None else environments.provide_worker_packages(world, say)
 
 
 def _teller(report: Report | None) -> Callable[[str], None]:

@@ -22,8 +22,12 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytriton.exceptions import PyTritonBadParameterError
+
+if TYPE_CHECKING:
+    from pytriton.ipc.messages import World
 
 #: What a worker needs in its environment (worker/boot.py); numpy has to be the environment's own.
 WORKER_PACKAGES = {"pyzmq": "zmq", "msgspec": "msgspec", "cloudpickle": "cloudpickle"}
@@ -140,6 +144,20 @@ def worker_packages(python: str, say: Say = lambda text: None) -> str | None:
 
     _once(folder, make)
     return str(folder)
+
+
+def provide_worker_packages(world: World, say: Say = lambda text: None) -> World:
+    """Return the world of workers in another interpreter, with what they need and that one lacks.
+
+    Raises:
+        PyTritonBadParameterError: it lacks numpy, or the rest cannot be installed for it.
+    """
+    packages = worker_packages(world.python, say)
+    if packages is None:
+        return world
+    import msgspec  # here: who only looks for an environment has no use for it
+
+    return msgspec.structs.replace(world, env={**world.env, PACKAGES_VARIABLE: packages})
 
 
 def lacking(python: str, modules: Sequence[str]) -> list[str]:

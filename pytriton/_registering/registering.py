@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
-from pytriton._registering.environments import with_requirements
+from pytriton._registering.environments import provide_worker_packages, with_requirements
 from pytriton._registering.instances import count_instances, default_lanes, device_list
 from pytriton._registering.merged_options import check_names, merge_options, spec_fields
 from pytriton._registering.pickling import pack_callable
@@ -172,11 +172,11 @@ def _check_fit(targets: Sequence[Any], document: Mapping[str, Any], name: str) -
 
 def _world(options: RegisterOptions, python: StrPath | None) -> messages.World:
     """Return the surroundings of the workers: interpreter, variables, folders, arguments."""
-    world = (
-        messages.World(sys.executable or "", cwd=os.getcwd())
-        if options["isolation"] == "thread"
-        else capture_world(python, options["env"], options["cwd"], options["sys_path"])
-    )
+    if options["isolation"] == "thread":
+        world = messages.World(sys.executable or "", cwd=os.getcwd())
+    else:
+        world = capture_world(python, options["env"], options["cwd"], options["sys_path"])
+        world = world if python is None else provide_worker_packages(world)
     world.env.update(trace_environment(options["trace_config"]))
     return msgspec.structs.replace(world, argv=[sendable(str(word)) for word in sys.argv])
 

@@ -18,7 +18,7 @@ from support.running import RunningDaemon
 
 from pytriton._registering import gpus
 from pytriton.decorators import batch
-from pytriton.exceptions import PyTritonError, RegistrationError
+from pytriton.exceptions import PyTritonBadParameterError, PyTritonError, RegistrationError
 from pytriton.model_config import ModelConfig, Tensor
 
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
@@ -117,18 +117,42 @@ def test_code_by_value_needs_the_same_minor_version(daemon: RunningDaemon) -> No
         daemon.client.register(infer, "mixed", X, X, python=python, progress=False)
 
 
-def test_an_environment_that_lacks_what_a_worker_needs(
-    daemon: RunningDaemon, tmp_path: Path
-) -> None:
-    """The error names what is missing and the pip line."""
-    subprocess.run(
-        [sys.executable, "-m", "virtualenv", "-q", "--no-pip", str(tmp_path / "bare")], check=True
-    )
-    with pytest.raises(RegistrationError) as caught:
-        daemon.client.register(json.dumps, "bare", X, X, python=tmp_path / "bare", progress=False)
-    said = caught.value.remote_traceback or ""
-    assert "it lacks numpy, pyzmq, msgspec, cloudpickle" in said
-    assert "-m pip install numpy pyzmq msgspec cloudpickle" in said
+def _bare_environment(folder: Path, *packages: str) -> Path:
+    """Make an environment that has these packages of this one, and nothing else."""
+    subprocess.run([sys.executable, "-m", "virtualenv", "-q", "--no-pip", str(folder)], check=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    own = Path(np.__file__).parents[1]
+    for package in packages:
+        for there in (own / package, own / f"{package}.libs"):
+            if there.exists():
+                (site / there.name).symlink_to(there)
+    return folder
+
+
+def test_an_environment_without_numpy_is_refused(daemon: RunningDaemon, tmp_path: Path) -> None:
+    """The error has the pip line."""
+    python = _bare_environment(tmp_path / "bare")
+    with pytest.raises(PyTritonBadParameterError, match=r"has no numpy.*-m pip install numpy$"):
+        daemon.client.register(json.dumps, "bare", X, X, python=python, progress=False)
+
+
+@pytest.mark.timeout(600)
+def test_an_environment_is_given_what_a_worker_needs(daemon: RunningDaemon, tmp_path: Path) -> None:
+    """numpy is all that it has to have of itself, as with register_model."""
+    python = _bare_environment(tmp_path / "bare", "numpy")
+
+    @batch
+    def double(x: Array) -> dict[str, Array]:
+        return {"y": 2 * x}
+
+    y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
+    daemon.client.register(double, "provided", X, y, python=python, progress=False)
+    connection = Inference("http", daemon.http)
+    assert connection.infer("provided", {"x": np.ones((1, 2), np.float32)})["y"].tolist() == [
+        [2, 2]
+    ]
+    connection.close()
+    daemon.client.unregister("provided")
 
 
 def _surroundings(requests: object) -> list[dict[str, Array]]:

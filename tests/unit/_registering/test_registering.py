@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections import deque
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pytriton._registering import environments
 from pytriton._registering.instances import count_instances, device_list
 from pytriton._registering.registering import default_model_name, prepare
 from pytriton.declaration import declare
@@ -274,3 +276,22 @@ def test_trace_config_says_where_a_models_spans_go(monkeypatch: pytest.MonkeyPat
 def test_a_wrong_trace_config_is_told(wrong: Any) -> None:
     with pytest.raises(PyTritonValidationError, match="trace_config has to be a list of settings"):
         prepare(doubled, "m", [X], [Y], None, {"trace_config": wrong})
+
+
+def test_another_interpreter_is_given_what_a_worker_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As register_model does: whoever names an environment need not know what our workers import."""
+    asked: list[str] = []
+
+    def provide(python: str, say: Any) -> str | None:
+        asked.append(python)
+        return "/cache/worker-1f"
+
+    monkeypatch.setattr(environments, "worker_packages", provide)
+    world = ready(python=sys.executable)[0].spec.world
+    assert world.env[environments.PACKAGES_VARIABLE] == "/cache/worker-1f"
+    assert asked == [sys.executable]
+    own = ready()[0].spec.world
+    assert environments.PACKAGES_VARIABLE not in own.env
+    assert len(asked) == 1  # this interpreter has them
