@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union
 
-import msgspec
-
 from pytriton._control.registration_progress import Report
 from pytriton._model_names import validate_model_name
 from pytriton._model_py import completing, model_dir
