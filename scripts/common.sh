@@ -1,8 +1,9 @@
 # Sourced by the scripts in this folder: finds a Python, makes the environment they share.
 #
 # ROOT is the checkout. After `ensure_venv`, VENV is a virtual environment with pytriton-daemon installed from the
-# checkout (editable) and its `dev` extra. It is made once per Python version, in .venv/, and brought up to date when
-# pyproject.toml changes; otherwise `ensure_venv` returns at once.
+# checkout (editable) and its `dev` extra, or another one: `ensure_venv demo`. It is made once per Python version, in
+# .venv/, and brought up to date when pyproject.toml changes; otherwise `ensure_venv` returns at once. The developers'
+# environment has what the others have, and is taken in their place where it is there.
 # Environment: PYTHON names the interpreter to use instead of the first suitable one on PATH.
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -79,11 +80,15 @@ PTH
 }
 
 ensure_venv() {
-  local found version python stamp key
+  local extra=${1:-dev} found version python stamp key folder
   found=$(find_python) || exit 1
   version=${found%% *} python=${found#* }
-  VENV=$ROOT/.venv/py$version stamp=$ROOT/.venv/py$version/stamp
   key="$ROOT $python $(cksum <"$ROOT/pyproject.toml")"
+  folder=py$version
+  if [ "$(cat "$ROOT/.venv/$folder/stamp" 2>/dev/null)" != "$key" ] && [ "$extra" != dev ]; then
+    folder=$extra-py$version
+  fi
+  VENV=$ROOT/.venv/$folder stamp=$ROOT/.venv/$folder/stamp
   mkdir -p "$ROOT/.venv"
   # One at a time: a demo and a test run may start together. The lock ends with the subshell's descriptor.
   exec 9>"$ROOT/.venv/lock"
@@ -91,14 +96,14 @@ ensure_venv() {
   if [ "$(cat "$stamp" 2>/dev/null)" != "$key" ]; then
     # An environment does not survive moving its folder or exchanging its Python; all else pip brings up to date.
     if ! grep -qsF "$ROOT $python " "$stamp"; then
-      say "making a virtual environment with Python $version in .venv/py$version"
+      say "making a virtual environment with Python $version in .venv/$folder"
       make_venv "$python" "$VENV"
     fi
     say "installing packages (a minute or two the first time)"
     # The pip that comes with a Python may be years old, and take twice as long.
     "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade pip 2>"$VENV/pip.log" ||
       say "pip stays as this Python has it: $(tail -n 1 "$VENV/pip.log")"
-    pip_install --upgrade --upgrade-strategy only-if-needed -e "$ROOT[dev]"
+    pip_install --upgrade --upgrade-strategy only-if-needed -e "$ROOT[$extra]"
     find_checkout_fast
     printf '%s\n' "$key" >"$stamp"
     say "environment ready"

@@ -145,4 +145,4 @@ class Chat:
 
 
 if __name__ == "__main__":
-    connect().register(Chat, "batched", openai="chat", factory=True)
+    connect().register(Chat, "batched", openai="chat", factory=True, replace=True)

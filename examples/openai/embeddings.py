@@ -52,4 +52,4 @@ def make(name: str) -> Callable[[list[str]], Embeddings]:
 
 if __name__ == "__main__":
     factory = functools.partial(make, os.environ.get("MODEL", ""))
-    connect().register(factory, "embed", openai="embeddings", factory=True)
+    connect().register(factory, "embed", openai="embeddings", factory=True, replace=True)

@@ -47,4 +47,4 @@ class Chat:
 if __name__ == "__main__":
     card = ModelCard("chat", context_length=CONTEXT)
     factory = functools.partial(Chat, os.environ["MODEL"])
-    connect().register(factory, "llama", openai=card, factory=True)
+    connect().register(factory, "llama", openai=card, factory=True, replace=True)

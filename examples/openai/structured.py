@@ -77,4 +77,4 @@ class Structured:
 
 
 if __name__ == "__main__":
-    connect().register(Structured, "structured", openai="chat", factory=True)
+    connect().register(Structured, "structured", openai="chat", factory=True, replace=True)

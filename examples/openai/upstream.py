@@ -51,4 +51,4 @@ def make() -> Upstream:
 if __name__ == "__main__":
     names = ("UPSTREAM_URL", "UPSTREAM_MODEL", "UPSTREAM_KEY")
     env = {name: os.environ[name] for name in names if name in os.environ}
-    connect().register(make, "proxied", openai="chat", factory=True, env=env)
+    connect().register(make, "proxied", openai="chat", factory=True, env=env, replace=True)

@@ -54,4 +54,4 @@ class Chat:
 
 if __name__ == "__main__":
     factory = functools.partial(Chat, os.environ["MODEL"])
-    connect().register(factory, "vllm", openai=["chat", "responses"], factory=True)
+    connect().register(factory, "vllm", openai=["chat", "responses"], factory=True, replace=True)
