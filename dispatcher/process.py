@@ -22,6 +22,7 @@ from pytriton.dispatcher.run import run
 from pytriton.dispatcher.settings.declarations import ConfigError, DaemonConfig
 from pytriton.dispatcher.taking_over import Origin, TakeOver
 from pytriton.ipc.exit_codes import ExitCode
+from pytriton.ipc.journal import print_error
 
 
 def main() -> int:
@@ -45,7 +46,7 @@ def main() -> int:
         if owner is not None and arguments.owner:
             owner.adopt(arguments.workspace, config.rundir.path)
     except (ConfigError, OwnerError, OSError) as error:
-        print(f"pytriton-daemon: {error}", file=sys.stderr)
+        print_error(f"pytriton-daemon: {error}")
         _report(arguments.report, state="ended", code=ExitCode.USAGE, reason=str(error))
         return ExitCode.USAGE
     except KeyboardInterrupt:

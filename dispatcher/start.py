@@ -16,6 +16,7 @@ from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import admin_token
 from pytriton.ipc import messages
 from pytriton.ipc.exit_codes import ExitCode
+from pytriton.ipc.journal import print_error
 
 
 def run_here(config: DaemonConfig, on_ready: Callable[[messages.Status], None]) -> int:
@@ -60,6 +61,6 @@ def _be_daemon(config: DaemonConfig, on_ready: Callable[[messages.Status], None]
     try:  # in this very process: it has a thread
         owner = owner_of(None, os.environ)
     except OwnerError as error:
-        sys.stderr.write(f"pytriton-daemon: {error}\n")
+        print_error(f"pytriton-daemon: {error}")
         return ExitCode.USAGE
     return run(config, on_ready, owner)

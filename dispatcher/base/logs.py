@@ -25,6 +25,7 @@ from pytriton.dispatcher.base.log_files import rotated, tail
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.ipc.files.private_files import open_private
 from pytriton.ipc.files.rundir import RuntimeDir
+from pytriton.ipc.journal import is_journal, print_error, with_priority
 from pytriton.ipc.records import LONGEST_LINE, decoded
 
 __all__ = [
@@ -95,7 +96,7 @@ class LogFile(logging.handlers.RotatingFileHandler):
         self._failed = True
         if not self._told:
             reason = sys.exc_info()[1]
-            _write(sys.stderr, f"pytriton-daemon: cannot write {self.baseFilename}: {reason}\n")
+            print_error(f"pytriton-daemon: cannot write {self.baseFilename}: {reason}")
 
     def delete(self) -> None:
         """Close and delete the file and those rotated from it."""
@@ -114,6 +115,7 @@ class _Sinks:
     console: structlog.dev.ConsoleRenderer | None  #: None: JSON lines on standard error, too
     daemon: LogFile
     level: int  #: the least that is logged
+    journal: bool = False  #: standard error is systemd's journal, which has times of its own
     models: dict[str, LogFile] = field(default_factory=dict)
 
     def file(self, path: Path) -> LogFile:
@@ -131,7 +133,10 @@ class _Sinks:
         if model is not None:
             model.write(line)
         if self.config.log_format != "none":
-            _write(sys.stderr, f"{self._text(method, event, line)}\n")
+            text = self._text(method, event, line)
+            if self.journal:
+                text = with_priority(text, str(event["level"]))
+            _write(sys.stderr, f"{text}\n")
 
     def _text(self, method: str, event: _Event, line: str) -> str:
         if self.console is None:
@@ -140,6 +145,8 @@ class _Sinks:
             return str(event.get("exception") or event["event"])
         if self.config.log_format == "plain" and event.get("source") == "tritonserver":
             return f"tritonserver: {event['event']}"
+        if self.journal:
+            event = {name: value for name, value in event.items() if name != "timestamp"}
         return str(self.console(None, method, event))
 
 
@@ -151,11 +158,13 @@ def configure(config: DaemonConfig, logs_dir: Path) -> None:
     global _sinks
     close()
     terminal = sys.stderr is not None and sys.stderr.isatty()
-    pretty = config.log_format in ("console", "plain") or (config.log_format == "auto" and terminal)
+    journal = is_journal(sys.stderr)
+    people = terminal or journal
+    pretty = config.log_format in ("console", "plain") or (config.log_format == "auto" and people)
     rundir = RuntimeDir(logs_dir.parent)
     console = structlog.dev.ConsoleRenderer(colors=terminal) if pretty else None
     file = LogFile(rundir.log_file(), config.log_file_size, config.log_file_backups)
-    _sinks = _Sinks(config, rundir, console, file, _number(config.log_level))
+    _sinks = _Sinks(config, rundir, console, file, _number(config.log_level), journal)
     structlog.configure(
         processors=[
             _drop_below_level,

@@ -13,7 +13,6 @@ import os
 import select
 import shutil
 import signal
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from pytriton.dispatcher.base.ancestors import ancestors
 from pytriton.dispatcher.settings.declarations import ENV_OWNER
 from pytriton.ipc import linux
 from pytriton.ipc.exit_codes import ExitCode
+from pytriton.ipc.journal import print_error
 
 #: What stopping in order may take beside answering what is under way.
 _MARGIN_S = 15.0
@@ -78,10 +78,9 @@ class Owner:
         above = ancestors(os.getpid())
         for pid in pids:
             if pid not in self._pidfds.values() or pid not in above:
-                sys.stderr.write(
-                    f"pytriton-daemon: process {pid}, which this daemon lives for, has ended, or has not started it\n"
+                print_error(
+                    f"pytriton-daemon: process {pid}, which this daemon lives for, has ended, or has not started it"
                 )
-                sys.stderr.flush()
                 self.end_all()
         threading.Thread(target=self._watch, name="owner", daemon=True).start()
 

@@ -196,7 +196,7 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
         Option(
             "Form of the log on standard error: console, json, none, plain (what models and "
             "tritonserver print without labels, the rest as console), or auto: console on a "
-            "terminal, else json. The log files are JSON lines always.",
+            "terminal and in systemd's journal, else json. The log files are JSON lines always.",
             values.choice("auto", "console", "json", "none", "plain"),
         ),
     ] = "auto"

@@ -17,6 +17,7 @@ from pytriton.cli import end_at_once
 from pytriton.cli.annotations import resolved_parameters, show_parameters
 from pytriton.cli.log_lines import visible
 from pytriton.ipc.exit_codes import ExitCode
+from pytriton.ipc.journal import print_error
 
 _C = TypeVar("_C", bound=Callable[..., None])
 
@@ -59,7 +60,7 @@ def command(function: _C) -> _C:
         except (typer.Exit, typer.Abort, typer.BadParameter):  # typer's own, which it tells itself
             raise
         except Exception:
-            say(traceback.format_exc().rstrip())
+            print_error(visible(traceback.format_exc().rstrip(), keep="\n"))
             _end(ExitCode.FAULT, "pytriton-daemon: this is a fault of pytriton-daemon itself")
 
     show_parameters(run, resolved_parameters(function))
@@ -87,5 +88,5 @@ def errors_of_clients() -> Iterator[None]:
 
 
 def _end(code: ExitCode, text: str) -> NoReturn:
-    say(text)
+    print_error(visible(text, keep="\n"))
     raise typer.Exit(int(code))

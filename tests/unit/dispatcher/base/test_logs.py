@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -134,6 +135,38 @@ def test_standard_error_has_the_form_asked_for(
     assert seen == looks_like
     assert not said or "hello" in said
     assert records(rundir.log_file())[0]["event"] == "hello"
+
+
+@pytest.mark.parametrize(
+    ("log_format", "begins"),
+    [("auto", "[error"), ("console", "[error"), ("json", '{"timestamp": "')],
+)
+def test_the_journal_gets_priorities_and_no_second_time(
+    log_format: str,
+    begins: str,
+    rundir: RuntimeDir,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """For people at least: who asks for JSON gets all of it."""
+    with open(tmp_path / "stream", "w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        info = os.fstat(stream.fileno())
+        monkeypatch.setitem(os.environ, "JOURNAL_STREAM", f"{info.st_dev}:{info.st_ino}")
+        open_log(rundir, log_format=log_format)
+        try:
+            raise ValueError("no")
+        except ValueError:
+            structlog.get_logger().exception("it failed")
+        logs.log_child_line(logs.child_logger("worker", "m"), b"<0>not a priority of ours")
+    first, *more, last = (tmp_path / "stream").read_text().splitlines()
+    assert first.startswith(f"<3>{begins}")
+    assert all(line.startswith("<3>") for line in more)
+    assert bool(more) is (log_format != "json")
+    assert last.startswith("<6>")
+    assert "<0>not a priority of ours" in last
+    (tmp_path / "stream").unlink()
+    assert records(rundir.log_file())[0]["timestamp"]
 
 
 def test_a_closed_standard_error_ends_nothing(
