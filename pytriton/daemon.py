@@ -43,7 +43,7 @@ from pytriton.exceptions import (
 )
 from pytriton.ipc import messages
 from pytriton.ipc.closeable import Closeable
-from pytriton.ipc.files.rundir import RuntimeDir, default_runtime_dir
+from pytriton.ipc.files.rundir import RuntimeDir, clients_runtime_dir
 from pytriton.profiles import Profile
 from pytriton.run_options import RegisterOptions
 from pytriton.served_model import Model
@@ -123,7 +123,7 @@ def connect(
     if str(runtime_dir).startswith("tcp://"):
         connection = RemoteConnection(str(runtime_dir), key_file, timeout_s)
     else:
-        folder = Path(runtime_dir).expanduser().absolute() if runtime_dir else default_runtime_dir()
+        folder = Path(runtime_dir).expanduser().absolute() if runtime_dir else clients_runtime_dir()
         connection = Connection(RuntimeDir(folder))
     client = DaemonClient(connection, timeout_s)
     client.status()

@@ -211,7 +211,10 @@ def describe_exit(code: int) -> str:
     """Say how a process ended: "exited with code 3", "was killed by signal 11 (SIGSEGV)"."""
     if code >= 0:
         return f"exited with code {code}"
-    return f"was killed by signal {-code} ({signal_name(code)})"
+    text = f"was killed by signal {-code} ({signal_name(code)})"
+    if -code == signal.SIGSYS:
+        text += ": a filter forbids a system call that it makes (systemd: SystemCallFilter=)"
+    return text
 
 
 def signal_name(code: int) -> str | None:

@@ -70,13 +70,14 @@ class KillOnDeath:
 
     def __init__(self, regions: Path) -> None:
         process = subprocess.Popen(
-            ["/bin/sh", "-c", _SCRIPT, "pytriton-kill-on-death", str(regions)],
+            # The script comes with the environment: lists of processes show arguments.
+            ["/bin/sh", "-c", 'eval "$SCRIPT"', "pytriton-kill-on-death", str(regions)],
             stdin=subprocess.PIPE,
             bufsize=0,  # what could not be told is not told again at the end
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # whoever kills our group shall not kill it
-            env={"PATH": "/usr/bin:/bin"},
+            env={"PATH": "/usr/bin:/bin", "SCRIPT": _SCRIPT},
             cwd="/",
         )
         assert process.stdin is not None  # a pipe

@@ -98,7 +98,7 @@ def _compile(folder: Path, result: Path, flags: Sequence[str]) -> None:
     if command is None:
         raise BuildError("no C compiler is on PATH ($CC, cc, gcc, clang)")
     files = [file.relative_to(folder) for file in sorted(folder.rglob("*.c"))]
-    with tempfile.TemporaryDirectory() as parts:
+    with tempfile.TemporaryDirectory(prefix=".parts", dir=result.absolute().parent) as parts:
         objects = [f"{parts}/{number}.o" for number in range(len(files))]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             compiling = [

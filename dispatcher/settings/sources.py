@@ -24,7 +24,7 @@ from pytriton.dispatcher.settings.declarations import (
     present_name,
 )
 from pytriton.dispatcher.settings.parsing import LEAST_SECRET, nearest, toml_table
-from pytriton.ipc.files.rundir import default_runtime_dir
+from pytriton.ipc.files.rundir import clients_runtime_dir
 
 FILE_NAME = "pytriton-daemon.toml"
 #: Names the settings file; no setting itself.
@@ -138,7 +138,8 @@ def _settings_file(file: str | None, env: Mapping[str, str], cwd: Path) -> Path 
             if not path.exists():
                 raise ConfigError(f"{by} names {path}, and there is no such settings file")
             return path
-    return next((path for path in searched_files(env, cwd) if path.is_file()), None)
+    # A folder that may not be entered has none for this process: a service's with ProtectHome=, for example.
+    return next((path for path in searched_files(env, cwd) if os.path.isfile(path)), None)
 
 
 def _read_file(path: Path, draft: _Draft) -> None:
@@ -207,4 +208,4 @@ def find_runtime_dir(flag: Path | None, env: Mapping[str, str], cwd: Path) -> Pa
             raise ConfigError("\n".join(wrong))
         if name in draft.values:
             return Path(draft.values[name])
-    return default_runtime_dir()
+    return clients_runtime_dir()

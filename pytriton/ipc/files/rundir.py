@@ -36,6 +36,8 @@ from pathlib import Path
 from pytriton.ipc.files.private_files import remove, strangers
 
 ENV_RUNTIME_DIR = "PYTRITON_DAEMON_RUNTIME_DIR"
+#: Of root's daemon, and of the system's service: only root can make it.
+_SERVICE_DIR = Path("/run/pytriton-daemon")
 #: sun_path holds 108 bytes with its terminating NUL (unix(7)).
 MAX_SOCKET_PATH = 107
 
@@ -59,6 +61,25 @@ def default_runtime_dir() -> Path:
     return Path(explicit).expanduser().absolute() if explicit else _usual_runtime_dir()
 
 
+def clients_runtime_dir() -> Path:
+    """Return where clients of this user look for a daemon, if they are told no place.
+
+    That is the default; or that of the system's service, if no daemon runs in the former, and one in the latter that
+    this user may talk to: the shells of root and of the service's user have a `$XDG_RUNTIME_DIR` of their own.
+    """
+    usual = default_runtime_dir()
+    if os.environ.get(ENV_RUNTIME_DIR) or usual == _SERVICE_DIR:
+        return usual
+    return _SERVICE_DIR if _has_daemon(_SERVICE_DIR) and not _has_daemon(usual) else usual
+
+
+def _has_daemon(folder: Path) -> bool:
+    try:
+        return RuntimeDir(folder).running_pid() is not None
+    except OSError:  # not for this user
+        return False
+
+
 def default_state_dir(runtime_dir: Path) -> Path:
     """Return the state directory of a daemon; daemons with own runtime directories have own ones.
 
@@ -78,12 +99,16 @@ def _usual_runtime_dir() -> Path:
     if xdg and os.path.isdir(xdg):
         return Path(xdg) / "pytriton-daemon"
     if os.geteuid() == 0:
-        return Path("/run/pytriton-daemon")
+        return _SERVICE_DIR
     return _temporary_runtime_dir()
 
 
 def _temporary_runtime_dir() -> Path:
-    return Path(tempfile.gettempdir()) / f"pytriton-daemon-{os.geteuid()}"
+    try:
+        folder = tempfile.gettempdir()
+    except FileNotFoundError:  # none that is writable, as in a service with ProtectSystem=strict
+        folder = "/tmp"
+    return Path(folder) / f"pytriton-daemon-{os.geteuid()}"
 
 
 def share(path: Path, group: str | None) -> None:
@@ -215,7 +240,7 @@ class RuntimeDir:
             OSError: it cannot be read.
         """
         self._refuse_others_folder()
-        if stat.S_IMODE(os.lstat(self.path).st_mode) & 0o022:
+        if stat.S_IMODE(self._info().st_mode) & 0o022:
             self._refuse_if_used()
         self._refuse_strangers()
 
@@ -228,8 +253,16 @@ class RuntimeDir:
                     return parent
         return None
 
-    def _refuse_others_folder(self) -> None:
+    def _info(self) -> os.stat_result:
+        """Return what the directory is; of a link, what it leads to if systemd has made it for DynamicUser=."""
         info = os.lstat(self.path)
+        is_systemds = stat.S_ISLNK(info.st_mode) and info.st_uid == 0
+        if is_systemds and os.readlink(self.path) == f"private/{self.path.name}":
+            return os.stat(self.path)
+        return info
+
+    def _refuse_others_folder(self) -> None:
+        info = self._info()
         if not stat.S_ISDIR(info.st_mode):
             raise RuntimeDirError(f"the runtime directory {self.path} is not a directory.")
         if info.st_uid != os.geteuid():
@@ -241,8 +274,8 @@ class RuntimeDir:
     def _make_private(self) -> None:
         """Close the directory, then all that lies in it: files of an earlier start, or of a careless hand."""
         self.check()
-        if stat.S_IMODE(os.lstat(self.path).st_mode) & 0o077:
-            writable = stat.S_IMODE(os.lstat(self.path).st_mode) & 0o022
+        if stat.S_IMODE(self._info().st_mode) & 0o077:
+            writable = stat.S_IMODE(self._info().st_mode) & 0o022
             os.chmod(self.path, 0o700)
             if writable:  # what came between the look and the lock on the door
                 self._refuse_if_used()
@@ -329,7 +362,7 @@ class RuntimeDir:
         if self.path != _temporary_runtime_dir():
             return
         try:
-            owner = os.lstat(self.path).st_uid
+            owner = self._info().st_uid
         except FileNotFoundError:
             return
         if owner != os.geteuid():

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from support.running import eventually
 
-from pytriton.dispatcher.base.child import Child
+from pytriton.dispatcher.base.child import Child, describe_exit
 from pytriton.dispatcher.base.child_output import ChildOutput
 from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 from pytriton.ipc import linux
@@ -53,3 +53,19 @@ def test_a_child_that_cannot_be_watched_is_ended(
         assert [child.pid for child in children] == [kill_on_death.pid]
     finally:
         kill_on_death.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (3, "exited with code 3"),
+        (-11, "was killed by signal 11 (SIGSEGV)"),
+        (
+            -31,
+            "was killed by signal 31 (SIGSYS): a filter forbids a system call that it makes (systemd: "
+            "SystemCallFilter=)",
+        ),
+    ],
+)
+def test_it_says_how_a_process_ended(code: int, text: str) -> None:
+    assert describe_exit(code) == text

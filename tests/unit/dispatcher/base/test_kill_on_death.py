@@ -19,6 +19,15 @@ def _group() -> subprocess.Popen[bytes]:
     return subprocess.Popen(["/bin/sh", "-c", "sleep 1000 & wait"], start_new_session=True)
 
 
+def test_lists_of_processes_show_one_short_line_of_it(tmp_path: Path) -> None:
+    """`systemctl status` shows all arguments."""
+    kill_on_death = KillOnDeath(tmp_path / "mine-")
+    try:
+        assert len(" ".join(psutil.Process(kill_on_death.pid).cmdline())) < 200
+    finally:
+        kill_on_death.close()
+
+
 @pytest.mark.parametrize("number", [None, signal.SIGKILL])
 def test_what_was_started_is_ended(tmp_path: Path, number: int | None) -> None:
     """Also when the first process of a group has ended before."""

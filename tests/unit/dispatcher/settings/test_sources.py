@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.setting_sources import EMPTY_ENV, error_of, write
+from support.users import NOBODY, needs_root
 
 from pytriton.dispatcher.settings.declarations import ConfigError, options
 from pytriton.dispatcher.settings.sources import find_runtime_dir, load, load_config
@@ -132,6 +134,25 @@ def test_a_named_folder_is_told(tmp_path: Path) -> None:
     assert "cannot read the settings file" in error_of(
         tmp_path, env={"PYTRITON_DAEMON_CONFIG": "."}
     )
+
+
+@needs_root
+def test_a_home_that_may_not_be_entered_has_no_settings_file(tmp_path: Path) -> None:
+    """That of a service with ProtectHome=yes."""
+    home = tmp_path / "home"
+    write(home / ".config" / "pytriton-daemon", "http_port = 1\n")
+    home.chmod(0o000)
+    tmp_path.chmod(0o755)
+    assert load({}, {"HOME": str(home)}, Path("/")).config.http_port == 1  # root may enter any
+    pid = os.fork()
+    if pid == 0:
+        os.setuid(NOBODY)
+        try:
+            found = load({}, {"HOME": str(home)}, Path("/")).config.http_port
+        except BaseException:
+            os._exit(1)
+        os._exit(0 if found == 8000 else 2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def test_relative_paths_start_where_their_source_stands(tmp_path: Path) -> None:

@@ -35,6 +35,35 @@ def test_only_a_world_readable_fchmod_does_nothing(tmp_path: Path) -> None:
     assert region.read_bytes() == b"written"
 
 
+def test_it_filters_where_system_calls_are_filtered_already(tmp_path: Path) -> None:
+    """A service manager's filter (SystemCallFilter=) may kill whoever calls seccomp(): prctl() is allowed there."""
+    region, other, third = (tmp_path / name for name in ("region", "other", "third"))
+    third.touch(0o600)
+    program = ["-c", _PROGRAM, *map(str, (region, other, third))]
+    command = [sys.executable, "-c", _FILTERED, *program]
+    done = subprocess.run(command, check=True, capture_output=True)
+    assert done.stderr == b""
+    modes = [stat.S_IMODE(os.stat(path).st_mode) for path in (region, other, third)]
+    assert modes == [0o600, 0o640, 0o644]
+
+
+#: Starts a program as tritonserver is, under a filter that kills who calls seccomp(): SystemCallFilter=@system-service.
+_FILTERED = """
+import ctypes, os, struct, subprocess, sys
+from pytriton.dispatcher.triton.front import privately
+from pytriton.dispatcher.triton.private_shm import _NUMBERS, _Program
+_, _, seccomp = _NUMBERS[os.uname().machine]
+lines = ((0x20, 0, 0, 0), (0x15, 0, 1, seccomp), (0x06, 0, 0, 0x80000000), (0x06, 0, 0, 0x7FFF0000))
+code = b"".join(struct.pack("=HBBI", *line) for line in lines)
+program = _Program(len(code) // 8, code)
+libc = ctypes.CDLL(None, use_errno=True)
+one, zero = ctypes.c_ulong(1), ctypes.c_ulong(0)
+assert libc.prctl(38, one, zero, zero, zero) == 0
+assert libc.prctl(22, ctypes.c_ulong(2), ctypes.byref(program), zero, zero) == 0
+sys.exit(subprocess.run(privately([sys.executable, *sys.argv[1:]])).returncode)
+"""
+
+
 def test_a_program_runs_where_there_is_no_filter(tmp_path: Path) -> None:
     """Some machine or kernel: the program runs, and the reason is told."""
     source = Path(private_shm.__file__).read_text().replace("os.uname().machine", "'vax'")

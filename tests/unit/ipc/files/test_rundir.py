@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
@@ -15,11 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from pytriton.ipc.files import rundir as rundir_module
 from pytriton.ipc.files.rundir import (
     ENV_RUNTIME_DIR,
     MAX_SOCKET_PATH,
     RuntimeDir,
     RuntimeDirError,
+    clients_runtime_dir,
     default_runtime_dir,
 )
 
@@ -71,6 +74,63 @@ def test_then_by_user(clean_environment: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert default_runtime_dir() == Path("/run/pytriton-daemon")
     clean_environment.setattr(os, "geteuid", lambda: 1234)
     assert default_runtime_dir() == tmp_path / "pytriton-daemon-1234"
+
+
+def test_clients_find_the_systems_service_where_nobody_told_them_a_place(
+    clean_environment: pytest.MonkeyPatch, short_dir: Path
+) -> None:
+    """If no daemon runs where this user's would: the shell of a service's user has a session of its own."""
+    service = RuntimeDir(short_dir / "service")
+    session = RuntimeDir(short_dir / "session" / "pytriton-daemon")
+    for rundir in (service, session):
+        rundir.create()
+    clean_environment.setattr(rundir_module, "_SERVICE_DIR", service.path)
+    clean_environment.setenv("XDG_RUNTIME_DIR", str(session.path.parent))
+    assert clients_runtime_dir() == session.path
+    with running(service):
+        assert clients_runtime_dir() == service.path
+        assert default_runtime_dir() == session.path  # of a daemon that this user starts
+        with running(session):
+            assert clients_runtime_dir() == session.path
+        clean_environment.setenv(ENV_RUNTIME_DIR, str(session.path))
+        assert clients_runtime_dir() == session.path
+
+
+@contextmanager
+def running(rundir: RuntimeDir) -> Iterator[None]:
+    """Hold a directory as a daemon does."""
+    with open(rundir.lock_file, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write("4711")
+        lock.flush()
+        yield
+
+
+def test_a_user_without_a_folder_for_temporary_files_has_a_place(
+    clean_environment: pytest.MonkeyPatch,
+) -> None:
+    """As in a service with ProtectSystem=strict: it is told that it cannot be written when it is."""
+
+    def none() -> str:
+        raise FileNotFoundError("No usable temporary directory found")
+
+    clean_environment.setattr(tempfile, "gettempdir", none)
+    clean_environment.setattr(os, "geteuid", lambda: 1234)
+    assert default_runtime_dir() == Path("/tmp/pytriton-daemon-1234")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's links are followed")
+def test_the_link_that_systemd_makes_for_a_dynamic_user_is_followed(short_dir: Path) -> None:
+    """And no other: /run/NAME leads to /run/private/NAME."""
+    (short_dir / "private" / "r").mkdir(parents=True, mode=0o755)
+    (short_dir / "r").symlink_to("private/r")
+    rundir = RuntimeDir(short_dir / "r")
+    rundir.create()
+    assert mode(short_dir / "private" / "r") == 0o700
+    assert rundir.lanes.is_dir()
+    (short_dir / "other").symlink_to("private/r")
+    with pytest.raises(RuntimeDirError, match="is not a directory"):
+        RuntimeDir(short_dir / "other").create()
 
 
 def test_create_makes_private_folders(short_dir: Path) -> None:
