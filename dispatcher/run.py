@@ -7,7 +7,6 @@ import contextlib
 import fcntl
 import os
 import shutil
-import sys
 import time
 from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
@@ -39,6 +38,7 @@ from pytriton.dispatcher.triton import admin_token
 from pytriton.ipc.exit_codes import ExitCode
 from pytriton.ipc.files.private_files import open_private
 from pytriton.ipc.files.rundir import RuntimeDir, RuntimeDirError, share
+from pytriton.ipc.journal import print_error
 
 _log = structlog.get_logger(__name__)
 
@@ -54,7 +54,8 @@ def take_held_sockets(config: DaemonConfig, environ: MutableMapping[str, str]) -
     """Take the sockets on which a service manager listens for the daemon.
 
     Raises:
-        HeldSocketError: one is for nothing that the settings name: connections would wait in it for ever.
+        HeldSocketError: one is for nothing that the settings name: connections would wait in it for ever; or
+            they name another address.
     """
     held_sockets.take(environ)
     named = {
@@ -64,13 +65,29 @@ def take_held_sockets(config: DaemonConfig, environ: MutableMapping[str, str]) -
     }
     named["openai"] = config.openai_port
     named["operations"] = int((config.operations or ":0").rpartition(":")[2])
-    for address, port in held_sockets.addresses():
+    held = held_sockets.addresses()
+    for address, port in held:
         if port not in named.values():
             ports = ", ".join(f"{name} {number}" for name, number in named.items() if number)
             raise HeldSocketError(
                 f"the service manager listens on port {port} of {address} for the daemon, whose settings name other "
                 f"ports ({ports}): change ListenStream= of its socket unit, or the settings"
             )
+    for name, port in named.items():
+        listens = [address for address, number in held if number == port]
+        setting, wanted = _address_of(name, config)
+        if listens and not any(held_sockets.is_same_address(one, wanted) for one in listens):
+            raise HeldSocketError(
+                f"the service manager listens for the daemon on {', '.join(listens)} (port {port}), and the setting "
+                f"{setting} says {wanted}: change ListenStream= of its socket unit, or the setting"
+            )
+
+
+def _address_of(name: str, config: DaemonConfig) -> tuple[str, str]:
+    """Return the setting that says on which address something listens, and the address."""
+    if name == "operations":
+        return name, (config.operations or "").rpartition(":")[0].strip("[]")
+    return f"{name}_address", str(getattr(config, f"{name}_address"))
 
 
 def check_files(config: DaemonConfig, kept: Sequence[str]) -> None:
@@ -124,10 +141,10 @@ def run(
                 place = Place(config, rundir, runtime, store, notifier, lock)
                 return asyncio.run(_main(place, on_ready, owner, origin))
     except (*FileErrors, HeldSocketError) as error:
-        print(f"pytriton-daemon: {error}", file=sys.stderr)
+        print_error(f"pytriton-daemon: {error}")
         return ExitCode.USAGE
     except AlreadyRunning as error:
-        print(f"pytriton-daemon: {error}", file=sys.stderr)
+        print_error(f"pytriton-daemon: {error}")
         return ExitCode.ALREADY_RUNNING
     except ServerRuntimeError as error:
         _log.error("no tritonserver to run", reason=str(error))

@@ -35,6 +35,15 @@ def runtime_dir(flag: Path | None) -> RuntimeDir:
         raise CliError(ExitCode.USAGE, str(error)) from None
 
 
+def is_service(pid: int) -> bool:
+    """Whether systemd runs a process as the service that `service install` writes."""
+    try:
+        groups = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return any(line.endswith("/pytriton-daemon.service") for line in groups.splitlines())
+
+
 def no_daemon(rundir: RuntimeDir) -> CliError:
     """Return the error that says where no daemon was found, how the last one ended, and what to do."""
     return CliError(

@@ -45,6 +45,7 @@ class Service:
     config: DaemonConfig  #: the settings that these flags lead to now, for time-outs
     account: str  #: user that a daemon of the system runs as
     sockets: bool = False  #: systemd listens for the daemon
+    log_folder: str = ""  #: of supervisord's own log of it; empty: beside the section's file
 
     def argv(self, *more: str) -> list[str]:
         """Return the command that starts the daemon."""
@@ -72,10 +73,8 @@ _UNIT = """\
 {mark}
 [Unit]
 Description=PyTriton daemon: Python callables behind NVIDIA Triton Inference Server
-{sockets}Wants=network-online.target
-After=network-online.target
-StartLimitIntervalSec=300
-StartLimitBurst=10
+{sockets}{network}# It is started again for as long as it takes, and `systemctl restart` never needs `reset-failed`.
+StartLimitIntervalSec=0
 
 [Service]
 Type=notify
@@ -87,11 +86,8 @@ ExecReload={reload}
 TimeoutStartSec={start_s}
 TimeoutStopSec={stop_s}
 WatchdogSec=30
-# {unrecoverable} (unrecoverable error in a model) and all other failures start the whole service again, but
-# for ends that were asked for or that will not mend themselves: {final_names}.
-Restart=on-failure
+{restart}Restart=on-failure
 RestartSec=2
-RestartPreventExitStatus={final}
 # SIGTERM to the daemon alone: it ends its workers in order. What is left then is killed.
 KillMode=mixed
 # A worker that the kernel kills for its memory is replaced; the service goes on.
@@ -110,13 +106,28 @@ _SOCKETS = """\
 Description=Sockets of the PyTriton daemon: while it is away, connections wait
 
 [Socket]
-# The daemon's settings name the same ports: change both.
+# The daemon's settings name the same addresses and ports: change both.
 {listen}
 Backlog=4096
 
 [Install]
 WantedBy=sockets.target
 """
+
+_RESTART = """\
+# {unrecoverable} (unrecoverable error in a model) and all other failures start the whole service again, but
+# for ends that were asked for or that will not mend themselves: {final_names}.
+RestartPreventExitStatus={final}
+"""
+#: A connection would start it again at once, and so would each that waits.
+_RESTART_WITH_SOCKETS = """\
+# Every failure starts the whole service again, wrong settings included: connections wait meanwhile, and are answered
+# once the settings are right.
+"""
+_NETWORK = {
+    False: "After=network.target\n",
+    True: "# {why}.\nWants=network-online.target\nAfter=network-online.target\n",
+}
 
 _HARDENING = """\
 # What follows also holds for every registered callable.
@@ -131,10 +142,11 @@ SystemCallArchitectures=native
 _SYSTEM_HARDENING = """\
 # PrivateDevices, DevicePolicy, ProtectClock (which closes all devices, too): GPUs are devices.
 # PrivateTmp: a callable whose working folder or modules lie in /tmp would not be found there.
-# ProtectHome, ProtectSystem=strict: callables are imported from home folders and write their caches there.
+# ProtectHome, ProtectSystem=strict: callables are imported from home folders and write their caches there. The daemon
+# itself runs with both (the latter with PrivateTmp=yes, for callables that need a folder for temporary files).
 # PrivateIPC, RemoveIPC: clients of the same user share /dev/shm with tritonserver.
 # ProcSubset=pid: the memory that is left is read from /proc/meminfo and /proc/vmstat.
-# DynamicUser: the control socket is for the daemon's own user, who has to be the one who registers.
+# DynamicUser: the control socket is for the daemon's own user and root, who have to be those who register.
 ProtectSystem=full
 ProtectKernelTunables=yes
 ProtectKernelModules=yes
@@ -155,15 +167,43 @@ def system_unit(service: Service) -> str:
     if service.account != "root":  # root without its capabilities could not even read others' files
         hardening += _NO_ROOT
     account = f"User={service.account}\n"
-    return _unit(service, account=account, hardening=hardening, target="multi-user.target")
+    why = why_network(service.config)
+    network = _NETWORK[bool(why)].format(why=why)
+    target = "multi-user.target"
+    return _unit(service, account=account, hardening=hardening, target=target, network=network)
+
+
+def why_network(config: DaemonConfig) -> str:
+    """Return which setting needs the network to be up before the daemon starts; "" if none does.
+
+    An address of this machine alone is there always, and so is every interface (0.0.0.0, ::).
+    """
+    listens = {
+        f"{name}_address": getattr(config, f"{name}_address")
+        for name in ("http", "grpc", "metrics")
+        if getattr(config, f"allow_{name}")
+    }
+    listens["openai_address"] = config.openai_address
+    for name in ("operations", "control_tcp"):
+        listens[name] = (getattr(config, name) or "localhost:0").rpartition(":")[0].strip("[]")
+    for name, address in listens.items():
+        if not _is_there_always(address):
+            return f"{name} is {address}"
+    clouds = [place for place in config.model_repository if "://" in place]
+    return f"model_repository is {clouds[0]}" if clouds else ""
+
+
+def _is_there_always(address: str) -> bool:
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return address == "localhost"
+    return ip.is_loopback or ip.is_unspecified
 
 
 def user_unit(service: Service) -> str:
     """Return a unit for a user's own service manager, which may only restrict system calls."""
-    unit = _unit(service, account="", hardening=_HARDENING, target="default.target")
-    # The system's targets are not known there.
-    network = "Wants=network-online.target\nAfter=network-online.target\n"
-    return unit.replace(network, "")
+    return _unit(service, account="", hardening=_HARDENING, target="default.target", network="")
 
 
 def socket_unit(service: Service) -> str:
@@ -172,7 +212,7 @@ def socket_unit(service: Service) -> str:
     Raises:
         ValueError: the settings name no port, or a host's name; says which.
     """
-    config, lines = service.config, []
+    config, lines, absent = service.config, [], False
     for name in ("http", "grpc", "metrics"):
         address, port = getattr(config, f"{name}_address"), getattr(config, f"{name}_port")
         if not (getattr(config, f"allow_{name}") and port):
@@ -181,13 +221,16 @@ def socket_unit(service: Service) -> str:
             ip = ipaddress.ip_address(address)
         except ValueError:
             raise ValueError(f"{name}_address is {address!r}, and systemd takes numbers") from None
+        absent |= not _is_there_always(address)
         lines.append(f"ListenStream={f'[{ip}]' if ip.version == 6 else ip}:{port}")
     if not lines:
         raise ValueError("the settings name no port: each is 0 or off")
+    if absent:  # an address that the network may not have yet
+        lines.append("FreeBind=yes")
     return _SOCKETS.format(mark=MARK, listen="\n".join(lines))
 
 
-def _unit(service: Service, *, account: str, hardening: str, target: str) -> str:
+def _unit(service: Service, *, account: str, hardening: str, target: str, network: str) -> str:
     lines, specified = [], []
     for name, (directive, root) in _FOLDERS.items():
         if name not in options() or name in service.given.flags:
@@ -206,13 +249,20 @@ def _unit(service: Service, *, account: str, hardening: str, target: str) -> str
         folders="\n".join(lines),
         start_s=round(service.config.server_start_timeout_s) + _MARGIN_S,
         stop_s=service.stop_s,
-        unrecoverable=int(ExitCode.UNRECOVERABLE),
-        final=" ".join(str(int(code)) for code in FINAL),
-        final_names=", ".join(code.name.lower() for code in FINAL),
+        restart=_RESTART_WITH_SOCKETS if service.sockets else _restart(),
+        network=network,
         hardening=hardening,
         target=target,
         sockets=f"Requires={NAME}.socket\n" if service.sockets else "",
         also=f"Also={NAME}.socket\n" if service.sockets else "",
+    )
+
+
+def _restart() -> str:
+    return _RESTART.format(
+        unrecoverable=int(ExitCode.UNRECOVERABLE),
+        final=" ".join(str(int(code)) for code in FINAL),
+        final_names=", ".join(code.name.lower() for code in FINAL),
     )
 
 
@@ -230,7 +280,8 @@ _SECTION = """\
 [program:{name}]
 command={command}
 {account}autostart=true
-; Started again after every end but a stop that was asked for ({ok}) and what will not mend itself.
+; Once it has run for startsecs, it is started again after every end but a stop that was asked for ({ok}) and what will
+; not mend itself. What ends earlier, whatever the code, is tried again startretries times, then it is FATAL.
 autorestart=unexpected
 exitcodes={final}
 startsecs=5
@@ -240,8 +291,9 @@ stopsignal=TERM
 stopwaitsecs={stop_s}
 stopasgroup=false
 killasgroup=false
-; What it says is in the runtime directory's logs/, too.
+; What it says is in the runtime directory's logs/, too; what it says before it has those is here alone.
 redirect_stderr=true
+stdout_logfile={log}
 stdout_logfile_maxbytes=10MB
 stdout_logfile_backups=3
 """
@@ -260,6 +312,9 @@ def supervisord_section(service: Service) -> str:
         final=",".join(str(int(code)) for code in (ExitCode.OK, *FINAL)),
         grace=service.config.grace_period_s,
         stop_s=service.stop_s,
+        log=f"{service.log_folder}/{NAME}.log".replace("%", "%%")
+        if service.log_folder
+        else f"%(here)s/{NAME}.log",
     )
 
 

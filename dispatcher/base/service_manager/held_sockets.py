@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, MutableMapping
 #: What a service manager sets for this process alone.
 VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 _FIRST = 3
+#: A socket of IPv6 takes connections of IPv4, too.
+_EVERY_INTERFACE = {"0.0.0.0", "::"}
 
 #: The sockets at their first numbers, and the variables, for the next version of this process.
 _held: list[socket.socket] = []
@@ -73,6 +75,17 @@ def _taken(number: int) -> socket.socket:
 def addresses() -> list[tuple[str, int]]:
     """Return on which addresses and ports the service manager listens."""
     return [one.getsockname()[:2] for one in _held]
+
+
+def is_same_address(address: str, setting: str) -> bool:
+    """Whether a socket's address is the one that a setting names, perhaps by a host's name."""
+    if {address, setting} <= _EVERY_INTERFACE:
+        return True
+    try:
+        found = socket.getaddrinfo(setting, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return address in {one[4][0] for one in found}
 
 
 def at_port(port: int) -> Iterator[tuple[str, socket.socket]]:

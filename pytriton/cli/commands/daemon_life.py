@@ -172,7 +172,14 @@ def restart(
     pinned = {**flags, "runtime_dir": str(rundir.path)}
     given = Given(pinned, config).over(kept(rundir))
     settings = given.load_to_serve()  # before the stop: wrong settings leave the old daemon running
-    if link.running_pid(rundir) is not None:
+    pid = link.running_pid(rundir)
+    if pid is not None and link.is_service(pid):
+        text = (
+            f"the daemon (pid {pid}) is run by systemd: `systemctl restart pytriton-daemon`, or "
+            "`systemctl --user restart pytriton-daemon` for one of your own."
+        )
+        raise CliError(ExitCode.USAGE, text)
+    if pid is not None:
         typer.echo(f"stopped the daemon (pid {link.stop(rundir, timeout)})")
     _print_started(launch.run_detached(settings.config, given), wait_models)
 

@@ -70,8 +70,10 @@ def install(
     if sockets and kind == "supervisord":
         raise CliError(ExitCode.USAGE, "--sockets: only systemd listens for a service.")
     given = Given(flags, config).absolute()
-    told = Service(_program(), given, given.load().config, _account(run_as), sockets)
     path = _path(kind, folder)
+    told = Service(
+        _program(), given, given.load().config, _account(run_as), sockets, _log_folder(folder)
+    )
     files = {path: service_files.TEXTS[kind](told)}
     if sockets:
         files[path.with_suffix(".socket")] = _socket_unit(told)
@@ -86,6 +88,10 @@ def install(
     if kind == "system" and told.account == "root":
         say("The daemon and every registered callable will run as root; --run-as NAME changes it.")
     say(f"Now: {service_files.NEXT[kind]}")
+    if kind == "user" and not _lingers():
+        say(
+            "It ends when you log out. To have it run from boot on, and without a login: loginctl enable-linger"
+        )
 
 
 @service.command("uninstall")
@@ -140,6 +146,22 @@ def _account(name: str | None) -> str:
         return pwd.getpwnam(name).pw_name
     except KeyError:
         raise CliError(ExitCode.USAGE, f"--run-as: this machine has no user {name!r}.") from None
+
+
+def _log_folder(folder: Path | None) -> str:
+    """Return the folder for supervisord's log of the daemon; "": beside the file that is written."""
+    if folder is not None or os.geteuid() != 0:
+        return ""
+    debians = Path("/var/log/supervisor")
+    return str(debians if debians.is_dir() else debians.parent)
+
+
+def _lingers() -> bool:
+    """Whether this user's service manager runs without a login (loginctl(1), enable-linger)."""
+    try:
+        return Path("/var/lib/systemd/linger", pwd.getpwuid(os.geteuid()).pw_name).exists()
+    except (KeyError, OSError):
+        return False
 
 
 def _path(kind: str, folder: Path | None) -> Path:

@@ -93,10 +93,47 @@ def test_time_outs_and_ends_come_from_the_daemons_own() -> None:
     assert int(stop) > 100
     final = " ".join(str(int(code)) for code in FINAL)
     assert f"RestartPreventExitStatus={final}\n" in unit
+    assert "StartLimitIntervalSec=0\n" in unit
     assert {ExitCode.UNRECOVERABLE, ExitCode.NO_SERVER, ExitCode.FAULT}.isdisjoint(FINAL)
     assert "User=root" in unit
     assert "CapabilityBoundingSet" not in unit
     assert "User=" not in _text("user")
+
+
+def test_with_sockets_wrong_settings_are_tried_again() -> None:
+    """Where systemd does not start it again, the next connection does, and the one after it."""
+    told = Service([str(PROGRAM)], Given({}), DaemonConfig(), "root", sockets=True)
+    unit = TEXTS["system"](told)
+    assert "RestartPreventExitStatus" not in unit
+    assert "Restart=on-failure\nRestartSec=2\n" in unit
+    assert "StartLimitIntervalSec=0\n" in unit
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({}, ""),
+        ({"http_address": "0.0.0.0", "grpc_address": "::", "metrics_address": "::1"}, ""),
+        ({"http_address": "localhost", "control_tcp": "127.0.0.1:1"}, ""),
+        ({"http_address": "10.0.0.1"}, "http_address is 10.0.0.1"),
+        ({"http_address": "10.0.0.1", "allow_http": False}, ""),
+        ({"grpc_address": "gpu-1.example"}, "grpc_address is gpu-1.example"),
+        ({"operations": "[fd00::1]:9000"}, "operations is fd00::1"),
+        ({"openai_address": "10.0.0.1"}, "openai_address is 10.0.0.1"),
+        ({"control_tcp": "10.0.0.1:1"}, "control_tcp is 10.0.0.1"),
+        ({"model_repository": ("/m", "s3://bucket/m")}, "model_repository is s3://bucket/m"),
+    ],
+)
+def test_the_unit_waits_for_the_network_only_where_it_is_needed(
+    settings: dict[str, Any], why: str
+) -> None:
+    """A machine without a network may wait two minutes for it at boot."""
+    unit = TEXTS["system"](Service([str(PROGRAM)], Given({}), DaemonConfig(**settings), "root"))
+    waits = "Wants=network-online.target\nAfter=network-online.target\n"
+    assert (waits in unit, "network-online" in unit) == (bool(why), bool(why))
+    assert f"# {why}.\n" in unit if why else "\nAfter=network.target\n" in unit
+    user = TEXTS["user"](Service([str(PROGRAM)], Given({}), DaemonConfig(**settings), "root"))
+    assert "network" not in user  # the system's targets are not known there
 
 
 def test_a_section_is_what_supervisord_reads() -> None:
@@ -107,6 +144,11 @@ def test_a_section_is_what_supervisord_reads() -> None:
     assert words == [str(PROGRAM), "start", "--cache-dir=/a b/100%"]
     assert int(section["stopwaitsecs"]) > 100
     assert section["exitcodes"].split(",") == [str(int(code)) for code in (0, *FINAL)]
+    assert section["stdout_logfile"] == "%(here)s/pytriton-daemon.log"
+    told = Service([str(PROGRAM)], Given({}), DaemonConfig(), "root", log_folder="/var/log/100%")
+    parser.read_string(TEXTS["supervisord"](told))
+    log = parser["program:pytriton-daemon"]["stdout_logfile"]
+    assert log == "/var/log/100%%/pytriton-daemon.log"
 
 
 @pytest.mark.programs
@@ -117,6 +159,7 @@ def test_what_was_installed_is_uninstalled_and_nothing_else(tmp_path: Path) -> N
     unit = tmp_path / "pytriton-daemon.service"
     assert f"ExecStart={PROGRAM} start --http-port=9000 " in unit.read_text()
     assert "systemctl --user" in done.stderr
+    assert "loginctl enable-linger" in done.stderr
     assert _cli("uninstall", *wanted).returncode == 0
     assert list(tmp_path.iterdir()) == []
     assert "No such file" in _cli("uninstall", *wanted).stderr
@@ -132,6 +175,12 @@ def test_systemd_listens_on_the_ports_of_the_settings() -> None:
 
     assert listens() == ["127.0.0.1:8000", "127.0.0.1:8001", "127.0.0.1:8002"]
     assert listens(http_address="::", grpc_port=0, allow_metrics=False) == ["[::]:8000"]
+    told = Service([str(PROGRAM)], Given({}), DaemonConfig(), "root", sockets=True)
+    assert "FreeBind" not in socket_unit(told)
+    config = DaemonConfig(http_address="10.0.0.1")  # the network may come up later
+    told = Service([str(PROGRAM)], Given({}), config, "root", sockets=True)
+    assert "ListenStream=10.0.0.1:8000\n" in socket_unit(told)
+    assert "FreeBind=yes\n" in socket_unit(told)
     with pytest.raises(ValueError, match="name no port"):
         listens(http_port=0, grpc_port=0, metrics_port=0)
 

@@ -125,6 +125,43 @@ def test_each_has_to_be_for_something(given: socket.socket) -> None:
         take_held_sockets(DaemonConfig(**{**ports, "allow_http": False}), variables())
 
 
+@pytest.mark.parametrize(
+    ("setting", "address", "is_same"),
+    [
+        ("127.0.0.1", "127.0.0.1", True),
+        ("localhost", "127.0.0.1", True),
+        ("0.0.0.0", "::", True),
+        ("::", "0.0.0.0", True),
+        ("0:0:0:0:0:0:0:1", "::1", True),
+        ("127.0.0.1", "0.0.0.0", False),
+        ("0.0.0.0", "127.0.0.1", False),
+        ("10.0.0.1", "10.0.0.2", False),
+        ("no host's name", "127.0.0.1", False),
+    ],
+)
+def test_an_address_is_that_of_the_settings(setting: str, address: str, is_same: bool) -> None:
+    assert held_sockets.is_same_address(address, setting) is is_same
+
+
+def test_another_address_than_the_settings_name_is_refused(given: socket.socket) -> None:
+    """Nobody listens where the settings say, and perhaps everybody may connect where they do not."""
+    port = port_of(given)
+    settings: dict[str, Any] = {"http_port": port, "grpc_port": 0, "metrics_port": 0}
+    number = os.dup(given.fileno())
+    os.dup2(given.fileno(), held_sockets._FIRST)
+    with pytest.raises(
+        HeldSocketError,
+        match=rf"listens for the daemon on 127\.0\.0\.1 \(port {port}\), and the setting http_address says 0\.0\.0\.0",
+    ):
+        take_held_sockets(DaemonConfig(**settings, http_address="0.0.0.0"), variables())
+    held_sockets.forget()
+    os.dup2(number, held_sockets._FIRST)
+    os.close(number)
+    other = {**settings, "http_port": 0, "openai_port": 0, "operations": f"0.0.0.0:{port}"}
+    with pytest.raises(HeldSocketError, match=r"the setting operations says 0\.0\.0\.0"):
+        take_held_sockets(DaemonConfig(**other), variables())
+
+
 def test_the_next_version_of_the_process_gets_them(given: socket.socket) -> None:
     """Under the same numbers, as the protocol has it: what `upgrade` and `start_afresh` rely on."""
     code = (
