@@ -7,14 +7,13 @@ import platform
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
-
 from pytriton.decorators.checking import misfit
 from pytriton.ipc import messages
 from pytriton.ipc.errors import shown
 from pytriton.ipc.payload import unpack
 from pytriton.ipc.wording import with_article
 from pytriton.worker import project_modules
+from pytriton.worker.memory_modules import load_payload
 
 if TYPE_CHECKING:
     import asyncio
@@ -81,7 +80,7 @@ def load_object(payload: bytes, spec: messages.ModelSpec) -> Any:
         LoadError: another Python version pickled it by value.
         Exception: whatever unpickling raises.
     """
-    header, pickled = unpack(payload)
+    header, _ = unpack(payload)
     ours = platform.python_version_tuple()[:2]
     theirs = header.python_version
     if not header.by_reference and tuple(map(int, ours)) != tuple(theirs):
@@ -93,7 +92,7 @@ def load_object(payload: bytes, spec: messages.ModelSpec) -> Any:
         )
     project_modules.use(header.sources)
     project_modules.show(header.lines)
-    return cloudpickle.loads(pickled)
+    return load_payload(payload)
 
 
 def _way_to(folders: list[str]) -> str:

@@ -29,6 +29,7 @@ from pytriton.worker.fault_reports import (
     traceback_of,
 )
 from pytriton.worker.heap import keep_freed_memory
+from pytriton.worker.memory_modules import establish
 from pytriton.worker.model import Model
 from pytriton.worker.streams.stream_loops import loop_of
 from pytriton.worker.tracing import batch_spans
@@ -124,7 +125,10 @@ def _load(
 def _load_model(
     load: messages.LoadModel, payloads: Sequence[bytes], endpoint: str, worker: str, begun: float
 ) -> Model:
-    if load.spec.python_model is not None:
+    python_model = load.spec.python_model
+    folder = python_model.folder if python_model is not None else ""
+    establish(payloads[0], os.path.join(folder, str(load.spec.version)) if folder else "")
+    if python_model is not None:
         # Here, so that other workers do without it.
         from pytriton.worker.python_model.loading import load_python_model
 

@@ -27,35 +27,56 @@ MOST_BYTES = 2 << 20
 MOST_FILES = 500
 
 
-def sources_of(roots: Iterable[str], search: Sequence[str], model_name: str) -> list[Source]:
+def sources_of(
+    roots: Iterable[str],
+    search: Sequence[str],
+    model_name: str,
+    *,
+    further: Iterable[str] = (),
+) -> list[Source]:
     """Return the sources of modules, and of what they import, and so on; the nearest first, then by name.
 
     Args:
         roots: names of modules
         search: where the worker looks for modules that this process has not imported; []: nobody knows
         model_name: for the warning that there is too much
+        further: modules that the callable itself does not use: as many as there is room for
     """
-    found: dict[str, Source] = {}
-    waiting = deque(one for root in sorted(set(roots)) for one in _with_parents(root))
-    seen = set(waiting)
-    size = 0
     packages = _folders_of_packages()
+    found: dict[str, Source] = {}
+    is_whole, name = _collect(roots, search, packages, found)
+    if not is_whole:
+        _warn(name, model_name)
+    else:
+        _collect(further, search, packages, found)
+    return list(found.values())
+
+
+def _collect(
+    roots: Iterable[str], search: Sequence[str], packages: Sequence[str], found: dict[str, Source]
+) -> tuple[bool, str]:
+    """Add sources to `found`; return whether there was room for all, and the name of the first without any."""
+    waiting = deque(one for root in sorted(set(roots)) for one in _with_parents(root))
+    seen = {*waiting, *found}
+    size = sum(len(source.text) for source in found.values())
+    name = ""
     while waiting:
         name = waiting.popleft()
+        if name in found:
+            continue
         source = _source(name, search, packages)
         if source is None:
             continue
         size += len(source.text)
         if size > MOST_BYTES or len(found) == MOST_FILES:
-            _warn(name, model_name)
-            break
+            return False, name
         found[name] = source
         for more in _imports_of(source):
             for one in _with_parents(more):
                 if one not in seen:
                     seen.add(one)
                     waiting.append(one)
-    return list(found.values())
+    return True, name
 
 
 def imported_by(code: CodeType) -> Iterator[str]:

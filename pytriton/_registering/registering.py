@@ -71,7 +71,10 @@ class Plan(NamedTuple):
         checks = [] if self.check is None else [self.check]
         warn_of_missing(spec.name, [*self.targets, *checks], spec.world.stayed)
         with WorkerImports(spec.world, own_interpreter=self.own_interpreter) as imports:
-            return [pack_callable(one, imports, spec.name) for one in [*self.targets, *checks]]
+            return [
+                *(pack_callable(one, imports, spec.name) for one in self.targets),
+                *(pack_callable(one, imports, spec.name, is_check=True) for one in checks),
+            ]
 
 
 def prepare(

@@ -5,12 +5,16 @@
 
 from __future__ import annotations
 
+import importlib
 import struct
+from types import ModuleType
 
 import msgspec
 
 _MAGIC = b"PTD1"
 _LENGTH = struct.Struct("<I")
+#: A worker's modules that it cannot import (`MemoryModule`), by name.
+memory_modules: dict[str, ModuleType] = {}
 
 
 class Source(msgspec.Struct, frozen=True, array_like=True):
@@ -29,13 +33,40 @@ class Lines(msgspec.Struct, frozen=True, array_like=True):
     text: str
 
 
+class Definition(msgspec.Struct, frozen=True, array_like=True):
+    """One global name of a module that travels by value, pickled by itself and loaded on first use.
+
+    `uses` names the globals of the same module that its code reads. `missing` says why it could not be pickled; then
+    `pickled` is empty.
+    """
+
+    name: str
+    pickled: bytes = b""
+    uses: list[str] = []
+    missing: str = ""
+
+
+class MemoryModule(msgspec.Struct, frozen=True):
+    """A module that the worker cannot import, `__main__` first of all, and what it defines.
+
+    `file` is its `__file__`, `package` its `__package__`; "" is none.
+    """
+
+    name: str
+    file: str = ""
+    package: str = ""
+    definitions: list[Definition] = []
+
+
 class Header(msgspec.Struct, frozen=True):
     """The facts about a pickle that a worker needs before it opens it.
 
     `by_reference`: no code travels in it, only names of importable modules, so any Python version
     can try it; else it needs the Python `python_version` (major, minor) that pickled it. `folders`: in
     these lie modules whose code travels because the worker would not find them. `sources`: of modules that
-    are named, and what these import; the nearest first. `lines`: of functions whose code travels.
+    are named, and what these import; the nearest first. `lines`: of functions whose code travels. `modules`: those that
+    the worker cannot import. With any, a second pickle follows the first and shares its memo: module -> name -> the
+    functions and classes of these modules in the first.
     """
 
     python_version: tuple[int, int]
@@ -43,6 +74,7 @@ class Header(msgspec.Struct, frozen=True):
     folders: list[str] = []
     sources: list[Source] = []
     lines: list[Lines] = []
+    modules: list[MemoryModule] = []
 
 
 class MalformedPayload(ValueError):
@@ -71,3 +103,9 @@ def unpack(payload: bytes) -> tuple[Header, memoryview]:
     except msgspec.DecodeError as error:
         raise MalformedPayload(f"a callable's payload has a malformed header: {error}") from error
     return header, view[start + length :]
+
+
+def memory_module(name: str) -> ModuleType:
+    """Return a module that has no file in this worker: what a pickle calls to name it."""
+    module = memory_modules.get(name)
+    return importlib.import_module(name) if module is None else module

@@ -52,7 +52,7 @@ def travelling(environ: Mapping[str, str], *, own_interpreter: bool = True) -> d
     return {
         name: value
         for name, value in whole(environ, own_interpreter=own_interpreter).items()
-        if not _is_of_a_session(name) and not _looks_secret(name, value)
+        if not _is_of_a_session(name) and not looks_secret(name, value)
     }
 
 
@@ -106,7 +106,8 @@ def _is_of_a_session(name: str) -> bool:
     return name in _OF_A_SESSION or name.startswith(_OF_A_SESSION_PREFIXES)
 
 
-def _looks_secret(name: str, value: str) -> bool:
+def looks_secret(name: str, value: str) -> bool:
+    """Return whether a variable looks like a secret, by its name or its value."""
     if _PROXY.match(name):
         return False
     if _PASSWORD_IN_URL.match(value):

@@ -75,9 +75,7 @@ def model_class(folder: Path, file: str) -> Any:
     for entry in (str(folder), str(folder.parent)):
         if entry not in sys.path:
             sys.path.append(entry)
-    package = types.ModuleType(folder.name)
-    package.__path__ = [str(folder)]
-    sys.modules[folder.name] = package
+    make_package(folder)
     name = f"{folder.name}.{path.stem}"
     found = importlib.util.spec_from_file_location(name, path)
     assert found is not None  # it ends in .py
@@ -88,3 +86,10 @@ def model_class(folder: Path, file: str) -> Any:
     if not hasattr(module, "TritonPythonModel"):
         raise LoadError(f"{path} defines no class TritonPythonModel")
     return module.TritonPythonModel
+
+
+def make_package(folder: Path) -> None:
+    """Make a version's folder the package that its modules are in, by the version's number."""
+    package = types.ModuleType(folder.name)
+    package.__path__ = [str(folder)]
+    sys.modules[folder.name] = package

@@ -46,10 +46,12 @@ OUT = Tensor(name="y", dtype=np.float32, shape=(1,))
 WORKER = """
 import asyncio, inspect, json, sys
 sys.path[:] = json.loads(sys.argv[2]) or sys.path
-import cloudpickle
 from pytriton.ipc.payload import unpack
-header, pickled = unpack(open(sys.argv[1], "rb").read())
-loaded = cloudpickle.loads(pickled)
+from pytriton.worker.memory_modules import establish, load_payload
+payload = open(sys.argv[1], "rb").read()
+header = unpack(payload)[0]
+establish(payload)
+loaded = load_payload(payload)
 if inspect.isclass(loaded) or sys.argv[3] == "factory":
     loaded = loaded()
 result = loaded(20)

@@ -1,0 +1,216 @@
+"""Modules that a worker has in memory only: what is in them, when it is loaded, and what is said of what is missing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from support.forks.forking import Forking
+
+from pytriton._registering.definitions import MAX_DEFINITION_BYTES
+from pytriton.ipc.payload import pack, unpack
+
+REGISTRANT = """
+import sys, types
+from pathlib import Path
+from pytriton._registering.pickling import pack_callable
+from pytriton._registering.surroundings import capture_world
+from pytriton._registering.worker_imports import WorkerImports
+
+def send(target, out, **options):
+    with WorkerImports(capture_world(), own_interpreter=True) as imports:
+        Path(out).write_bytes(pack_callable(target, imports, "m", **options))
+"""
+#: Sets `main`, `target`, and `payload` and `load` for more.
+WORKER = """
+import pickle, sys
+from pathlib import Path
+from pytriton.worker.memory_modules import establish, load_payload
+payload = Path("target").read_bytes()
+establish(payload)
+target = load_payload(payload)
+main = sys.modules["__main__"]
+load = lambda name: load_payload(Path(name).read_bytes())
+def said(call):
+    try:
+        return call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+"""
+
+
+Run = Callable[[str, str], "list[str]"]
+
+
+@pytest.fixture(scope="module")
+def forking() -> Iterator[Forking]:
+    forking = Forking("numpy", "cloudpickle", "pytriton._registering.registering")
+    yield forking
+    forking.close()
+
+
+@pytest.fixture
+def run(forking: Forking, tmp_path: Path) -> Run:
+    """Return a function that runs a registrant and then a worker, and returns the lines that the worker prints."""
+
+    def script(name: str, code: str) -> list[str]:
+        (tmp_path / name).write_text(code)
+        done = forking.run_script(tmp_path / name, [], tmp_path, os.environ)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    def both(registrant: str, worker: str) -> list[str]:
+        script("script.py", REGISTRANT + registrant)
+        return script("worker.py", WORKER + worker)
+
+    return both
+
+
+def test_what_a_callable_uses_is_in_its_module_under_the_same_name(run: Run) -> None:
+    """Ordinary pickles name it then: the very object that the callable has."""
+    registrant = """
+class Engine:
+    class Part: pass
+    def __call__(self): return half
+def half(): return COUNT
+COUNT = 3
+send(Engine(), "target")
+"""
+    worker = """
+half = target()
+print(main.half is half, pickle.loads(pickle.dumps(half)) is half, main.COUNT)
+print(type(pickle.loads(pickle.dumps(target))) is type(target) is main.Engine)
+print(type(pickle.loads(pickle.dumps(main.Engine.Part()))) is main.Engine.Part)
+print(main.__name__, main.__file__.rpartition("/")[2], "Engine" in vars(main))
+"""
+    assert run(registrant, worker) == ["True True 3", "True", "True", "__main__ script.py True"]
+
+
+def test_other_definitions_are_loaded_on_first_use(run: Run, tmp_path: Path) -> None:
+    """With all that they use, in whatever order, and with what cannot be imported where nobody needs it."""
+    registrant = """
+sys.modules["not_there"] = not_there = types.ModuleType("not_there")
+not_there.__file__ = "/not/there.py"
+class Base:
+    def twice(self): return 2 * even(4)
+class Model(Base):
+    def shown(self): return not_there
+    def __reduce__(self): return (Model, ())
+def even(n): return n == 0 or odd(n - 1)
+def odd(n): return n != 0 and even(n - 1)
+def target(): pass
+send(target, "target")
+"""
+    worker = """
+print("Model" in vars(main), "even" in vars(main))
+model = pickle.loads(b"c__main__\\nModel\\n.")()
+print(model.twice(), type(model) is main.Model, main.Model.__bases__ == (main.Base,), "odd" in vars(main))
+print(said(lambda: main.nothing), hasattr(main, "__path__"))
+"""
+    assert run(registrant, worker) == [
+        "False False",
+        "2 True True True",
+        "AttributeError: module '__main__' has no attribute 'nothing' (of "
+        f"{tmp_path / 'script.py'}, as it was registered) False",
+    ]
+
+
+def test_of_what_the_callable_does_not_use_no_secrets_and_nothing_large_is_sent(
+    run: Run, tmp_path: Path
+) -> None:
+    registrant = f"""
+import threading
+api_key = "sk-very-secret"
+large = b"12345678" * {MAX_DEFINITION_BYTES // 8}
+lock = threading.Lock()
+def uses_all(): return api_key, large, lock
+class Large: content = large
+def target(): pass
+send(target, "target")
+"""
+    worker = """
+for name in ("api_key", "large", "lock", "Large"):
+    print(said(lambda: getattr(main, name)))
+print(callable(main.uses_all))
+"""
+    lines = run(registrant, worker)
+    assert "it looks like a secret, and the callable does not use it" in lines[0]
+    assert "large" in lines[1]
+    assert "was not sent to the worker (over 256 KiB" in lines[1]
+    assert "cannot pickle '_thread.lock' object" in lines[2]
+    assert "over 256 KiB" in lines[3]
+    assert "Put it into a module beside the script" in lines[3]
+    assert lines[-1] == "True", "what uses them is there"
+    payload = (tmp_path / "target").read_bytes()
+    assert b"very-secret" not in payload
+    assert len(payload) < MAX_DEFINITION_BYTES
+
+
+def test_what_the_callable_uses_is_sent_whatever_it_is(run: Run) -> None:
+    registrant = f"""
+api_key = "sk-very-secret"
+large = b"12345678" * {MAX_DEFINITION_BYTES // 8}
+def target(): return api_key, len(large)
+send(target, "target")
+"""
+    assert run(registrant, "print(target(), main.api_key)") == [
+        f"('sk-very-secret', {MAX_DEFINITION_BYTES}) sk-very-secret"
+    ]
+
+
+def test_definitions_of_another_python_say_so(run: Run, tmp_path: Path) -> None:
+    run("class Model: pass\nsend(print, 'target')", "")
+    header, pickled = unpack((tmp_path / "target").read_bytes())
+    assert header.by_reference
+    other = msgspec.structs.replace(header, python_version=(3, 8))
+    (tmp_path / "target").write_bytes(pack(other, bytes(pickled)))
+    (lines,) = run("", "target('called'); print(said(lambda: main.Model))")[1:]
+    assert "was sent as code of Python 3.8, and this is Python 3." in lines
+    assert "Put it into a module that both import" in lines
+
+
+def test_a_check_does_not_take_the_place_of_what_is_served(run: Run) -> None:
+    registrant = """
+def half(): return half
+def target(): return half
+def check(infer): return half
+send(target, "target")
+send(check, "check", is_check=True)
+"""
+    worker = """
+check = load("check")
+print(pickle.loads(pickle.dumps(target())) is target(), check(target) is not target())
+"""
+    assert run(registrant, worker) == ["True True"]
+
+
+#: A module that no worker finds, with what only an import of it by name shows.
+_ODD = """
+odd = sys.modules["odd.part"] = types.ModuleType("odd.part")
+exec("K = 3\\ndef half(): return K\\ndef unused(): return half() + K", vars(odd))
+half = odd.half
+"""
+
+
+@pytest.mark.parametrize("way", ["a function of it", "the module"])
+def test_a_module_that_is_no_script_is_there_too(run: Run, way: str) -> None:
+    """cloudpickle still sends what is of it by value, as long as nobody has imported it: loky's processes lack it."""
+    what = "half()" if way == "a function of it" else "odd.half()"
+    registrant = f"{_ODD}\ndef target(): return {what}\nsend(target, 'target')"
+    used = (
+        "target.__globals__['half']"
+        if way == "a function of it"
+        else "target.__globals__['odd'].half"
+    )
+    worker = f"""
+import cloudpickle
+half = {used}
+print(target(), half.__module__, b"cloudpickle" in cloudpickle.dumps(half))
+print(pickle.loads(pickle.dumps(half)) is half)
+from odd.part import unused
+print(unused())
+"""
+    assert run(registrant, worker) == ["3 odd.part True", "True", "6"]

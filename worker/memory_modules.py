@@ -1,0 +1,297 @@
+"""The registrant's modules that no file of the worker has: its script, `__main__`, and others whose code travels.
+
+Ordinary pickles name what is in them: a pipeline that the script has trained and saved, the tasks of a process pool,
+the objects that a callable pickles itself. So the worker has modules of these names. What the callable uses is in them
+once it has been loaded; every other definition is loaded when it is looked up.
+
+A process that multiprocessing starts afresh (spawn, forkserver; loky, too) imports the main module of its parent. That
+of a worker gives it these modules again, and what else only the worker's memory has::
+
+    worker                                           its child
+    __main__.__spec__.name  ──▶ writes the payload   python -c "from multiprocessing.spawn import ..."
+                                into a memfd         __mp_main__ = pytriton.worker.spawned_main
+                                                       └─ restore() reads the memfd
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import sys
+import threading
+import types
+from collections.abc import Mapping, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pytriton.ipc.payload import (
+    Definition,
+    Header,
+    MemoryModule,
+    memory_module,
+    memory_modules,
+    unpack,
+)
+from pytriton.worker import project_modules
+from pytriton.worker.fault_reports import report, told
+
+#: Names the file that holds an `_Inheritance` in a worker's environment, once it has children that need it.
+VARIABLE = "PYTRITON_WORKER_MODULES"
+#: What a child imports as its main module.
+_SPAWNED_MAIN = "pytriton.worker.spawned_main"
+
+
+class _Inheritance(msgspec.Struct):
+    """What a child makes the worker's modules of. `folder` is that of a version of a Triton Python model."""
+
+    payload: bytes
+    folder: str = ""
+
+
+_definitions: dict[str, _Definitions] = {}
+
+
+def establish(payload: bytes, folder: str = "") -> None:
+    """Have this worker's modules be those of its registrant; call it before the payload is loaded.
+
+    Args:
+        payload: of the callable
+        folder: of the version of a Triton Python model that is served from a folder
+    """
+    header, _ = unpack(payload)
+    for one in _with_main(header.modules):
+        module = _put(one, header)
+        if one.name == "__main__":
+            module.__spec__ = _MainSpec(_Inheritance(payload, folder), one.package)
+            sys.modules["__main__"] = module
+    sys.meta_path.insert(0, _Finder())
+
+
+def place(defined: Mapping[str, Mapping[str, Any]]) -> None:
+    """Put functions and classes of a callable where pickles look for them.
+
+    Args:
+        defined: module -> name -> what was found there when the callable was pickled
+    """
+    for name, found in defined.items():
+        if name in _definitions:
+            vars(memory_module(name)).update(found)
+
+
+def restore() -> Any:
+    """Have a child of a worker that starts afresh find what its parent has in memory only.
+
+    Returns:
+        What looks up names of the main module.
+
+    Raises:
+        RuntimeError: the worker has ended.
+    """
+    try:
+        data = Path(os.environ[VARIABLE]).read_bytes()
+    except (KeyError, OSError) as error:
+        raise RuntimeError(
+            f"the worker that has started this process is gone ({told(error)}), and with it what it was to import"
+        ) from error
+    inheritance = msgspec.msgpack.decode(data, type=_Inheritance)
+    header, _ = unpack(inheritance.payload)
+    project_modules.use(header.sources)
+    project_modules.show(header.lines)
+    for one in _with_main(header.modules):
+        if one.name == "__main__":  # the module itself is made by multiprocessing
+            _definitions["__main__"] = _Definitions(one, header, inheritance.payload)
+        else:
+            _put(one, header, inheritance.payload)
+    sys.meta_path.insert(0, _Finder())
+    if inheritance.folder:
+        from pytriton import pb_utils
+        from pytriton.worker.python_model.loading import make_package
+
+        pb_utils.install()
+        make_package(Path(inheritance.folder))
+    return _definitions["__main__"].get
+
+
+def _with_main(modules: Sequence[MemoryModule]) -> list[MemoryModule]:
+    named = {one.name: one for one in modules}
+    return list({"__main__": MemoryModule("__main__"), **named}.values())
+
+
+def _put(described: MemoryModule, header: Header, payload: bytes = b"") -> types.ModuleType:
+    module = _Module(described.name)
+    definitions = _Definitions(described, header, payload)
+    own = {"__package__": described.package, "__getattr__": definitions.get}
+    vars(module).update(own, **({"__file__": described.file} if described.file else {}))
+    _definitions[described.name] = definitions
+    memory_modules[described.name] = module
+    return module
+
+
+class _Finder:
+    """Finds the modules that are in memory only, and packages that only such modules are in.
+
+    They are imported when somebody asks for them, and not before: cloudpickle sends what is of a module that has not
+    been imported by value, which is the only way to a process that does not have these modules (loky's).
+    """
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> ModuleSpec | None:
+        is_package = any(one.startswith(f"{name}.") for one in memory_modules)
+        if name in memory_modules:
+            return ModuleSpec(name, _Loader(), is_package=is_package)  # type: ignore[arg-type]
+        if is_package and PathFinder.find_spec(name, path) is None:
+            return ModuleSpec(name, None, is_package=True)
+        return None
+
+
+class _Loader:
+    """Gives an import a module that is there already."""
+
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType:
+        return memory_modules[spec.name]
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        pass
+
+
+class _Module(types.ModuleType):
+    """A module of the registrant's; `__main__` does not show its spec, which is for children."""
+
+    def __repr__(self) -> str:
+        file = vars(self).get("__file__")
+        return f"<module {vars(self).get('__name__')!r}{f' from {file!r}' if file else ''}>"
+
+
+class _Definitions:
+    """The definitions of one module, loaded when they are looked up."""
+
+    def __init__(self, module: MemoryModule, header: Header, payload: bytes = b"") -> None:
+        """Take what there is.
+
+        Args:
+            module: the module and its definitions
+            header: of the payload
+            payload: where to find what a definition lacks, once; b"": it has been loaded already
+        """
+        self._module = module.name
+        self._file = module.file
+        self._by_name = {one.name: one for one in module.definitions}
+        self._version = header.python_version
+        self._payload = payload
+        self._lock = threading.RLock()
+        self._loading: set[str] = set()
+        self._waiting: list[str] = []
+
+    def get(self, name: str) -> Any:
+        """Return a global of the module: a module's `__getattr__`.
+
+        Raises:
+            AttributeError: there is none.
+            ImportError: it could not be sent.
+            Exception: whatever loading it raises.
+        """
+        with self._lock:
+            self._load(name)
+            while self._waiting and not self._loading:
+                used = self._waiting.pop()
+                try:
+                    self._load(used)
+                except Exception as error:  # the code that uses it may never run
+                    report(
+                        f"{self._module}.{used}, which {self._module}.{name} uses: {told(error)}"
+                    )
+            return self._namespace[name]
+
+    @property
+    def _namespace(self) -> dict[str, Any]:
+        return vars(memory_module(self._module))
+
+    def _load(self, name: str) -> None:
+        if name in self._namespace or name in self._loading:
+            return
+        definition = self._by_name.get(name)
+        if definition is None or definition.missing:
+            self._load_payload()
+            if name in self._namespace:
+                return
+        if definition is None:
+            raise AttributeError(f"module {self._module!r} has no attribute {name!r}{self._origin}")
+        self._check(definition)
+        self._loading.add(name)
+        try:
+            value = pickle.loads(definition.pickled)
+        finally:
+            self._loading.discard(name)
+        self._namespace.setdefault(name, value)
+        self._waiting.extend(definition.uses)
+
+    def _check(self, definition: Definition) -> None:
+        name = f"{self._module}.{definition.name}{self._origin}"
+        if definition.missing:
+            raise ImportError(
+                f"{name} was not sent to the worker ({definition.missing}). Put it into a module beside the script, "
+                "which workers import."
+            )
+        if tuple(self._version) != sys.version_info[:2]:
+            major, minor = self._version
+            raise ImportError(
+                f"{name} was sent as code of Python {major}.{minor}, and this is Python {sys.version_info[0]}."
+                f"{sys.version_info[1]}. Put it into a module that both import."
+            )
+
+    def _load_payload(self) -> None:
+        """Load the callable, which brings all that it uses."""
+        payload, self._payload = self._payload, b""
+        if payload:
+            load_payload(payload)
+
+    @property
+    def _origin(self) -> str:
+        return f" (of {self._file}, as it was registered)" if self._file else ""
+
+
+def load_payload(payload: bytes) -> Any:
+    """Unpickle what is in a payload, and put its functions and classes where pickles look for them."""
+    _, pickled = unpack(payload)
+    file = io.BytesIO(payload)  # shares the memory
+    file.seek(len(payload) - len(pickled))
+    unpickler = pickle.Unpickler(file)
+    loaded = unpickler.load()
+    if file.tell() < len(payload):
+        place(unpickler.load())
+    return loaded
+
+
+class _MainSpec(ModuleSpec):
+    """The spec of a worker's main module: multiprocessing reads its name to import the module in a child."""
+
+    def __init__(self, inheritance: _Inheritance, package: str) -> None:
+        self._inheritance = inheritance
+        self._package = package
+        self._file: int | None = None
+        super().__init__("__main__", None)
+
+    @property
+    def name(self) -> str:
+        """The module that a child imports; what it reads is written now, since most workers have no children."""
+        if self._file is None:
+            data = msgspec.msgpack.encode(self._inheritance)
+            self._file = os.memfd_create("pytriton-modules")
+            with open(self._file, "wb", closefd=False) as file:
+                file.write(data)
+            os.environ[VARIABLE] = f"/proc/{os.getpid()}/fd/{self._file}"
+        return _SPAWNED_MAIN
+
+    @name.setter
+    def name(self, name: str) -> None:
+        pass
+
+    @property
+    def parent(self) -> str:
+        """The package for relative imports: the registrant's."""
+        return self._package

@@ -1,0 +1,7 @@
+"""The main module of a process that multiprocessing starts afresh in a worker: `__mp_main__` (memory_modules.py)."""
+
+from __future__ import annotations
+
+from pytriton.worker.memory_modules import restore
+
+__getattr__ = restore()
