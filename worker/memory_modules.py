@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import io
 import os
-import pickle
 import sys
 import threading
 import types
@@ -38,6 +37,7 @@ from pytriton.ipc.payload import (
 )
 from pytriton.worker import project_modules
 from pytriton.worker.fault_reports import report, told
+from pytriton.worker.unpickling import Unpickler, unpickle
 
 #: Names the file that holds an `_Inheritance` in a worker's environment, once it has children that need it.
 VARIABLE = "PYTRITON_WORKER_MODULES"
@@ -224,7 +224,7 @@ class _Definitions:
         self._check(definition)
         self._loading.add(name)
         try:
-            value = pickle.loads(definition.pickled)
+            value = unpickle(definition.pickled)
         finally:
             self._loading.discard(name)
         self._namespace.setdefault(name, value)
@@ -260,7 +260,7 @@ def load_payload(payload: bytes) -> Any:
     _, pickled = unpack(payload)
     file = io.BytesIO(payload)  # shares the memory
     file.seek(len(payload) - len(pickled))
-    unpickler = pickle.Unpickler(file)
+    unpickler = Unpickler(file)
     loaded = unpickler.load()
     if file.tell() < len(payload):
         place(unpickler.load())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from pytriton.worker.memory_modules import restore
+if __name__ == "__mp_main__":
+    from pytriton.worker.memory_modules import restore
 
-__getattr__ = restore()
+    __getattr__ = restore()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections import ChainMap
 from collections.abc import Callable
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import cloudpickle
 
 from pytriton._registering.project_sources import imported_by
-from pytriton.ipc.payload import memory_module
+from pytriton.ipc.payload import BIT_GENERATORS, make_bit_generator, memory_module
 
 PROTOCOL = 5
 #: Where the name of the file stands among the arguments of `types.CodeType`, in every Python from 3.8 on.
@@ -45,6 +46,10 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle ha
             see: is called with each module that something is of; returns whether the worker imports it
             in_modules: functions share the namespaces of the worker's modules; without, they have one of their own
         """
+        # Before pickle's own __init__, which reads it.
+        self.dispatch_table: ChainMap[type, Callable[[Any], Any]] = ChainMap(
+            _of_numpy_random(), cloudpickle.CloudPickler.dispatch_table
+        )
         super().__init__(file, protocol=PROTOCOL)
         self._see = see
         self._in_modules = in_modules
@@ -134,6 +139,28 @@ def is_found_by_name(module: ModuleType, obj: Any) -> bool:
     """Return whether a module has a function or class under its own name, so that an ordinary pickle names it."""
     name = getattr(obj, "__qualname__", None)
     return isinstance(name, str) and vars(module).get(name) is obj
+
+
+def _of_numpy_random() -> dict[type, Callable[[Any], Any]]:
+    """Return how random generators are reduced: numpy's own way differs between its major versions."""
+    random: Any = sys.modules.get("numpy.random")
+    if random is None:
+        return {}
+    generators = (getattr(random, name, None) for name in BIT_GENERATORS)
+    return {
+        **{kind: _reduce_bit_generator for kind in generators if kind is not None},
+        random.Generator: lambda one: (type(one), (one.bit_generator,)),
+        random.RandomState: lambda one: (
+            type(one),
+            (one._bit_generator,),
+            one.get_state(legacy=False),
+        ),
+    }
+
+
+def _reduce_bit_generator(one: Any) -> Any:
+    seed = getattr(one, "seed_seq", None) or getattr(one, "_seed_seq", None)
+    return make_bit_generator, (type(one).__name__, seed, one.state)
 
 
 def _is_current(module: ModuleType) -> bool:

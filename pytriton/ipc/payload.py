@@ -8,11 +8,14 @@ from __future__ import annotations
 import importlib
 import struct
 from types import ModuleType
+from typing import Any
 
 import msgspec
 
 _MAGIC = b"PTD1"
 _LENGTH = struct.Struct("<I")
+#: numpy's, by name.
+BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 #: A worker's modules that it cannot import (`MemoryModule`), by name.
 memory_modules: dict[str, ModuleType] = {}
 
@@ -109,3 +112,14 @@ def memory_module(name: str) -> ModuleType:
     """Return a module that has no file in this worker: what a pickle calls to name it."""
     module = memory_modules.get(name)
     return importlib.import_module(name) if module is None else module
+
+
+def make_bit_generator(name: str, seed: Any, state: Any) -> Any:
+    """Return one of `BIT_GENERATORS` in a state: what a pickle calls that any version of numpy can read."""
+    if name not in BIT_GENERATORS:
+        raise MalformedPayload(f"{name!r} is no bit generator of numpy's")
+    import numpy.random
+
+    made = getattr(numpy.random, name)(seed)
+    made.state = state
+    return made

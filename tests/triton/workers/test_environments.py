@@ -102,6 +102,80 @@ def test_two_clients_of_different_pythons_and_numpys(daemon: RunningDaemon, tmp_
         daemon.client.unregister(name)
 
 
+#: A module that both sides import: an object of it holds what numpy's major versions pickle differently.
+HOLDER = """
+import numpy as np
+
+class Holder:
+    def __init__(self):
+        self.random = [np.random.default_rng(3), np.random.RandomState(4)]
+        self.random += [np.random.Generator(kind(5)) for kind in (np.random.MT19937, np.random.SFC64)]
+        for one in self.random:
+            one.normal(size=3)
+        self.values = {
+            "array": np.arange(5.0),
+            "scalars": [np.float32(3), np.datetime64("2020-01-01"), np.str_("word")],
+            "objects": np.array([np.float64(1), "x", np.arange(2)], object),
+            "dtype": np.dtype([("a", "i4")]),
+            "record": np.rec.array([(1, 2)], dtype="i4,i4"),
+            "masked": np.ma.array([1, 2], mask=[0, 1]),
+            "polynomial": np.polynomial.Polynomial([1, 2]),
+            "function": np.add,
+        }
+
+    def said(self):
+        lists = ("scalars", "objects")
+        values = {name: str(value) for name, value in self.values.items() if name not in lists}
+        parts = [str(one) for name in lists for one in self.values[name]]
+        return repr([values, parts, [one.normal() for one in self.random]])
+
+    def __call__(self, requests):
+        text = f"{np.__version__} {self.said()}".encode()
+        return [{"text": np.array([text], object)} for _ in requests]
+"""
+HOLDS = """
+import sys
+import numpy as np
+from holder import Holder
+from pytriton.daemon import connect
+from pytriton.model_config import ModelConfig, Tensor
+
+holder = Holder()
+connect(sys.argv[1]).register(
+    holder, sys.argv[3], [Tensor(name="x", dtype=np.float32, shape=(1,))],
+    [Tensor(name="text", dtype=object, shape=(1,))], ModelConfig(batching=False),
+    python=sys.argv[2], sys_path=["."],
+    env={"PYTHONWARNINGS": "error::DeprecationWarning"},  # numpy 2 warns of the names of numpy 1
+)
+print(holder.said())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("registrant", ["1.24", "2"])
+def test_values_of_numpy_cross_its_major_versions(
+    daemon: RunningDaemon, tmp_path: Path, registrant: str
+) -> None:
+    """Random generators go on from the state that they were registered in."""
+    old, _ = _environment("numpy==1.24.*", "3.11", "3.10", "3.9")
+    python, other = (old, sys.executable) if registrant == "1.24" else (sys.executable, old)
+    (tmp_path / "holder.py").write_text(HOLDER)
+    (tmp_path / "script.py").write_text(HOLDS)
+    name = f"holder_of_{registrant}"
+    command = [python, "script.py", daemon.config.runtime_dir, other, name]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    connection = Inference("http", daemon.http)
+    version, _, said = connection.infer(name, {"x": np.ones(1, np.float32)})["text"][0].partition(
+        b" "
+    )
+    connection.close()
+    assert said.decode() == done.stdout.strip()
+    assert version.startswith(b"2." if registrant == "1.24" else b"1.24")
+    daemon.client.unregister(name)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_code_by_value_needs_the_same_minor_version(daemon: RunningDaemon) -> None:

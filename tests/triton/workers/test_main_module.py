@@ -116,6 +116,7 @@ def test_what_a_script_defines_is_found_in_its_workers(
     assert {what: ask(daemon, what) for what in FOUND} == FOUND
     script.unlink()
     first = daemon.client.models()[0].instances[0].pid
+    assert first is not None
     os.kill(first, 9)
     eventually(
         lambda: [
