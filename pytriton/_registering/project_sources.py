@@ -42,7 +42,7 @@ def sources_of(
         model_name: for the warning that there is too much
         further: modules that the callable itself does not use: as many as there is room for
     """
-    packages = _folders_of_packages()
+    packages = _folders_of_packages(search)
     found: dict[str, Source] = {}
     is_whole, name = _collect(roots, search, packages, found)
     if not is_whole:
@@ -95,13 +95,16 @@ def _with_parents(name: str) -> list[str]:
     return [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
 
 
-def _folders_of_packages() -> list[str]:
-    """Return where somebody has installed packages apart from this interpreter (`pip install --target`)."""
-    return [
-        os.path.realpath(folder) + os.sep
-        for folder in sys.path
-        if isinstance(folder, str) and folder and any(Path(folder).glob("*.dist-info"))
-    ]
+def _folders_of_packages(search: Sequence[str]) -> list[str]:
+    """Return the folders of installed packages: this interpreter's and the worker's, and of `pip install --target`."""
+    folders = {one for one in (*sys.path, *search) if isinstance(one, str) and one}
+    return [os.path.realpath(one) + os.sep for one in folders if _holds_packages(Path(one))]
+
+
+def _holds_packages(folder: Path) -> bool:
+    if folder.name in ("site-packages", "dist-packages"):
+        return True
+    return (folder / "os.py").exists() or any(folder.glob("*.dist-info"))  # the standard library
 
 
 def _source(name: str, search: Sequence[str], packages: Sequence[str]) -> Source | None:

@@ -99,6 +99,23 @@ def test_what_was_installed_into_a_folder_of_its_own_stays(project: Project) -> 
     assert names(kept(importlib.import_module("pj_mine").infer)) == ["pj_mine"]
 
 
+def test_what_another_environment_has_installed_stays(project: Project) -> None:
+    """`python=` with `sys_path=`: the worker's search path has folders that this process's does not have."""
+    folder = project(
+        pj_user="import pj_package\nimport pj_library\nimport pj_beside\n\ndef infer(x): pass\n",
+        code__dot__pj_beside="",
+        other__dot__os="",
+        other__dot__pj_library="",
+        **{
+            "other/site-packages/pj_package/__init__": "from . import part",
+            "other/site-packages/pj_package/part": "",
+        },
+    )
+    library = folder / "other"
+    search = [str(folder), str(folder / "code"), str(library), str(library / "site-packages")]
+    assert names(sources_of(["pj_user"], search, "m")) == ["pj_user", "pj_beside"]
+
+
 def test_code_that_is_not_there_as_text_stays(project: Project) -> None:
     project(pj_broken="def infer(x):\n    import pj_other\n", pj_other="")
     infer = importlib.import_module("pj_broken").infer
