@@ -24,6 +24,7 @@ import zmq
 
 from pytriton.dispatcher import handlers
 from pytriton.dispatcher.base.ports import PortError
+from pytriton.dispatcher.base.service_manager import held_sockets
 from pytriton.dispatcher.control.client_keys import KeyStoreError
 from pytriton.dispatcher.control.control_socket import Peer
 from pytriton.dispatcher.control.peers import user_name
@@ -170,6 +171,8 @@ class Daemon(DaemonParts):
         telling.cancel()
         opening.cancel()
         await self.openai.stop(self.config.grace_period_s)
+        if held_sockets.addresses():  # what waits in them is for the next daemon
+            await self._server.leave()
         watching.cancel()
         following.cancel()
         restoring.cancel()
@@ -184,8 +187,8 @@ class Daemon(DaemonParts):
 
     # ── what handlers use ────────────────────────────────────────────────────────────────────────
 
-    def check_proxy(self, pid: int) -> bool:
-        """Check that a process is tritonserver or its child: no other needs a lane. Return whether it is the server.
+    def check_proxy(self, pid: int) -> int:
+        """Check that a process is tritonserver or its child: no other needs a lane. Return the server's pid.
 
         Raises:
             RemoteFailure: it is not.

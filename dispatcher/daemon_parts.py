@@ -128,6 +128,7 @@ class DaemonParts(ABC):
             self.events,
             accounts_of(config, self._sizes),
         )
+        self._server.on_retired = self.registry.server_starts.forget_retired
         restoring = self.registry.restoring
         self._front.await_models(restoring.awaited, restoring.asked)
         restoring.gone = self._front.forget_awaited
@@ -300,7 +301,7 @@ class DaemonParts(ABC):
     def _only_server(self) -> int | None:
         """Return the process of tritonserver; None while one is started or ended. For any thread."""
         server = self._server
-        return server.info().pid if server.settled else None
+        return server.info().pid if server.is_alone else None
 
     @abstractmethod
     async def _handle(

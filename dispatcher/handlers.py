@@ -268,8 +268,9 @@ async def replace_server(
     daemon: Daemon, peer: Peer, message: messages.ReplaceServer, payloads: Payloads
 ) -> messages.AnyMessage:
     """Have another tritonserver take the place of the one that runs."""
-    await daemon.settings.replace_server("asked to by a client")
-    return messages.Done()
+    former = daemon.status().server.pid or 0
+    pid = await daemon.settings.replace_server("asked to by a client", force=message.force)
+    return messages.ServerReplaced(pid, former)
 
 
 _HANDLERS: dict[type, Handler] = {

@@ -94,19 +94,19 @@ class LiveSettings:
         else:
             _log.warning("not reloaded: the daemon is not ready", state=self._status.phase)
 
-    async def replace_server(self, why: str) -> None:
-        """Have another tritonserver take the place of the one that runs, without a request lost.
+    async def replace_server(self, why: str, *, force: bool = False) -> int:
+        """Have another tritonserver take the place of the one that runs, without a request lost; return its pid.
 
-        It has the settings that are read anew, as far as they are tritonserver's.
+        It has the settings that are read anew, as far as they are tritonserver's. `force`: also while sequences are in
+        progress.
 
         Raises:
             RemoteFailure: that cannot be; the one that runs serves on.
         """
-        former = {one: one.proxies.names() for one in self._registry}
         try:
             config = for_another_server(self.config, self._rundir)
             self._server.use(config)
-            await self._watch.replace(why)
+            pid = await self._watch.replace(why, force=force)
         except ConfigError as error:
             raise RemoteFailure(ErrorKind.INVALID, f"tritonserver serves on: {error}") from error
         except BaseException as error:
@@ -121,9 +121,7 @@ class LiveSettings:
             raise RemoteFailure(ErrorKind.UNAVAILABLE, text) from error
         self._use(config)
         self.tracing = trace_settings.uses_opentelemetry(config)
-        for registration, names in former.items():
-            for name in names & registration.proxies.names():  # of one that was killed at last
-                registration.detach(name)
+        return pid
 
     def _use(self, config: DaemonConfig) -> None:
         self.config = config

@@ -16,10 +16,12 @@ import structlog
 from pytriton.dispatcher.base.handover import HandOver
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.ipc import messages
-from pytriton.ipc.errors import RemoteFailure
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 _log = structlog.get_logger(__name__)
 
+#: Between two tries to replace tritonserver, while it has sequences in progress, say.
+_TRY_AGAIN_S = 5.0
 #: Seconds that a worker which cannot be replaced (lack of memory, say) holds up the next one; it is tried on beside.
 _PATIENCE_S = 60.0
 
@@ -33,7 +35,7 @@ class Renewing:
     """
 
     def __init__(
-        self, registry: Registry, replace_server: Callable[[str], Awaitable[None]]
+        self, registry: Registry, replace_server: Callable[[str], Awaitable[object]]
     ) -> None:
         self._registry = registry
         self._replace_server = replace_server
@@ -45,11 +47,26 @@ class Renewing:
                 if protocol != messages.PROTOCOL:
                     await self._replace(name, protocol)
             if state.server.protocol != messages.PROTOCOL:
-                await self._replace_server(f"its proxies: {_why(state.server.protocol)}")
+                await self._until_server_replaced(f"its proxies: {_why(state.server.protocol)}")
         except RemoteFailure as failure:
             _log.warning("proxies of the former version serve on", reason=failure.text)
         except Exception:
             _log.exception("a fault of the daemon: workers of the former version serve on")
+
+    async def _until_server_replaced(self, why: str) -> None:
+        """Replace tritonserver; try again while it has sequences in progress, or is being started."""
+        told = ""
+        while True:
+            try:
+                await self._replace_server(why)
+                return
+            except RemoteFailure as failure:
+                if failure.kind is not ErrorKind.UNAVAILABLE:
+                    raise
+                if failure.text != told:
+                    _log.warning("tritonserver is not replaced yet", reason=failure.text)
+                told = failure.text
+            await asyncio.sleep(_TRY_AGAIN_S)
 
     async def _replace(self, name: str, protocol: int) -> None:
         try:

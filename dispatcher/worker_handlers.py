@@ -112,8 +112,9 @@ async def attach(
     """Tell a proxy which worker serves it."""
     check_protocol(message.protocol, "the proxy")
     registration = daemon.registry.by_key(message.registration)
-    native = daemon.check_proxy(message.pid)
-    registration.proxies.seen(message.instance, None if native else message.pid)
+    server = daemon.check_proxy(message.pid)
+    stub = None if server == message.pid else message.pid
+    registration.proxies.seen(message.instance, stub, server)
     daemon.refuse_to_hold_up_a_start(registration)
     attached = await registration.pool.proxies.route(
         message.instance, message.lost, message.avoid, message.version, batch=message.batch

@@ -101,9 +101,14 @@ class ServerStarts:
         return any(one.loads_again for one in self._served)
 
     def forget_proxies(self) -> None:
-        """Note that tritonserver has ended."""
+        """Note that tritonserver has ended. One that it had taken the place of may still answer what it has."""
         for registration in self._served.keys.values():
-            registration.in_triton.forget_proxies()
+            registration.in_triton.forget_proxies(self._server.retiring)
+
+    def forget_retired(self, server: int) -> None:
+        """Note that a tritonserver has ended which another one had taken the place of."""
+        for registration in self._served.keys.values():
+            registration.in_triton.ends.detach_of(server)
 
 
 def can_rest(spec: messages.ModelSpec) -> bool:

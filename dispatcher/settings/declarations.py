@@ -93,6 +93,14 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
             SECONDS,
         ),
     ] = 600.0
+    retire_timeout_s: Annotated[
+        float,
+        Option(
+            "Seconds that a tritonserver which was replaced (`restart --server`) may go on with requests and streams "
+            "that it had begun. `status` shows it until then.",
+            SECONDS,
+        ),
+    ] = 3600.0
     grace_period_s: Annotated[
         float, Option("Seconds that a stop waits for the batches at hand.", SECONDS)
     ] = 30.0

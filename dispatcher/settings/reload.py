@@ -40,6 +40,7 @@ OF_SERVER = frozenset(
         "http_client_authorities",
         "http_key",
         "response_cache_size",
+        "retire_timeout_s",
         "restricted_endpoints",
         "server_probe_interval_s",
         "server_probe_timeout_s",

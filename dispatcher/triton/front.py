@@ -86,6 +86,20 @@ class Unreached(Exception):
     """There was no answer: the connection failed, or ended under the question."""
 
 
+class Work(NamedTuple):
+    """What clients have under way with a process.
+
+    Attributes:
+        connections: that are open
+        requests: that the core has
+        sequences: that were begun and have not ended
+    """
+
+    connections: int
+    requests: int
+    sequences: int
+
+
 class Admin(Protocol):
     """A connection to one server process, over which the daemon administers it.
 
@@ -173,7 +187,7 @@ class Front(Protocol):
             preload: names of models in the repository that it loads before it takes requests. One that cannot be
                 loaded does not end it.
             vertex: Vertex AI's frontend may be started: its model is among them
-            beside: another process serves until `let_in`, where `replaces` says that this can be
+            beside: another process serves until `change_over`, where `replaces` says that this can be
 
         Raises:
             OSError: it could not be started.
@@ -200,8 +214,24 @@ class Front(Protocol):
     def vertex_needs_model(self) -> bool:
         """Whether Vertex AI's frontend does not start before its model is loaded."""
 
-    def let_in(self, pid: int) -> None:
-        """Have a process that was started beside another one take requests."""
+    async def change_over(self, former: int, successor: int) -> None:
+        """Have a process that was started beside another one take clients' connections in its place.
+
+        The successor has answered a request when this returns. The former one hands over its idle connections, goes on
+        with what is under way, and ends with its last connection.
+
+        Raises:
+            Refused, Unreached, TimeoutError: the successor does not serve; the former one still does.
+        """
+
+    async def work(self, pid: int) -> Work:
+        """Return what clients have under way with a process; raises Refused, Unreached."""
+
+    async def leave(self) -> None:
+        """Accept no more connections; return when those that are open have ended in order, or the grace period is over.
+
+        What waits in the backlog of a service manager's socket is left to the next daemon.
+        """
 
     def use(self, config: DaemonConfig) -> None:
         """Start the next process with other settings; where it listens stays as it was settled."""

@@ -96,8 +96,8 @@ class ServerWatch:
         self._planned = True
         await self._server.quit(busy)
 
-    async def replace(self, why: str) -> None:
-        """Have another tritonserver take this one's place without a request lost; see TritonServer.replace."""
+    async def replace(self, why: str, *, force: bool = False) -> int:
+        """Have another tritonserver take this one's place, and return its pid; see TritonServer.replace."""
         _log.info("tritonserver is to be replaced", why=why)
         began = False
 
@@ -107,7 +107,7 @@ class ServerWatch:
             await self._load_again(loaded)
 
         try:
-            await self._server.replace(self._preload(), load_again)
+            pid = await self._server.replace(self._preload(), load_again, force=force)
         except BaseException as error:
             if began:
                 self._undo()
@@ -117,7 +117,8 @@ class ServerWatch:
             raise
         self.restarts["replaced"] += 1
         self._up_since = time.monotonic()
-        self._events.tell(kinds.SERVER_REPLACED, numbers={"pid": self._server.info().pid or 0})
+        self._events.tell(kinds.SERVER_REPLACED, numbers={"pid": pid})
+        return pid
 
     def tell_started(self) -> None:
         """Tell that tritonserver is up."""

@@ -7,10 +7,14 @@ process of it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import msgspec
 import structlog
 
 from pytriton.dispatcher.base.handover import ServerState as HandedServer
@@ -30,7 +34,6 @@ from pytriton.dispatcher.triton.front import (
 )
 from pytriton.dispatcher.triton.own_repository import BACKEND
 from pytriton.dispatcher.triton.server_process import (
-    EXIT_GRACE_S,
     ServerLost,
     ServerProcess,
     ServerStartError,
@@ -42,6 +45,18 @@ _log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
+#: Between two looks at what a replaced process still has.
+_LOOK_S = 1.0
+
+
+@dataclass
+class _Retired:
+    """A process that another one has taken the place of."""
+
+    process: ServerProcess
+    info: messages.RetiringServer
+    task: asyncio.Task[None] | None = None
+
 
 class TritonServer:
     """One tritonserver process at a time, started again by the daemon when it ends by itself.
@@ -49,6 +64,7 @@ class TritonServer:
     Attributes:
         news: of its states
         vertex_model: of Vertex AI's frontend, when that is up: NVIDIA's insists on a loaded model as soon as it starts
+        on_retired: is called with the pid of a process that was replaced, when it has ended
     """
 
     def __init__(self, config: DaemonConfig, place: ServerPlace, front: Front) -> None:
@@ -59,6 +75,8 @@ class TritonServer:
         self.news = News()
         self._process: ServerProcess | None = None
         self._beside: ServerProcess | None = None  #: the other one, while one replaces another
+        self._retired: dict[int, _Retired] = {}
+        self.on_retired: Callable[[int], None] = lambda pid: None
         self._replacing = asyncio.Lock()
         #: Cleared while another process is about to take this one's place, or is given up: no model shall change.
         self.placed = asyncio.Event()
@@ -120,6 +138,11 @@ class TritonServer:
     @property
     def settled(self) -> bool:
         """Whether one process serves, and none is being started or ended."""
+        return self.is_alone and not self._retired
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether one process accepts connections, and no other is about to take its place."""
         return self.ready and self._beside is None and not self._replacing.locked()
 
     def hand_over(self, restarts: Mapping[str, int]) -> HandedServer:
@@ -172,15 +195,21 @@ class TritonServer:
         self,
         preload: Mapping[str, Mapping[str, Any]],
         load_rest: Callable[[set[str]], Awaitable[None]],
-    ) -> None:
-        """Have another process take the place of this one, which answers what it has; no request is lost.
+        *,
+        force: bool = False,
+    ) -> int:
+        """Have another process take the place of this one; return its pid once it has answered a request.
+
+        This one *retires*: it hands its idle connections over, and goes on with requests and streams under way, for
+        `retire_timeout_s` at most.
 
         Args:
             preload: models that it loads at its start: name -> configuration
             load_rest: loads all others; gets the names of those that it has loaded
+            force: also while sequences are in progress, whose next requests fail then
 
         Raises:
-            RemoteFailure: this front cannot do that, or tritonserver is not up.
+            RemoteFailure: this front cannot do that, tritonserver is not up, or sequences are in progress.
             ServerStartError: the other one did not come up, or ended; this one serves on.
         """
         if not self._front.replaces:
@@ -190,6 +219,8 @@ class TritonServer:
             if former is None or not self.ready:
                 text = f"tritonserver is {self.state.value}: wait, and try again"
                 raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
+            if not force:
+                await self._refuse_in_sequences(former)
             self.placed.clear()
             try:
                 loaded = await self._start_beside(preload)
@@ -197,20 +228,95 @@ class TritonServer:
                 assert successor is not None
                 try:
                     await load_rest(loaded)
-                    if not successor.running:
-                        raise ServerStartError(await successor.ended())
+                    await self._change_over(former, successor, force=force)
                 except BaseException:
                     self._process, self._beside = former, None
                     await successor.stop(0)
                     raise
-                self._front.let_in(successor.pid)
+                self._beside = None
+                self._retire(former)
             finally:
                 self.placed.set()
                 self.news.tell()
             _log.info("tritonserver is replaced", server_pid=successor.pid, former_pid=former.pid)
-            # It ends its connections within the grace period, then its core.
-            await former.stop(self._config.grace_period_s + EXIT_GRACE_S)
-            self._beside = None
+            return successor.pid
+
+    async def _change_over(
+        self, former: ServerProcess, successor: ServerProcess, *, force: bool
+    ) -> None:
+        """Have clients' connections go to `successor`; raises RemoteFailure, ServerStartError: `former` serves on."""
+        if not force:
+            await self._refuse_in_sequences(former)
+        try:
+            await self._front.change_over(former.pid, successor.pid)
+        except (Refused, Unreached, asyncio.TimeoutError) as error:
+            await successor.ends_now()
+            why = str(error) or "it does not answer in time"
+            raise ServerStartError(why if successor.running else await successor.ended()) from error
+
+    async def _refuse_in_sequences(self, process: ServerProcess) -> None:
+        """Raise RemoteFailure if sequences are in progress: no other process can go on with them."""
+        try:
+            count = (await self._front.work(process.pid)).sequences
+        except (Refused, Unreached):  # it has just ended, or does not tell
+            return
+        if count:
+            raise RemoteFailure(
+                ErrorKind.UNAVAILABLE,
+                f"{count} sequences are in progress, which another tritonserver cannot go on with: wait until they "
+                "have ended, or use --force, and their next requests fail (400)",
+            )
+
+    # ── processes that another one has taken the place of ────────────────────────────────────────
+
+    def _retire(self, process: ServerProcess) -> None:
+        now, limit_s = time.time(), self._config.retire_timeout_s
+        info = messages.RetiringServer(process.pid, now, now + limit_s)
+        retired = self._retired[process.pid] = _Retired(process, info)
+        retired.task = asyncio.get_running_loop().create_task(self._until_retired(retired, limit_s))
+
+    async def _until_retired(self, retired: _Retired, limit_s: float) -> None:
+        process = retired.process
+        deadline = asyncio.get_running_loop().time() + limit_s
+        while process.running and asyncio.get_running_loop().time() < deadline:
+            left_s = deadline - asyncio.get_running_loop().time()
+            await asyncio.wait([process.child.exited], timeout=min(_LOOK_S, left_s))
+            with contextlib.suppress(Refused, Unreached):
+                work = await self._front.work(process.pid)
+                retired.info = msgspec.structs.replace(
+                    retired.info, connections=work.connections, requests=work.requests
+                )
+        if process.running:
+            _log.warning(
+                "requests of a replaced tritonserver are ended",
+                server_pid=process.pid,
+                retire_timeout_s=limit_s,
+                connections=retired.info.connections,
+                requests=retired.info.requests,
+            )
+        await process.stop()
+        del self._retired[process.pid]
+        self.on_retired(process.pid)
+        self.news.tell()
+        _log.info("a replaced tritonserver has ended", server_pid=process.pid)
+
+    @property
+    def retiring(self) -> frozenset[int]:
+        """The processes that another one has taken the place of, and that still answer what they have."""
+        return frozenset(pid for pid, one in self._retired.items() if one.process.running)
+
+    async def _ask_retiring(self, ask: Callable[[ServerProcess], Awaitable[object]]) -> None:
+        """Have the same change in processes that are on their way out: connections that they have may ask for it."""
+        running = [one.process for one in self._retired.values() if one.process.running]
+        for result in await asyncio.gather(*map(ask, running), return_exceptions=True):
+            if isinstance(result, (Refused, Unreached)):
+                _log.info("a replaced tritonserver did not follow a change", reason=str(result))
+            elif isinstance(result, BaseException):
+                raise result
+
+    async def leave(self) -> None:
+        """Accept no more connections; return when those that are open have ended, or the grace period is over."""
+        await self._front.leave()
 
     async def _start_beside(self, preload: Mapping[str, Mapping[str, Any]]) -> set[str]:
         """Start another process, which takes no requests yet; return the models that it has loaded."""
@@ -247,6 +353,10 @@ class TritonServer:
             return
         self._change(ServerState.STOPPING)
         self._front.close()
+        for retired in list(self._retired.values()):
+            if retired.task is not None:
+                retired.task.cancel()
+            await retired.process.stop()
         for process in filter(None, (self._beside, self._process)):
             await process.stop()
         self._place.sweep_shared_memory()
@@ -254,7 +364,7 @@ class TritonServer:
 
     def kill(self) -> None:
         """End the process and its stubs at once, and give back the shared memory that they cannot."""
-        for process in filter(None, (self._beside, self._process)):
+        for process in self._processes:
             process.kill()
         self._place.sweep_shared_memory()
 
@@ -282,6 +392,7 @@ class TritonServer:
             if not isinstance(failure.__cause__, Refused) and await process.ends_now():
                 raise ServerLost(ErrorKind.UNAVAILABLE, failure.text) from failure
             raise
+        await self._ask_retiring(lambda process: process.load(name, text))
 
     async def unload(self, name: str) -> None:
         """Begin to unload a model: it takes no more requests, and its proxies detach when all are answered.
@@ -297,6 +408,7 @@ class TritonServer:
         except RemoteFailure:
             if process is None or not await process.ends_now():
                 raise
+        await self._ask_retiring(lambda process: process.admin.unload(name))
 
     async def take_out(self, name: str) -> None:
         """Unload a model that it has though it is not to; that it keeps it is logged."""
@@ -364,20 +476,26 @@ class TritonServer:
             pid=self._running.pid if self._running is not None else None,
             version=self._place.runtime.tree.version or "",
             binary=str(self._front.program),
+            retiring=[one.info for one in self._retired.values() if one.process.running],
             **self._front.endpoints.urls(),
         )
 
-    def check_proxy(self, pid: int) -> bool:
-        """See that a process runs a proxy of this server's; return whether it is the server itself.
+    def check_proxy(self, pid: int) -> int:
+        """See that a process runs a proxy of this server's; return the pid of the server's process.
 
         Raises:
             RemoteFailure: tritonserver has not started it.
         """
-        for process in filter(None, (self._running, self._beside)):
+        for process in self._processes:
             if process.started(pid):
-                return pid == process.pid
+                return process.pid
         text = f"process {pid} is no proxy: tritonserver did not start it"
         raise RemoteFailure(ErrorKind.INVALID, text)
+
+    @property
+    def _processes(self) -> list[ServerProcess]:
+        retired = [one.process for one in self._retired.values()]
+        return [*filter(None, (self._process, self._beside)), *retired]
 
     @property
     def _running(self) -> ServerProcess | None:

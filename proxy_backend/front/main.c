@@ -3,7 +3,6 @@
  *     pytriton-front --settings=FD            serve, until SIGTERM
  *     pytriton-front --settings=FD --check    see whether all libraries can be loaded that the settings name
  *
- * SIGUSR1: with "waiting" in the settings, accept connections of clients from now on: another process has until then.
  * SIGTERM: accept no more, say goodbye, answer what is there within the exit timeout, end the core, exit 0. A second one: end at once. What it cannot go on
  * with is one line on standard error, and the exit code 1.
  */
@@ -14,6 +13,7 @@
 #include "program/services.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -21,11 +21,14 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { AT_ONCE = 143 }; /* as a shell tells of a process that SIGTERM has ended */
+enum {
+    AT_ONCE = 143, /* as a shell tells of a process that SIGTERM has ended */
+    RETIRED_LOOK_MS = 250,
+};
 
 static sem_t asked; /* something is to be done: one of these */
 static atomic_int end_signals;
-static atomic_bool may_accept, must_end;
+static atomic_bool is_retired, must_end;
 
 static void on_end(int number)
 {
@@ -38,17 +41,8 @@ static void on_end(int number)
     errno = error;
 }
 
-static void on_accept(int number)
-{
-    (void)number;
-    int error = errno;
-    may_accept = true;
-    sem_post(&asked);
-    errno = error;
-}
-
 /* Asked over the admin endpoint: again and again is no more than once. */
-static void on_drain(void *unused)
+static void end(void *unused)
 {
     (void)unused;
     must_end = true;
@@ -63,57 +57,55 @@ static void on_nothing(int number)
 /* Functions instead of a mask or SIG_IGN: what the core starts (stubs of its python backend) would inherit these. */
 static void handle_signals(void)
 {
-    struct sigaction end = {.sa_handler = on_end, .sa_flags = SA_RESTART};
-    struct sigaction accept = {.sa_handler = on_accept, .sa_flags = SA_RESTART};
+    struct sigaction ends = {.sa_handler = on_end, .sa_flags = SA_RESTART};
     struct sigaction nothing = {.sa_handler = on_nothing, .sa_flags = SA_RESTART};
     sem_init(&asked, 0, 0);
-    sigaction(SIGUSR1, &accept, NULL);
-    sigaction(SIGTERM, &end, NULL);
-    sigaction(SIGINT, &end, NULL);
+    sigaction(SIGTERM, &ends, NULL);
+    sigaction(SIGINT, &ends, NULL);
     sigaction(SIGHUP, &nothing, NULL);
     sigaction(SIGPIPE, &nothing, NULL);
 }
 
+/* A loop, and what it accepts from. */
 typedef struct {
-    Task close;
+    Task change;
     Loop *loop;
     Listener **listeners; /* one for each endpoint; NULL: closed, or never opened */
-    const Endpoint *endpoints;
-    size_t count;
+    const HandoverEndpoints *endpoints;
+    struct Accepting *accepting; /* of the change that is under way */
 } Place;
 
-/* The dispatcher may go on asking. */
-static void stop_accepting(Task *task)
-{
-    Place *place = (Place *)((char *)task - offsetof(Place, close));
-    for (size_t i = 0; i < place->count; i++) {
-        if (place->listeners[i] && !place->endpoints[i].is_admin) {
-            listener_close(place->listeners[i]);
-            place->listeners[i] = NULL;
-        }
-    }
-}
-
-/* Listen on the endpoints of clients, or of the dispatcher. */
 static bool start_accepting(Place *place, bool is_admin, Problem *problem)
 {
-    for (size_t i = 0; i < place->count; i++) {
-        if (place->endpoints[i].is_admin != is_admin)
+    for (size_t i = 0; i < place->endpoints->count; i++) {
+        const Endpoint *endpoint = &place->endpoints->all[i];
+        if (endpoint->is_admin != is_admin || place->listeners[i])
             continue;
-        place->listeners[i] = listener_open(place->loop, &place->endpoints[i], problem);
+        place->listeners[i] = listener_open(place->loop, endpoint, problem);
         if (place->listeners[i] == NULL)
             return false;
     }
     return true;
 }
 
-static bool open_place(Place *place, const Services *services, const Settings *settings, Problem *problem)
+/* The dispatcher may go on asking. */
+static void stop_accepting(Place *place)
 {
-    place->close.run = stop_accepting;
+    for (size_t i = 0; i < place->endpoints->count; i++) {
+        if (place->listeners[i] && !place->endpoints->all[i].is_admin) {
+            listener_close(place->listeners[i]);
+            place->listeners[i] = NULL;
+        }
+    }
+}
+
+static bool open_place(
+    Place *place, struct Accepting *accepting, const Services *services, const Settings *settings, Problem *problem)
+{
+    place->accepting = accepting;
     place->endpoints = services_endpoints(services);
-    place->count = settings->listen_count;
     place->loop = loop_new(problem);
-    place->listeners = calloc(place->count + 1, sizeof *place->listeners);
+    place->listeners = calloc(place->endpoints->count + 1, sizeof *place->listeners);
     if (place->loop == NULL || place->listeners == NULL)
         return problem->kind == PROBLEM_NONE ? problem_no_memory(problem) : false;
     if (!start_accepting(place, true, problem) || (!settings->waiting && !start_accepting(place, false, problem)))
@@ -126,12 +118,103 @@ static void close_place(Place *place)
     connections_abort(place->loop); /* those of the dispatcher */
     loop_stop(place->loop);
     loop_join(place->loop);
-    for (size_t i = 0; i < place->count; i++) {
+    for (size_t i = 0; i < place->endpoints->count; i++) {
         if (place->listeners[i])
             listener_close(place->listeners[i]);
     }
     loop_free(place->loop);
     free(place->listeners);
+}
+
+/* ── whether clients' connections are accepted, in all loops ──────────────────────────────────────────────── */
+
+typedef struct Accepting {
+    pthread_mutex_t lock; /* one change at a time */
+    Place *places;
+    size_t count;
+    const Services *services;
+    bool accepts, is_announced;
+    sem_t done; /* a loop has changed it */
+    atomic_bool failed;
+    Problem problem; /* the first one's that failed */
+} Accepting;
+
+/* In each loop's thread. */
+static void change_accepting(Task *task)
+{
+    Place *place = (Place *)((char *)task - offsetof(Place, change));
+    Accepting *accepting = place->accepting;
+    Problem problem = {0};
+    if (!accepting->accepts) {
+        stop_accepting(place);
+    } else if (!start_accepting(place, false, &problem)) {
+        if (atomic_exchange(&accepting->failed, true))
+            problem_clear(&problem);
+        else
+            accepting->problem = problem;
+    }
+    sem_post(&accepting->done);
+}
+
+/* Not in a loop's thread: it waits for all of them. */
+static bool set_accepting(Accepting *accepting, bool accepts, Problem *problem)
+{
+    pthread_mutex_lock(&accepting->lock);
+    accepting->accepts = accepts;
+    accepting->failed = false;
+    for (size_t i = 0; i < accepting->count; i++)
+        loop_post(accepting->places[i].loop, &accepting->places[i].change);
+    for (size_t i = 0; i < accepting->count; i++)
+        while (sem_wait(&accepting->done) != 0)
+            ;
+    bool failed = accepting->failed;
+    if (failed)
+        *problem = accepting->problem;
+    accepting->problem = (Problem){0};
+    if (accepts && !failed && !accepting->is_announced) {
+        accepting->is_announced = true;
+        services_announce(accepting->services);
+    }
+    pthread_mutex_unlock(&accepting->lock);
+    return !failed;
+}
+
+/* ── what the dispatcher asks, in jobs ────────────────────────────────────────────────────────────────────── */
+
+static bool change_accepting_for(void *user, bool accepts, Problem *problem)
+{
+    if (accepts && (must_end || is_retired))
+        return problem_set(problem, PROBLEM_UNAVAILABLE, "this server ends, and accepts no more connections");
+    return set_accepting(user, accepts, problem);
+}
+
+static bool retire(void *user, const char *successor, Problem *problem)
+{
+    Accepting *accepting = user;
+    if (is_retired)
+        return problem_set(problem, PROBLEM_INVALID, "this server retires already");
+    if (!set_accepting(accepting, false, problem) ||
+        !handover_begin(services_endpoints(accepting->services), successor, problem))
+        return false;
+    is_retired = true;
+    log_info(
+        "another server takes this one's place: %llu connections are open", (unsigned long long)connections_count());
+    for (size_t i = 0; i < accepting->count; i++)
+        connections_retire(accepting->places[i].loop);
+    sem_post(&asked);
+    return true;
+}
+
+static void leave(void *user)
+{
+    Accepting *accepting = user;
+    Problem ignored = {0};
+    set_accepting(accepting, false, &ignored);
+    problem_clear(&ignored);
+    awaited_end(services_server(accepting->services)->awaited);
+    for (size_t i = 0; i < accepting->count; i++)
+        connections_drain(accepting->places[i].loop);
+    connections_wait(services_server(accepting->services)->options.exit_timeout_s * 1000ull);
 }
 
 static void tell_ready(int fd)
@@ -144,20 +227,21 @@ static void tell_ready(int fd)
 }
 
 /* Connections end within the exit timeout; those that do not are ended, and their requests cancelled. */
-static void drain(Place *places, size_t count, Server *server)
+static void drain(Accepting *accepting, Server *server)
 {
+    Problem ignored = {0};
     server_hold(server, true); /* who asks is told that it is not ready */
     awaited_end(server->awaited); /* nobody waits for what does not come any more */
-    for (size_t i = 0; i < count; i++) {
-        loop_post(places[i].loop, &places[i].close);
-        connections_drain(places[i].loop);
-    }
+    set_accepting(accepting, false, &ignored);
+    problem_clear(&ignored);
+    for (size_t i = 0; i < accepting->count; i++)
+        connections_drain(accepting->places[i].loop);
     log_info("the server ends: %llu connections are open", (unsigned long long)connections_count());
     if (connections_wait(server->options.exit_timeout_s * 1000ull))
         return;
     log_warning("%llu connections are ended: exit-timeout-secs are over", (unsigned long long)connections_count());
-    for (size_t i = 0; i < count; i++)
-        connections_abort(places[i].loop);
+    for (size_t i = 0; i < accepting->count; i++)
+        connections_abort(accepting->places[i].loop);
 }
 
 static int fail(Problem *problem)
@@ -167,44 +251,47 @@ static int fail(Problem *problem)
     return 1;
 }
 
-/* Until it is to end; a process that waits for that begins to accept. */
-static bool wait_for_end(Place *places, const Services *services, const Settings *settings, Problem *problem)
+/* Until it is to end; one that is retired ends with its last connection. */
+static void wait_for_end(void)
 {
-    bool accepting = !settings->waiting;
     while (!must_end) {
-        if (sem_wait(&asked) != 0 || !may_accept || accepting)
-            continue;
-        accepting = true;
-        for (size_t i = 0; i < settings->loops; i++) {
-            if (!start_accepting(&places[i], false, problem))
-                return false;
-        }
-        services_announce(services);
+        if (is_retired && connections_wait(RETIRED_LOOK_MS))
+            return;
+        if (!is_retired)
+            sem_wait(&asked);
     }
-    return true;
 }
 
 static int serve(const Settings *settings)
 {
+    static Accepting accepting = {
+        .lock = PTHREAD_MUTEX_INITIALIZER}; /* admin requests may come up to the process's end */
+    static const ServerControl control = {end, change_accepting_for, retire, leave, &accepting};
     Problem problem = {0};
-    Services *services = services_start(settings, on_drain, &problem);
-    Place *places = services ? calloc(settings->loops, sizeof *places) : NULL;
-    if (places == NULL)
+    sem_init(&accepting.done, 0, 0);
+    accepting.services = services_start(settings, &control, &problem);
+    Services *services = (Services *)accepting.services;
+    accepting.places = services ? calloc(settings->loops, sizeof *accepting.places) : NULL;
+    if (accepting.places == NULL)
         return fail(&problem);
+    for (size_t i = 0; i < settings->loops; i++)
+        accepting.places[i].change.run = change_accepting;
+    accepting.count = settings->loops;
     for (size_t i = 0; i < settings->loops; i++) {
-        if (!open_place(&places[i], services, settings, &problem))
+        if (!open_place(&accepting.places[i], &accepting, services, settings, &problem))
             return fail(&problem); /* NOLINT(clang-analyzer-unix.Malloc): the process's end takes the rest along */
     }
-    if (!settings->waiting)
+    if (!settings->waiting) {
+        accepting.is_announced = true;
         services_announce(services);
+    }
     tell_ready(settings->ready_fd);
-    if (!wait_for_end(places, services, settings, &problem))
-        return fail(&problem);
-    drain(places, settings->loops, services_server(services));
+    wait_for_end();
+    drain(&accepting, services_server(services));
     services_stop(services);
     for (size_t i = 0; i < settings->loops; i++)
-        close_place(&places[i]);
-    free(places);
+        close_place(&accepting.places[i]);
+    free(accepting.places);
     services_free(services);
     return 0;
 }

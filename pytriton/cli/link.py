@@ -187,9 +187,16 @@ def reload(rundir: RuntimeDir) -> messages.Reloaded:
     return answer
 
 
-def replace_server(rundir: RuntimeDir) -> None:
-    """Have another tritonserver take the place of the one that runs; raises as `ask` does."""
-    ask(rundir, messages.ReplaceServer())
+def replace_server(rundir: RuntimeDir, *, force: bool = False) -> messages.ServerReplaced:
+    """Have another tritonserver take the place of the one that runs; raises as `ask` does.
+
+    It takes as long as the new one takes to load all models.
+    """
+    answer = ask(rundir, messages.ReplaceServer(force), timeout_s=None)
+    assert isinstance(
+        answer, messages.ServerReplaced
+    )  # what answers ReplaceServer, see ipc/messages/
+    return answer
 
 
 def upgrade(rundir: RuntimeDir, wish: messages.Upgrade) -> messages.Event:

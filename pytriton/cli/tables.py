@@ -32,6 +32,15 @@ _NAMED = 5
 _BY_TRITONSERVER = "served by tritonserver"
 
 
+def retiring(server: messages.ServerInfo) -> list[str]:
+    """Return a line for each replaced tritonserver that has requests or connections left."""
+    return [
+        f"pid {one.pid} was replaced and still has {one.requests} requests on {one.connections} connections; it ends "
+        f"with the last of them, or in {duration(max(0.0, one.until - time.time()))} (retire_timeout_s)"
+        for one in server.retiring
+    ]
+
+
 def print_status(status: messages.Status) -> None:
     """Print the daemon, its tritonserver, and every instance of every model."""
     console = make_console()
@@ -47,6 +56,8 @@ def print_status(status: messages.Status) -> None:
     pid = "no process" if server.pid is None else f"pid {server.pid}"
     facts = ", ".join(filter(None, [f"{pid} {server.version}".rstrip(), _front(server)]))
     grid.add_row("tritonserver", state_text(server.state), facts)
+    for line in retiring(server):
+        grid.add_row("", "", line)
     for name, url in [*_endpoints(server), *(("operations", url) for url in status.operations)]:
         grid.add_row(f"  {name}", "", Text(url, overflow="fold"))
     if status.openai_url:

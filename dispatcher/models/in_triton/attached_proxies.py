@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,14 +17,15 @@ _SHM = Path("/dev/shm")
 
 
 class _Proxy(NamedTuple):
-    """A proxy's process: its pid, a pidfd of it, and its region in /dev/shm.
+    """A proxy's process: its pid, a pidfd of it, and its region in /dev/shm; and the tritonserver that has loaded it.
 
-    All three are None for a compiled proxy: it runs inside tritonserver, and ends with it or says that it ends.
+    The first three are None for a compiled proxy: it runs inside tritonserver, and ends with it or says that it ends.
     """
 
     pid: int | None
     pidfd: int | None
     region: Path | None
+    server: int
 
 
 def _region_of(pid: int) -> Path | None:
@@ -50,8 +51,10 @@ class Proxies:
         self._gone = gone
         self._watched: dict[str, _Proxy] = {}
 
-    def seen(self, proxy: str, pid: int | None) -> None:
+    def seen(self, proxy: str, pid: int | None, server: int = 0) -> None:
         """Watch the process of a proxy that asks for a worker; `pid` is None for a compiled proxy.
+
+        `server` is the pid of its tritonserver.
 
         Raises:
             RemoteFailure: there is no such process, or it is attached under another name.
@@ -60,7 +63,7 @@ class Proxies:
         if known is not None and known.pid == pid:
             return
         if pid is None:
-            self._watched[proxy] = _Proxy(None, None, None)
+            self._watched[proxy] = _Proxy(None, None, None, server)
             return
         if any(other.pid == pid for other in self._watched.values()):
             raise RemoteFailure(ErrorKind.INVALID, f"process {pid} is another proxy than {proxy}")
@@ -69,7 +72,7 @@ class Proxies:
             pidfd = linux.pidfd_open(pid)
         except (OSError, OverflowError) as error:
             raise RemoteFailure(ErrorKind.INVALID, f"no process {pid} is a proxy") from error
-        self._watched[proxy] = _Proxy(pid, pidfd, _region_of(pid))
+        self._watched[proxy] = _Proxy(pid, pidfd, _region_of(pid), server)
         asyncio.get_running_loop().add_reader(pidfd, self._ended, proxy)
 
     def forget(self, proxy: str) -> None:
@@ -82,6 +85,10 @@ class Proxies:
     def names(self) -> set[str]:
         """Return those that are attached."""
         return set(self._watched)
+
+    def of(self, servers: Collection[int]) -> set[str]:
+        """Return the attached proxies of these tritonservers."""
+        return {proxy for proxy, known in self._watched.items() if known.server in servers}
 
     def end(self, proxies: set[str]) -> set[str]:
         """Kill those of `proxies` that are still attached: tritonserver has given them up.

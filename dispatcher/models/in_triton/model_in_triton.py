@@ -9,7 +9,7 @@ tritonserver ends ──▶ it is started again ──▶ it loads the model; wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -194,11 +194,11 @@ class ModelInTriton:
         """On the way out: have Triton load what tells every client `text` (503)."""
         await server.load(self._name, preloading.stand_in(self.config, text))
 
-    def forget_proxies(self) -> None:
-        """Forget all proxies, which have ended with tritonserver."""
+    def forget_proxies(self, living: Collection[int] = ()) -> None:
+        """Forget all proxies, which have ended with tritonserver, but those of servers that live on."""
         self.server_lost = True
         self.load_failed = False
-        self.ends.forget_all()
+        self.ends.forget_all(living)
 
     # ── duties ───────────────────────────────────────────────────────────────────────────────────
 

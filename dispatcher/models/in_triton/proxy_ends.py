@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from pytriton.dispatcher.models.in_triton.attached_proxies import Proxies
 from pytriton.dispatcher.workers.pool import Pool
@@ -35,11 +35,21 @@ class ProxyEnds:
         self._pool.proxies.detach(proxy)
         self._detached.set()
 
-    def forget_all(self) -> None:
-        """Forget all proxies, which have ended with tritonserver."""
+    def forget_all(self, living: Collection[int] = ()) -> None:
+        """Forget all proxies, which have ended with tritonserver, but those of servers that live on."""
+        kept = self.proxies.of(living)
+        if kept:
+            for proxy in self.proxies.names() - kept:
+                self.detach(proxy)
+            return
         self.proxies.clear()
         self._pool.proxies.forget_all()
         self._detached.set()
+
+    def detach_of(self, server: int) -> None:
+        """Forget the proxies of a tritonserver that has ended."""
+        for proxy in self.proxies.of((server,)):
+            self.detach(proxy)
 
     def end_all(self) -> None:
         """End those that are left, and watch none of them any more."""

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote
 
 from pytriton.dispatcher.base.ports import reachable_path
-from pytriton.dispatcher.triton.front import Refused, Unreached
+from pytriton.dispatcher.triton.front import Refused, Unreached, Work
 
 #: A process that has not accepted connections by then is asked again.
 _ACCEPTING_S = 1.0
@@ -78,6 +78,25 @@ class NativeAdmin:
     async def forget(self, name: str) -> None:
         """Have requests wait no more for a model."""
         await self._ask("POST", "/admin/forget", {"model": name})
+
+    async def accept(self, accept: bool) -> None:
+        """Have it accept connections of clients, or accept no more; those that are open stay."""
+        await self._ask("POST", "/admin/accept", {"accept": accept})
+
+    async def retire(self, successor: str | None) -> None:
+        """Have it hand its connections over to the process that listens at a path, and end with the last of them."""
+        await self._ask(
+            "POST", "/admin/retire", {} if successor is None else {"successor": successor}
+        )
+
+    async def leave(self) -> None:
+        """Have it accept no more; return when its connections have ended in order, or the exit timeout is over."""
+        await self._ask("POST", "/admin/leave", {})
+
+    async def work(self) -> Work:
+        """Return what clients have under way."""
+        told = await self._ask("GET", "/admin/work")
+        return Work(told["connections"], told["requests"], told["sequences"])
 
     async def close(self) -> None:
         """Close the connection; questions under way raise Unreached."""

@@ -11,9 +11,8 @@ import contextlib
 import json
 import os
 import secrets
-import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Optional
@@ -32,6 +31,7 @@ from pytriton.dispatcher.triton.front import (
     Refused,
     ServerPlace,
     Unreached,
+    Work,
     privately,
 )
 from pytriton.dispatcher.triton.fronts import native_settings
@@ -48,6 +48,10 @@ from pytriton.ipc.errors import ErrorKind, RemoteFailure
 _BACKLOG = 4096
 #: For the dispatcher alone, one for each process.
 _ADMIN_SOCKET = "front-{}.sock"
+#: On which a process takes over connections of the one whose place it takes.
+_HANDOVER_SOCKET = "handover-{}.sock"
+#: The longest that a process that is up takes for a step of a change-over; none of them waits for a client.
+_STEP_S = 20.0
 #: For the daemon's own processes, which ask models as clients do: with no more rights, but without TLS.
 _HTTP_SOCKET = "http.sock"
 
@@ -55,7 +59,8 @@ _HTTP_SOCKET = "http.sock"
 class _Process(NamedTuple):
     """A process, with the socket that it is asked on; `accepting` is done when it accepts connections.
 
-    `protocol` is that of the proxies which it loads; `asked`: where it tells of models that requests wait for.
+    `protocol` is that of the proxies which it loads; `asked`: where it tells of models that requests wait for;
+    `handover`: where it takes over connections; `is_encrypted`: what its clients send over HTTP is.
     """
 
     place: ServerPlace
@@ -64,6 +69,8 @@ class _Process(NamedTuple):
     accepting: asyncio.Future[None]
     protocol: int = messages.PROTOCOL
     asked: Optional[AskedModels] = None
+    handover: Optional[Path] = None
+    is_encrypted: bool = False
 
     def connect(self) -> NativeAdmin:
         assert self.admin.path is not None
@@ -82,6 +89,7 @@ class NativeFront:
         self._http_path = place.models.parent / _HTTP_SOCKET
         self._program = program
         self._held = False
+        self._gate: NativeGate | None = None
         self._starts = 0
         self._listening: list[Listening] = []
         self._processes: dict[int, _Process] = {}  #: by their ids, until each is forgotten
@@ -138,7 +146,13 @@ class NativeFront:
     def make_gate(self, backend: str) -> NativeGate:
         """Have the front say from its start that it is not ready, until the gate is opened."""
         self._held = True
-        return NativeGate(self._processes)
+        self._gate = NativeGate(self._processes)
+        return self._gate
+
+    @property
+    def _is_shown_ready(self) -> bool:
+        """Whether the daemon lets the server be ready. One that takes its place says the same from its start."""
+        return self._gate is not None and self._gate.is_open
 
     async def start(self, preload: Sequence[str], *, vertex: bool, beside: bool = False) -> Child:
         """Start a process that accepts from the sockets, which connections may be waiting on already."""
@@ -148,6 +162,10 @@ class NativeFront:
         place = replace(self._place, shm_prefix=f"{self._place.shm_prefix}{number}-")
         path = place.models.parent / _ADMIN_SOCKET.format(number)
         admin = Listening("admin", listening_at(path, backlog=_BACKLOG), None, path)
+        handover_path = place.models.parent / _HANDOVER_SOCKET.format(number)
+        handover = Listening(
+            "handover", listening_at(handover_path, backlog=_BACKLOG), None, handover_path
+        )
         tls = native_settings.tls(self._config)
         listening = [
             *(
@@ -157,6 +175,7 @@ class NativeFront:
                 for one in self._listening
             ),
             admin,
+            handover,
         ]
         reader, writer = os.pipe()
         names = self._awaited().without(preload)
@@ -168,7 +187,7 @@ class NativeFront:
             self._program,
             listening,
             preload,
-            held=self._held,
+            held=self._held and not (beside and self._is_shown_ready),
             waiting=beside,
             awaited=awaited,
             ready_fd=writer,
@@ -196,6 +215,7 @@ class NativeFront:
         except BaseException:
             os.close(reader)
             admin.close()
+            handover.close()
             if asked is not None:
                 asked.close()
             raise
@@ -204,8 +224,16 @@ class NativeFront:
             os.close(writer)
             if tells >= 0:
                 os.close(tells)
-        accepting = _until_readable(reader)
-        self._processes[child.pid] = _Process(place, admin, child, accepting, asked=asked)
+        handover.listener.close()  # the process has it
+        self._processes[child.pid] = _Process(
+            place,
+            admin,
+            child,
+            _until_readable(reader),
+            asked=asked,
+            handover=handover_path,
+            is_encrypted=tls.get("http") is not None,
+        )
         return child
 
     def hand_over(self, pid: int, child: Child, restarts: Mapping[str, int]) -> ServerState:
@@ -239,7 +267,16 @@ class NativeFront:
         own = replace(place, shm_prefix=f"{place.shm_prefix}{state.number}-")
         admin = _adopted(state.admin, {})
         asked = None if state.asked < 0 else AskedModels(state.asked, self._asked)
-        self._processes[child.pid] = _Process(own, admin, child, accepting, state.protocol, asked)
+        self._processes[child.pid] = _Process(
+            own,
+            admin,
+            child,
+            accepting,
+            state.protocol,
+            asked,
+            place.models.parent / _HANDOVER_SOCKET.format(state.number),
+            tls.get("http") is not None,
+        )
         return child
 
     def connect(self, pid: int) -> NativeAdmin:
@@ -251,13 +288,61 @@ class NativeFront:
         process = self._processes.pop(pid, None)
         if process is not None:
             process.admin.close()
+            if process.handover is not None:
+                process.handover.unlink(missing_ok=True)
             if process.asked is not None:
                 process.asked.close()
             process.place.sweep_shared_memory()
 
-    def let_in(self, pid: int) -> None:
-        """Have it accept what clients send; see main.c."""
-        os.kill(pid, signal.SIGUSR1)
+    async def change_over(self, former: int, successor: int) -> None:
+        """Have a process take clients' connections in the place of another one; see main.c."""
+        old, new = self._processes[former], self._processes[successor]
+        # Descriptors are handed over as they are: what they carry has to be the same on both sides.
+        path = new.handover if old.is_encrypted == new.is_encrypted else None
+        asked, serving = old.connect(), new.connect()
+        try:
+            await asyncio.wait_for(serving.accept(True), _STEP_S)
+            try:
+                await asyncio.wait_for(_unless_ended(old, asked.accept(False)), _STEP_S)
+                await asyncio.wait_for(self._answers(new), _STEP_S)
+                successor_path = None if path is None else str(path)
+                await asyncio.wait_for(_unless_ended(old, asked.retire(successor_path)), _STEP_S)
+            except BaseException:
+                with contextlib.suppress(Refused, Unreached, asyncio.TimeoutError):  # it ends
+                    await asyncio.wait_for(asked.accept(True), _STEP_S)
+                raise
+        finally:
+            await asked.close()
+            await serving.close()
+
+    async def _answers(self, process: _Process) -> None:
+        """Ask as clients ask: only this process accepts from the sockets that they share."""
+        path = self.http_socket
+        client = (
+            process.connect()
+            if path is None
+            else NativeAdmin(path, process.child.exited, process.accepting)
+        )
+        try:
+            await client.is_live()
+        finally:
+            await client.close()
+
+    async def work(self, pid: int) -> Work:
+        """Return what clients have under way with a process."""
+        admin = self._processes[pid].connect()
+        try:
+            return await admin.work()
+        finally:
+            await admin.close()
+
+    async def leave(self) -> None:
+        """Have all processes accept no more; return when their connections have ended."""
+        running = [one for one in self._processes.values() if not one.child.exited.done()]
+        admins = [one.connect() for one in running]
+        await asyncio.gather(*(one.leave() for one in admins), return_exceptions=True)
+        for one in admins:
+            await one.close()
 
     async def check_open(self) -> None:
         """Do nothing: the daemon opened all sockets before it started the process."""
@@ -270,6 +355,15 @@ class NativeFront:
         for one in self._listening:
             one.close()
         self._listening = []
+
+
+async def _unless_ended(process: _Process, asking: Awaitable[None]) -> None:
+    """Await what a process is asked; that it has ended is no failure."""
+    try:
+        await asking
+    except Unreached:
+        if not process.child.exited.done():
+            raise
 
 
 def _pipe_of_asked(asked: Callable[[str], None]) -> tuple[AskedModels, int]:
@@ -297,6 +391,7 @@ class NativeGate:
 
     def __init__(self, processes: Mapping[int, _Process]) -> None:
         self._processes = processes
+        self.is_open = False  #: as far as the daemon has said
 
     async def open(self, server: Models) -> None:
         """Have it say that it is ready, if all models are; raises RemoteFailure."""
@@ -311,6 +406,7 @@ class NativeGate:
             await self._show(ready=False)
 
     async def _show(self, *, ready: bool) -> None:
+        self.is_open = ready
         running = [one for one in self._processes.values() if not one.child.exited.done()]
         if not running:
             raise Unreached("there is no process")

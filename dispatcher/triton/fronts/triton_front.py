@@ -12,7 +12,7 @@ from pytriton.dispatcher.install.server_runtime import python_link, server_envir
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import admin_token
 from pytriton.dispatcher.triton.endpoints import Endpoints, reachable
-from pytriton.dispatcher.triton.front import MEMORY, Awaited, ServerPlace, privately
+from pytriton.dispatcher.triton.front import MEMORY, Awaited, Refused, ServerPlace, Work, privately
 from pytriton.dispatcher.triton.fronts import command_line
 from pytriton.dispatcher.triton.fronts.admin_client import AdminClient
 from pytriton.dispatcher.triton.gate import Gate
@@ -67,8 +67,16 @@ class TritonFront:
     async def forget_awaited(self, name: str) -> None:
         """Do nothing: nobody waits."""
 
-    def let_in(self, pid: int) -> None:
-        """Do nothing: tritonserver takes requests as soon as it has started."""
+    async def change_over(self, former: int, successor: int) -> None:
+        """Refuse: this front does not replace a process (`replaces`)."""
+        raise Refused("tritonserver cannot hand its connections over")
+
+    async def work(self, pid: int) -> Work:
+        """Refuse: tritonserver does not tell."""
+        raise Refused("tritonserver does not tell what it has under way")
+
+    async def leave(self) -> None:
+        """Do nothing: tritonserver accepts until it ends."""
 
     def use(self, config: DaemonConfig) -> None:
         """Take other settings for the next process."""

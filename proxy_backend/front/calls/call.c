@@ -4,6 +4,7 @@
 #include "calls/parts.h"
 #include "net/limits.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { FIRST_TENSORS = 4 };
@@ -171,11 +172,17 @@ static bool take_sequence_id(CallParts *parts, const CallParameter *value, Probl
     parts->key.used = false; /* the answer depends on earlier requests */
     if (value->type == PARAMETER_INT || value->type == PARAMETER_UNSIGNED) {
         uint64_t id = value->type == PARAMETER_INT ? (uint64_t)value->integer : value->natural;
+        char digits[24];
+        snprintf(digits, sizeof digits, "%llu", (unsigned long long)id);
+        parts->sequence = id ? parts_copy(parts, slice_of(digits), "the sequence_id", problem) : NULL;
+        if (id && parts->sequence == NULL)
+            return false;
         return api_succeeded(triton.InferenceRequestSetCorrelationId(parts->request, id), problem);
     }
     if (value->type != PARAMETER_STRING)
         return wrong("sequence_id", value, "a whole number or a string", problem);
     const char *id = parts_copy(parts, value->string, "the sequence_id", problem);
+    parts->sequence = id && *id ? id : NULL;
     return id && api_succeeded(triton.InferenceRequestSetCorrelationIdString(parts->request, id), problem);
 }
 

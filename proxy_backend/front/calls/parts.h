@@ -7,6 +7,7 @@
 #include "calls/outputs.h"
 #include "calls/pool.h"
 #include "calls/response_cache.h"
+#include "calls/sequences.h"
 
 /* An answer, and what it needs. */
 typedef struct AnswerParts {
@@ -27,7 +28,9 @@ typedef struct CallParts {
     unsigned refs;
     /* The request. */
     const char *model, *id; /* copies, in `memory` */
+    const char *sequence; /* its id, in `memory`; NULL: the request belongs to none */
     uint32_t sequence_flags;
+    Sequence *in_progress; /* while the core has the request; NULL: it belongs to no sequence */
     size_t input_room, output_room, parameter_count;
     uint64_t input_elements; /* of BYTES, so far, of the input that was begun last */
     CacheKey key; /* of its answer in the response cache */

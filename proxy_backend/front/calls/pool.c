@@ -233,7 +233,7 @@ static void empty(CallParts *parts)
         parts->giving = parts->lost = false;
     call->input_count = call->output_count = parts->parameter_count = 0;
     parts->key.used = false;
-    parts->model = parts->id = NULL;
+    parts->model = parts->id = parts->sequence = NULL;
     parts->sequence_flags = parts->in_core = 0;
     parts->trace_parent[0] = parts->trace_state[0] = parts->header_id[0] = '\0';
     parts->id_from_header = false;

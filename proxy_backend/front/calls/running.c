@@ -23,6 +23,8 @@ void running_part_done(CallParts *parts)
     if (__atomic_sub_fetch(&parts->in_core, 1, __ATOMIC_ACQ_REL) == 0) {
         if (parts->released)
             delete_request(parts);
+        sequence_request_done(parts->in_progress);
+        parts->in_progress = NULL;
         calls_count(false);
     }
     call_unref(&parts->call);
@@ -91,6 +93,8 @@ bool call_start(Call *call, CallAnswered answered, Problem *problem)
     TRITONSERVER_InferenceTrace *trace = NULL;
     if (settings->tracing)
         parts->trace = begin_trace(parts, settings, &trace);
+    if (parts->sequence)
+        parts->in_progress = sequence_request(settings->server, parts->model, parts->sequence, parts->sequence_flags);
     TRITONSERVER_InferenceRequest *request = parts->request;
     bool taken = api_succeeded(triton.ServerInferAsync(settings->server->server, request, trace), problem);
     if (taken) {

@@ -2,10 +2,16 @@
 #include "http/connection.h"
 
 #include "base/clock.h"
+#include "handover/handover.h"
 
 #include <stdlib.h>
 
-enum { GOODBYE_MS = 500 }; /* how long an idle client may still send a request when the server is about to end */
+enum {
+    GOODBYE_MS = 500, /* how long an idle client may still send a request when the server is about to end */
+    HANDOVER_RETRY_MS = 100,
+    RETIRED_IDLE_MS =
+        60000, /* how long a connection that cannot be handed over may keep a retiring process while it is idle */
+};
 
 static HttpConnection *state_of(Connection *connection)
 {
@@ -85,7 +91,7 @@ void connection_answered(Call *call)
     http->busy = false;
     http->says = SAYS_NOTHING;
     http->idle_since = clock_ms();
-    bool missed = http->missed;
+    bool missed = http->missed || http->retiring;
     http->missed = false;
     Relay *relay = state->relay;
     state->relay = NULL;
@@ -131,9 +137,31 @@ static void opened(Connection *connection)
 {
     HttpConnection *http = state_of(connection);
     pthread_mutex_init(&http->lock, NULL);
+    const Limits *limits = connection_endpoint(connection)->limits;
+    bool is_adopted = connection_is_adopted(connection);
     http->idle_since = clock_ms();
-    http->awaited = AWAITS_HEAD;
-    connection_set_deadline(connection, connection_endpoint(connection)->limits->header_ms);
+    http->awaited = is_adopted ? AWAITS_NOTHING : AWAITS_HEAD;
+    connection_set_deadline(connection, is_adopted ? limits->idle_ms : limits->header_ms);
+}
+
+static bool is_idle(HttpConnection *http)
+{
+    pthread_mutex_lock(&http->lock);
+    bool idle = !http->busy && http->call == NULL && http->pending.size == 0;
+    pthread_mutex_unlock(&http->lock);
+    return idle;
+}
+
+/* Hand an idle connection over to the process that takes this one's place. */
+static bool hand_over(Connection *connection, HttpConnection *http)
+{
+    if (!is_idle(http))
+        return false;
+    if (handover_give(connection))
+        return true;
+    if (http->awaited == AWAITS_NOTHING && handover_is_possible(connection))
+        connection_set_deadline(connection, HANDOVER_RETRY_MS);
+    return false;
 }
 
 /* Whether the loop may read. `came`: something has come, so if it may not, it is told when it may. */
@@ -149,6 +177,8 @@ static bool may_read(HttpConnection *http, bool came)
 static void readable(Connection *connection)
 {
     HttpConnection *http = state_of(connection);
+    if (http->retiring && hand_over(connection, http))
+        return;
     bool goes_on = may_read(http, true);
     uint64_t since_ns = clock_ns();
     Relay *relay = goes_on ? NULL : relay_of(http);
@@ -192,6 +222,14 @@ static void refuse_slow(Connection *connection, const HttpConnection *http)
     answer_refusal(connection, &problem);
 }
 
+/* How long it may be idle; 0: for ever. */
+static uint64_t idle_limit_ms(Connection *connection, const HttpConnection *http)
+{
+    uint64_t limit_ms = connection_endpoint(connection)->limits->idle_ms;
+    bool keeps_process = http->retiring && !handover_is_possible(connection);
+    return keeps_process && (limit_ms == 0 || limit_ms > RETIRED_IDLE_MS) ? RETIRED_IDLE_MS : limit_ms;
+}
+
 static void timed_out(Connection *connection)
 {
     HttpConnection *http = state_of(connection);
@@ -204,6 +242,8 @@ static void timed_out(Connection *connection)
         connection_set_deadline(connection, limits->idle_ms);
         return;
     }
+    if (http->retiring && hand_over(connection, http))
+        return;
     if (http->goodbye) {
         connection_finish(connection);
         return;
@@ -217,8 +257,12 @@ static void timed_out(Connection *connection)
         refuse_slow(connection, http);
         return;
     }
-    if (idle_ms < limits->idle_ms || limits->idle_ms == 0) {
-        connection_set_deadline(connection, limits->idle_ms ? limits->idle_ms - idle_ms : 0);
+    uint64_t most_ms = idle_limit_ms(connection, http);
+    if (idle_ms < most_ms || most_ms == 0) {
+        uint64_t left_ms = most_ms ? most_ms - idle_ms : 0;
+        bool tries_again = http->retiring && handover_is_possible(connection);
+        connection_set_deadline(
+            connection, tries_again && (left_ms == 0 || left_ms > HANDOVER_RETRY_MS) ? HANDOVER_RETRY_MS : left_ms);
         return;
     }
     refusals_count(REFUSED_IDLE_TIME);
@@ -269,14 +313,26 @@ static void hung_up(Connection *connection, bool gone)
         relay_unref(relay);
 }
 
+/* An answer is the last one only where the connection cannot go to the other process. */
+static void retire(Connection *connection)
+{
+    HttpConnection *http = state_of(connection);
+    bool is_possible = handover_is_possible(connection);
+    pthread_mutex_lock(&http->lock);
+    http->retiring = true;
+    http->draining |= !is_possible;
+    pthread_mutex_unlock(&http->lock);
+    if (!hand_over(connection, http) && !is_possible && http->awaited == AWAITS_NOTHING)
+        connection_set_deadline(connection, idle_limit_ms(connection, http));
+}
+
 static void drain(Connection *connection)
 {
     HttpConnection *http = state_of(connection);
     pthread_mutex_lock(&http->lock);
     http->draining = true;
-    bool idle = !http->busy && http->call == NULL && http->pending.size == 0;
     pthread_mutex_unlock(&http->lock);
-    if (idle) {
+    if (is_idle(http)) {
         http->goodbye = true;
         connection_set_deadline(connection, GOODBYE_MS);
     }
@@ -331,4 +387,5 @@ const Protocol http_protocol = {
     .drain = drain,
     .closed = closed,
     .freed = freed,
+    .retire = retire,
 };

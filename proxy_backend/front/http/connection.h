@@ -26,12 +26,13 @@ typedef struct {
     uint64_t seen; /* bytes that had come when the deadline was set */
     HttpAwaited awaited; /* what the deadline is for */
     bool goodbye; /* idle, and the server is about to end */
+    bool retiring; /* another process takes this one's place; set under the lock, too */
     /* Guarded by the lock, since answers are written in any thread: */
     pthread_mutex_t lock;
     Call *call; /* that is being read (the loop's), or `busy`: being answered */
     bool busy, writing; /* `writing`: the loop writes the rest of its answer */
     bool missed; /* something may have come meanwhile */
-    bool draining, closed;
+    bool draining, closed; /* `draining`: the next answer is the last */
     HttpSays says;
     uint64_t idle_since; /* clock_ms() of the last answer's end */
 } HttpConnection;

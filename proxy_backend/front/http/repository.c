@@ -1,5 +1,6 @@
 /* The models of repositories, and what only the dispatcher may ask. */
 #include "admin/repository.h"
+#include "calls/sequences.h"
 
 #include "http/request.h"
 #include "json/reader.h"
@@ -212,14 +213,118 @@ bool http_handle_unload(HttpRequest *request, Problem *problem)
 
 /* ── the dispatcher's ─────────────────────────────────────────────────────────────────────────────── */
 
+static const ServerControl *control_of(Call *call)
+{
+    return http_call(call)->service->settings.control;
+}
+
+/* A job of the dispatcher's. */
+static bool control_job(HttpRequest *request, bool (*work)(Call *call, Problem *problem), Problem *problem)
+{
+    if (request->service->settings.control == NULL)
+        return problem_set(problem, PROBLEM_UNSUPPORTED, "this server cannot be asked to do that");
+    return http_job(request, work, TYPE_JSON, problem);
+}
+
 /* POST /admin/drain: end, as SIGTERM has it end. */
 bool http_handle_drain(HttpRequest *request, Problem *problem)
 {
-    const HttpSettings *settings = &request->service->settings;
-    if (settings->drain == NULL)
+    const ServerControl *control = request->service->settings.control;
+    if (control == NULL)
         return problem_set(problem, PROBLEM_UNSUPPORTED, "this server cannot be asked to end");
     answer_text(request->call, 200, TYPE_JSON, SLICE(""));
-    settings->drain(settings->user);
+    control->end(control->user);
+    return true;
+}
+
+static bool read_accept(Call *call, bool *accept, Problem *problem)
+{
+    Json json;
+    Text scratch = {0};
+    Slice key;
+    bool said = false;
+    if (read_object(
+            http_call(call)->job.body, connection_endpoint(http_call(call)->connection)->limits, &json, problem)) {
+        while (json_member(&json, &scratch, &key))
+            if (slice_is(key, "accept") && json_bool(&json, accept))
+                said = true;
+            else if (!json_skip(&json))
+                break;
+        if (!json_end(&json))
+            json_problem(&json, parsing, problem);
+    }
+    text_free(&scratch);
+    if (problem->kind != PROBLEM_NONE)
+        return false;
+    return said
+        ? true
+        : problem_set(problem, PROBLEM_INVALID, "the request's body is not {\"accept\": true} or {\"accept\": false}");
+}
+
+static bool run_accept(Call *call, Problem *problem)
+{
+    const ServerControl *control = control_of(call);
+    bool accept = true;
+    return read_accept(call, &accept, problem) && control->accept(control->user, accept, problem);
+}
+
+/* POST /admin/accept {"accept": false}: whether connections of clients are accepted; answered when that holds. */
+bool http_handle_accept(HttpRequest *request, Problem *problem)
+{
+    return control_job(request, run_accept, problem);
+}
+
+static bool run_retire(Call *call, Problem *problem)
+{
+    const ServerControl *control = control_of(call);
+    Json json;
+    Text scratch = {0}, successor = {0};
+    Slice key;
+    if (read_object(
+            http_call(call)->job.body, connection_endpoint(http_call(call)->connection)->limits, &json, problem)) {
+        while (json_member(&json, &scratch, &key))
+            if (!(slice_is(key, "successor") ? json_string_to(&json, &successor) : json_skip(&json)))
+                break;
+        if (!json_end(&json))
+            json_problem(&json, parsing, problem);
+    }
+    bool done = problem->kind == PROBLEM_NONE && !successor.failed &&
+        control->retire(control->user, successor.size ? text_string(&successor) : NULL, problem);
+    text_free(&scratch);
+    text_free(&successor);
+    return done || (problem->kind == PROBLEM_NONE && problem_no_memory(problem));
+}
+
+/* POST /admin/retire {"successor": "/path"}: hand connections over to the process that listens there, and end when none is left. */
+bool http_handle_retire(HttpRequest *request, Problem *problem)
+{
+    return control_job(request, run_retire, problem);
+}
+
+static bool run_leave(Call *call, Problem *problem)
+{
+    const ServerControl *control = control_of(call);
+    (void)problem;
+    control->leave(control->user);
+    return true;
+}
+
+/* POST /admin/leave: accept no more, and end the connections that are open in order; answered when they have ended, or the exit timeout is over. */
+bool http_handle_leave(HttpRequest *request, Problem *problem)
+{
+    return control_job(request, run_leave, problem);
+}
+
+/* GET /admin/work: what clients have under way. */
+bool http_handle_work(HttpRequest *request, Problem *problem)
+{
+    Text *text = &request->call->reply;
+    if (!answer_begin(request->call, problem))
+        return false;
+    text_format(text, "{\"connections\":%llu,\"requests\":%llu,\"sequences\":%llu}",
+        (unsigned long long)connections_count(), (unsigned long long)calls_running(),
+        (unsigned long long)sequences_count());
+    answer_send(request->call, 200, TYPE_JSON, NULL, 0, 0);
     return true;
 }
 

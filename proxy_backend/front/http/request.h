@@ -171,7 +171,8 @@ HttpHandler http_handle_index, http_handle_load, http_handle_unload;
 HttpHandler http_handle_log_read, http_handle_log_change, http_handle_trace_read, http_handle_trace_change;
 HttpHandler http_handle_region_status, http_handle_region_register, http_handle_region_unregister;
 HttpHandler http_handle_gpu_status, http_handle_gpu_register, http_handle_gpu_unregister;
-HttpHandler http_handle_drain, http_handle_forget, http_handle_hold;
+HttpHandler http_handle_accept, http_handle_drain, http_handle_leave, http_handle_retire, http_handle_work;
+HttpHandler http_handle_forget, http_handle_hold;
 
 /* A copy of a text that stays as long as the call; false: there is no memory. */
 bool http_keep(Call *call, Slice text, Slice *copy, Problem *problem);

@@ -59,9 +59,13 @@ static const Pattern metrics_patterns[] = {
 };
 
 static const Pattern admin_patterns[] = {
+    {{"admin", "accept"}, API_OTHER, NULL, http_handle_accept},
     {{"admin", "drain"}, API_OTHER, NULL, http_handle_drain},
     {{"admin", "forget"}, API_OTHER, NULL, http_handle_forget},
+    {{"admin", "leave"}, API_OTHER, NULL, http_handle_leave},
     {{"admin", "ready"}, API_OTHER, NULL, http_handle_hold},
+    {{"admin", "retire"}, API_OTHER, NULL, http_handle_retire},
+    {{"admin", "work"}, API_OTHER, http_handle_work, NULL},
 };
 
 static const char *const api_names[] = {"health", "metadata", "inference", "shared-memory", "model-config",

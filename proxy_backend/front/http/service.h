@@ -21,6 +21,20 @@ typedef struct {
     const char *api, *header, *value;
 } HttpRestriction;
 
+/* What the dispatcher may have the process do, over an admin endpoint. Each is called in a job's thread, and may take a while. */
+typedef struct {
+    /* End, as SIGTERM does. */
+    void (*end)(void *user);
+    /* Accept connections of clients from now on, or no more; the ones that are open stay. False: a problem. */
+    bool (*accept)(void *user, bool accept, Problem *problem);
+    /* Another process, which takes connections over at `successor` (NULL: nowhere), is in this one's place: accept no more, and end when the last
+     * connection has been handed over or has ended. */
+    bool (*retire)(void *user, const char *successor, Problem *problem);
+    /* Accept no more, answer what is under way, and return when no connection is left, or the exit timeout is over. */
+    void (*leave)(void *user);
+    void *user;
+} ServerControl;
+
 /* What all endpoints of HTTP have in common; what is pointed to stays the caller's, and has to stay. */
 typedef struct {
     Server *server;
@@ -34,9 +48,8 @@ typedef struct {
     const char *header_forward_pattern; /* a regular expression; NULL or "": none */
     /* Append the front's own metrics to those of the core; NULL: none. */
     void (*put_metrics)(void *user, Text *text);
-    /* Admin: have the server end, as SIGTERM does; NULL: it cannot be asked. */
-    void (*drain)(void *user);
     void *user;
+    const ServerControl *control; /* of an admin endpoint; NULL: the process cannot be asked */
     /* Vertex AI's routes (AIP_HEALTH_ROUTE, AIP_PREDICT_ROUTE), and the model that it and SageMaker serve where nothing else says so; NULL: none. */
     const char *hosted_folder; /* in which SageMaker puts models that it has loaded; NULL: it does not */
     const char *vertex_health, *vertex_predict, *default_model;

@@ -343,6 +343,22 @@ static void drain(Connection *connection)
     session_unlock(session, done);
 }
 
+/* A client begins its next calls on another connection, which the other process accepts, and ends this one when those under way are over. One that does
+ * not heed that is served on: so no call is lost. */
+static void retire(Connection *connection)
+{
+    Session *session = connection_state(connection);
+    Outgoing *done = NULL;
+    pthread_mutex_lock(&session->lock);
+    if (session->session && !session->retiring) {
+        session->retiring = true;
+        nghttp2.submit_shutdown_notice(session->session);
+        session_push(connection, &done);
+        session_set_deadline(connection);
+    }
+    session_unlock(session, done);
+}
+
 static void closed(Connection *connection)
 {
     Session *session = connection_state(connection);
@@ -389,4 +405,5 @@ const Protocol GRPC_PROTOCOL = {
     .drain = drain,
     .closed = closed,
     .freed = freed,
+    .retire = retire,
 };

@@ -21,6 +21,7 @@ typedef struct {
     unsigned told; /* messages in this turn; the loop's thread's */
     uint64_t resets, resets_since_ms;
     bool draining, goodbye, blocked;
+    bool retiring; /* another process takes this one's place, and the client has been told to go there */
     bool greeted; /* the client's first frame has come */
     bool parting; /* the deadline is the goodbye's end */
     bool looking; /* the deadline is the next look at the streams */

@@ -291,7 +291,7 @@ bool grpc_is_leaving(GrpcStream *stream)
 {
     Session *session = session_of(stream);
     pthread_mutex_lock(&session->lock);
-    bool leaving = session->goodbye || session->draining;
+    bool leaving = session->goodbye || session->draining || session->retiring;
     pthread_mutex_unlock(&session->lock);
     return leaving;
 }

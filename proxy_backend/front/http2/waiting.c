@@ -10,6 +10,8 @@
 
 /* Calls that a client sends before it has heard of the goodbye. */
 enum { GOODBYE_MS = 1000 };
+/* How long a connection without calls may keep a process that another one has taken the place of. */
+enum { RETIRED_IDLE_MS = 60000 };
 
 static uint64_t look_ms(const Limits *limits)
 {
@@ -31,8 +33,9 @@ void session_set_deadline(Connection *connection)
             connection_set_deadline(connection, look_ms(limits));
         session->looking = true;
     } else if (session->greeted) {
+        bool keeps_process = session->retiring && (limits->idle_ms == 0 || limits->idle_ms > RETIRED_IDLE_MS);
         session->looking = false;
-        connection_set_deadline(connection, limits->idle_ms);
+        connection_set_deadline(connection, keeps_process ? RETIRED_IDLE_MS : limits->idle_ms);
     } /* else: the deadline of its first frame stays */
 }
 

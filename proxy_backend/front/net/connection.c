@@ -163,7 +163,7 @@ static void close_now(Connection *connection)
     loop_clear_timer(connection->loop, &connection->deadline);
     loop_clear_timer(connection->loop, &connection->patience);
     bool resets = atomic_load(&connection->resets);
-    if (resets || !connection->endpoint->is_shared)
+    if (!connection->is_let_go && (resets || !connection->endpoint->is_shared))
         stream_break(&connection->stream, resets);
     connections_unlink(connection);
     if (connection->was_opened)
@@ -204,6 +204,21 @@ void connection_flushed(Connection *connection)
         connection->wants_writable = false;
         protocol(connection)->writable(connection);
     }
+}
+
+bool connection_let_go(Connection *connection, bool (*take)(void *user, const Endpoint *endpoint, int fd), void *user)
+{
+    if (connection->phase != PHASE_OPEN || connection_is_over(connection) || connection->stream.session ||
+        connection_unsent(connection) || !take(user, connection->endpoint, connection->stream.fd))
+        return false;
+    connection->is_let_go = true;
+    connection_abort(connection); /* nothing is read or written here any more */
+    return true;
+}
+
+bool connection_is_adopted(const Connection *connection)
+{
+    return connection->is_adopted;
 }
 
 /* ---- reading ---- */
@@ -268,8 +283,16 @@ static void open_now(Connection *connection)
     connection->was_opened = true;
     loop_clear_timer(connection->loop, &connection->deadline);
     protocol(connection)->opened(connection);
+    if (connections_are_retiring(connection->loop))
+        connection_retire(connection);
     if (connections_are_draining(connection->loop))
         protocol(connection)->drain(connection);
+}
+
+void connection_retire(Connection *connection)
+{
+    if (!connection->endpoint->is_admin && protocol(connection)->retire)
+        protocol(connection)->retire(connection);
 }
 
 static void shake_hands(Connection *connection)
@@ -384,8 +407,8 @@ static Connection *new_connection(
     return connection;
 }
 
-Connection *connection_begin(
-    Loop *loop, const Endpoint *endpoint, int fd, const Address *address, bool address_is_counted)
+static Connection *begin(
+    Loop *loop, const Endpoint *endpoint, int fd, const Address *address, bool address_is_counted, bool is_adopted)
 {
     Connection *connection = new_connection(loop, endpoint, fd, address, address_is_counted);
     if (connection == NULL) {
@@ -397,6 +420,7 @@ Connection *connection_begin(
         refusals_count(REFUSED_DESCRIPTORS);
         return NULL;
     }
+    connection->is_adopted = is_adopted;
     if (!stream_open(&connection->stream, fd, endpoint->tls) ||
         !loop_watch(loop, &connection->watch, CONNECTION_EVENTS)) {
         refusals_count(REFUSED_DESCRIPTORS);
@@ -409,6 +433,26 @@ Connection *connection_begin(
     else
         open_now(connection);
     return connection;
+}
+
+Connection *connection_begin(
+    Loop *loop, const Endpoint *endpoint, int fd, const Address *address, bool address_is_counted)
+{
+    return begin(loop, endpoint, fd, address, address_is_counted, false);
+}
+
+Connection *connection_adopt(Loop *loop, const Endpoint *endpoint, int fd)
+{
+    struct sockaddr_storage from = {0};
+    socklen_t size = sizeof from;
+    uint64_t most = endpoint->limits->connections_per_address;
+    if (getpeername(fd, (struct sockaddr *)&from, &size) != 0) { /* it has ended */
+        close(fd);
+        return NULL;
+    }
+    Address address = address_from(&from);
+    connections_add();
+    return begin(loop, endpoint, fd, &address, most && addresses_add(&address, most), true);
 }
 
 Connection *connection_share(Loop *loop, const Endpoint *endpoint, int fd)

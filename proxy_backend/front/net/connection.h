@@ -44,6 +44,9 @@ typedef struct {
     void (*closed)(Connection *connection);
     /* The last reference has gone: free what lies in connection_state. Any thread. NULL: nothing is to be done. */
     void (*freed)(Connection *connection);
+    /* Another process takes this one's place. Hand the connection over as soon as nothing is under way on it (connection_let_go), or have its client
+     * leave without losing a request; until then it is served as before. NULL: the connection does not keep the process. */
+    void (*retire)(Connection *connection);
 } Protocol;
 
 /* What listens, for all loops. It has to stay as long as there are connections. */
@@ -62,6 +65,15 @@ typedef struct Endpoint {
 /* Begin with a socket that another process has handed over, and keeps; it is taken over whatever happens. The endpoint `is_shared`. NULL: it cannot be
  * watched, or there is no memory, and it has been closed. */
 Connection *connection_share(Loop *loop, const Endpoint *endpoint, int fd);
+
+/* Begin with a client's connection that another process has begun, and lets go of now; the descriptor is taken over whatever happens. No limit on
+ * connections applies: they are there already. In the loop's thread. NULL: there is no memory, or it has ended. */
+Connection *connection_adopt(Loop *loop, const Endpoint *endpoint, int fd);
+/* Whether it is such a one. Requests may have been answered on it. */
+bool connection_is_adopted(const Connection *connection);
+/* Let another process go on with it: `take` is called with its descriptor, and returns whether that process has it. Then it is over here, and its client
+ * notices nothing. The protocol must have nothing under way. False: `take` says so; or it is encrypted, or something is still to be sent. */
+bool connection_let_go(Connection *connection, bool (*take)(void *user, const Endpoint *endpoint, int fd), void *user);
 
 /* What the protocol keeps: `size` bytes. */
 void *connection_state(Connection *connection);
@@ -121,6 +133,8 @@ bool connection_is_over(const Connection *connection);
 
 /* Have `drain` called for all connections of a loop, and for those that it accepts from now on, once they are open. Any thread. */
 void connections_drain(Loop *loop);
+/* Have `retire` called for all connections of a loop, and for those that it accepts from now on, once they are open. Any thread. */
+void connections_retire(Loop *loop);
 /* End all connections of a loop at once. Any thread. */
 void connections_abort(Loop *loop);
 /* How many connections there are in this process, whose last reference has not gone: those of admin endpoints do not count. Any thread. */

@@ -64,6 +64,7 @@ struct Connection {
     bool wants_writable; /* the protocol */
     bool watches_output; /* EPOLLOUT */
     bool told_end, told_gone, was_opened;
+    bool is_adopted, is_let_go; /* another process had it before, has it now */
     bool is_counted, address_is_counted;
     Address address;
 };
@@ -74,6 +75,8 @@ struct Connection {
 Connection *connection_begin(
     Loop *loop, const Endpoint *endpoint, int fd, const Address *address, bool address_is_counted);
 void connection_ask(Connection *connection, unsigned what);
+/* An open one: have its client go to the process that takes this one's place. The dispatcher's stay. */
+void connection_retire(Connection *connection);
 /* Go on with what the phase is about, now that the socket takes bytes: called when nothing is kept and nothing blocks. */
 void connection_flushed(Connection *connection);
 
@@ -88,10 +91,13 @@ typedef struct Connections Connections;
 Connections *connections_in(Loop *loop);
 /* Whether one more is allowed; count it. */
 bool connections_admit(const Limits *limits);
+/* Count one more, whether or not it is allowed. */
+void connections_add(void);
 void connections_forget(void);
 /* Put it into its loop's list. */
 void connections_link(Connection *connection);
 void connections_unlink(Connection *connection);
 bool connections_are_draining(Loop *loop);
+bool connections_are_retiring(Loop *loop);
 
 #endif

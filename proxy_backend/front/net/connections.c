@@ -9,9 +9,9 @@
 
 struct Connections {
     Connection *first;
-    bool draining;
-    Task drain, abort;
-    atomic_bool told_drain, told_abort; /* the task is with the loop, which must not be given it twice */
+    bool draining, retiring;
+    Task drain, retire, abort;
+    atomic_bool told_drain, told_retire, told_abort; /* the task is with the loop, which must not be given it twice */
 };
 
 static _Atomic uint64_t count, accepted;
@@ -27,6 +27,16 @@ static void drain_all(Task *task)
         if (connection->phase == PHASE_OPEN && !connection_is_over(connection))
             connection->endpoint->protocol->drain(connection);
     }
+}
+
+static void retire_all(Task *task)
+{
+    Connections *all = (Connections *)((char *)task - offsetof(Connections, retire));
+    atomic_store(&all->told_retire, false);
+    all->retiring = true;
+    for (Connection *connection = all->first; connection; connection = connection->next)
+        if (connection->phase == PHASE_OPEN && !connection_is_over(connection))
+            connection_retire(connection);
 }
 
 static void abort_all(Task *task)
@@ -51,6 +61,7 @@ Connections *connections_in(Loop *loop)
     all = calloc(1, sizeof *all);
     if (all) {
         all->drain.run = drain_all;
+        all->retire.run = retire_all;
         all->abort.run = abort_all;
         loop_keep(loop, LOOP_CONNECTIONS, all, release);
     }
@@ -62,6 +73,13 @@ void connections_drain(Loop *loop)
     Connections *all = loop_kept(loop, LOOP_CONNECTIONS);
     if (all && !atomic_exchange(&all->told_drain, true))
         loop_post(loop, &all->drain);
+}
+
+void connections_retire(Loop *loop)
+{
+    Connections *all = loop_kept(loop, LOOP_CONNECTIONS);
+    if (all && !atomic_exchange(&all->told_retire, true))
+        loop_post(loop, &all->retire);
 }
 
 void connections_abort(Loop *loop)
@@ -78,6 +96,12 @@ bool connections_admit(const Limits *limits)
         return true;
     connections_forget();
     return false;
+}
+
+void connections_add(void)
+{
+    atomic_fetch_add(&accepted, 1);
+    atomic_fetch_add(&count, 1);
 }
 
 void connections_forget(void)
@@ -102,6 +126,11 @@ void connections_link(Connection *connection)
 bool connections_are_draining(Loop *loop)
 {
     return connections_in(loop)->draining;
+}
+
+bool connections_are_retiring(Loop *loop)
+{
+    return connections_in(loop)->retiring;
 }
 
 void connections_unlink(Connection *connection)

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "calls/call.h"
 #include "calls/response_cache.h"
+#include "handover/handover.h"
 #include "http/service.h"
 #include "http2/nghttp2.h"
 #include "program/grpc_endpoint.h"
@@ -42,6 +43,9 @@ static const Kind kinds[] = {
     {"vertex_ai", false, HTTP_VERTEX_AI, "Vertex AI HTTPService"},
 };
 
+/* An endpoint that is none of clients': a listener's name. */
+#define HANDOVER "handover"
+
 struct Services {
     const Settings *settings;
     Server *server;
@@ -51,6 +55,7 @@ struct Services {
     Jobs *jobs, *readers;
     HttpRestriction *restrictions;
     Endpoint *endpoints;
+    HandoverEndpoints handover;
     Endpoint relayed; /* of clients whose connections the daemon's own processes hand over */
 };
 
@@ -77,6 +82,8 @@ bool services_load(const Settings *settings, Problem *problem)
     for (size_t i = 0; i < settings->listen_count; i++) {
         const ListenSetting *listen = &settings->listen[i];
         const Kind *kind = kind_named(listen->protocol);
+        if (strcmp(listen->protocol, HANDOVER) == 0)
+            continue;
         if (kind == NULL)
             return problem_set(problem, PROBLEM_INVALID, "there is no protocol '%s'", listen->protocol);
         if (kind->is_grpc && !nghttp2_load(or_else(settings->nghttp2, "libnghttp2.so.14"), problem))
@@ -107,7 +114,7 @@ static CallsSettings settings_of_calls(const Services *services, const TraceStep
 }
 
 /* All endpoints of HTTP have the same settings. */
-static HttpSettings http_settings(const Services *services, void (*drain)(void *user))
+static HttpSettings http_settings(const Services *services, const ServerControl *control)
 {
     const Settings *settings = services->settings;
     return (HttpSettings){
@@ -122,16 +129,16 @@ static HttpSettings http_settings(const Services *services, void (*drain)(void *
         .header_forward_pattern = settings->http_forward,
         .put_metrics = services_put_metrics,
         .user = services->cache,
-        .drain = drain,
+        .control = control,
         .hosted_folder = settings->sagemaker_folder,
         .vertex_health = settings->vertex_health,
         .vertex_predict = settings->vertex_predict,
     };
 }
 
-static void *make_http(const Services *services, HttpPaths paths, void (*drain)(void *user), Problem *problem)
+static void *make_http(const Services *services, HttpPaths paths, const ServerControl *control, Problem *problem)
 {
-    HttpSettings http = http_settings(services, drain);
+    HttpSettings http = http_settings(services, control);
     http.default_model =
         paths == HTTP_SAGEMAKER ? services->settings->sagemaker_model : services->settings->vertex_model;
     return http_service_new(&http, paths, problem);
@@ -158,14 +165,22 @@ static bool is_unix(int fd)
 }
 
 static bool make_endpoint(
-    Services *services, const ListenSetting *listen, Endpoint *endpoint, void (*drain)(void *user), Problem *problem)
+    Services *services, const ListenSetting *listen, Endpoint *endpoint, const ServerControl *control, Problem *problem)
 {
     const Kind *kind = kind_named(listen->protocol);
     endpoint->fd = listen->fd;
     endpoint->limits = &services->settings->limits;
+    if (strcmp(listen->protocol, HANDOVER) == 0) {
+        endpoint->is_admin = true;
+        endpoint->protocol = &handover_protocol;
+        endpoint->service = &services->handover;
+        return is_unix(listen->fd) ||
+            problem_set(problem, PROBLEM_INVALID, "connections are handed over on a unix socket only");
+    }
     endpoint->is_admin = kind->paths == HTTP_ADMIN;
     endpoint->protocol = kind->is_grpc ? &GRPC_PROTOCOL : &http_protocol;
-    endpoint->service = kind->is_grpc ? make_grpc(services, problem) : make_http(services, kind->paths, drain, problem);
+    endpoint->service =
+        kind->is_grpc ? make_grpc(services, problem) : make_http(services, kind->paths, control, problem);
     if (endpoint->service == NULL)
         return false;
     if (listen->relays && !listen->has_tls && is_unix(listen->fd))
@@ -179,7 +194,7 @@ static void free_endpoint(Endpoint *endpoint)
 {
     if (endpoint->service && endpoint->protocol == &GRPC_PROTOCOL)
         grpc_endpoint_free(endpoint->service);
-    else if (endpoint->service)
+    else if (endpoint->service && endpoint->protocol == &http_protocol)
         http_service_free(endpoint->service);
     tls_free((Tls *)endpoint->tls);
 }
@@ -203,7 +218,7 @@ static void log_by_core(LogLevel level, const char *file, int line, const char *
         triton.ErrorDelete(error);
 }
 
-static bool start(Services *services, void (*drain)(void *user), Problem *problem)
+static bool start(Services *services, const ServerControl *control, Problem *problem)
 {
     const Settings *settings = services->settings;
     services->endpoints = calloc(settings->listen_count + 1, sizeof *services->endpoints);
@@ -229,16 +244,17 @@ static bool start(Services *services, void (*drain)(void *user), Problem *proble
     services->readers = services->jobs ? jobs_new(READER_THREADS, READERS_WAITING, problem) : NULL;
     if (services->readers == NULL || !memory_start(problem) || !copy_restrictions(services, problem))
         return false;
+    services->handover = (HandoverEndpoints){services->endpoints, settings->listen_count};
     services->relayed = (Endpoint){
         .fd = -1, .protocol = &relay_protocol, .limits = &settings->limits, .is_admin = true, .is_shared = true};
     for (size_t i = 0; i < settings->listen_count; i++) {
-        if (!make_endpoint(services, &settings->listen[i], &services->endpoints[i], drain, problem))
+        if (!make_endpoint(services, &settings->listen[i], &services->endpoints[i], control, problem))
             return false;
     }
     return true;
 }
 
-Services *services_start(const Settings *settings, void (*drain)(void *user), Problem *problem)
+Services *services_start(const Settings *settings, const ServerControl *control, Problem *problem)
 {
     Services *services = calloc(1, sizeof *services);
     if (services == NULL) {
@@ -246,7 +262,7 @@ Services *services_start(const Settings *settings, void (*drain)(void *user), Pr
         return NULL;
     }
     services->settings = settings;
-    if (start(services, drain, problem))
+    if (start(services, control, problem))
         return services;
     if (services->server)
         services_stop(services);
@@ -254,9 +270,9 @@ Services *services_start(const Settings *settings, void (*drain)(void *user), Pr
     return NULL;
 }
 
-const Endpoint *services_endpoints(const Services *services)
+const HandoverEndpoints *services_endpoints(const Services *services)
 {
-    return services->endpoints;
+    return &services->handover;
 }
 
 static void announce(const char *title, int fd)
@@ -276,9 +292,9 @@ static void announce(const char *title, int fd)
 void services_announce(const Services *services)
 {
     for (size_t i = 0; i < services->settings->listen_count; i++) {
-        const char *title = kind_named(services->settings->listen[i].protocol)->title;
-        if (title)
-            announce(title, services->settings->listen[i].fd);
+        const Kind *kind = kind_named(services->settings->listen[i].protocol);
+        if (kind && kind->title)
+            announce(kind->title, services->settings->listen[i].fd);
     }
 }
 

@@ -3,18 +3,18 @@
 #define PYTRITON_FRONT_SERVICES_H
 
 #include "core/server.h"
-#include "net/connection.h"
+#include "handover/handover.h"
+#include "http/service.h"
 #include "program/settings.h"
 
 typedef struct Services Services;
 
 /* Load what the settings need: the core's functions, and libraries of others. Nothing runs yet. */
 bool services_load(const Settings *settings, Problem *problem);
-/* Start the core, which takes until the models of its start are loaded, and make the services. `drain` is called when the dispatcher asks the server to
- * end, in any thread. */
-Services *services_start(const Settings *settings, void (*drain)(void *user), Problem *problem);
+/* Start the core, which takes until the models of its start are loaded, and make the services. `control` stays the caller's: what the dispatcher may ask. */
+Services *services_start(const Settings *settings, const ServerControl *control, Problem *problem);
 /* What listens: as many as the settings have, in their order. They stay until services_free. */
-const Endpoint *services_endpoints(const Services *services);
+const HandoverEndpoints *services_endpoints(const Services *services);
 /* Tell in the log where clients are accepted. */
 void services_announce(const Services *services);
 Server *services_server(const Services *services);

@@ -13,12 +13,13 @@
  *      "vertex": {"health": "/path", "predict": "/path", "model": "name"},
  *      "sagemaker": {"model": "name", "folder": "/path"},
  *      "held": true,                                                it says that it is not ready, until the dispatcher says otherwise
- *      "waiting": true,                                             clients' connections are accepted from SIGUSR1 on only
+ *      "waiting": true,                                             clients' connections are accepted when the dispatcher says so
  *      "awaited": {"names": ["name", ...], "coming": ["name", ...], "fd": 9, "wait_s": 60, "most": 1000},
  *                                                                   models that the core does not have yet, and those of them that come soon: awaited.h
  *      "ready_fd": 7}                                               it gets a byte when connections are accepted
  *
- * Protocols are http, grpc, metrics, admin, sagemaker and vertex_ai. All but "core" may be missing or null.
+ * Protocols are http, grpc, metrics, admin, sagemaker and vertex_ai, and handover: a unix socket on which the process takes over connections of the one
+ * whose place it takes (handover.h). All but "core" may be missing or null.
  */
 #ifndef PYTRITON_FRONT_SETTINGS_H
 #define PYTRITON_FRONT_SETTINGS_H

@@ -11,12 +11,21 @@ from pytriton.cli.errors import CliError, command
 from pytriton.cli.flags import ConfigFlag, RuntimeDirFlag
 from pytriton.cli.settings import Given, kept, with_setting_flags
 from pytriton.ipc.exit_codes import ExitCode
+from pytriton.ipc.files.rundir import RuntimeDir
 
 ServerFlag = Annotated[
     bool,
     typer.Option(
         "--server",
-        help="Replace tritonserver alone, without a request lost: with front=native.",
+        help="Replace tritonserver alone, without a request lost: with front=native. The old one finishes what it has "
+        "under way; status shows it until then.",
+    ),
+]
+ForceFlag = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        help="With --server: also while sequences are in progress. Their next requests fail (400).",
     ),
 ]
 WaitModelsFlag = Annotated[
@@ -155,6 +164,7 @@ def restart(
     config: ConfigFlag = None,
     timeout: TimeoutFlag = 120.0,
     server: ServerFlag = False,
+    force: ForceFlag = False,
     wait_models: WaitModelsFlag = False,
 ) -> None:
     """Stop the daemon if one runs, and start it in the background.
@@ -166,9 +176,10 @@ def restart(
 
     rundir = link.runtime_dir(Path(flags["runtime_dir"]) if "runtime_dir" in flags else None)
     if server:
-        link.replace_server(rundir)
-        typer.echo(f"tritonserver was replaced (pid {link.ask_status(rundir).server.pid})")
+        _replace_server(rundir, force)
         return
+    if force:
+        raise CliError(ExitCode.USAGE, "--force is for restart --server")
     pinned = {**flags, "runtime_dir": str(rundir.path)}
     given = Given(pinned, config).over(kept(rundir))
     settings = given.load_to_serve()  # before the stop: wrong settings leave the old daemon running
@@ -182,6 +193,23 @@ def restart(
     if pid is not None:
         typer.echo(f"stopped the daemon (pid {link.stop(rundir, timeout)})")
     _print_started(launch.run_detached(settings.config, given), wait_models)
+
+
+def _replace_server(rundir: RuntimeDir, force: bool) -> None:
+    from pytriton.cli import link
+    from pytriton.cli.tables import retiring
+
+    replaced = link.replace_server(rundir, force=force)
+    server = link.ask_status(rundir).server
+    if server.pid != replaced.pid:
+        raise CliError(
+            ExitCode.FAULT,
+            f"tritonserver was replaced (pid {replaced.pid}), and the new one has ended already: "
+            "`pytriton-daemon logs` says why, and `pytriton-daemon status` what serves now",
+        )
+    typer.echo(f"tritonserver was replaced (pid {replaced.pid})")
+    for line in retiring(server):
+        typer.echo(f"  {line}")
 
 
 def _print_started(status: Any, wait_models: bool) -> None:

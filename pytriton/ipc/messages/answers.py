@@ -107,6 +107,23 @@ class ModelInfo(msgspec.Struct, frozen=True):
     loading_since: float = 0.0
 
 
+class RetiringServer(msgspec.Struct, frozen=True):
+    """A tritonserver that another one has taken the place of, and that goes on with what it has under way.
+
+    Attributes:
+        since: when it was replaced, seconds since the epoch
+        until: when it is ended, whatever it has under way then
+        connections: that clients still have with it
+        requests: that it has not answered
+    """
+
+    pid: int
+    since: float
+    until: float
+    connections: int = 0
+    requests: int = 0
+
+
 class ServerInfo(msgspec.Struct, frozen=True):
     """The tritonserver that the daemon owns. An empty URL: that endpoint is switched off."""
 
@@ -117,6 +134,14 @@ class ServerInfo(msgspec.Struct, frozen=True):
     grpc_url: str = ""
     metrics_url: str = ""
     binary: str = ""
+    retiring: list[RetiringServer] = []
+
+
+class ServerReplaced(Message, frozen=True):
+    """Answer to ReplaceServer: the process `pid` serves in the place of `former`, which may still retire."""
+
+    pid: int
+    former: int
 
 
 class Registered(Message, frozen=True):
@@ -232,6 +257,7 @@ ToClient = Union[
     Progress,
     Registered,
     Done,
+    ServerReplaced,
     Models,
     Repository,
     Status,

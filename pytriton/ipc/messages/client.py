@@ -207,7 +207,15 @@ class Reload(Message, frozen=True):
 
 
 class ReplaceServer(Message, frozen=True):
-    """Have another tritonserver take the place of the one that runs, without a request lost; answered when it has."""
+    """Have another tritonserver take the place of the one that runs, without a request lost.
+
+    Answered with ServerReplaced when the new one serves.
+
+    Attributes:
+        force: also while sequences are in progress, whose next requests fail
+    """
+
+    force: bool = False
 
 
 #: What changes models or the daemon, and waits while the daemon is being upgraded.

@@ -3,7 +3,8 @@
     python fake_program.py --settings=FD
 
 What it does wrong stands in the file "behaviour" beside it: `ends`, `slow` (until a file "go" is there), `deaf` (it
-never answers a load).
+never answers a load), `mute` (it accepts connections of clients, and ends at the first of their requests), `sequence`
+(one is in progress), `lingers` (a request keeps it when it retires).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -33,13 +35,29 @@ def install(folder: Path, behaviour: str = "") -> Path:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, listener: socket.socket, held: bool, behaviour: str) -> None:
+    def __init__(
+        self, listener: socket.socket, held: bool, behaviour: str, clients: int | None = None
+    ) -> None:
         super().__init__(("127.0.0.1", 0), _Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
         self.held = held
         self.behaviour = behaviour
         self.models: dict[str, str] = {}
+        self.is_clients = clients is None
+        self._clients = clients
+
+    def note(self, what: str) -> None:
+        """Write down what it was told."""
+        with open(_HERE / "told", "a", encoding="ascii") as file:
+            file.write(f"{os.getpid()} {what}\n")
+
+    def serve_clients(self) -> None:
+        """Answer on the private socket of clients."""
+        if self._clients is not None:
+            listener = socket.socket(fileno=os.dup(self._clients))
+            other = _Server(listener, self.held, self.behaviour)
+            threading.Thread(target=other.serve_forever, daemon=True).start()
 
     def get_request(self) -> tuple[Any, Any]:
         connection, _ = self.socket.accept()
@@ -51,6 +69,12 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
+        if self.server.is_clients and self.server.behaviour == "mute":
+            os._exit(7)
+        if self.path == "/admin/work":
+            sequences = int(self.server.behaviour == "sequence")
+            self._answer(200, {"connections": 1, "requests": 2, "sequences": sequences})
+            return
         ready = self.path != "/v2/health/ready" or not self.server.held
         self._answer(200 if ready else 400, None)
 
@@ -59,6 +83,15 @@ class _Handler(BaseHTTPRequestHandler):
         name, _, verb = self.path.removeprefix("/v2/repository/models/").partition("/")
         if self.path == "/admin/ready":
             self.server.held = not body["ready"]
+        elif self.path == "/admin/accept":
+            self.server.note("accept" if body["accept"] else "refuse")
+            if body["accept"]:
+                self.server.serve_clients()
+        elif self.path == "/admin/retire":
+            self.server.note(f"retire {Path(body['successor']).name}")
+            if self.server.behaviour != "lingers":
+                self._answer(200, None)
+                os._exit(0)
         elif self.path == "/v2/repository/index":
             index = [{"name": name, "state": state} for name, state in self.server.models.items()]
             self._answer(200, index)
@@ -93,8 +126,8 @@ def _main() -> None:
     while behaviour == "slow" and not (_HERE / "go").exists():
         time.sleep(0.01)
     fds = {one["protocol"]: one["fd"] for one in settings["listen"]}
-    signal.signal(signal.SIGUSR1, lambda *_: (_HERE / "let_in").write_text(str(os.getpid())))
-    server = _Server(socket.socket(fileno=fds["admin"]), settings["held"], behaviour)
+    private = next(one["fd"] for one in settings["listen"] if one["relays"])
+    server = _Server(socket.socket(fileno=fds["admin"]), settings["held"], behaviour, private)
     os.write(settings["ready_fd"], b"1")
     server.serve_forever()
 

@@ -16,7 +16,7 @@ from support.front.calls import ADDRESSES, build_core
 
 _ROOMS = (
     "memory", "base", "background", "json", "core", "tracing", "calls", "admin", "net", "http1", "http",
-    "http2", "protobuf", "relay", "grpc", "program",
+    "http2", "protobuf", "handover", "relay", "grpc", "program",
 )  # fmt: skip
 
 
@@ -58,30 +58,35 @@ def running(
     *,
     protocol: str = "http",
     private: Path | None = None,
+    handover: Path | None = None,
+    tls: Mapping[str, str] | None = None,
     descriptors: Sequence[int] = (),
     **more: object,
 ) -> Iterator[FrontProcess]:
     """Start it with such limits, for that protocol, with descriptors, and `more` of its settings.
 
-    At `private` it listens for the daemon's own processes.
+    At `private` it listens for the daemon's own processes, at `handover` for connections that it is to take over.
     It has to end in order, and without a word of the sanitizers.
     """
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
         socket.create_server(("127.0.0.1", 0)) as admin,
         socket.socket(socket.AF_UNIX) as own,
+        socket.socket(socket.AF_UNIX) as taking,
     ):
-        if private is not None:
-            own.bind(str(private))
-            own.listen(100)
+        for one, path in ((own, private), (taking, handover)):
+            if path is not None:
+                one.bind(str(path))
+                one.listen(100)
         settings, told = os.pipe()
         heard, ready = os.pipe()
         document = {
             "core": str(made.core),
             "listen": [
-                {"fd": listener.fileno(), "protocol": protocol},
+                {"fd": listener.fileno(), "protocol": protocol, "tls": tls},
                 {"fd": admin.fileno(), "protocol": "admin"},
                 *([{"fd": own.fileno(), "protocol": "http", "relays": True}] if private else []),
+                *([{"fd": taking.fileno(), "protocol": "handover"}] if handover else []),
             ],
             "limits": dict(limits or {}),
             "ready_fd": ready,
@@ -95,6 +100,7 @@ def running(
                 listener.fileno(),
                 admin.fileno(),
                 own.fileno(),
+                taking.fileno(),
                 *descriptors,
             ),
             stderr=subprocess.PIPE,

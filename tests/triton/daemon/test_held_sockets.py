@@ -5,6 +5,8 @@ The test is the service manager, by systemd's protocol (sd_listen_fds(3)): descr
 
 from __future__ import annotations
 
+import http.client
+import json
 import os
 import signal
 import socket
@@ -19,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from support.load.all_clients import AllClients
 from support.models.inference import Inference
 from support.running import eventually
 
@@ -136,6 +139,31 @@ def test_no_connection_is_refused_while_the_daemon_is_away(
             asked.acquire()
         manager.start()
         assert [one.result(100) for one in answers] == [2] * 4
+
+
+def _doubles(client: http.client.HTTPConnection) -> bool:
+    body = b'{"inputs":[{"name":"x","shape":[1,2],"datatype":"FP32","data":[1,1]}]}'
+    client.request("POST", "/v2/models/double/infer", body)
+    response = client.getresponse()
+    said = response.read()
+    assert response.status == 200, said
+    return bool(json.loads(said)["outputs"][0]["data"] == [2, 2])
+
+
+def test_restarts_under_load_fail_no_request(manager: ServiceManager) -> None:
+    """What waits in the sockets is the next daemon's, and clients of kept connections are told with an answer."""
+    daemon = manager.start()
+    manager.client().register(
+        lambda requests: [{"y": one["x"] * 2} for one in requests], "double", X, Y
+    )
+    with AllClients(manager, _doubles) as load:
+        for _ in range(3):
+            daemon.send_signal(signal.SIGTERM)
+            assert daemon.wait(60) == 0
+            daemon = manager.start()
+            manager.client()
+            load.until_all_go_on()
+    assert load.wrong == []
 
 
 def test_an_upgrade_keeps_them_and_children_have_none_of_it(manager: ServiceManager) -> None:

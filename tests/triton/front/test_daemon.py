@@ -248,6 +248,7 @@ def test_the_server_is_replaced_under_load_and_nothing_is_lost(daemon: RunningDa
     assert load.wrong == []
     assert len(pids | {after.server.pid}) == 4
     assert [one.pid for one in after.models[0].instances] == workers
+    eventually(lambda: not daemon.client.status().server.retiring, "the replaced ones have ended")
     assert [child.name() for child in daemon.children()].count("pytriton-front") == 1
     with closing(connection(daemon)) as client:
         assert ask(client, "GET", "/v2/health/ready")[0] == 200
@@ -265,11 +266,14 @@ def test_a_replacement_answers_what_is_under_way(daemon: RunningDaemon, tmp_path
         replacing.start()
         eventually(lambda: "tritonserver is replaced" in daemon.said(), "the other one serves")
         assert daemon.client.status().server.pid != first
+        replacing.join()  # which does not wait for the request
+        retiring = daemon.client.status().server.retiring
+        assert [one.pid for one in retiring] == [first]
         go.touch()
         response = client.getresponse()
         assert json.loads(response.read())["outputs"][0]["data"] == [1.0, 2.0]
-        replacing.join()
         assert doubles_or_not(client)
+    eventually(lambda: not daemon.client.status().server.retiring, "it ends with its last request")
     daemon.client.unregister("waits")
 
 

@@ -65,6 +65,7 @@ class FakeServer:
     """
 
     proxy_is_native = True
+    retiring: frozenset[int] = frozenset()
     vertex_needs_model = True
     http_port, grpc_port, metrics_port = 8000, 8001, 8002
 
@@ -79,6 +80,7 @@ class FakeServer:
     ) -> None:
         self.folder = folder
         self.news = News()
+        self.on_retired: Callable[[int], None] = lambda pid: None
         self.placed = asyncio.Event()
         self.placed.set()
         self.models: dict[str, LoadedModel] = {}
@@ -182,9 +184,9 @@ class FakeServer:
     def kill(self) -> None:
         self.end()
 
-    def check_proxy(self, pid: int) -> bool:
+    def check_proxy(self, pid: int) -> int:
         assert pid == SERVER_PID
-        return True
+        return SERVER_PID
 
     def info(self) -> messages.ServerInfo:
         pid = SERVER_PID if self._end is not None and not self._end.done() else None

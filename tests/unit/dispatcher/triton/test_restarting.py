@@ -141,8 +141,12 @@ class Irreplaceable(Unstable):
         self._begins = begins
 
     async def replace(
-        self, preload: object, load_again: Callable[[set[str]], Awaitable[None]]
-    ) -> None:
+        self,
+        preload: object,
+        load_again: Callable[[set[str]], Awaitable[None]],
+        *,
+        force: bool = False,
+    ) -> int:
         if self._begins:
             await load_again({"m"})
         raise ServerStartError("it has ended")

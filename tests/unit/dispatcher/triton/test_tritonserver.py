@@ -387,8 +387,8 @@ def test_who_is_a_proxy_of_it(tmp_path: Path) -> None:
         await one.start()
         await one.server.load("stub", _MODEL)
         (stub,) = psutil.Process(one.pid).children()
-        assert one.server.check_proxy(one.pid)
-        assert not one.server.check_proxy(stub.pid)
+        assert one.server.check_proxy(one.pid) == one.pid
+        assert one.server.check_proxy(stub.pid) == one.pid
         for stranger in (os.getpid(), 1, 0, -1, 2**22 + 1, 2**80):
             with pytest.raises(RemoteFailure, match=f"process {stranger} is no proxy"):
                 one.server.check_proxy(stranger)

@@ -15,7 +15,6 @@ import msgspec
 import psutil
 import pytest
 from support.front import fake_program
-from support.running import eventually
 
 from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 from pytriton.dispatcher.base.ports import free_ports
@@ -195,17 +194,15 @@ def test_another_process_takes_its_place(tmp_path: Path) -> None:
             assert await one.server.repository_states() == {}  # of the other one
 
         assert former is not None
-        await one.server.replace({}, load_rest)
-        successor = one.server.info().pid
-        assert successor not in (None, former)
+        successor = await one.server.replace({}, load_rest)
+        assert successor == one.server.info().pid != former
         assert rest == [set()]
+        assert (tmp_path / "told").read_text().splitlines() == [
+            f"{successor} accept", f"{former} refuse", f"{former} retire handover-2.sock",
+        ]  # fmt: skip
+        while one.server.retiring:
+            await one.server.news.next.wait()
         assert not psutil.pid_exists(former)
-        let_in = tmp_path / "let_in"
-        await asyncio.to_thread(
-            eventually,
-            lambda: let_in.is_file() and let_in.read_text() == str(successor),
-            "clients are let in",
-        )
         assert not ending.done()
         with pytest.raises(RemoteFailure, match="did not start it"):
             one.server.check_proxy(former)
@@ -213,6 +210,67 @@ def test_another_process_takes_its_place(tmp_path: Path) -> None:
         assert "SIGKILL" in await ending
 
     play(tmp_path, scene)
+
+
+def test_one_that_ends_at_its_first_request_leaves_the_former_one_serving(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        await one.start()
+        former = one.server.info().pid
+        ending = asyncio.create_task(one.server.ended())
+        (tmp_path / "behaviour").write_text("mute")
+        with pytest.raises(ServerStartError, match="exited with code 7"):
+            await one.server.replace({}, _nothing)
+        assert one.server.info().pid == former
+        told = [line.split(" ", 1) for line in (tmp_path / "told").read_text().splitlines()]
+        assert [word for pid, word in told if pid == str(former)] == ["refuse", "accept"]
+        assert not ending.done()
+        await one.server.load("m", None)
+        ending.cancel()
+
+    play(tmp_path, scene)
+
+
+def test_sequences_in_progress_keep_it_from_being_replaced_without_force(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        await one.start()
+        former = one.server.info().pid
+        with pytest.raises(RemoteFailure, match=r"1 sequences are in progress.*--force"):
+            await one.server.replace({}, _nothing)
+        assert one.server.info().pid == former
+        assert await one.server.replace({}, _nothing, force=True) != former
+
+    play(tmp_path, scene, "sequence")
+
+
+def test_one_that_has_requests_left_is_shown_follows_changes_and_is_ended_in_time(
+    tmp_path: Path,
+) -> None:
+    async def scene(one: Scene) -> None:
+        ended: list[int] = []
+        one.server.on_retired = ended.append
+        await one.start()
+        former = one.server.info().pid
+        assert former is not None
+        admin = one.front.connect(former)
+        await one.server.replace({}, _nothing)
+        assert one.server.retiring == {former}
+        assert not one.server.settled
+        assert one.server.check_proxy(former) == former  # its proxies may still ask
+        await one.server.load("m", None)
+        assert await admin.repository_states() == {"m": "READY"}
+        await one.server.unload("m")
+        assert await admin.repository_states() == {"m": "UNAVAILABLE"}
+        while not (told := one.server.info().retiring)[0].requests:
+            await asyncio.sleep(0.05)
+        assert (told[0].pid, told[0].requests, told[0].connections) == (former, 2, 1)
+        assert told[0].until - told[0].since == 4.0
+        while one.server.retiring:
+            await one.server.news.next.wait()
+        assert ended == [former]
+        assert not psutil.pid_exists(former)
+        await admin.close()
+
+    play(tmp_path, scene, "lingers", retire_timeout_s=4.0)
 
 
 @pytest.mark.parametrize("behaviour", ["ends", "slow"])
@@ -369,6 +427,7 @@ def test_what_it_is_told(tmp_path: Path) -> None:
         ]
         assert listen == [
             ("http", None), ("http", "/c"), ("grpc", "/gc"), ("metrics", None), ("http", None), ("admin", None),
+            ("handover", None),
         ]  # fmt: skip
         assert (tmp_path / "clients.sock").is_socket()
         assert upstream(one.config, one.front).socket == str(tmp_path / "http.sock")

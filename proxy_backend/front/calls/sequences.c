@@ -1,0 +1,170 @@
+#include "calls/sequences.h"
+
+#include "base/clock.h"
+#include "base/names.h"
+#include "base/text.h"
+#include "json/reader.h"
+
+#include <stdlib.h>
+
+enum {
+    DEFAULT_IDLE_MS = 1000, /* the core's */
+    MOST = 1 << 16, /* that are known at a time; no core has slots for so many */
+};
+
+struct Sequence {
+    unsigned running; /* requests that the core has */
+    bool ended; /* it is in the table no more, and goes with its last request */
+    uint64_t last_ms, idle_ms;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static Names sequences; /* by model and id */
+
+/* ── how long one may be idle ─────────────────────────────────────────────────────────────────────────── */
+
+static bool read_batching(Json *json, Text *scratch, uint64_t *idle_ms)
+{
+    Slice key;
+    if (!json_object(json))
+        return false;
+    while (json_member(json, scratch, &key)) {
+        uint64_t microseconds = 0;
+        if (!slice_is(key, "max_sequence_idle_microseconds") || !json_unsigned(json, &microseconds))
+            json_skip(json);
+        else if (microseconds)
+            *idle_ms = microseconds / 1000 + 1;
+    }
+    return !json_failed(json);
+}
+
+/* 0: the model has no sequences. */
+static uint64_t idle_ms_of(Slice configuration)
+{
+    const JsonLimits limits = {.depth = 64, .values = 1 << 20, .string_bytes = UINT64_MAX};
+    Json json = json_read(configuration, &limits);
+    Text scratch = {0};
+    Slice key;
+    uint64_t idle_ms = 0;
+    if (json_object(&json))
+        while (json_member(&json, &scratch, &key)) {
+            if (!slice_is(key, "sequence_batching")) {
+                json_skip(&json);
+            } else {
+                idle_ms = DEFAULT_IDLE_MS;
+                if (!read_batching(&json, &scratch, &idle_ms))
+                    break;
+            }
+        }
+    text_free(&scratch);
+    return idle_ms;
+}
+
+static uint64_t ask_idle_ms(Server *server, const char *model)
+{
+    Problem problem = {0};
+    TRITONSERVER_Message *message = NULL;
+    const char *text = NULL;
+    size_t size = 0;
+    uint64_t idle_ms = 0;
+    if (api_succeeded(triton.ServerModelConfig(server->server, model, -1, 1, &message), &problem)) {
+        if (api_succeeded(triton.MessageSerializeToJson(message, &text, &size), &problem))
+            idle_ms = idle_ms_of((Slice){text, size});
+        triton.MessageDelete(message);
+    }
+    problem_clear(&problem);
+    return idle_ms;
+}
+
+/* ── the table, with the lock held ────────────────────────────────────────────────────────────────────── */
+
+static bool is_over(const Sequence *sequence, uint64_t now_ms)
+{
+    return sequence->running == 0 && now_ms - sequence->last_ms > sequence->idle_ms;
+}
+
+static void forget(Slice key, Sequence *sequence)
+{
+    names_remove(&sequences, key);
+    sequence->ended = true;
+    if (sequence->running == 0)
+        free(sequence);
+}
+
+/* Forget those that are over. What follows an entry may move to its place, so that is looked at again. */
+static void sweep(void)
+{
+    uint64_t now_ms = clock_ms();
+    size_t position = 0;
+    Slice key;
+    void *value;
+    while (names_next(&sequences, &position, &key, &value))
+        if (is_over(value, now_ms)) {
+            forget(key, value);
+            position--;
+        }
+}
+
+static Sequence *find(Slice key, bool begins, uint64_t idle_ms)
+{
+    Sequence *sequence = names_get(&sequences, key);
+    if (sequence || !begins || idle_ms == 0)
+        return sequence;
+    if (sequences.count >= MOST)
+        sweep();
+    sequence = sequences.count < MOST ? calloc(1, sizeof *sequence) : NULL;
+    if (sequence && !names_put(&sequences, key, sequence)) {
+        free(sequence);
+        return NULL;
+    }
+    return sequence;
+}
+
+/* ── for others ───────────────────────────────────────────────────────────────────────────────────────── */
+
+Sequence *sequence_request(Server *server, const char *model, const char *id, uint32_t flags)
+{
+    Text key = {0};
+    bool begins = flags & SEQUENCE_START;
+    uint64_t idle_ms = begins ? ask_idle_ms(server, model) : 0;
+    text_put_string(&key, model);
+    uint64_t hash = names_hash(slice_of(id)); /* ids may be as long as clients like */
+    text_put(&key, (const char *)&hash, sizeof hash);
+    if (key.failed) {
+        text_free(&key);
+        return NULL;
+    }
+    pthread_mutex_lock(&lock);
+    Sequence *sequence = find(text_slice(&key), begins, idle_ms);
+    if (sequence) {
+        sequence->running++;
+        sequence->last_ms = clock_ms();
+        if (idle_ms)
+            sequence->idle_ms = idle_ms;
+        if (flags & SEQUENCE_END)
+            forget(text_slice(&key), sequence);
+    }
+    pthread_mutex_unlock(&lock);
+    text_free(&key);
+    return sequence;
+}
+
+void sequence_request_done(Sequence *sequence)
+{
+    if (sequence == NULL)
+        return;
+    pthread_mutex_lock(&lock);
+    sequence->last_ms = clock_ms();
+    if (--sequence->running == 0 && sequence->ended)
+        free(sequence);
+    pthread_mutex_unlock(&lock);
+}
+
+uint64_t sequences_count(void)
+{
+    pthread_mutex_lock(&lock);
+    sweep();
+    uint64_t count = sequences.count;
+    pthread_mutex_unlock(&lock);
+    return count;
+}
