@@ -17,8 +17,8 @@ from pytriton.dispatcher.triton.own_repository import BACKEND
 
 _log = structlog.get_logger(__name__)
 
-#: The core repeats a load that fails at once, without a pause, and nobody can stop it: a model that cannot be loaded keeps
-#: its request from being answered, the server from ending, and fills the log. The daemon reports the failure instead.
+#: The core repeats a load that fails at once, without a pause, and nothing stops it: the request to load the model is
+#: not answered, the server does not end, and the log fills. The daemon reports the failure instead.
 _RETRIES = "model-load-retry-count"
 #: With "exit-on-error", a model that cannot be loaded would end the server.
 _NOT_PASSED_ON = frozenset({"exit-on-error", _RETRIES})
