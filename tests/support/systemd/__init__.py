@@ -1,0 +1,1 @@
+"""A Debian with systemd as its first process, for tests that need a real service manager."""
