@@ -180,6 +180,16 @@ def _nothing() -> None:
     pass
 
 
+def _says_unserved(text: str) -> bool:
+    """Whether an error says that a model is unknown or not ready: 2.51 has one text for both, later cores have two.
+
+    The stub makes all codes INTERNAL, so the text is all there is.
+    """
+    plain = text.rstrip(".'").lower()
+    unknown = "unknown model" in plain or "failed to find" in plain
+    return unknown or plain.endswith(("is not ready", "is not found", "no available versions"))
+
+
 def explained(call: Call, error: Any) -> tuple[str, str]:
     """Return the text of a response's error and the name of its code."""
     text = error.message().strip()
@@ -190,7 +200,7 @@ def explained(call: Call, error: Any) -> tuple[str, str]:
     text = text[len(prefix) :].strip()
     if text.count("'") % 2:  # the stub quotes the name of the model, and no more than half of it
         text = text.rstrip("'")
-    if text.endswith("is not ready."):
+    if _says_unserved(text):
         version = f" version {call.version}" if call.version >= 0 else ""
         return f"model {call.model}{version} is not served here, or is not ready", "NOT_FOUND"
     if "decoupled transaction policy" in text:

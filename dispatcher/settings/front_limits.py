@@ -28,7 +28,7 @@ LIMITS = {
     "body_bytes": Limit(1024, 1e15, 2147483647),
     "unpacked_bytes": Limit(1024, 1e15, 4294967296),
     "total_body_bytes": Limit(1 << 20, 1e15, 1 << 30),
-    "json_depth": Limit(8, 256, 64),
+    "json_depth": Limit(8, 256, 100),
     "json_values": Limit(1024, 1e12, 1 << 26),
     "inputs": Limit(1, 1 << 20, 1024),
     "output_bytes": Limit(1024, 1e15, 8589934592),

@@ -140,6 +140,19 @@ EXPORTED TRITONSERVER_Error *TRITONBACKEND_ModelInstanceFinalize(TRITONBACKEND_M
     return error;
 }
 
+/* Later cores (25.12) ask it for each question whether the model is ready, in any thread. An instance without a worker is ready: its requests wait for
+ * one. What stands in for a model answers nothing else than an error. */
+EXPORTED TRITONSERVER_Error *TRITONBACKEND_ModelInstanceReady(TRITONBACKEND_ModelInstance *instance);
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceReady(TRITONBACKEND_ModelInstance *instance)
+{
+    void *state = NULL;
+    TRITONSERVER_Error *error = TRITONBACKEND_ModelInstanceState(instance, &state);
+    if (error)
+        return error;
+    const Proxy *proxy = state;
+    return proxy->model->stand_in ? TRITONSERVER_ErrorNew(ERROR_UNAVAILABLE, proxy->model->stand_in) : NULL;
+}
+
 EXPORTED TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(
     TRITONBACKEND_ModelInstance *instance, TRITONBACKEND_Request **requests, uint32_t count)
 {

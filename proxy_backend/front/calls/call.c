@@ -279,9 +279,20 @@ bool call_parameter(Call *call, Slice name, const CallParameter *value, Problem 
     return copy && hand_on(parts, copy, value, problem);
 }
 
+static bool is_reserved(Slice name)
+{
+    return slice_starts_nocase(name, "sequence_") || slice_starts_nocase(name, "triton_") ||
+        slice_is_nocase(name, "priority") || slice_is_nocase(name, "timeout");
+}
+
 bool call_header(Call *call, Slice name, Slice value, Problem *problem)
 {
     CallParts *parts = parts_of(call);
+    if (is_reserved(name))
+        return problem_set(problem, PROBLEM_INVALID,
+            "header '%.*s' cannot be forwarded: requests have a parameter of that name, which is Triton's. Let the "
+            "header-forward-pattern not match it, or do not send it",
+            SLICE_ARGS(name));
     const char *copy = one_more(parts, problem) ? parts_copy(parts, name, "the name of a header", problem) : NULL;
     CallParameter parameter = {.type = PARAMETER_STRING, .string = value};
     return copy && hand_on(parts, copy, &parameter, problem);

@@ -113,7 +113,8 @@ typedef struct {
     };
 } CallParameter;
 bool call_parameter(Call *call, Slice name, const CallParameter *value, Problem *problem);
-/* A header that is handed on: a parameter for the model, whatever its name. */
+/* A header that is handed on: a parameter for the model. The names that Triton reads itself, and those that begin with "sequence_" or "triton_",
+ * are refused in any case: the model would take them for what the request says. */
 bool call_header(Call *call, Slice name, Slice value, Problem *problem);
 /* One of the headers that say what a call is, or is part of: "x-request-id", "traceparent", "tracestate". Others are ignored. The first of these that
  * is there gives an id to a request that has none: in logs, traces and errors, not in the answer. */

@@ -16,6 +16,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* What Triton's python backend, and the daemon (new_shm_prefix in dispatcher/triton/front.py), begin the names of their own memory with. */
+#define PYTHON_BACKEND_PREFIX "triton_python_backend_shm_region_"
+#define DAEMON_PREFIX "pytriton-"
 /* Names of regions, and keys: a key is a file's name. */
 enum { NAME = 1024, KEY = NAME_MAX };
 
@@ -166,11 +169,25 @@ static bool put(SharedMemory *all, SharedRegion *region, Problem *problem)
     return false;
 }
 
+/* Whether a name in /dev/shm is one of those that Triton's python backend and the daemon give to their own memory: a client could read and change
+ * other clients' tensors there. */
+static bool is_internal(const char *name)
+{
+    return strncmp(name, PYTHON_BACKEND_PREFIX, strlen(PYTHON_BACKEND_PREFIX)) == 0 ||
+        strncmp(name, DAEMON_PREFIX, strlen(DAEMON_PREFIX)) == 0;
+}
+
 /* Open what lies under a key in /dev/shm: one file there, and no path to another place. */
 static int open_key(const SharedRegion *region, Problem *problem)
 {
     const char *name = region->key + (*region->key == '/');
     int fd = -1;
+    if (is_internal(name)) {
+        problem_set(problem, PROBLEM_INVALID,
+            "shared memory key '%s' is refused: names that begin with '%s' or '%s' are the server's own", region->key,
+            PYTHON_BACKEND_PREFIX, DAEMON_PREFIX);
+        return -1;
+    }
     errno = EINVAL;
     if (*name && strchr(name, '/') == NULL && strcmp(name, "..") != 0 && strcmp(name, ".") != 0)
         fd = shm_open(region->key, O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0);

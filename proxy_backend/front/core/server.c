@@ -182,6 +182,10 @@ bool server_model_is_ready(Server *server, Slice model, Slice version, bool *rea
         return false;
     size_t left = awaited_left(server->awaited);
     bool answered = api_succeeded(triton.ServerModelIsReady(server->server, name.text, number, ready), problem);
+    if (!answered && (problem->kind == PROBLEM_NOT_FOUND || problem->kind == PROBLEM_UNAVAILABLE)) {
+        problem_clear(problem);
+        answered = true;
+    }
     if (answered && *ready)
         return true;
     AwaitedHow how = awaited_how(server->awaited, model);

@@ -43,7 +43,8 @@ uint64_t server_changes(const Server *server);
 
 /* A version as clients write it: "": the model's policy chooses, -1. */
 bool server_version(Slice text, int64_t *version, Problem *problem);
-/* False, with a problem: there is no such model, or not yet. */
+/* A model that is unknown, or that an instance says is not ready, is not ready, which is no problem: cores differ in that (2.51 has no error for an
+ * unknown one, later ones have). False, with a problem: its name or version is wrong, or it will come (PROBLEM_AWAITED). */
 bool server_model_is_ready(Server *server, Slice model, Slice version, bool *ready, Problem *problem);
 
 /* A copy of a model's name on the stack, for the core. Folders have such names, so they are short. */

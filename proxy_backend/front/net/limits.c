@@ -180,7 +180,7 @@ static const struct {
     {"body_bytes", offsetof(Limits, body_bytes), false, 1024, 1e15, 2147483647},
     {"unpacked_bytes", offsetof(Limits, unpacked_bytes), false, 1024, 1e15, 4294967296},
     {"total_body_bytes", offsetof(Limits, total_body_bytes), false, 1 << 20, 1e15, 1 << 30},
-    {"json_depth", offsetof(Limits, json_depth), false, 8, 256, 64},
+    {"json_depth", offsetof(Limits, json_depth), false, 8, 256, 100},
     {"json_values", offsetof(Limits, json_values), false, 1024, 1e12, 1 << 26},
     {"inputs", offsetof(Limits, inputs), false, 1, 1 << 20, 1024},
     {"output_bytes", offsetof(Limits, output_bytes), false, 1024, 1e15, 8589934592},

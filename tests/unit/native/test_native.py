@@ -341,13 +341,27 @@ def test_whatever_a_worker_sends_is_survived(
     assert lines[-1] == "released 2, statistics of 2"
 
 
+def test_an_instance_that_a_worker_serves_is_ready(program: Path, tmp_path: Path) -> None:
+    lines, _ = run(program, tmp_path, [serving(echo)], environment={"FAKE_READY": "1"})
+    assert lines[0] == "ready: yes"
+
+
 def test_where_nobody_is_to_be_asked_each_request_is_told_why(
     program: Path, tmp_path: Path
 ) -> None:
     """Of a server that is being stopped; no dispatcher hears of it."""
     text = "é is being stopped"
-    lines, heard = run(program, tmp_path, [], requests=2, attaches=False, pytriton_stand_in=text)
+    lines, heard = run(
+        program,
+        tmp_path,
+        [],
+        requests=2,
+        attaches=False,
+        environment={"FAKE_READY": "1"},
+        pytriton_stand_in=text,
+    )
     assert heard == []
+    assert lines.pop(0) == "ready: é is being stopped"
     assert [line.partition(", ")[2] for line in lines[:-1]] == [
         "flags 1: error 4 é is being stopped"
     ] * 2

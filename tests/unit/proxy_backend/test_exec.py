@@ -188,6 +188,12 @@ PREFIX = "Model other - Error when running inference: "
         ("the model's own", "the model's own", "INTERNAL"),
         (f"{PREFIX}Failed for execute the inference request. Model 'other' is not ready.",
          "model other version 3 is not served here, or is not ready", "NOT_FOUND"),
+        (f"{PREFIX}Request for unknown model: 'other' is not found",
+         "model other version 3 is not served here, or is not ready", "NOT_FOUND"),
+        (f"{PREFIX}Request for unknown model: 'other' has no available versions",
+         "model other version 3 is not served here, or is not ready", "NOT_FOUND"),
+        (f"{PREFIX}Request for unknown model: 'other' version 3 is not found.",
+         "model other version 3 is not served here, or is not ready", "NOT_FOUND"),
         (f"{PREFIX}decoupled transaction policy", "model other is decoupled: it may answer many times. Call it with "
          "pytriton.stream(...)", "UNSUPPORTED"),
         (f"{PREFIX}Exceeds maximum queue size'", "Exceeds maximum queue size", "UNAVAILABLE"),

@@ -352,6 +352,8 @@ def test_a_request_whose_region_is_truncated_while_it_is_served_fails(
         (("register=r:/..:0:8",), "Unable to open shared memory region"),
         (("register=r::0:8",), "the key of a shared memory region has to be 1 to 255 bytes"),
         (("register=:/{key}:0:8",), "the name of a shared memory region has to be 1 to 1024 bytes"),
+        (("register=r:/triton_python_backend_shm_region_1:0:8",), "problem 400 shared memory key '/triton_python"),
+        (("register=r:pytriton-1-ab-x:0:8",), "problem 400 shared memory key 'pytriton-1-ab-x' is refused: names"),
         (("register=r:/{key}:0:8", "register=r:/{key}:0:8"), "problem 409 shared memory region 'r' already in manager"),
         (("register=r:/{key}:0:8", "register=s:/{key}:0:8", "register=t:/{key}:0:8"),
          "problem 429 2 shared memory regions are registered, as many as there may be (regions)"),
@@ -402,3 +404,13 @@ def test_every_call_ends_once_whatever_happens(tmp_path: Path, sanitizers: tuple
     run = program("stress", tmp_path, sanitizers)
     # One in nine is for the model that refuses.
     assert run("3600") == "finals 3200 refused 400 running 0\n"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["sequence_id", "Sequence_Start", "sequence_end", "priority", "Timeout", "triton_anything"],
+)
+def test_a_header_with_a_reserved_name_is_not_forwarded(calls: Run, name: str) -> None:
+    said = calls("model=echo", f"header={name}:1", *ONE)
+    assert f"problem 400 header '{name}' cannot be forwarded" in said
+    assert "answer" not in said

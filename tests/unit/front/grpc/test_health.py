@@ -5,11 +5,16 @@ from __future__ import annotations
 import gzip
 import random
 import signal
+from contextlib import closing
+from http.client import HTTPConnection
+from urllib.parse import quote
 
 import grpc
 import pytest
 from support.front.grpc.echo import nghttp2
 from support.front.process import Built, FrontProcess, running
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 SERVING, NOT_SERVING, SERVICE_UNKNOWN = b"\x08\x01", b"\x08\x02", b"\x08\x03"
 _NOBODY = b"\x0a\x06nobody"
@@ -82,3 +87,30 @@ def test_who_watches_is_told_of_changes_and_does_not_hold_up_the_end(made: Built
                     next(one)
                 assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
         assert front.process.wait(60) == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "ready"),
+    [
+        ("echo", True),
+        ("unknown to core 2.51", False),
+        ("unknown to a later core", False),
+        ("instance not ready", False),
+    ],
+)
+def test_a_model_that_the_core_does_not_know_is_not_ready(
+    made: Built, model: str, *, ready: bool
+) -> None:
+    """Cores differ: 2.51 says that it is not ready, later ones that there is no such model."""
+    with (
+        running(made, protocol="grpc", libraries={"nghttp2": nghttp2()}) as front,
+        _channel(front) as channel,
+    ):
+        stub = GRPCInferenceServiceStub(channel)
+        assert stub.ModelReady(pb.ModelReadyRequest(name=model), timeout=60).ready is ready
+    with running(made) as front, closing(HTTPConnection(*front.http, timeout=60)) as client:
+        client.request("GET", f"/v2/models/{quote(model)}/ready")
+        answer = client.getresponse()
+        assert (answer.status, b"Model version not ready" in answer.read()) == (
+            (200, False) if ready else (400, True)
+        )

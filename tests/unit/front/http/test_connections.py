@@ -271,3 +271,13 @@ def test_headers_that_are_handed_on_are_text(made: Built) -> None:
             answered = ask(front, request)
             assert answered[0] == status, answered
             assert status == 200 or b"UTF-8" in answered[2]
+
+
+@pytest.mark.parametrize(("depth", "status"), [(65, 200), (100, 200), (101, 413)])
+def test_json_nests_as_deep_as_triton_allows(made: Built, depth: int, status: int) -> None:
+    """By default; three of the levels are around the data."""
+    data = "[" * (depth - 3) + "1" + "]" * (depth - 3)
+    body = f'{{"inputs":[{{"name":"IN","shape":[1],"datatype":"FP32","data":{data}}}]}}'
+    with running(made) as front:
+        answer = ask(front, post("echo", body.encode()))
+    assert answer[0] == status, answer

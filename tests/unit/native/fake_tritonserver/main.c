@@ -30,6 +30,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *);
 TRITONSERVER_Error *TRITONBACKEND_ModelFinalize(TRITONBACKEND_Model *);
 TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelInstance *);
 TRITONSERVER_Error *TRITONBACKEND_ModelInstanceFinalize(TRITONBACKEND_ModelInstance *);
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceReady(TRITONBACKEND_ModelInstance *);
 TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(
     TRITONBACKEND_ModelInstance *, TRITONBACKEND_Request **, uint32_t);
 
@@ -82,6 +83,12 @@ int main(int count, char **words)
     demand(TRITONBACKEND_Initialize(NULL));
     demand(TRITONBACKEND_ModelInitialize(&model));
     demand(TRITONBACKEND_ModelInstanceInitialize(&instance));
+    if (getenv("FAKE_READY")) { /* as later cores do */
+        TRITONSERVER_Error *error = TRITONBACKEND_ModelInstanceReady(&instance);
+        printf("ready: %s\n", error ? TRITONSERVER_ErrorMessage(error) : "yes");
+        if (error)
+            TRITONSERVER_ErrorDelete(error);
+    }
     for (int i = 0; i < batches; i++) {
         for (int k = 0; k < requests; k++) /* who executes them may put them in another order */
             batch[k] = &request[k];

@@ -85,6 +85,10 @@ TRITONSERVER_Error *TRITONSERVER_ServerModelIsReady(
 {
     (void)server;
     *ready = is_model(model) && version <= 1;
+    if (strcmp(model, "unknown to a later core") == 0)
+        return TRITONSERVER_ErrorNew(TRITON_ERROR_NOT_FOUND, "Request for unknown model");
+    if (strcmp(model, "instance not ready") == 0)
+        return TRITONSERVER_ErrorNew(TRITON_ERROR_UNAVAILABLE, "an instance is not ready");
     return NULL;
 }
 
