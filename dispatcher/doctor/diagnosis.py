@@ -157,7 +157,7 @@ def _check_clash() -> Check:
 
 def _check_proxy_python(choice: ServerChoice, search: _Search) -> Check:
     found = search.found
-    versions = found[0].python_versions if found else PROXY_VERSIONS
+    versions = (found[0].python_versions if found else None) or PROXY_VERSIONS
     try:
         python = find_interpreter(choice.proxy_python, versions)
     except ServerRuntimeError as error:
@@ -185,7 +185,7 @@ def _check_server(search: _Search) -> Check:
         return Check(name, "warning", detail, "pytriton-daemon install-server")
     tree, source = search.found
     flaw = _missing_libraries(tree) or _does_not_run(tree)
-    where = f"{tree.binary} (from: {source}{', ' + tree.version if tree.version else ''})"
+    where = f"{tree.program} (from: {source}{', ' + tree.version if tree.version else ''})"
     if flaw is not None:
         mend = "install the libraries that it misses, or use the binaries that we fetch"
         return Check(name, "problem", f"{where}: {flaw}", mend)
@@ -288,13 +288,15 @@ def _missing_libraries(tree: ServerTree) -> str | None:
         return None
     missing: set[str] = set()
     libraries = [folder / LIBRARY_NAME for _, folder in tree.python_backends[:1]]
-    for file in (tree.binary, *libraries):
+    for file in (tree.program, *libraries):
         said = _output([ldd, str(file)], _library_environment(tree))
         missing |= {line.split()[0] for line in said.splitlines() if "=> not found" in line}
     return f"shared libraries are missing: {', '.join(sorted(missing))}" if missing else None
 
 
 def _does_not_run(tree: ServerTree) -> str | None:
+    if tree.binary is None:
+        return None  # the check of the native front loads the core
     # its status is 1 after --help, so only what it prints can tell
     said = _output([str(tree.binary), "--help"], _library_environment(tree))
     return None if "--model-repository" in said else f"it does not run: {said.strip()[-300:]}"

@@ -26,7 +26,7 @@ from pytriton.dispatcher.install.proxy_compiler import (
     compile_front,
     source_key,
 )
-from pytriton.dispatcher.install.server_tree import ServerTree
+from pytriton.dispatcher.install.server_tree import ServerTree, find_core
 
 #: Loading Triton's core takes less than a second.
 _CHECK_S = 60.0
@@ -76,10 +76,10 @@ def library_environment(libraries: Sequence[Path]) -> dict[str, str]:
 
 
 def _core(tree: ServerTree) -> Path:
-    found = [one for place in tree.libraries for one in sorted(place.glob("libtritonserver*.so"))]
-    if not found:
-        raise ServerRuntimeError(f"no libtritonserver.so is beside {tree.binary}")
-    return found[0]
+    found = find_core(tree)
+    if found is None:
+        raise ServerRuntimeError(f"no libtritonserver.so is in {tree.root}/lib")
+    return found
 
 
 def _build(cache: Path, progress: Progress) -> Path:

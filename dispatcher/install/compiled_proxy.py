@@ -15,7 +15,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from pytriton.dispatcher.install.cache import Progress, ServerRuntimeError, publish
@@ -26,6 +25,7 @@ from pytriton.dispatcher.install.proxy_compiler import (
     compile_library,
     source_key,
 )
+from pytriton.dispatcher.install.server_tree import ServerTree, find_core
 
 #: Loading tritonserver's library takes less than a second.
 _LOAD_S = 60.0
@@ -73,20 +73,19 @@ def is_built(cache: Path) -> bool:
     return built.is_file() or _loads(folder / LIBRARY)
 
 
-def misfit(native: Path, binary: Path, library_path: Sequence[Path]) -> str | None:
+def misfit(native: Path, tree: ServerTree) -> str | None:
     """Return why a tritonserver of the user's own cannot take the compiled proxy; None if it can.
 
     It may be of a version that lacks some of the functions that the proxy calls: the loader tells, in a process of
     its own, where nothing is run.
     """
-    places = (*library_path, binary.parent.parent / "lib")
-    found = [one for place in places for one in sorted(place.glob("libtritonserver*.so"))]
-    if not found:
-        return f"no libtritonserver.so is beside {binary}"
+    core = find_core(tree)
+    if core is None:
+        return f"no libtritonserver.so is in {tree.root}/lib"
     script = "import ctypes, os, sys; [ctypes.CDLL(name, os.RTLD_NOW | os.RTLD_GLOBAL) for name in sys.argv[1:]]"
-    paths = ":".join(map(str, places))
+    paths = ":".join(map(str, tree.libraries))
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", script, str(found[0]), str(native / LIBRARY)],
+        [sys.executable, "-I", "-S", "-c", script, str(core), str(native / LIBRARY)],
         capture_output=True,
         text=True,
         errors="replace",

@@ -113,7 +113,8 @@ def find_or_install_server(choice: ServerChoice, progress: Progress) -> ServerRu
     cache = cache_dir(choice.cache_dir)
     found = find_server(choice, progress)
     if choice.proxy_python is not None:  # a wrong one is told at once, not when it is first needed
-        find_interpreter(choice.proxy_python, found[0].python_versions if found else PROXY_VERSIONS)
+        versions = found[0].python_versions if found else None
+        find_interpreter(choice.proxy_python, versions or PROXY_VERSIONS)
     if found is None:
         wheel = choice.wheel.expanduser().absolute() if choice.wheel else None
         found = (_read_wheel_tree(install_wheel(cache, progress, wheel)), "cache")
@@ -127,6 +128,11 @@ def find_or_install_server(choice: ServerChoice, progress: Progress) -> ServerRu
         why_not = str(error)
         progress(f"the Python proxy serves all models, which is slower: {why_not}")
     front = None if choice.front == "triton" else _native_front(choice, tree, progress)
+    if front is None and tree.binary is None:
+        raise ServerRuntimeError(
+            f"{tree.lacks}, which front = triton needs; leave that setting out, or name a whole "
+            "tritonserver"
+        )
     runtime = ServerRuntime(tree, source, choice, native, python=None, front=front)
     if native is not None and not choice.python_backend:
         return runtime
@@ -147,6 +153,10 @@ def make_python_backend(runtime: ServerRuntime, progress: Progress) -> PythonBac
         ServerRuntimeError: no Python fits, or the environment cannot be made.
     """
     choice, tree = runtime.choice, runtime.tree
+    if not tree.python_backends:
+        raise ServerRuntimeError(
+            f"{tree.lacks}; the Python proxy and models of Triton's python backend need it"
+        )
     wheels = choice.wheel.expanduser().absolute().parent if choice.wheel else None
     interpreter = find_interpreter(choice.proxy_python, tree.python_versions)
     environment = make_proxy_environment(interpreter, cache_dir(choice.cache_dir), progress, wheels)
@@ -160,9 +170,9 @@ def _native_proxy(choice: ServerChoice, tree: ServerTree, source: str, progress:
         ServerRuntimeError: it cannot be built or loaded, or this tritonserver does not take it.
     """
     native = build(cache_dir(choice.cache_dir), progress)
-    flaw = None if source == "cache" else misfit(native, tree.binary, tree.libraries)
+    flaw = None if source == "cache" else misfit(native, tree)
     if flaw:
-        raise ServerRuntimeError(f"{tree.binary} does not take the compiled proxy: {flaw}")
+        raise ServerRuntimeError(f"{tree.root} does not take the compiled proxy: {flaw}")
     return native
 
 
@@ -177,7 +187,7 @@ def _native_front(
     try:
         return make_front(tree, cache_dir(choice.cache_dir), progress)
     except ServerRuntimeError as error:
-        if choice.front == "native":
+        if choice.front == "native" or tree.binary is None:
             raise
         _log.warning("NVIDIA's tritonserver answers clients instead", reason=str(error))
         progress(f"NVIDIA's tritonserver answers clients: {error}")
@@ -196,14 +206,18 @@ def find_server(choice: ServerChoice, progress: Progress) -> tuple[ServerTree, s
         for path, source, explicit in _places(choice):
             tree = read_tree(path)
             if isinstance(tree, ServerTree):
-                return tree, source
+                if explicit or tree.lacks is None:
+                    return tree, source
+                flaw = tree.lacks
+            else:
+                flaw = tree.flaw
             if explicit:
                 raise ServerRuntimeError(
-                    f"{explicit} is set to {path}, but {tree.flaw}. Set it to a tritonserver "
-                    "binary or to the folder that holds bin/tritonserver and backends/, or "
-                    "leave it out to use the one that pytriton-daemon fetches"
+                    f"{explicit} is set to {path}, but {flaw}. Set it to a tritonserver binary or to the folder "
+                    "that holds lib/libtritonserver.so or bin/tritonserver and backends/, or leave it out to use the "
+                    "one that pytriton-daemon fetches"
                 )
-            progress(f"passing over the tritonserver at {path}: {tree.flaw}")
+            progress(f"passing over the tritonserver at {path}: {flaw}")
     cached = wheel_tree(cache_dir(choice.cache_dir))
     return (_read_wheel_tree(cached), "cache") if is_unpacked(cached) else None
 
@@ -288,7 +302,8 @@ def lay_out_backends(
         _copy_proxy(backends / BACKEND_NAME)
         if runtime.native is not None:
             (backends / NATIVE_BACKEND).symlink_to(runtime.native, target_is_directory=True)
-        for other in runtime.tree.backends.iterdir():
+        others = runtime.tree.backends
+        for other in others.iterdir() if others.is_dir() else ():
             # Without the Python of its stub, the python backend would hang in its first model, and all loads with it.
             if other.is_dir() and other.name != "python" and not (backends / other.name).exists():
                 (backends / other.name).symlink_to(other)

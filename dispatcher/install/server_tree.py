@@ -8,6 +8,9 @@ NVIDIA's containers (/opt/tritonserver)      the wheel, unpacked (our cache)
   backends/python/triton_python_backend_stub   pytriton/tritonserver/python_backend_stubs/3.X/...
   caches/local/                                pytriton/tritonserver/caches/local/
 ```
+The native front needs `lib/` alone. NVIDIA's executable needs `bin/`, the Python proxy and models of Triton's python
+backend need `backends/python` or the stubs.
+
 `backends/python` has a stub for one version of Python. In the wheel it has none, and each folder in
 `python_backend_stubs` has one; unpacking completes these to Python backends like the first.
 """
@@ -17,6 +20,7 @@ from __future__ import annotations
 import mmap
 import os
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,13 +35,35 @@ _LINKED = re.compile(rb"libpython(3)(?:-[0-9a-f]+)?\.(\d+)\.so\.1\.0")
 class ServerTree:
     """The files of one tritonserver, whether or not a Python for its stub has been found."""
 
-    binary: Path
-    backends: Path  #: the folder of all its backends
+    binary: Path | None  #: NVIDIA's executable
+    backends: Path  #: the folder of all its backends, which need not be there
     caches: Path | None  #: for --cache-directory
     libraries: tuple[Path, ...]  #: for LD_LIBRARY_PATH
     #: folders with the Python backend and its stub, by the stub's Python: ((3, 11), folder), ...
     python_backends: tuple[tuple[tuple[int, int], Path], ...]
     version: str | None  #: of Triton, such as "2.51.0", when a file tells it
+
+    @property
+    def root(self) -> Path:
+        """The installation's folder."""
+        return self.backends.parent
+
+    @property
+    def program(self) -> Path:
+        """NVIDIA's executable; where there is none, the core's library."""
+        return self.binary or next(_cores(self.libraries), self.root)
+
+    @property
+    def lacks(self) -> str | None:
+        """What this tree has not that a whole installation has; None: nothing."""
+        if self.binary is None:
+            return f"the folder {self.root} holds no bin/tritonserver"
+        if not self.python_backends:
+            return (
+                f"{self.binary} has no Python backend: {self.backends}/python holds no {LIBRARY_NAME} "
+                f"with a usable {STUB_NAME}"
+            )
+        return None
 
     @property
     def python_versions(self) -> list[tuple[int, int]]:
@@ -63,24 +89,31 @@ def read_tree(path: Path) -> ServerTree | NoServer:
 def _read_tree(path: Path) -> ServerTree | NoServer:
     binary = _find_binary(path)
     if isinstance(binary, NoServer):
-        return binary
-    root = binary.parent.parent
-    backends = root / "backends"
-    python_backends = _find_python_backends(root)
-    if not python_backends:
-        return NoServer(
-            f"{binary} has no Python backend: {backends}/python holds no {LIBRARY_NAME} with a "
-            f"usable {STUB_NAME}"
-        )
+        if next(_cores([path / "lib"]), None) is None:
+            return binary
+        root = path
+    else:
+        root = binary.parent.parent
     libraries = [root / "lib", root.parent.parent / "nvidia_pytriton.libs"]
     return ServerTree(
-        binary=binary,
-        backends=backends,
+        binary=binary if isinstance(binary, Path) else None,
+        backends=root / "backends",
         caches=root / "caches" if (root / "caches" / "local").is_dir() else None,
         libraries=tuple(folder for folder in libraries if folder.is_dir()),
-        python_backends=tuple(sorted(python_backends.items())),
+        python_backends=tuple(sorted(_find_python_backends(root).items())),
         version=_read_version(root),
     )
+
+
+def _cores(libraries: Iterable[Path]) -> Iterator[Path]:
+    """Yield the core's library in each folder that has it."""
+    for folder in libraries:
+        yield from sorted(folder.glob("libtritonserver*.so"))
+
+
+def find_core(tree: ServerTree) -> Path | None:
+    """Return the core's library."""
+    return next(_cores(tree.libraries), None)
 
 
 def _find_binary(path: Path) -> Path | NoServer:
@@ -88,7 +121,9 @@ def _find_binary(path: Path) -> Path | NoServer:
         places = ("bin/tritonserver", "pytriton/tritonserver/bin/tritonserver")
         found = [path / place for place in places if (path / place).is_file()]
         if not found:
-            return NoServer(f"the folder {path} holds no {' and no '.join(places)}")
+            return NoServer(
+                f"the folder {path} holds no {', no '.join(places)} and no lib/libtritonserver.so"
+            )
         path = found[0]
     elif not path.exists():
         return NoServer(f"{path} does not exist")

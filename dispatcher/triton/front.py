@@ -109,6 +109,9 @@ class Admin(Protocol):
     async def is_live(self) -> bool:
         """Ask whether it lives. Any answer is a sign of life."""
 
+    async def version(self) -> str:
+        """Return the version of Triton's core, such as "2.51.0"."""
+
     async def load(self, name: str, config: str | None) -> None:
         """Load a model with a configuration (JSON; None: its own)."""
 

@@ -59,6 +59,7 @@ class ServerProcess:
         self._watch: asyncio.Task[None] | None = None
         self._hung = ""  #: how the process was found to hang, if it was
         self._silence = ""  #: why it was not reached last
+        self.version = ""  #: of Triton's core, once it is ready
 
     @classmethod
     async def start(
@@ -101,6 +102,7 @@ class ServerProcess:
         await self._until_up()
         try:
             states = await self.admin.repository_states()
+            self.version = await self.admin.version()
         except (Refused, Unreached) as error:
             raise ServerStartError(
                 f"tritonserver is up but does not work ({error}). It said:\n{self._last_lines()}"

@@ -474,11 +474,16 @@ class TritonServer:
         return messages.ServerInfo(
             state=self.state.value,
             pid=self._running.pid if self._running is not None else None,
-            version=self._place.runtime.tree.version or "",
+            version=self._version(),
             binary=str(self._front.program),
             retiring=[one.info for one in self._retired.values() if one.process.running],
             **self._front.endpoints.urls(),
         )
+
+    def _version(self) -> str:
+        """Return what the core says; before that, and after an upgrade, what a file beside it says."""
+        said = self._process.version if self._process is not None else ""
+        return said or self._place.runtime.tree.version or ""
 
     def check_proxy(self, pid: int) -> int:
         """See that a process runs a proxy of this server's; return the pid of the server's process.

@@ -39,7 +39,7 @@ def install(config: DaemonConfig, wheel: Path | None, python_backend: bool) -> l
         runtime = find_or_install_server(choice, say)
     except ServerRuntimeError as error:
         raise CliError(ExitCode.NO_SERVER, str(error)) from None
-    there = {"tritonserver": runtime.tree.binary, "proxy": runtime.native or "Python"}
+    there = {"tritonserver": runtime.tree.program, "proxy": runtime.native or "Python"}
     if runtime.python is not None:
         there["proxy Python"] = runtime.python.environment.python
     return [f"{what}: {where}" for what, where in there.items()]

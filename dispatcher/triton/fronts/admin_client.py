@@ -58,6 +58,11 @@ class AdminClient:
         """Ask whether the server lives."""
         return bool(await self._ask(lambda client: client.is_server_live(headers=self._headers)))
 
+    async def version(self) -> str:
+        """Return the version of Triton's core."""
+        metadata = await self._ask(lambda client: client.get_server_metadata(headers=self._headers))
+        return str(metadata["version"])
+
     async def load(self, name: str, config: str | None) -> None:
         """Load a model with a configuration (JSON; None: its own)."""
         async with self._loads:
@@ -154,6 +159,12 @@ class _GrpcClient:
     async def is_server_live(self, *, headers: Mapping[str, str]) -> bool:
         """ServerLiveResponse: live = 1."""
         return dict(_fields(await self._call("ServerLive", b"", headers))).get(1) == 1
+
+    async def get_server_metadata(self, *, headers: Mapping[str, str]) -> dict[str, str]:
+        """ServerMetadataResponse: version = 2."""
+        fields = dict(_fields(await self._call("ServerMetadata", b"", headers)))
+        version = fields.get(2, b"")
+        return {"version": version.decode() if isinstance(version, bytes) else ""}
 
     async def load_model(
         self, name: str, *, headers: Mapping[str, str], config: str | None

@@ -54,6 +54,10 @@ class NativeAdmin:
         await self._ask("GET", "/v2/health/live")
         return True
 
+    async def version(self) -> str:
+        """Return the version of Triton's core."""
+        return str((await self._ask("GET", "/v2"))["version"])
+
     async def load(self, name: str, config: str | None) -> None:
         """Load a model with a configuration (JSON; None: its own)."""
         body = {} if config is None else {"parameters": {"config": config}}

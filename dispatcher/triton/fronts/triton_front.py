@@ -30,7 +30,7 @@ class TritonFront:
     def __init__(self, config: DaemonConfig, place: ServerPlace) -> None:
         self._config = config
         self._place = place
-        self.program = place.runtime.tree.binary
+        self.program = place.runtime.tree.program
         self.endpoints = Endpoints(config)
 
     def settle(self) -> None:

@@ -68,7 +68,7 @@ def main() -> None:
         arguments += [f"--{name}-address=127.0.0.1", f"--{name}-port={spec[f'{name}_port']}"]
     env = server_environment(runtime, os.environ, runtime.python.environment.root)
     os.chdir(folder)
-    os.execve(runtime.tree.binary, [str(runtime.tree.binary), *arguments], env)
+    os.execve(runtime.tree.program, [str(runtime.tree.program), *arguments], env)
 
 
 if __name__ == "__main__":

@@ -75,6 +75,9 @@ class _Handler(BaseHTTPRequestHandler):
             sequences = int(self.server.behaviour == "sequence")
             self._answer(200, {"connections": 1, "requests": 2, "sequences": sequences})
             return
+        if self.path == "/v2":
+            self._answer(200, {"name": "triton", "version": "2.60.1"})
+            return
         ready = self.path != "/v2/health/ready" or not self.server.held
         self._answer(200 if ready else 400, None)
 

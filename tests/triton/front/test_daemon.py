@@ -28,6 +28,7 @@ from tritonclient.utils import InferenceServerException
 from pytriton.cli import link
 from pytriton.cli.errors import CliError
 from pytriton.decorators import batch
+from pytriton.dispatcher.install.server_runtime import ServerChoice, find_or_install_server
 from pytriton.model_config import ModelConfig, Tensor
 
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
@@ -279,6 +280,19 @@ def test_a_replacement_answers_what_is_under_way(daemon: RunningDaemon, tmp_path
 
 def doubles_or_not(client: http.client.HTTPConnection) -> bool:
     return ask(client, "GET", "/v2/models/double/ready")[0] == 200
+
+
+def test_a_folder_with_the_core_s_libraries_alone_is_enough(tmp_path: Path) -> None:
+    """No executable, no backends, no file that says the version: the core says it itself."""
+    whole = find_or_install_server(ServerChoice(), print).tree
+    (libraries,) = (one for one in whole.libraries if list(one.glob("libtritonserver*.so")))
+    (tmp_path / "lib").symlink_to(libraries)
+    with RunningDaemon.start(front="native", tritonserver=str(tmp_path)) as running:
+        running.client.register(_double, "double", X, Y, progress=False)
+        with closing(connection(running)) as client:
+            assert doubles(client)
+        server = running.client.status().server
+        assert (server.version, Path(server.binary).name) == (whole.version, "pytriton-front")
 
 
 def test_nvidia_s_executable_serves_where_the_native_front_cannot_be() -> None:

@@ -103,6 +103,9 @@ def _handler(models: _Models, behaviour: str) -> type[BaseHTTPRequestHandler]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
+            if self.path == "/v2":
+                self._answer(200, {"name": "triton", "version": "2.60.1"})
+                return
             if self.path == "/v2/health/live":
                 models.live_questions += 1
             ready = set(models.states.values()) <= {"READY"}

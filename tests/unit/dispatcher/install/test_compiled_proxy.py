@@ -18,6 +18,7 @@ from pytriton.dispatcher.install.proxy_compiler import (
     compiler,
 )
 from pytriton.dispatcher.install.server_runtime import ServerChoice, find_or_install_server
+from pytriton.dispatcher.install.server_tree import ServerTree, read_tree
 
 
 @pytest.fixture
@@ -83,10 +84,10 @@ def test_what_the_compiler_says_is_told(small: Path, tmp_path: Path) -> None:
 def test_a_tritonserver_that_lacks_a_function_is_told(tmp_path: Path) -> None:
     """The real library fits the real tritonserver; one that has only half of its functions is refused by name."""
     native = compiled_proxy.build(cache_dir(), lambda _: None)
-    (tmp_path / "bin").mkdir()
     (tmp_path / "lib").mkdir()
-    binary = tmp_path / "bin" / "tritonserver"
-    assert compiled_proxy.misfit(native, binary, []) == f"no libtritonserver.so is beside {binary}"
+    empty = ServerTree(None, tmp_path / "backends", None, (tmp_path / "lib",), (), None)
+    lacks = f"no libtritonserver.so is in {tmp_path}/lib"
+    assert compiled_proxy.misfit(native, empty) == lacks
     source = tmp_path / "old.c"
     source.write_text("void TRITONSERVER_ErrorNew(void) {}\n")
     command = compiler()
@@ -95,7 +96,9 @@ def test_a_tritonserver_that_lacks_a_function_is_told(tmp_path: Path) -> None:
     subprocess.run(
         [command, *flags, "-o", tmp_path / "lib" / "libtritonserver.so", source], check=True
     )
-    flaw = compiled_proxy.misfit(native, binary, [])
+    tree = read_tree(tmp_path)
+    assert isinstance(tree, ServerTree)
+    flaw = compiled_proxy.misfit(native, tree)
     assert flaw is not None
     assert "undefined symbol: TRITON" in flaw
 
@@ -103,6 +106,4 @@ def test_a_tritonserver_that_lacks_a_function_is_told(tmp_path: Path) -> None:
 def test_the_fetched_tritonserver_takes_it() -> None:
     runtime = find_or_install_server(ServerChoice(proxy="native"), print)
     assert runtime.native is not None
-    assert (
-        compiled_proxy.misfit(runtime.native, runtime.tree.binary, runtime.tree.libraries) is None
-    )
+    assert compiled_proxy.misfit(runtime.native, runtime.tree) is None

@@ -19,6 +19,7 @@ import pytest
 from support.ports import lasting_port
 
 from pytriton.dispatcher.install import interpreters, server_runtime
+from pytriton.dispatcher.install.compiled_front import NativeProgram
 from pytriton.dispatcher.install.interpreters import Interpreter
 from pytriton.dispatcher.install.proxy_env import ProxyEnvironment
 from pytriton.dispatcher.install.server_runtime import (
@@ -69,7 +70,7 @@ def test_search_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def found(choice: ServerChoice) -> tuple[Path, str]:
         result = find_server(choice, print)
         assert result is not None
-        return result[0].binary.parent.parent, result[1]
+        return result[0].root, result[1]
 
     path = make_server(tmp_path / "path")
     monkeypatch.setenv("PATH", f"{path / 'bin'}:{os.environ['PATH']}")
@@ -103,8 +104,6 @@ def test_what_surrounds_a_server_is_found(tmp_path: Path) -> None:
     [
         ("", "does not exist"),
         ("bin/tritonserver", "holds no bin/tritonserver"),
-        ("backends/python/libtriton_python.so", "has no Python backend: "),
-        ("backends/python/triton_python_backend_stub", "usable triton_python_backend_stub"),
     ],
 )
 def test_a_setting_that_names_no_server_is_an_error(
@@ -120,6 +119,56 @@ def test_a_setting_that_names_no_server_is_an_error(
     with pytest.raises(ServerRuntimeError, match=f"DAEMON_TRITONSERVER is set to .*{text}"):
         find_or_install_server(ServerChoice(cache_dir=tmp_path / "cache"), print)
     assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize(
+    ("missing", "text"),
+    [
+        ("backends/python/libtriton_python.so", "has no Python backend: "),
+        ("backends/python/triton_python_backend_stub", "usable triton_python_backend_stub"),
+    ],
+)
+def test_a_server_without_a_python_backend_serves_where_none_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str, text: str
+) -> None:
+    monkeypatch.setattr(server_runtime, "build", lambda *_: tmp_path / "native")
+    monkeypatch.setattr(server_runtime, "misfit", lambda *_: None)
+    root = make_server(tmp_path / "server")
+    (root / missing).unlink()
+    choice = ServerChoice(tritonserver=root, cache_dir=tmp_path / "cache")
+    assert find_or_install_server(choice, print).tree.root == root
+    with pytest.raises(ServerRuntimeError, match=f"{text}.*the Python proxy and models of"):
+        find_or_install_server(replace(choice, proxy="python"), print)
+
+
+def test_the_library_alone_is_enough_for_the_native_front(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container that was made smaller: NVIDIA's executable and its backends are not there."""
+    made = NativeProgram(tmp_path / "front", tmp_path / "core", {})
+    monkeypatch.setattr(server_runtime, "build", lambda *_: tmp_path / "native")
+    monkeypatch.setattr(server_runtime, "misfit", lambda *_: None)
+    monkeypatch.setattr(server_runtime, "make_front", lambda *_: made)
+    library = tmp_path / "server" / "lib" / "libtritonserver.so"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    choice = ServerChoice(tritonserver=tmp_path / "server", cache_dir=tmp_path / "cache")
+    runtime = find_or_install_server(choice, print)
+    assert (runtime.front, runtime.tree.program) == (made, library)
+    assert runtime.tree.libraries == (library.parent,)
+    backends = lay_out_backends(runtime, tmp_path / "run")
+    assert sorted(one.name for one in backends.iterdir()) == ["pytriton", "pytriton_native"]
+    with pytest.raises(
+        ServerRuntimeError, match=r"holds no bin/tritonserver, which front = triton"
+    ):
+        find_or_install_server(replace(choice, front="triton"), print)
+
+    def unusable(*_: object) -> NativeProgram:
+        raise ServerRuntimeError("no C compiler")
+
+    monkeypatch.setattr(server_runtime, "make_front", unusable)
+    with pytest.raises(ServerRuntimeError, match=r"^no C compiler$"):  # nothing can take its place
+        find_or_install_server(choice, print)
 
 
 def test_an_unusable_server_on_path_is_passed_over_aloud(

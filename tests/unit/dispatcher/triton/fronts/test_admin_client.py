@@ -101,6 +101,12 @@ class _Server(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
         self._took(request, context)
         return service_pb2.ServerLiveResponse(live=len(self.asked) == 1)
 
+    def ServerMetadata(self, request: Any, context: Any) -> Any:
+        self._took(request, context)
+        return service_pb2.ServerMetadataResponse(
+            name="triton", version="2.60.1", extensions=["one", "two"]
+        )
+
     def RepositoryModelLoad(self, request: Any, context: Any) -> Any:
         self._took(request, context)
         if request.model_name == "broken":
@@ -174,6 +180,13 @@ def test_the_index_over_grpc_has_any_size_and_one_state_for_each_model() -> None
         assert len(await client.repository_states()) == len(many)
 
     _grpc(scene)
+
+
+def test_the_version_over_grpc_is_the_cores() -> None:
+    async def scene(client: AdminClient, _: _Server) -> None:
+        assert await client.version() == "2.60.1"
+
+    assert _grpc(scene).asked == [service_pb2.ServerMetadataRequest()]
 
 
 def test_a_refusal_over_grpc_says_why() -> None:
