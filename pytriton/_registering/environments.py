@@ -34,6 +34,12 @@ WORKER_PACKAGES = {"pyzmq": "zmq", "msgspec": "msgspec", "cloudpickle": "cloudpi
 #: The variable that names a folder with those to boot.py.
 PACKAGES_VARIABLE = "PYTRITON_WORKER_PACKAGES"
 
+#: Begins what runs in an interpreter that may be any: says that it is too old, in the syntax of every Python.
+_CHECK_VERSION = """import sys
+if sys.version_info < (3, 9):
+    sys.exit("it is Python " + sys.version.split()[0] + ", and a worker needs 3.9 or newer")
+"""
+
 Say = Callable[[str], None]
 _SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar", ".zip")
 _COMPLETE = ".complete"
@@ -180,6 +186,15 @@ def _lacking(python: str) -> list[str]:
     return [name for name, module in modules.items() if module in absent]
 
 
+def check_version(python: str) -> None:
+    """Refuse an interpreter that is too old for workers, or none.
+
+    Raises:
+        PyTritonBadParameterError: says which version it is, or what it says instead.
+    """
+    _ask(python, "")
+
+
 def _version_of(python: str) -> str:
     return _ask(
         python, "import sys, sysconfig; print(sys.version, sysconfig.get_config_var('SOABI'))"
@@ -190,7 +205,7 @@ def _ask(python: str, code: str, *arguments: str) -> str:
     # -c puts the working directory on the search path: not a place to find packages in
     try:
         done = subprocess.run(
-            [python, "-c", "import sys; sys.path.pop(0)\n" + code, *arguments],
+            [python, "-c", f"{_CHECK_VERSION}sys.path.pop(0)\n{code}", *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -200,12 +215,12 @@ def _ask(python: str, code: str, *arguments: str) -> str:
         )
     except OSError as error:  # say, one of another kind of machine
         raise PyTritonBadParameterError(
-            f"python={python!r} does not work as a Python interpreter: {error.strerror}"
+            f"python={python!r} does not work as a worker's interpreter: {error.strerror}"
         ) from error
     if done.returncode != 0:
         said = done.stderr.strip()[-400:] or f"it ends with {done.returncode}"
         raise PyTritonBadParameterError(
-            f"python={python!r} does not work as a Python interpreter: {said}"
+            f"python={python!r} does not work as a worker's interpreter: {said}"
         )
     return done.stdout.strip()
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
+from pytriton._registering.environments import check_version
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.ipc.closeable import Closeable
 from pytriton.ipc.messages import World
@@ -215,7 +216,8 @@ class Probe(Closeable):
             raise self._silent() from None
 
     def _silent(self) -> PyTritonBadParameterError:
+        check_version(self._python)
         return PyTritonBadParameterError(
-            f"python={self._python!r} does not work as a Python interpreter (3.9 or newer): it "
+            f"python={self._python!r} does not work as a worker's interpreter: it "
             "could not be asked which modules it can import."
         )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
+from support.environments import find_interpreter
 
 from pytriton._registering import environments
+from pytriton._registering.surroundings import capture_world
 from pytriton.exceptions import PyTritonBadParameterError
+from pytriton.worker import boot
 
 
 @pytest.mark.programs
@@ -28,3 +32,31 @@ def test_one_that_does_not_run_is_told_with_the_reason(
     python.chmod(0o755)
     with pytest.raises(PyTritonBadParameterError, match=said):
         environments.lacking(str(python), ["numpy"])
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("version", ["2.7", "3.6", "3.7", "3.8"])
+def test_one_that_is_too_old_is_told_its_version(tmp_path: Path, version: str) -> None:
+    """Whatever of ours it runs first: most of our files are errors of syntax to it."""
+    python = find_interpreter(version)
+    if python is None:
+        pytest.skip(f"no Python {version} on this machine")
+    said = rf"is Python {version}\.\d+\S*,? .*worker needs 3\.9 or newer"
+    with pytest.raises(PyTritonBadParameterError, match=said):
+        environments.lacking(python, ["numpy"])
+    if version < "3.7":  # others run the probe
+        with pytest.raises(PyTritonBadParameterError, match=said):
+            capture_world(python=python, sys_path=[tmp_path])
+    done = subprocess.run(
+        [python, boot.__file__, str(tmp_path), "ipc:///nowhere", "w1", "1", "1"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == f"{python} is Python {_version_of(python)}: a worker needs 3.9 or newer\n"
+
+
+def _version_of(python: str) -> str:
+    code = "import sys; print(sys.version.split()[0])"
+    return subprocess.run(
+        [python, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.strip()

@@ -16,6 +16,7 @@ from pytriton.ipc import messages
 from pytriton.ipc.lanes.gauge import Gauge
 from pytriton.worker import boot
 from pytriton.worker.process import EXIT_LOAD_FAILED, EXIT_OK
+from pytriton.worker.startup import NEEDED
 
 pytestmark = pytest.mark.programs
 
@@ -75,6 +76,6 @@ def test_an_environment_that_lacks_what_a_worker_needs_is_told_the_mend(
 ) -> None:
     done = run(dispatcher, "-S")  # without site-packages
     assert done.returncode == 1
-    needed = " ".join(boot.NEEDED)
+    needed = " ".join(NEEDED)
     assert f"Install into that environment: {sys.executable} -m pip install {needed}" in done.stderr
     assert dispatcher.heard == []

@@ -1,0 +1,56 @@
+"""The start of a worker once its interpreter is known to be new enough (boot.py): packages, fork server, worker."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+
+#: pip's name -> import name of what a worker needs in its environment.
+NEEDED = {"numpy": "numpy", "pyzmq": "zmq", "msgspec": "msgspec", "cloudpickle": "cloudpickle"}
+
+
+def main() -> int:
+    """Be a worker, or a fork server; return the exit code."""
+    gc.disable()  # until all is imported: it would look for rubbish among modules that stay
+    _, endpoint, worker, parent_pid, gauge_fd = sys.argv[1:6]
+    packages = os.environ.pop("PYTRITON_WORKER_PACKAGES", None)
+    if packages:  # what this environment lacks and somebody has fetched for it
+        sys.path.append(packages)
+    missing = [name for name, module in NEEDED.items() if not _importable(module)]
+    if missing:
+        print(
+            f"{sys.executable} cannot run a worker, it lacks {', '.join(missing)}. "
+            f"Install into that environment: {sys.executable} -m pip install {' '.join(missing)}",
+            file=sys.stderr,
+        )
+        return 1
+    from pytriton.ipc.forking import FORKS
+    from pytriton.worker import fork_server
+    from pytriton.worker.ending import end_in_time
+    from pytriton.worker.process import run
+
+    if worker == FORKS:
+        forked = fork_server.serve(int(parent_pid), int(gauge_fd))
+        if forked is None:
+            return 0
+        worker, gauge_fd = forked[0], str(forked[1])
+    gc.enable()
+    code = 1
+    try:
+        code = run(endpoint, worker, int(parent_pid), int(gauge_fd))
+    except SystemExit as end:  # of the callable
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        raise
+    finally:
+        end_in_time(code)
+    return code
+
+
+def _importable(module: str) -> bool:
+    try:
+        __import__(module)
+    except ImportError as error:
+        print(f"import {module}: {error}", file=sys.stderr)
+        return False
+    return True
