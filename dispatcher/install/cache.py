@@ -5,6 +5,7 @@
   server/nvidia-pytriton-0.7.0-21f063ff93bb/    tritonserver and its libraries, see wheel.py
   native-proxy/5a6b7c8d9e0f1a2b/                the compiled proxy, see compiled_proxy.py
   proxy-env/cp311-1f2e3d4c/                     the Python proxy's environment, if needed, see proxy_env.py
+  environments/requirements-0f1e2d3c4b5a6978/   environments of workers, see pytriton/_registering/environments.py
   */.NAME.lock                                  held while NAME is being made
   */.NAME.tmp-*                                 half-made; whoever holds the lock may delete it
 ```
@@ -85,6 +86,8 @@ def publish(
     """
     try:
         if is_whole(target):  # the usual case; needs no lock, so a read-only cache serves
+            with contextlib.suppress(OSError):
+                os.utime(target)  # when it was last used (cache_usage.py)
             return
         target.parent.mkdir(parents=True, exist_ok=True)
         with _lock(target, progress):

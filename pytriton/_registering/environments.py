@@ -6,7 +6,8 @@ Each is made once, in the cache folder of this user, and named after what it is 
     environments/requirements-<sha256>/     a virtual environment with these requirements
     environments/worker-<sha256>/           packages that a worker needs, for environments without them
 
-A file `.complete` is written last; without it an entry is made anew.
+A file `.complete` is written last; without it an entry is made anew. One that cannot be made is removed again;
+`pytriton-daemon cache --prune` removes those that are not used any more.
 """
 
 from __future__ import annotations
@@ -320,6 +321,8 @@ def _once(folder: Path, make: Callable[[], None]) -> None:
     from filelock import FileLock
 
     if (folder / _COMPLETE).exists():
+        with contextlib.suppress(OSError):
+            os.utime(folder)  # when it was last used: `pytriton-daemon cache` goes by it
         return
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -327,7 +330,11 @@ def _once(folder: Path, make: Callable[[], None]) -> None:
             if (folder / _COMPLETE).exists():
                 return
             shutil.rmtree(folder, ignore_errors=True)
-            make()
+            try:
+                make()
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)  # half of it is of no use to anybody
+                raise
             (folder / _COMPLETE).touch()
     except OSError as error:
         raise PyTritonBadParameterError(

@@ -42,6 +42,7 @@ _SECTIONS = {
         "drain": "daemon_life:drain",
         "service": "service:service",
         "install-server": "setup:install_server",
+        "cache": "setup:cache",
         "version": "looking:version",
     },
     "Access and several machines": {

@@ -1,4 +1,4 @@
-"""`install-server` and `doctor`: what the dispatcher knows of this machine and its tritonserver."""
+"""`install-server`, `doctor` and `cache`: what the dispatcher knows of this machine and its tritonserver."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from pytriton.cli.errors import CliError, say
 from pytriton.ipc.exit_codes import ExitCode
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pytriton.dispatcher.doctor.diagnosis import Check
+    from pytriton.dispatcher.install.cache_usage import CacheEntry
     from pytriton.dispatcher.settings.declarations import DaemonConfig
 
 
@@ -43,3 +46,29 @@ def install(config: DaemonConfig, wheel: Path | None, python_backend: bool) -> l
     if runtime.python is not None:
         there["proxy Python"] = runtime.python.environment.python
     return [f"{what}: {where}" for what, where in there.items()]
+
+
+def cache_entries(config: DaemonConfig) -> list[CacheEntry]:
+    """Return what is in the cache of these settings."""
+    from pytriton.dispatcher.install.cache import cache_dir
+    from pytriton.dispatcher.install.cache_usage import entries_of
+
+    cache = None if config.cache_dir is None else Path(config.cache_dir)
+    kept = (config.state_path / "models").glob("*")
+    return entries_of(cache_dir(cache), kept)
+
+
+def prune_cache(entries: list[CacheEntry], unused_days: float) -> Iterator[CacheEntry]:
+    """Remove what nothing uses; yield each entry that has been removed.
+
+    Raises:
+        CliError: one cannot be removed.
+    """
+    from pytriton.dispatcher.install.cache_usage import prune
+
+    try:
+        yield from prune(entries, unused_days)
+    except OSError as error:
+        raise CliError(
+            ExitCode.FAULT, f"{error.filename or 'an entry'} cannot be removed: {error.strerror}"
+        ) from None

@@ -1,4 +1,4 @@
-"""Tables for people: status, models, doctor."""
+"""Tables for people: status, models, doctor, cache."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import OverflowMethod
 
     from pytriton.dispatcher.doctor.diagnosis import Check
+    from pytriton.dispatcher.install.cache_usage import CacheEntry
 
 _GOOD = {"ready", "spare", "ok", "serving", "running", "asleep"}
 _BAD = {"failed", "problem", "given up", "lost", "degraded"}
@@ -188,6 +189,29 @@ def print_checks(checks: Sequence[Check]) -> None:
         seen = Text(check.detail, overflow="fold")
         table.add_row(Text(check.name), state_text(check.status), seen, mend)
     make_console(_PIPE_WIDTH_OF_TEXT).print(table)
+
+
+def print_cache(entries: Sequence[CacheEntry], freed: int) -> None:
+    """Print the entries of the cache folder, the size of each kind, and how much has been freed."""
+    table = make_table("kind", "entry", "size", "last used", "state")
+    for entry in entries:
+        days = max(0, int((time.time() - entry.used_at) // 86400))
+        used = "today" if days == 0 else f"{days} days ago" if days > 1 else "yesterday"
+        path = Text(str(entry.path), overflow="fold")
+        table.add_row(entry.kind, path, _mib(entry.size), used, entry.state)
+    console = make_console()
+    if entries:
+        console.print(table)
+    sizes: dict[str, int] = {}
+    for entry in entries:
+        sizes[entry.kind] = sizes.get(entry.kind, 0) + entry.size
+    parts = [f"{kind} {_mib(size)}" for kind, size in sizes.items()]
+    total = f"{_mib(sum(sizes.values()))} in all" + (f": {', '.join(parts)}" if parts else "")
+    console.print(Text(total + (f"; {_mib(freed)} freed" if freed else "")))
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 20):,.1f} MiB"
 
 
 def make_console(pipe_width: int = _PIPE_WIDTH) -> Console:

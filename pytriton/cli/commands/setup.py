@@ -1,13 +1,14 @@
-"""Before there is a daemon: doctor, install-server."""
+"""The machine that daemons run on: doctor, install-server, cache."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import typer
 
-from pytriton.cli.errors import command
+from pytriton.cli.errors import command, say
 from pytriton.cli.flags import ConfigFlag, JsonFlag, print_json
 from pytriton.cli.settings import Given, with_setting_flags
 from pytriton.ipc.exit_codes import ExitCode
@@ -53,3 +54,49 @@ def install_server(
     flags = {} if cache_dir is None else {"cache_dir": cache_dir}
     for line in install(Given(flags, config).load().config, wheel, python_backend):
         typer.echo(line)
+
+
+@command
+def cache(
+    prune: Annotated[
+        bool,
+        typer.Option(
+            "--prune",
+            help="Remove what failed half-way, and what was not used for --unused-for days.",
+        ),
+    ] = False,
+    unused_for: Annotated[
+        float,
+        typer.Option(
+            metavar="DAYS", min=0, help="Days without use after which --prune removes an entry."
+        ),
+    ] = 30.0,
+    config: ConfigFlag = None,
+    cache_dir: Annotated[
+        Optional[str], typer.Option(metavar="PATH", help="The cache folder.")
+    ] = None,
+    state_dir: Annotated[
+        Optional[str],
+        typer.Option(
+            metavar="PATH", help="Where a daemon keeps registrations; what they name stays."
+        ),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show what the cache folder holds, how large it is and what uses it; free what nothing uses."""
+    from pytriton.cli.installing import cache_entries, prune_cache
+
+    given = {"cache_dir": cache_dir, "state_dir": state_dir}
+    flags = {name: value for name, value in given.items() if value is not None}
+    entries = cache_entries(Given(flags, config).load().config)
+    gone = []
+    for entry in prune_cache(entries, unused_for) if prune else ():
+        gone.append(entry)
+        say(f"removed {entry.path}")
+    left = [entry for entry in entries if entry not in gone]
+    if as_json:
+        print_json([{**asdict(entry), "path": str(entry.path)} for entry in left])
+    else:
+        from pytriton.cli.tables import print_cache
+
+        print_cache(left, freed=sum(entry.size for entry in gone))
