@@ -16,6 +16,7 @@ from typing import Any
 import structlog
 
 from pytriton.dispatcher.base.child import bound_to_us
+from pytriton.dispatcher.base.worker_library import library_of
 from pytriton.dispatcher.repositories.model_folders import UnservableModel
 
 _log = structlog.get_logger(__name__)
@@ -66,7 +67,8 @@ async def ask(
         UnservableModel: it cannot be run, takes too long, or its answer is an error.
     """
     more = [packages] if packages else []
-    paths = f"sys.path[0] = {str(library)!r}; sys.path += {more!r}"
+    ours = str(library_of(library, python))
+    paths = f"sys.path[0] = {ours!r}; sys.path += {more!r}"
     code = f"import sys; {paths}; from {program.module} import main; main()"
     if shutil.which(python) is None:
         raise UnservableModel(

@@ -41,7 +41,8 @@ def ask_model(
                 [world.python, program, str(_LIBRARY)],
                 input=json.dumps({**question, "parent": os.getpid()}).encode() + b"\n",
                 cwd=world.cwd,
-                env=dict(world.env),
+                # Another Python's bytecode of ours does not belong into this environment.
+                env={**world.env, "PYTHONDONTWRITEBYTECODE": "1"},
                 stdout=said,
                 stderr=printed,
                 timeout=limit_s,

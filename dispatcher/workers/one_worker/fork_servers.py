@@ -11,13 +11,14 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 
 import structlog
 
 from pytriton.dispatcher.base.child import Child, OnLine, put_away
 from pytriton.dispatcher.base.kill_on_death import KillOnDeath
+from pytriton.dispatcher.base.worker_library import library_of
 from pytriton.dispatcher.workers.one_worker.fork_server import (
     Ended,
     ForkServer,
@@ -58,13 +59,17 @@ class ForkServers:
 
     Args:
         most: as many are kept; 0: every worker is started anew
-        boot: boot.py, the folder of pytriton, the control endpoint
+        boot: returns for an interpreter boot.py, the folder of pytriton, the control endpoint
         kill_on_death: see there
         start_s: what an interpreter may take to start
     """
 
     def __init__(
-        self, most: int, boot: list[str], kill_on_death: KillOnDeath, start_s: float = 60.0
+        self,
+        most: int,
+        boot: Callable[[str], list[str]],
+        kill_on_death: KillOnDeath,
+        start_s: float = 60.0,
     ) -> None:
         self.most = most
         self._start_s = start_s
@@ -170,7 +175,9 @@ class ForkServers:
         return kept
 
     async def _start(self, around: Surroundings, kept: _Kept) -> None:
-        kept.server = await ForkServer.launch(around, self._boot, self._kill_on_death)
+        kept.server = await ForkServer.launch(
+            around, self._boot(around.python), self._kill_on_death
+        )
         await kept.server.begun(self._start_s)
 
     def _has_started(self, around: Surroundings, kept: _Kept) -> None:
@@ -263,6 +270,7 @@ async def _discard(making: asyncio.Task[tuple[Child, socket.socket]]) -> None:
     await child.stop(0)
 
 
-def boot_arguments(library: Path, endpoint: str) -> list[str]:
-    """Return what follows the interpreter in the command of a worker, and of a fork server."""
+def boot_arguments(library: Path, endpoint: str, python: str) -> list[str]:
+    """Return what follows the interpreter `python` in the command of a worker, and of a fork server."""
+    library = library_of(library, python)
     return [str(library / "pytriton" / "worker" / "boot.py"), str(library), endpoint]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -40,7 +41,7 @@ class WorkerFactory:
     ) -> None:
         self._rundir = rundir
         tracing = trace_settings.uses_opentelemetry(config)
-        boot = boot_arguments(library, rundir.control_endpoint)
+        boot = functools.partial(boot_arguments, library, rundir.control_endpoint)
         #: Make workers of one environment quickly.
         self.forks = ForkServers(
             config.fork_servers, boot, kill_on_death, config.worker_start_timeout_s

@@ -346,7 +346,7 @@ async def _child(
         )
         if forked is not None:
             return forked
-    boot = boot_arguments(place.library, place.endpoint)
+    boot = boot_arguments(place.library, place.endpoint, world.python)
     return await Child.start(
         [world.python, *boot, name, str(os.getpid()), str(gauge_fd)],
         env={**env, **device},

@@ -41,8 +41,10 @@ _SERVICE_DIR = Path("/run/pytriton-daemon")
 #: sun_path holds 108 bytes with its terminating NUL (unix(7)).
 MAX_SOCKET_PATH = 107
 
+#: The folder of the libraries of workers in other interpreters than the daemon's.
+OTHER_LIBRARIES = "lib-other"
 #: What a daemon makes anew, so that what lies there does not matter.
-_MADE_ANEW = ("l", "models", "backends", "lib", "proxy-python", "given", "shared")
+_MADE_ANEW = ("l", "models", "backends", "lib", OTHER_LIBRARIES, "proxy-python", "given", "shared")
 #: What it opens: a link there would lead it elsewhere.
 _NO_LINKS = ("daemon.lock", "start.json", "logs", "logs/daemon.log", "logs/startup.log")
 

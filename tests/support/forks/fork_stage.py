@@ -68,7 +68,7 @@ class Stage:
         boot.write_text(_BOOT.format(source=source, waits=waits))
         self.kill_on_death = kill_on_death
         self.command = [str(boot), str(folder), "ipc:///nowhere"]
-        self.forks = ForkServers(most, self.command, kill_on_death)
+        self.forks = ForkServers(most, lambda python: self.command, kill_on_death)
         self.cwd = folder / "cwd"
         self.cwd.mkdir()
         self.env = {"PATH": os.environ["PATH"], "OF_ALL": "1", "PYTHONPATH": str(folder / "path")}

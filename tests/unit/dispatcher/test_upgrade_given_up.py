@@ -72,7 +72,7 @@ class Scene:
                 watch=SimpleNamespace(hold=lambda: None, release=lambda: None),
             ),
             registry=registry,
-            workers=SimpleNamespace(forks=ForkServers(1, [], NOBODY)),
+            workers=SimpleNamespace(forks=ForkServers(1, lambda python: [], NOBODY)),
             events=SimpleNamespace(events=events, waits=False),
             requests=SimpleNamespace(waits=False),
             notifier=SimpleNamespace(reloading=lambda: None, ready=lambda text: None, variables={}),

@@ -47,7 +47,7 @@ class Parts(SimpleNamespace):
                 watch=SimpleNamespace(hold=lambda: None, release=lambda: None),
             ),
             registry=Models([], self.busy),
-            workers=SimpleNamespace(forks=ForkServers(1, [], NOBODY)),
+            workers=SimpleNamespace(forks=ForkServers(1, lambda python: [], NOBODY)),
             events=SimpleNamespace(events=SimpleNamespace(tell=self._tell)),
             is_private=False,
         )
