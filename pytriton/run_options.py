@@ -201,7 +201,7 @@ class WorkerOptions(TypedDict, total=False):
         Optional[int],
         Option(
             "proxies that feed one worker; with two, the next request is on its way while one is computed (2 "
-            "without batching, 1 with it)",
+            "without batching, 1 with it; of an `async def` callable `max_concurrency`)",
             check=checks.whole(1),
         ),
     ]
@@ -240,6 +240,14 @@ class CallableOptions(WorkerOptions, total=False):
             'request alone, so that only those that fail get the error; "fail" gives all of them the error, for '
             "callables that must not run twice (as `on_crash`; of sequences and streams all fail)",
             check=checks.one_of("retry", "fail"),
+        ),
+    ]
+    max_concurrency: Annotated[
+        Optional[int],
+        Option(
+            "batches, or streams, that an `async def` callable has under way at once in one worker (64; of sequences, "
+            "and where `lanes` is given, as many as lanes)",
+            check=checks.whole(1),
         ),
     ]
     check: Annotated[

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import platform
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytriton.decorators.checking import misfit
+from pytriton.decorators.wrapping import ASYNCHRONOUS, Kind, kind_of
 from pytriton.ipc import messages
 from pytriton.ipc.errors import shown
 from pytriton.ipc.payload import unpack
 from pytriton.ipc.wording import with_article
 from pytriton.worker import project_modules
 from pytriton.worker.memory_modules import load_payload
-
-if TYPE_CHECKING:
-    import asyncio
 
 Infer = Callable[[Any], Any]
 
@@ -45,7 +44,7 @@ def made(loaded: Any, spec: messages.ModelSpec) -> Infer:
         Exception: whatever the factory raises.
     """
     if spec.factory or inspect.isclass(loaded):
-        loaded = loaded()
+        loaded = _make(loaded)
     if not callable(loaded):
         raise LoadError(
             f"model {spec.name}: what was registered gave {with_article(type(loaded).__name__)}, which is not "
@@ -55,6 +54,34 @@ def made(loaded: Any, spec: messages.ModelSpec) -> Infer:
     if why is not None:
         raise LoadError(f"model {spec.name}: {why}")
     return loaded  # type: ignore[no-any-return]
+
+
+def _make(factory: Callable[[], Any]) -> Any:
+    """Call a factory; one that is asynchronous, or a class of asynchronous callables, on the loop that serves them.
+
+    So it can begin tasks and open sessions. A plain function is called without a loop: it may run one itself.
+    """
+    target: Any = factory
+    while hasattr(target, "__wrapped__") or isinstance(target, functools.partial):
+        target = target.func if isinstance(target, functools.partial) else target.__wrapped__
+    call = inspect.getattr_static(target, "__call__", None) if inspect.isclass(target) else target
+    if callable(call) and kind_of(call) in ASYNCHRONOUS:
+        from pytriton.worker import event_loops
+
+        return event_loops.run(_made_by(factory))
+    loaded = factory()
+    return _result(loaded) if inspect.iscoroutine(loaded) else loaded
+
+
+async def _made_by(factory: Callable[[], Any]) -> Any:
+    made = factory()
+    return await made if inspect.isawaitable(made) else made
+
+
+def _result(awaitable: Any) -> Any:
+    from pytriton.worker import event_loops
+
+    return event_loops.run(awaitable)
 
 
 def run_check(payload: bytes, spec: messages.ModelSpec, infer: Infer) -> None:
@@ -69,7 +96,10 @@ def run_check(payload: bytes, spec: messages.ModelSpec, infer: Infer) -> None:
 
 def checked(check: Callable[[Infer], Any], spec: messages.ModelSpec, infer: Infer) -> None:
     """Call a check with the loaded callable; raises what `run_check` does."""
-    if check(infer) is False:
+    said = check(infer)
+    if inspect.iscoroutine(said):
+        said = _result(said)
+    if said is False:
         raise LoadError(f"model {spec.name}: check= returned False")
 
 
@@ -108,30 +138,18 @@ def _way_to(folders: list[str]) -> str:
 _DECOUPLED = "To answer piece by piece, register it with config=ModelConfig(decoupled=True)."
 
 
-def synchronous(infer: Infer) -> tuple[Infer, asyncio.AbstractEventLoop | None]:
-    """Wrap what returns a coroutine, a generator or an asynchronous generator into a plain function.
-
-    Returns it with the event loop that it runs on, if it needs one.
-    """
-    target = infer if inspect.isroutine(infer) else type(infer).__call__
-    if inspect.iscoroutinefunction(target) or inspect.isasyncgenfunction(target):
-        import asyncio  # few callables need it, and it takes 30 ms
-
-        loop = asyncio.new_event_loop()
-        asyncio.set_event_loop(loop)
-        collect = _only_of_async if inspect.isasyncgenfunction(target) else _awaited
-        return lambda requests: loop.run_until_complete(collect(infer(requests))), loop
-    if inspect.isgeneratorfunction(target):
-        return lambda requests: _only_of(list(infer(requests))), None
-    return infer, None
+def synchronous(infer: Infer) -> Infer:
+    """Return a generator function as a plain one; any other callable as it is."""
+    if kind_of(infer) is Kind.GENERATOR:
+        return lambda requests: _only_of(list(infer(requests)))
+    return infer
 
 
-async def _awaited(coroutine: Any) -> Any:
-    return await coroutine
-
-
-async def _only_of_async(generator: Any) -> Any:
-    return _only_of([item async for item in generator])
+async def awaited(produced: Any) -> Any:
+    """Return what an asynchronous callable gives that answers once: its only result, if it is a generator."""
+    if hasattr(produced, "__aiter__"):
+        return _only_of([item async for item in produced])
+    return await produced
 
 
 def _only_of(items: list[Any]) -> Any:

@@ -1,14 +1,26 @@
-"""The event loop of callables that answer many requests at a time."""
+"""The event loop of a worker: one for set-up, warm-up and calls, made when the first of them is asynchronous.
+
+It belongs to the thread that serves: a worker's process has one, and so has each worker in a registrant's process.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
-__all__ = ["new_event_loop"]
+from pytriton.worker.streams.stream_answers import ExecutionTimeout
+
+__all__ = ["close", "current", "new_event_loop", "run", "within_limit"]
 
 #: What patches the loop of asyncio, and refuses any other.
 _PATCHES = "nest_asyncio"
+
+_here = threading.local()
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -21,3 +33,64 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
         else:
             return uvloop.new_event_loop()
     return asyncio.new_event_loop()
+
+
+def current() -> asyncio.AbstractEventLoop:
+    """Return the loop of this thread's worker; it is made when there is none."""
+    loop: asyncio.AbstractEventLoop | None = getattr(_here, "loop", None)
+    if loop is None or loop.is_closed():
+        loop = _here.loop = new_event_loop()
+        asyncio.set_event_loop(loop)
+    return loop
+
+
+def run(awaitable: Awaitable[Any]) -> Any:
+    """Return the result of an awaitable, for which the worker's loop runs; so do tasks that were left on it."""
+    return current().run_until_complete(_awaited(awaitable))
+
+
+def close() -> None:
+    """Cancel the tasks that the callable has left on this thread's loop, wait for them, and close the loop."""
+    loop: asyncio.AbstractEventLoop | None = getattr(_here, "loop", None)
+    if loop is None or loop.is_closed():
+        return
+    with contextlib.suppress(RuntimeError):  # it was stopped: the end of the process does not wait
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    asyncio.set_event_loop(None)
+    loop.close()
+
+
+async def _awaited(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable
+
+
+async def within_limit(
+    producing: Coroutine[Any, Any, Any],
+    limit_s: float | None,
+    held_s: Callable[[], float] = lambda: 0.0,
+) -> Any:
+    """Return what a coroutine returns within a time limit; `held_s` returns seconds of it that do not count.
+
+    Raises:
+        ExecutionTimeout: it takes longer.
+    """
+    if limit_s is None:
+        return await producing
+    task = asyncio.ensure_future(producing)
+    began = time.monotonic()
+    try:
+        while not task.done():
+            left_s = began + held_s() + limit_s - time.monotonic()
+            if left_s <= 0:
+                text = f"a batch was still running after {limit_s:g} s (execution_timeout_s)"
+                raise ExecutionTimeout(text)
+            await asyncio.wait([task], timeout=left_s)
+        return task.result()
+    finally:
+        if task.cancel():
+            await asyncio.wait([task])
+        del task  # its error holds this frame

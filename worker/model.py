@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from pytriton import buffers, request_ids
 from pytriton.decorators import context, set_triton_context
-from pytriton.decorators.wrapping import Kind, kind_of
+from pytriton.decorators.wrapping import ASYNCHRONOUS, kind_of
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.ipc import config_datatypes, datatypes, messages
 from pytriton.ipc.errors import with_id
@@ -23,8 +23,8 @@ from pytriton.ipc.lanes.lane_messages import (
 from pytriton.ipc.lanes.request_names import id_at
 from pytriton.model_config.triton_model_config import TritonModelConfig
 from pytriton.proxy.types import Request
-from pytriton.worker.callable_errors import callable_errors
-from pytriton.worker.callables import Infer, synchronous
+from pytriton.worker.callable_errors import callable_errors, is_cancellation
+from pytriton.worker.callables import Infer, awaited, synchronous
 from pytriton.worker.fault_reports import report_error, told
 from pytriton.worker.inputs.batch_requests import read_requests
 from pytriton.worker.inputs.missing_inputs import (
@@ -36,8 +36,8 @@ from pytriton.worker.inputs.missing_inputs import (
 from pytriton.worker.outputs.output_memory import OutputBuffers
 from pytriton.worker.outputs.results import Output, Refused, ResultError, ResultWriter
 from pytriton.worker.request_ids import id_of, ids_of, serving, trace_of
-from pytriton.worker.streams.stream_answers import parts_of
-from pytriton.worker.tracing.batch_spans import spans_of
+from pytriton.worker.streams.stream_answers import ExecutionTimeout, parts_of
+from pytriton.worker.tracing.batch_spans import NO_SPANS, NoSpans, Spans, spans_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -69,16 +69,14 @@ class Model:
         self.name = spec.name
         self.own_process = own_process
         self.decoupled = bool(spec.config.get("model_transaction_policy", {}).get("decoupled"))
-        self.asynchronous = kind_of(infer) in (Kind.COROUTINE, Kind.ASYNC_GENERATOR)
+        self.asynchronous = kind_of(infer) in ASYNCHRONOUS
         self.execution_timeout_s = spec.execution_timeout_s
         #: The callable as it was registered: a decoupled model calls it, since it may answer many times.
         self.produce = infer
         #: The batches that are being served, where one call runs at a time: calls to other models name them.
         self.now: Sequence[Part] = ()
-        self._events: asyncio.AbstractEventLoop | None = None
-        self._infer = infer
-        if not self.decoupled:
-            self._infer, self._events = synchronous(infer)
+        self.max_concurrency = spec.max_concurrency
+        self._infer = infer if self.decoupled else synchronous(infer)
         self._most_rows: int = spec.config.get("max_batch_size", 0)
         self._batching: bool = self._most_rows > 0
         self._zero_copy = spec.zero_copy_inputs
@@ -112,8 +110,10 @@ class Model:
     def close(self) -> None:
         """Withdraw the model from this process's `pytriton` context, and close its event loop."""
         context.forget(self.produce, self._declared)
-        if self._events is not None:
-            self._events.close()
+        if self.asynchronous:
+            from pytriton.worker import event_loops
+
+            event_loops.close()
 
     @property
     def batching(self) -> bool:
@@ -133,15 +133,10 @@ class Model:
         return [part.batch for part in (self.now if parts is None else parts)]
 
     def event_loop(self) -> asyncio.AbstractEventLoop:
-        """Return the loop that an asynchronous callable of a decoupled model runs on, also when it is warmed up."""
-        if self._events is None:
-            import asyncio  # few callables need it, and it takes 30 ms
+        """Return the loop that an asynchronous callable runs on, and was made and is warmed up on."""
+        from pytriton.worker import event_loops  # few callables need asyncio, and it takes 30 ms
 
-            from pytriton.worker.event_loops import new_event_loop
-
-            self._events = new_event_loop()
-            asyncio.set_event_loop(self._events)
-        return self._events
+        return event_loops.current()
 
     def warm_up(
         self, batch: Sequence[dict[str, Any]], types: Sequence[Mapping[str, str]], lane: Lane
@@ -173,12 +168,16 @@ class Model:
                     self.results.write([result], [ref], lane)
 
     def _rehearse(self, requests: list[Request]) -> list[Any]:
+        if self.asynchronous:
+            return self.event_loop().run_until_complete(self._rehearse_async(requests))
         if not self.decoupled:
             return [self._infer(requests)]
-        produced = self.produce(requests)
-        if self.asynchronous:
-            return self.event_loop().run_until_complete(_collected(produced))
-        return list(parts_of(produced))
+        return list(parts_of(self.produce(requests)))
+
+    async def _rehearse_async(self, requests: list[Request]) -> list[Any]:
+        if not self.decoupled:
+            return [await awaited(self.produce(requests))]
+        return await _collected(self.produce(requests))
 
     def requests(self, parts: Sequence[Part]) -> list[Request]:
         """Return what the callable gets for one batch, or several merged.
@@ -229,6 +228,91 @@ class Model:
             if part.batch.trace is not None:
                 return self._answer_traced(parts)
         return self._answer(parts, self._infer)
+
+    async def answer_async(self, part: Part) -> BatchDone | BatchFailed:
+        """Do as `answer` with an asynchronous callable, beside others.
+
+        Raises:
+            Unrecoverable: the callable said so; the text is for the clients, too.
+        """
+        faults = self._required.lacking(part.batch)
+        if faults is None:
+            return await self._answer_async(part)
+        self.on_failed("input", len(faults) - faults.count(None), None)
+        rest = complete(part.batch, faults)
+        answer: BatchDone | BatchFailed = BatchDone(rest.id, [])
+        if rest.requests:
+            rest_part = Part(part.lane, rest)
+            serving.set([rest_part])
+            answer = await self._answer_async(rest_part)
+        return with_faults(answer, faults, part.batch)
+
+    def cancelled(self, part: Part) -> BatchDone | BatchFailed:
+        """Return the answer to a batch whose task a callable has cancelled before it began."""
+        return self._failed([part], callable_errors()[-1](), "callable")[0]
+
+    async def _answer_async(self, part: Part) -> BatchDone | BatchFailed:
+        batch = part.batch
+        try:
+            requests = self.requests([part])
+        except Exception as error:
+            return self._failed([part], error, "input")[0]
+        self._buffers.was_read(part.lane)
+        spans = spans_of(self.name, [batch]) or NO_SPANS
+        with spans:
+            answer = await self._call_async(part, requests, spans)
+            (answer,) = self._buffers.settled([part], [answer])
+            if isinstance(answer, BatchFailed):
+                spans.failed(answer.text)
+        trace = trace_of(batch) if batch.trace is not None else ""
+        if trace:
+            self.on_traced(trace)
+        return answer
+
+    async def _call_async(
+        self, part: Part, requests: list[Request], spans: Spans | NoSpans
+    ) -> BatchDone | BatchFailed:
+        try:
+            with spans.calling(requests):
+                produced = await self._produced(requests)
+            results = self.results.checked(produced, len(requests))
+        except PyTritonUnrecoverableError as error:
+            report_error(error, batches=[part.batch])
+            raise Unrecoverable(told(error)) from error
+        except callable_errors() as error:
+            if self._is_abandoned(error, part):
+                raise
+            if not self._is_retried(error, [part], len(requests)):
+                return self._failed([part], error, _failure_of(error))[0]
+        else:
+            return self._written(part, results)
+        part.lane.arena.reset()
+        self._buffers.share(part.lane)
+        alone = [Part(part.lane, one) for one in one_by_one(part.batch)]
+        return BatchDone(part.batch.id, [await self._retried_alone_async(one) for one in alone])
+
+    async def _retried_alone_async(self, part: Part) -> ResponseRef:
+        lane, batch = part
+        serving.set([part])
+        self.on_retry()
+        try:
+            produced = await self._produced(self.requests([part]))
+            results = self.results.checked(produced, 1)
+            return self.results.write(results, batch.requests, lane)[0]
+        except callable_errors() as error:
+            if self._is_abandoned(error, part):
+                raise
+            return self._refused(batch, [Refused(0, error)])[0]
+
+    @staticmethod
+    def _is_abandoned(error: BaseException, part: Part) -> bool:
+        """Whether the loop has cancelled a batch because its proxy is gone."""
+        return is_cancellation(error) and part.lane.fileno() < 0
+
+    async def _produced(self, requests: list[Request]) -> Any:
+        from pytriton.worker.event_loops import within_limit
+
+        return await within_limit(awaited(self.produce(requests)), self.execution_timeout_s)
 
     def holds_much(self, lane: Lane) -> bool:
         """Whether a lane's answers have left more memory with it than is kept."""
@@ -312,6 +396,14 @@ class Model:
             return self._all_written(parts, results)
         return [self._retried(part, infer) for part in parts]
 
+    def _is_retried(self, error: BaseException, parts: Sequence[Part], requests: int) -> bool:
+        """Whether a call that raised is made once more for each of its requests alone; if so, report that."""
+        if requests == 1 or not self._retries or isinstance(error, ResultError):
+            return False
+        what = f"its callable failed for {requests} requests at once; each is retried alone"
+        report_error(error, what, [part.batch for part in parts])
+        return True
+
     def _retried(self, part: Part, infer: Infer) -> BatchDone:
         """Answer a batch by a call for each of its requests, so that only those that fail alone get an error.
 
@@ -320,7 +412,7 @@ class Model:
         lane, batch = part
         lane.arena.reset()
         lane.reads = False
-        self._buffers.end()
+        self._buffers.share(lane)
         return BatchDone(
             batch.id, [self._retried_alone(Part(lane, one), infer) for one in one_by_one(batch)]
         )
@@ -384,8 +476,7 @@ class Model:
                 report_error(error, batches=[batch])
                 raise Unrecoverable(told(error)) from error
             text = told(error)
-            kind = "result" if isinstance(error, ResultError) else "callable"
-            self.on_failed(kind, 1, error)
+            self.on_failed(_failure_of(error), 1, error)
             ids.setdefault(text, []).append(id_at(batch, place))
         for one in refused:
             of_text = ids.pop(told(one.error), None)
@@ -409,6 +500,13 @@ class Unrecoverable(Exception):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.text = text
+
+
+def _failure_of(error: BaseException) -> str:
+    """Return which of gauge.FAILURES an exception of a call is."""
+    if isinstance(error, ExecutionTimeout):
+        return "timeout"
+    return "result" if isinstance(error, ResultError) else "callable"
 
 
 async def _collected(produced: Any) -> list[Any]:

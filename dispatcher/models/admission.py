@@ -19,6 +19,8 @@ _LONGEST_NAME = 200
 MOST_WORKERS = 1024
 #: The most lanes of a worker: each is a proxy, a process of its own, too.
 MOST_LANES = 16
+#: Batches, or streams, of an asynchronous callable in one worker: of batches, each has a thread of tritonserver.
+MAX_CONCURRENCY = 1024
 #: A client that dies leaves a model on trial for so long at most.
 LONGEST_LEASE_S = 3600
 _TRIAL = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -192,6 +194,11 @@ def _check_instances(spec: messages.ModelSpec) -> None:
         raise RemoteFailure(
             ErrorKind.INVALID,
             f"lanes={spec.lanes}: a worker takes 1 to {MOST_LANES}, each is a process of its own",
+        )
+    if not 1 <= spec.max_concurrency <= MAX_CONCURRENCY:
+        raise RemoteFailure(
+            ErrorKind.INVALID,
+            f"max_concurrency={spec.max_concurrency}: a worker takes 1 to {MAX_CONCURRENCY}",
         )
 
 

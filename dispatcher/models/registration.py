@@ -85,6 +85,7 @@ class Registration:
             asleep=asleep,
             parking=parking,
             account=account,
+            native=native,
         )
         #: Held while Triton loads or unloads the model, as this one or as the one that it is to replace.
         self.alone: asyncio.Lock = asyncio.Lock() if former is None else former.alone
@@ -137,7 +138,13 @@ class Registration:
 
     def _config(self, mended: int) -> dict[str, Any]:
         return own_repository.triton_config(
-            self.spec, self._endpoint, self.key, mended, self._declared.proxied, native=self._native
+            self.spec,
+            self._endpoint,
+            self.key,
+            self.pool.lanes,
+            mended,
+            self._declared.proxied,
+            native=self._native,
         )
 
     # ── life ─────────────────────────────────────────────────────────────────────────────────────

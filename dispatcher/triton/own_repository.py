@@ -125,6 +125,7 @@ def triton_config(
     spec: messages.ModelSpec,
     endpoint: str,
     registration: str,
+    lanes: int,
     mended: int = 0,
     proxied: int = 0,
     *,
@@ -156,6 +157,6 @@ def triton_config(
         **config,
         "name": spec.name,
         "backend": NATIVE_BACKEND if native else BACKEND,
-        "instance_group": [{**given[0], "kind": "KIND_CPU", "count": instances * spec.lanes}],
+        "instance_group": [{**given[0], "kind": "KIND_CPU", "count": instances * lanes}],
         "parameters": parameters,
     }

@@ -16,6 +16,7 @@ class Instances:
     Args:
         spec: the declaration
         sleep: of the pool's workers
+        native: the proxies are compiled ones
 
     Attributes:
         spec: the declaration, with the number of instances that it has by now.
@@ -24,12 +25,34 @@ class Instances:
         given_up_for: why no worker will come any more; None while one may.
     """
 
-    def __init__(self, spec: messages.ModelSpec, sleep: Sleep) -> None:
+    def __init__(self, spec: messages.ModelSpec, sleep: Sleep, *, native: bool = False) -> None:
         self.spec = spec
         self.supervisors: list[Supervisor] = []
         self.stopping = False
         self.given_up_for: str | None = None
         self._sleep = sleep
+        self._native = native
+        self._overlaps = False  #: a worker has said that its batches do
+
+    @property
+    def lanes(self) -> int:
+        """How many proxies are to feed each worker: as many as there may be batches that overlap.
+
+        A Python proxy is a process, so there are no more of these than were asked for.
+        """
+        spec = self.spec
+        if not self._native or self._is_streamed:
+            return spec.lanes
+        if not self._overlaps:
+            serving = [one.serving for one in self.supervisors if one.serving is not None]
+            self._overlaps = any(worker.gauge.read().overlaps for worker in serving)
+        return spec.max_concurrency if self._overlaps else spec.lanes
+
+    @property
+    def _is_streamed(self) -> bool:
+        """Whether several batches go over one lane."""
+        policy = self.spec.config.get("model_transaction_policy", {})
+        return self.spec.python_model is not None or bool(policy.get("decoupled"))
 
     @property
     def own_versions(self) -> list[int]:

@@ -55,6 +55,7 @@ class Pool:
         asleep: bool = False,
         parking: Parking | None = None,
         account: Account | None = None,
+        native: bool = False,
     ) -> None:
         self._events = events.about(spec.name, spec.version)
         tally = tally or Tally()
@@ -66,7 +67,7 @@ class Pool:
         self._changed = asyncio.Condition()
         #: Whether it sleeps, and how long batches wait for the worker that wakes it.
         self.sleep = Sleep(spec.name, policy.wake_bounds, self._events, tally, asleep=asleep)
-        self._instances = Instances(spec, self.sleep)
+        self._instances = Instances(spec, self.sleep, native=native)
         #: The proxies that are attached, each with its worker.
         self.proxies = ServedProxies(
             self._instances, self._workers, self.sleep, self._changed, self.wake_up, self._events
@@ -317,6 +318,11 @@ class Pool:
     def worker(self, name: str) -> Worker | None:
         """Return a worker by its name."""
         return self._workers.get(name)
+
+    @property
+    def lanes(self) -> int:
+        """How many proxies are to feed each worker."""
+        return self._instances.lanes
 
     @property
     def busy(self) -> bool:

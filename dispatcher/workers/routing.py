@@ -12,9 +12,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 
 class Routes:
-    """The proxies of one registration, each with the name of its worker."""
+    """The proxies of one registration, each with the name of its worker.
 
-    def __init__(self, lanes: int = 1) -> None:
+    Args:
+        lanes: returns how many proxies each worker is meant to serve by now
+    """
+
+    def __init__(self, lanes: Callable[[], int] = lambda: 1) -> None:
         self._lanes = lanes
         self._worker_of: dict[str, str] = {}
 
@@ -47,7 +51,7 @@ class Routes:
 
     def _burden(self, worker: str) -> tuple[int, int]:
         count = self.lanes_of(worker)
-        return (0, -count) if 0 < count < self._lanes else (1, count)
+        return (0, -count) if 0 < count < self._lanes() else (1, count)
 
     def rest(self, proxy: str) -> None:
         """Note a proxy that has no worker, as its model sleeps."""
@@ -73,7 +77,7 @@ class Routes:
         `alike`: whether a worker serves what `idle` does.
         """
         givers = {name for name in self._worker_of.values() if name and alike(name)}
-        if not givers or self.lanes_of(idle) >= self._lanes:
+        if not givers or self.lanes_of(idle) >= self._lanes():
             return None
         busiest = max(givers, key=self.lanes_of)
-        return busiest if self.lanes_of(busiest) > self._lanes else None
+        return busiest if self.lanes_of(busiest) > self._lanes() else None

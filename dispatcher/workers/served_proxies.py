@@ -46,7 +46,7 @@ class ServedProxies:
         self._changed = changed
         self._wake_up = wake_up
         self._events = events
-        self._routes = Routes(instances.spec.lanes)
+        self._routes = Routes(lambda: instances.lanes)
         #: The last question of each proxy that waits for a worker.
         self._questions: dict[str, object] = {}
         #: Workers that have been asked to give a proxy away, and have not yet.

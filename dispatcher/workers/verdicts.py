@@ -29,6 +29,8 @@ _ANSWER_S = 2.0
 _BEGINS_S = 0.5
 #: A request that has ended so many workers, the last one by itself, is not given to another one.
 _POISON = 2
+#: The same of one that overlapped with others when these ended: each of them may have done it.
+_POISON_BESIDE = 4
 #: So many requests of one batch, each by itself and one after the other, that ended a worker: it is not they. Each
 #: costs a worker, and those that hang as much time as a batch may take.
 _MOST_CRASHES = 8
@@ -69,12 +71,13 @@ class Verdicts:
         if self.given_up_for is not None:
             return Verdict("fail", self.given_up_for, whole=True)
         name = self._spec.name
-        if self._may_retry and not lost.final and lost.losses < _POISON:
+        is_poison = self._is_poison(lost)
+        if self._may_retry and not lost.final and not is_poison:
             self._tell(kinds.RETRIED, lost.worker, numbers={"requests": lost.requests})
             self._tally.retries += lost.requests
             return Verdict("retry")
         text = f"model {name}: {await self._explain_loss(lost.worker)} while it ran this batch"
-        if lost.losses >= _POISON:
+        if is_poison:
             self._tally.poison += 1
             text += (
                 f"; so did {lost.losses - 1} more before, so this batch is taken to be what ends them and is "
@@ -86,6 +89,13 @@ class Verdicts:
         self._count_failed("lost", lost, verdict)
         return verdict
 
+    def _is_poison(self, lost: messages.LaneLost) -> bool:
+        """Whether a batch is taken to be what ends workers: it did so twice, or more often beside others."""
+        worker = self._workers.get(lost.worker)
+        reading = None if worker is None else worker.reading()
+        beside = reading is not None and reading.overlaps and reading.begun - reading.answered > 1
+        return lost.losses >= (_POISON_BESIDE if beside else _POISON)
+
     def on_overdue(self, overdue: messages.BatchOverdue) -> Verdict:
         """Decide about a batch that was not answered in time: whether its worker is busy, or hangs."""
         name, taken = overdue.worker, overdue.taken
@@ -95,6 +105,9 @@ class Verdicts:
             return Verdict("wait", wait_s=_END_NEWS_S)  # the end of the lane is on its way
         gauge = worker.gauge.read()
         busy_s = gauge.busy_s
+        if taken and gauge.overlaps and overdue.taken_ms < _ANSWER_S * 1000:
+            # The worker itself has ended the batch by now, unless its event loop is blocked.
+            return Verdict("wait", wait_s=_ANSWER_S)
         if taken and self._has_answered(gauge, overdue.taken_ms / 1000):
             what = "it took a batch and is done with it, but its answer never came"
             return self._hangs(worker, overdue, what)
@@ -119,7 +132,7 @@ class Verdicts:
             return True
         streams = self._spec.python_model is not None and self._spec.python_model.streams
         policy = self._spec.config.get("model_transaction_policy", {})
-        if streams or policy.get("decoupled"):  # batches overlap
+        if streams or policy.get("decoupled") or gauge.overlaps:
             return False
         return (
             gauge.busy_s is not None and gauge.busy_s < taken_s - _BEGINS_S
@@ -141,7 +154,7 @@ class Verdicts:
             self._may_retry
             and not overdue.final
             and overdue.losses == 0
-            and self._had_company(overdue)
+            and self._had_company(overdue, worker)
         ):
             self._tally.retries += overdue.requests
             return Verdict("retry")
@@ -165,8 +178,10 @@ class Verdicts:
     def _may_retry(self) -> bool:
         return self._spec.on_crash == "retry" and not self.stopping and self.given_up_for is None
 
-    def _had_company(self, overdue: messages.BatchOverdue) -> bool:
-        """Whether another request, in its batch or merged with it, may be the one that hangs."""
+    def _had_company(self, overdue: messages.BatchOverdue, worker: Worker) -> bool:
+        """Whether another request, in its batch, merged with it or beside it, may be the one that hangs."""
+        if worker.gauge.read().overlaps:
+            return True
         merges = self._spec.lanes > 1 and self._spec.config.get("max_batch_size", 0) > 1
         return overdue.requests > 1 or merges
 

@@ -11,6 +11,9 @@ from pytriton.autoscale import Instances, autoscale_of
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.run_options import Device
 
+#: The default of `max_concurrency`.
+MAX_CONCURRENCY = 64
+
 #: What CUDA_VISIBLE_DEVICES may be: with anything else, "cuda:0" say, CUDA finds no GPU and does not say why.
 _VISIBLE_DEVICES = re.compile(r"((\d+|(GPU|MIG)-[^,]+)(,(\d+|(GPU|MIG)-[^,]+))*)?")
 
@@ -98,3 +101,14 @@ def default_lanes(config: Mapping[str, Any]) -> int:
     decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
     ruled = "sequence_batching" in config or any(config.get("dynamic_batching", {}).values())
     return 1 if decoupled or ruled or config.get("max_batch_size", 0) > 1 else 2
+
+
+def default_concurrency(config: Mapping[str, Any], lanes: int | None) -> int:
+    """Return how many batches, or streams, an asynchronous callable has under way in one worker.
+
+    Batches need a lane each, so they are as many as there are `lanes`, if the user said that. One sequence's requests
+    come one after the other, and its state is its lane's.
+    """
+    if config.get("model_transaction_policy", {}).get("decoupled", False):
+        return MAX_CONCURRENCY
+    return lanes or (default_lanes(config) if "sequence_batching" in config else MAX_CONCURRENCY)

@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import msgspec
 
 from pytriton._registering.environments import provide_worker_packages, with_requirements
-from pytriton._registering.instances import count_instances, default_lanes, device_list
+from pytriton._registering.instances import (
+    count_instances,
+    default_concurrency,
+    default_lanes,
+    device_list,
+)
 from pytriton._registering.merged_options import check_names, merge_options, spec_fields
 from pytriton._registering.pickling import pack_callable
 from pytriton._registering.surroundings import (
@@ -155,6 +160,8 @@ def plan(
         devices=devices,
         autoscale=autoscale_of(options["instances"]) if options["instances"] is not None else None,
         lanes=options["lanes"] or default_lanes(document),
+        max_concurrency=options["max_concurrency"]
+        or default_concurrency(document, options["lanes"]),
         warmups=warmup_messages(config, batching=document["max_batch_size"] > 0),
     )
     message = messages.Register(

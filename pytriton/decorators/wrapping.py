@@ -26,7 +26,18 @@ from typing import Any, cast
 from pytriton.decorators.context import CONTEXT_ATTRIBUTE
 from pytriton.exceptions import PyTritonRuntimeError, PyTritonValidationError
 
-__all__ = ["Adapter", "Call", "Decorator", "Kind", "Merge", "Plan", "decorate", "kind_of", "only"]
+__all__ = [
+    "ASYNCHRONOUS",
+    "Adapter",
+    "Call",
+    "Decorator",
+    "Kind",
+    "Merge",
+    "Plan",
+    "decorate",
+    "kind_of",
+    "only",
+]
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 Merge = Callable[[list[Any]], Any]
@@ -43,6 +54,10 @@ class Kind(enum.Enum):
     COROUTINE = "coroutine function"
     GENERATOR = "generator"
     ASYNC_GENERATOR = "asynchronous generator"
+
+
+#: The kinds that need an event loop.
+ASYNCHRONOUS = (Kind.COROUTINE, Kind.ASYNC_GENERATOR)
 
 
 def kind_of(callable_: Callable[..., Any]) -> Kind:

@@ -25,6 +25,7 @@ from pytriton.ipc.lanes.lane_messages import (
 )
 from pytriton.ipc.lanes.tensors import Array
 from pytriton.model_config import ModelConfig, Tensor, to_triton_config
+from pytriton.worker import event_loops, request_ids
 from pytriton.worker.model import Model, Part
 
 #: Columns of float32 with which a row is large enough to be given out of shared memory.
@@ -61,7 +62,11 @@ class Client:
         self._answered = [response.outputs for response in received.responses]
 
     def ask(self, *requests: tuple[int, float]) -> None:
-        (answer,) = self._model.answer([self.part(*requests)])
+        part = self.part(*requests)
+        if self._model.asynchronous:
+            answer = self._model.event_loop().run_until_complete(_as_task(self._model, part))
+        else:
+            (answer,) = self._model.answer([part])
         self.take(answer)
 
     def read(self) -> list[Array]:
@@ -83,6 +88,11 @@ class Client:
         self.worker.close()
 
 
+async def _as_task(model: Model, part: Part) -> BatchDone | BatchFailed:
+    request_ids.serving.set([part])
+    return await model.answer_async(part)
+
+
 Serve = Callable[..., Client]
 
 
@@ -99,6 +109,7 @@ def serving(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     yield serve
     for client in clients:
         client.close()
+    event_loops.close()
 
 
 def model_of(infer: Any, *, strict: bool = False, dtype: Any = np.float32) -> Model:

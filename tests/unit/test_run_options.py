@@ -68,6 +68,7 @@ GIVEN: dict[str, tuple[Any, Any]] = {
     "load_timeout_s": (7, 7),
     "on_crash": ("fail", "fail"),
     "on_error": ("fail", "fail"),
+    "max_concurrency": (8, 8),
     "spares": (2, 2),
     "lazy": (True, True),
     "execution_timeout_s": (1.5, 1.5),

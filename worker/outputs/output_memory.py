@@ -31,6 +31,7 @@ from pytriton.ipc.lanes.arena import Arena, ArenaError
 from pytriton.ipc.lanes.lane import Lane
 from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, BatchFailed, TensorRef
 from pytriton.ipc.lanes.tensors import Array
+from pytriton.worker.request_ids import serving
 
 #: The number under which a lane's peer knows the arena of its buffers.
 _BUFFERS = 1
@@ -68,12 +69,16 @@ class _LaneBuffers:
         self.arena = Arena("pytriton-outputs")
         self.announced = False
         self.placed: list[_Block] = []  #: what the answer at hand points at
+        self.shared = (
+            False  #: several calls make the answer at hand: a later one may write to a buffer again
+        )
         self._blocks: list[_Block] = []
         self._full = False
 
     def recycle(self) -> None:
         """Make buffers that nothing holds free again. The proxy must be done with them."""
         self.placed = []
+        self.shared = False
         self._blocks = [block for block in self._blocks if block.array() is not None]
         self._blocks.sort(key=_start)
         kept = [(block.start, block.end) for block in self._blocks]
@@ -126,15 +131,16 @@ class OutputBuffers:
 
     def begin(self, parts: Sequence[Part]) -> None:
         """Prepare for a call: its batches show that proxies are done with their last answers."""
-        if not self.used:
-            self._lane = parts[0].lane
-            return
-        with self._lock:
-            self._lane = parts[0].lane
+        self._lane = parts[0].lane
+        if self.used:
             for part in parts:
-                buffers = self._lanes.get(id(part.lane))
-                if buffers is not None:
-                    buffers.recycle()
+                self.was_read(part.lane)
+
+    def share(self, lane: Lane) -> None:
+        """Prepare for further calls for the batch at hand: their outputs are copied, each before the next call."""
+        buffers = self._lanes.get(id(lane))
+        if buffers is not None:
+            buffers.shared = True
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
         """Return a new array for an output; None where numpy's own will do.
@@ -147,7 +153,8 @@ class OutputBuffers:
             # A fork of the worker.
             return None
         with self._lock:
-            lane = self._lane
+            parts = serving.get()
+            lane = self._lane if parts is None else parts[0].lane
             if lane is None:  # no call is running
                 return None
             buffers = self._lanes.get(id(lane)) or self._add(lane)
@@ -162,9 +169,10 @@ class OutputBuffers:
         Raises:
             LaneClosed, LaneError: the proxy cannot be told of the memory.
         """
-        # Outside of a call, a later one may write to a buffer before the proxy has read it.
-        buffers = self._lanes.get(id(lane)) if self._lane is not None else None
+        buffers = self._lanes.get(id(lane))
         if buffers is None or array.nbytes == 0 or not array.flags.c_contiguous:
+            return None
+        if buffers.shared:
             return None
         found = buffers.find(array)
         if found is None:

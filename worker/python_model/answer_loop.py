@@ -169,7 +169,8 @@ class PythonStreamLoop(Loop):
         self._withdraw()
 
     def _withdraw(self) -> None:
-        for lane in self._withdrawals.due(self._outboxes):
+        idle = [lane for lane, outbox in self._outboxes.items() if not outbox.streams]
+        for lane in self._withdrawals.due(idle):
             self._drop(lane)
 
     def _drop(self, lane: Lane, error: Exception | None = None) -> None:

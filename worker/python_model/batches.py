@@ -73,7 +73,7 @@ class PythonModel(Model):
         self._zero_copy = spec.zero_copy_inputs
         self._instance = instance
         self._buffers = OutputBuffers()  # it asks for none
-        self._events = None
+        self._events: asyncio.AbstractEventLoop | None = None
         self._watch: Watch | None = None
 
     def watch_readiness(self, worker: str, endpoint: str) -> None:

@@ -1,15 +1,14 @@
-"""Withdrawals of lanes from workers that run streams: a lane closes when its streams have ended.
+"""Withdrawals of lanes from workers that have several batches under way: a lane closes when its own have ended.
 
-A worker that answers one batch after the other closes a lane between two batches (loop.py). Streams last longer, and
-closing a lane early would end the streams that are under way on it.
+A worker that answers one batch after the other closes a lane between two batches (loop.py). Closing one early would end
+what is under way on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from pytriton.ipc.lanes.lane import Lane
-from pytriton.worker.streams.stream_answers import Outbox
 
 
 class Withdrawals:
@@ -22,10 +21,8 @@ class Withdrawals:
         """Close one more; of so many lanes, no more can be closed."""
         self._wanted = min(self._wanted + 1, lanes)
 
-    def due(self, outboxes: Mapping[Lane, Outbox]) -> list[Lane]:
-        """Return the lanes to close now; each is returned once."""
-        if not self._wanted:
-            return []
-        idle = [lane for lane, box in outboxes.items() if not box.streams][: self._wanted]
-        self._wanted -= len(idle)
-        return idle
+    def due(self, idle: Sequence[Lane]) -> list[Lane]:
+        """Return which of the lanes with nothing under way to close now; each is returned once."""
+        closed = list(idle[: self._wanted])
+        self._wanted -= len(closed)
+        return closed

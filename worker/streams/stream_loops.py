@@ -133,6 +133,10 @@ def loop_of(model: Model) -> type[Loop]:
         from pytriton.worker.python_model.answer_loop import PythonStreamLoop
 
         return PythonStreamLoop
+    if not model.decoupled and model.asynchronous:
+        from pytriton.worker.async_loop import AsyncLoop
+
+        return AsyncLoop
     if not model.decoupled:
         return Loop
     if model.asynchronous:

@@ -45,6 +45,17 @@ class NoSpans:
     def end(self) -> None:
         """Do nothing."""
 
+    def __enter__(self) -> NoSpans:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Do nothing."""
+
 
 NO_SPANS = NoSpans()
 

@@ -33,7 +33,7 @@ _LOAD_AGAIN_S = 5.0
 
 
 class ModelInTriton:
-    """One registration's model, as tritonserver has it, and the two duties that keep it there.
+    """One registration's model, as tritonserver has it, and the duties that keep it there.
 
     Args:
         name: of the model
@@ -206,6 +206,7 @@ class ModelInTriton:
         """Begin to follow the workers, and to load the model anew when a proxy breaks."""
         for duty in (
             self._follow_workers(server, unready_after_s),
+            self._follow_lanes(self._pool.lanes),
             self._mend_proxies(server, grace_s),
         ):
             task = asyncio.get_running_loop().create_task(duty)
@@ -255,6 +256,11 @@ class ModelInTriton:
             self.machine.change(ModelState.READY)
             self._events.tell(kinds.READY_AGAIN, model=self._name)
             await pool.wake()
+
+    async def _follow_lanes(self, loaded: int) -> None:
+        """Have the model loaded anew when its first worker, which came after its proxies, needs more of them."""
+        await self._pool.until(lambda: self._pool.lanes != loaded)
+        self._broken.set()
 
     async def _mend_proxies(self, server: TritonServer, grace_s: float) -> None:
         while True:

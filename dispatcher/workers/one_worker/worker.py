@@ -94,6 +94,10 @@ class Worker:
         """Return the work that it has done until now, or until its end."""
         return self.gauge.counts() if self._counts is None else self._counts
 
+    def reading(self) -> Reading:
+        """Return what it is doing, or was when it ended."""
+        return self.gauge.read() if self._done is None else self._done
+
     def outcomes(self) -> tuple[int, tuple[int, ...]]:
         """Return how many requests it has begun until now, or until its end, and how many failed, by kind."""
         done = self._counts

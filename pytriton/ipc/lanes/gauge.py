@@ -71,7 +71,7 @@ class Reading(NamedTuple):
     """The values of a gauge at one moment.
 
     `busy_s` is how long the batch at hand has been running; None when idle. `ending`: the worker knows that it shall
-    end.
+    end. `overlaps`: its batches do, or may.
     """
 
     begun: int
@@ -79,6 +79,7 @@ class Reading(NamedTuple):
     requests: int
     busy_s: float | None
     ending: bool = False
+    overlaps: bool = False
 
     @property
     def idle(self) -> bool:
@@ -258,6 +259,11 @@ class Gauge:
         words[_BUSY_SINCE] = self._since
         self._overlapped = words[_OVERLAPPED] = 1
 
+    def overlap(self) -> None:
+        """Have calls counted as ones that overlap, though none has yet."""
+        if not self._overlapped:
+            self._overlap()
+
     def restarted(self) -> None:
         """Restart the clock of the call at hand: the callable is called again, within a time limit of its own."""
         self._words[_BEGUN_AT] = _now()
@@ -336,7 +342,8 @@ class Gauge:
         begun, answered = words[_BEGUN], words[_ANSWERED]
         begun_at = words[_BEGUN_AT]  # of that batch, or of a later one
         busy_s = (_now() - begun_at) / 1e9 if begun_at and answered < begun else None
-        return Reading(begun, answered, words[_REQUESTS], busy_s, words[_ENDING] != 0)
+        ending, overlaps = words[_ENDING] != 0, words[_OVERLAPPED] != 0
+        return Reading(begun, answered, words[_REQUESTS], busy_s, ending, overlaps)
 
     def counts(self) -> Counts:
         """Return what the worker has done; with the time that the batch at hand has taken until now."""

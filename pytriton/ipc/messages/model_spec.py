@@ -165,6 +165,8 @@ class ModelSpec(msgspec.Struct, frozen=True):
     #: Proxies that feed one worker, each over a lane of its own: with two, the next batch is on its
     #: way while one runs.
     lanes: int = 1
+    #: Batches, or streams, that an asynchronous callable has under way in one worker; of batches, each has a lane.
+    max_concurrency: int = 64
     #: Inputs are read-only views of Triton's memory, valid until the batch is answered.
     zero_copy_inputs: bool = False
     #: "thread": the workers are threads of the registrant; payloads are empty then.

@@ -57,13 +57,15 @@ def spec_of(*, decoupled: bool, **more: Any) -> messages.ModelSpec:
 
 @contextlib.contextmanager
 def worker_of(
-    infer: Any, spec: messages.ModelSpec, dispatcher: FakeDispatcher
+    infer: Any, spec: messages.ModelSpec, dispatcher: FakeDispatcher, *, loads: bool = False
 ) -> Iterator[ServingWorker]:
-    """Have a callable served; at the end, the worker has to end as it is told."""
+    """Have a callable served; at the end, the worker has to end as it is told. With `loads`, `infer` returns it."""
     folder = Path(dispatcher.rundir.path)
     Gauge.create_file(folder / "w1.gauge").close()
     told = messages.StartWorker("w1", 0, str(folder / "w1.sock"), str(folder / "w1.gauge"))
-    thread = WorkerThread(told, spec, lambda: infer, dispatcher.rundir.control_endpoint)
+    thread = WorkerThread(
+        told, spec, infer if loads else lambda: infer, dispatcher.rundir.control_endpoint
+    )
     eventually(
         lambda: any(isinstance(one, messages.WorkerReady) for one in dispatcher.heard),
         lambda: str(dispatcher.heard),

@@ -98,8 +98,8 @@ def test_triton_gets_the_rate_limiter_with_our_instances() -> None:
     limiter = {"resources": [{"name": "R", "count": 1}], "priority": 2}
     config = ModelConfig(extra={"instance_group": [{"rate_limiter": limiter}]})
     document = to_triton_config("m", [X], [Y], config)
-    spec = messages.ModelSpec("m", 1, document, messages.World("python"), instances=2, lanes=2)
-    loaded = own_repository.triton_config(spec, "endpoint", "key")
+    spec = messages.ModelSpec("m", 1, document, messages.World("python"), instances=2)
+    loaded = own_repository.triton_config(spec, "endpoint", "key", 2)
     assert loaded["instance_group"] == [{"rate_limiter": limiter, "kind": "KIND_CPU", "count": 4}]
 
 

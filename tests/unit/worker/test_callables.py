@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
-from pytriton.worker.callables import synchronous
+from pytriton.decorators.wrapping import ASYNCHRONOUS, kind_of
+from pytriton.worker.callables import awaited, synchronous
 
 REQUESTS = [{"x": 1}, {"x": 2}]
 
@@ -37,16 +39,15 @@ def fitting(requests: Any) -> Iterator[Any]:
     ],
 )
 def test_a_generator_hears_of_decoupled_models(infer: Any, words: str) -> None:
-    function, loop = synchronous(infer)
-    try:
-        with pytest.raises(ValueError, match=words):
-            function(REQUESTS)
-    finally:
-        if loop is not None:
-            loop.close()
+    def call() -> None:
+        if kind_of(infer) in ASYNCHRONOUS:
+            asyncio.run(awaited(infer(REQUESTS)))
+        else:
+            synchronous(infer)(REQUESTS)
+
+    with pytest.raises(ValueError, match=words):
+        call()
 
 
 def test_a_generator_may_yield_once_what_a_function_returns() -> None:
-    function, loop = synchronous(fitting)
-    assert function(REQUESTS) == REQUESTS
-    assert loop is None
+    assert synchronous(fitting)(REQUESTS) == REQUESTS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import subprocess
@@ -17,7 +18,7 @@ from pytriton.decorators import batch
 from pytriton.ipc import messages
 from pytriton.ipc.lanes.lane_messages import Batch, BatchTrace, RequestDetails, RequestRef
 from pytriton.ipc.records import LONGEST_LINE, decoded
-from pytriton.worker.callables import load_callable, synchronous
+from pytriton.worker.callables import awaited, load_callable
 from pytriton.worker.fault_reports import report_error, report_threads, traceback_of
 
 TRACE = json.dumps({"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"})
@@ -108,11 +109,8 @@ def test_a_traceback_begins_at_the_users_frame() -> None:
         except KeyError as error:
             raise ValueError("no") from error
 
-    function, loop = synchronous(infer)
     with pytest.raises(ValueError, match="no") as caught:
-        function([{"x": np.ones(1)}])
-    assert loop is not None
-    loop.close()
+        asyncio.run(awaited(infer([{"x": np.ones(1)}])))
     own = caught.value
     assert own.__traceback__ is not None
     from_worker = own.with_traceback(own.__traceback__.tb_next)  # without this test's own frame

@@ -15,6 +15,10 @@ def loads(routes: Routes) -> list[int]:
     return [routes.lanes_of(worker) for worker in WORKERS]
 
 
+def routes_for(lanes: int) -> Routes:
+    return Routes(lambda: lanes)
+
+
 def test_proxies_spread_over_the_workers() -> None:
     routes = Routes()
     assert sorted(routes.assign(f"p{i}", WORKERS) for i in range(3)) == WORKERS
@@ -22,7 +26,7 @@ def test_proxies_spread_over_the_workers() -> None:
 
 
 def test_a_proxy_that_asks_again_is_counted_once() -> None:
-    routes = Routes(lanes=2)
+    routes = routes_for(2)
     for _ in range(3):
         routes.assign("p0", WORKERS)
     assert len(routes) == 1
@@ -30,13 +34,13 @@ def test_a_proxy_that_asks_again_is_counted_once() -> None:
 
 
 def test_a_worker_gets_its_number_before_the_next_gets_one() -> None:
-    routes = Routes(lanes=2)
+    routes = routes_for(2)
     assert [routes.assign(f"p{i}", WORKERS) for i in range(6)] == [w for w in WORKERS for _ in "12"]
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 3])
 def test_spares_stay_free(lanes: int) -> None:
-    routes = Routes(lanes)
+    routes = routes_for(lanes)
     for i in range(2 * lanes):
         routes.assign(f"p{i}", WORKERS)
     assert loads(routes) == [lanes, lanes, 0]
@@ -44,7 +48,7 @@ def test_spares_stay_free(lanes: int) -> None:
 
 def test_proxies_beyond_the_number_go_to_the_least_busy() -> None:
     """A worker has ended and nothing replaces it yet: its four proxies do not all go to one of the others."""
-    routes = Routes(lanes=4)
+    routes = routes_for(4)
     for i in range(12):
         routes.assign(f"p{i}", WORKERS)
     for i in range(4):
@@ -55,7 +59,7 @@ def test_proxies_beyond_the_number_go_to_the_least_busy() -> None:
 
 def test_a_replacement_gets_its_full_number_back() -> None:
     """One at a time, each from a worker that has too many at that moment."""
-    routes = Routes(lanes=2)
+    routes = routes_for(2)
     for i in range(6):
         routes.assign(f"p{i}", ["w2", "w3"])
     assert loads(routes) == [0, 3, 3]
@@ -71,7 +75,7 @@ def test_a_replacement_gets_its_full_number_back() -> None:
 
 def test_a_worker_with_more_than_its_number_gives_to_one_with_less() -> None:
     for lanes in (1, 2):
-        routes = Routes(lanes)
+        routes = routes_for(lanes)
         for i in range(lanes + 1):
             routes.assign(f"p{i}", ["w1"])
         assert routes.too_many_for("w2") == "w1"
@@ -80,7 +84,7 @@ def test_a_worker_with_more_than_its_number_gives_to_one_with_less() -> None:
 
 def test_nothing_is_taken_from_a_worker_with_its_number() -> None:
     for lanes in (1, 2):
-        routes = Routes(lanes)
+        routes = routes_for(lanes)
         for i in range(lanes):
             routes.assign(f"p{i}", ["w1"])
         assert routes.too_many_for("w2") is None
@@ -95,7 +99,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 7), st.sets(st.sampled_from(WORKERS), 
 def test_the_choice_is_one_with_some_but_not_all_else_one_of_the_least_busy(
     lanes: int, steps: list[tuple[int, set[str]]]
 ) -> None:
-    routes = Routes(lanes)
+    routes = routes_for(lanes)
     for proxy, ready in steps:
         routes.forget(f"p{proxy}")
         before = {worker: routes.lanes_of(worker) for worker in ready}
@@ -110,7 +114,7 @@ def test_the_choice_is_one_with_some_but_not_all_else_one_of_the_least_busy(
 def test_giving_away_ends_with_nobody_lacking_what_another_has_too_much(
     lanes: int, steps: list[tuple[int, set[str]]]
 ) -> None:
-    routes = Routes(lanes)
+    routes = routes_for(lanes)
     for proxy, ready in steps:
         routes.assign(f"p{proxy}", sorted(ready))
     for _ in range(8):  # as many as there are proxies at most

@@ -22,13 +22,14 @@ class Busy:
 
     alive, pid, instance, log_hint = True, 7, 0, ""
 
-    def __init__(self, busy_s: float | None) -> None:
+    def __init__(self, busy_s: float | None, *, overlaps: bool = False) -> None:
         self.ended: list[str] = []
         self.gauge = self
         self._busy_s = busy_s
+        self._overlaps = overlaps
 
     def read(self) -> Reading:
-        return Reading(1, int(self._busy_s is None), 1, self._busy_s)
+        return Reading(1, int(self._busy_s is None), 1, self._busy_s, overlaps=self._overlaps)
 
     async def end_hung(self, why: str) -> None:
         self.ended.append(why)
@@ -40,9 +41,9 @@ def loss(spec: messages.ModelSpec = BATCHING, **facts: Any) -> messages.Verdict:
 
 
 def overdue(
-    spec: messages.ModelSpec, busy_s: float | None, **facts: Any
+    spec: messages.ModelSpec, busy_s: float | None, *, overlaps: bool = False, **facts: Any
 ) -> tuple[messages.Verdict, Busy]:
-    worker: Any = Busy(busy_s)
+    worker: Any = Busy(busy_s, overlaps=overlaps)
 
     async def judge() -> messages.Verdict:
         verdicts = Verdicts(spec, {"w": worker})
@@ -161,3 +162,43 @@ def test_a_batch_of_many_that_overlap_is_waited_for() -> None:
 
 def test_a_batch_that_began_when_it_was_taken_is_waited_for() -> None:
     assert overdue(LIMITED, 1.4, taken_ms=1500)[0].action == "wait"
+
+
+class Ended:
+    """A worker that has ended with so many batches under way."""
+
+    alive, instance, log_hint = False, 0, ""
+
+    def __init__(self, under_way: int) -> None:
+        self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.exited.set_result(0)
+        self._under_way = under_way
+
+    def reading(self) -> Reading:
+        return Reading(9 + self._under_way, 9, 1, None, overlaps=True)
+
+    def describe_end(self) -> str:
+        return "worker w was killed"
+
+
+@pytest.mark.parametrize(
+    ("under_way", "losses", "action"),
+    [(1, 1, "retry"), (1, 2, "fail"), (3, 2, "retry"), (3, 3, "retry"), (3, 4, "fail")],
+)
+def test_what_overlapped_with_others_is_no_proof(under_way: int, losses: int, action: str) -> None:
+    async def judge() -> messages.Verdict:
+        worker: Any = Ended(under_way)
+        lost = messages.LaneLost("r", "w", losses=losses, in_row=losses - 1)
+        return await Verdicts(BATCHING, {"w": worker}).on_loss(lost)
+
+    assert asyncio.run(judge()).action == action
+
+
+def test_a_worker_whose_batches_overlap_keeps_the_time_itself() -> None:
+    """It is ended only when it does not: its event loop is blocked, by whichever of them."""
+    verdict, worker = overdue(LIMITED, 2.0, overlaps=True)
+    assert (verdict.action, worker.ended) == ("wait", [])
+    verdict, worker = overdue(LIMITED, 4.1, overlaps=True, taken_ms=2100)
+    assert verdict.action == "retry"
+    assert "still running after 2 s" in worker.ended[0]
+    assert overdue(LIMITED, 4.1, overlaps=True, taken_ms=2100, losses=1)[0].action == "fail"

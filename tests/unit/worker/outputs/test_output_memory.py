@@ -90,6 +90,29 @@ def test_coroutines_and_generators(serve: Serve, infer: Any) -> None:
         expect(client, (1, number), (2, -number))
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_retried_batch_has_its_outputs_copied_each_before_the_next_call(
+    serve: Serve, asynchronous: bool
+) -> None:
+    kept: list[Array] = []
+
+    def infer(requests: Any) -> Any:
+        if not kept:
+            kept.append(pytriton.empty_output((1, COLUMNS), np.float32))
+        if len(requests) > 1:
+            raise MemoryError("too many at once")
+        kept[0][:] = requests[0]["x"][0, 0]  # the same buffer for each answer
+        return [{"y": kept[0]}]
+
+    async def infer_async(requests: Any) -> Any:
+        return infer(requests)
+
+    client = serve(infer_async if asynchronous else infer)
+    for number in range(2):
+        client.ask((1, 1 + number), (1, 2 + number), (1, 3 + number))
+        expect(client, (1, 1 + number), (1, 2 + number), (1, 3 + number), in_place=False)
+
+
 def test_threads_of_the_callable_ask_at_once(serve: Serve) -> None:
     def infer(requests: Any) -> Any:
         answers: dict[int, dict[str, Array]] = {}

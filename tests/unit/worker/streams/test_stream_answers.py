@@ -26,8 +26,8 @@ from pytriton.ipc.lanes.lane_messages import (
     ResponseRef,
     Room,
 )
+from pytriton.worker.event_loops import within_limit
 from pytriton.worker.outputs.results import ResultWriter
-from pytriton.worker.streams.async_stream_loop import within_limit
 from pytriton.worker.streams.stream_answers import ExecutionTimeout, Outbox, Stream, parts_of
 
 
@@ -174,10 +174,10 @@ def test_what_its_caller_takes_to_read_is_none_of_its_time(
         pauses.append(2)
 
     if held:
-        loop.run(within_limit(produce(), one, 3.0))
+        loop.run(within_limit(produce(), 3.0, lambda: one.held_s))
     else:
         with pytest.raises(ExecutionTimeout, match="after 3 s"):
-            loop.run(within_limit(produce(), one, 3.0))
+            loop.run(within_limit(produce(), 3.0, lambda: one.held_s))
     assert pauses == ([1, 1, 2] if held else [1, 1])
     assert one.held_s == pytest.approx(101 if held else 0)
     loop.close()

@@ -1,0 +1,239 @@
+"""The main loops of workers whose callable is asynchronous: lanes and what the callable awaits share an event loop.
+
+`AsyncLoop` serves callables that answer each request once. Each lane has one batch under way, and all lanes are served
+side by side: as many batches overlap as there are proxies. A batch that was lost with a worker before, together with
+others (`Batch.alone`), begins some time apart from them: so what ends this worker, too, is probably that one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from pytriton.ipc.lanes.arena import KEPT_S
+from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
+from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, BatchFailed
+from pytriton.worker.loop import Loop
+from pytriton.worker.model import Part, Unrecoverable
+from pytriton.worker.request_ids import serving
+from pytriton.worker.streams.lane_withdrawals import Withdrawals
+
+#: Between a batch that begins apart and any other. Requests that end a worker do so at once, as a rule; to wait for
+#: the end of each would take as long as all of them together.
+_APART_S = 0.25
+
+
+class OnEventLoop(Loop):
+    """A loop that runs on the event loop of its callable."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        #: What is under way: a lane's batch, or a stream.
+        self._tasks: dict[Any, asyncio.Task[Any]] = {}
+        self._withdrawals = Withdrawals()
+        self._events = self._model.event_loop()
+        self._ended = asyncio.Event()
+        self._fatal: BaseException | None = None  #: what a callable raised that ends the worker
+        self._told = -1  #: the descriptor that says when to end
+
+    def run(self, told_to_end: int) -> None:
+        """Serve until told to end, or until the callable is unrecoverable; what is under way is answered to its end."""
+        self._watch(self._listener.fileno(), self._accept)
+        self._watch(self._control.fileno, self._control_messages)
+        self._told = told_to_end
+        self._watch(told_to_end, self._told_to_end)
+        self._control_messages()
+        self._events.run_until_complete(self._serve_all())
+        self.close()
+
+    async def _serve_all(self) -> None:
+        await self._ended.wait()
+        if not self.unrecoverable and self._fatal is None:
+            self._retire()
+        while self._tasks and not self.unrecoverable and self._fatal is None:
+            await asyncio.wait(self._tasks.values(), return_when=asyncio.FIRST_COMPLETED)
+        if self._fatal is not None:
+            raise self._fatal
+
+    def _retire(self) -> None:
+        """Close the lanes on which nothing is under way."""
+        raise NotImplementedError
+
+    def _watch(self, fd: int, handler: Callable[[], None]) -> None:
+        self._events.add_reader(fd, handler)
+
+    def _unwatch(self, fd: int) -> None:
+        self._events.remove_reader(fd)
+
+    def close(self) -> None:
+        """Close all lanes and stop watching; the event loop is the model's."""
+        if not self._closed:
+            for fd in (self._listener.fileno(), self._control.fileno, self._told):
+                if fd >= 0:
+                    self._events.remove_reader(fd)
+        super().close()
+
+    def _look_again(self) -> None:
+        if self._look_at is None:
+            super()._look_again()
+            self._events.call_later(KEPT_S + 0.1, self._give_back)
+
+    def _told_to_end(self) -> None:
+        super()._told_to_end()
+        # It stays readable: watched, it would keep a core busy as long as something is under way.
+        self._unwatch(self._told)
+        self._ended.set()
+
+    def _give_up(self, text: str) -> None:
+        super()._give_up(text)
+        self._ended.set()
+
+    def _end_with(self, error: BaseException) -> None:
+        """End the worker, as asyncio has it with SystemExit and KeyboardInterrupt."""
+        self._fatal = error
+        self._ended.set()
+
+
+class AsyncLoop(OnEventLoop):
+    """The loop for coroutine functions, and asynchronous generators that yield once."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._gauge.overlap()
+        self._queue: deque[Lane] = deque()  #: lanes whose next batch, still unread, has to wait
+        self._begun_at = 0.0  #: when a batch began last, by the event loop's clock
+        self._apart: Lane | None = None  #: the lane of that batch, if it began apart
+        self._timer: asyncio.TimerHandle | None = None
+
+    def _retire(self) -> None:
+        for lane in [lane for lane in self._lanes.values() if lane not in self._tasks]:
+            self._drop(lane)
+
+    def _withdraw_one(self) -> None:
+        self._withdrawals.want(len(self._lanes))
+        self._withdraw()
+
+    def _withdraw(self) -> None:
+        idle = [lane for lane in self._lanes.values() if lane not in self._tasks]
+        for lane in self._withdrawals.due(idle):
+            self._drop(lane)
+
+    def _welcome(self, lane: Lane) -> None:
+        if self._finished():  # the proxy was told of this worker too late: it asks again
+            self._drop(lane)
+            return
+        self._events.add_reader(lane.fileno(), self._serve, [lane])
+        super()._welcome(lane)
+
+    def _drop(self, lane: Lane, error: Exception | None = None) -> None:
+        self._events.remove_reader(lane.fileno())
+        super()._drop(lane, error)
+        task = self._tasks.get(lane)
+        if task is not None:
+            task.cancel()  # nobody waits for its answer any more
+        if lane in self._queue:
+            self._queue.remove(lane)
+
+    def _serve(self, ready: list[Lane]) -> None:
+        lane = ready[0]
+        if self._finished():
+            return
+        try:
+            if lane in self._tasks:
+                message = lane.receive(wait=False)
+                raise LaneError(f"{type(message).__name__} came while a batch was under way")
+            batch = self._next_batch(lane)
+        except LaneSilent:
+            return
+        except LaneClosed:
+            self._drop(lane)
+        except LaneError as error:
+            self._drop(lane, error)
+        else:
+            if batch is None:
+                # Unread it counts as not begun, should the worker end. Watched, it would keep a core busy.
+                self._events.remove_reader(lane.fileno())
+                self._queue.append(lane)
+                if self._timer is None:
+                    self._timer = self._events.call_at(self._begun_at + _APART_S, self._resume)
+            else:
+                self._begin(lane, batch)
+
+    def _next_batch(self, lane: Lane) -> Batch | None:
+        """Take the batch that has come on a lane; None if it has to wait, as it or the last one begins apart."""
+        if self._queue:
+            return None
+        if self._tasks and self._events.time() < self._begun_at + _APART_S:
+            waiting = lane.peek()
+            if self._apart is not None or (waiting is not None and waiting.alone):
+                return None
+        message = lane.receive(wait=False)
+        if not isinstance(message, Batch):
+            raise LaneError(f"{type(message).__name__} is not for a worker")
+        return message
+
+    def _resume(self) -> None:
+        """Begin what has waited, in order, as far as it can begin now."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        queue, self._queue = self._queue, deque()
+        while queue:
+            lane = queue.popleft()
+            self._serve([lane])
+            if self._queue:  # it waits on; so do those behind it
+                break
+            if lane.fileno() >= 0:
+                self._events.add_reader(lane.fileno(), self._serve, [lane])
+        self._queue.extend(queue)
+
+    def _begin(self, lane: Lane, batch: Batch) -> None:
+        part = Part(lane, batch)
+        lane.reads = False  # a loan would have to be waited for
+        self._begun_at, self._apart = self._events.time(), lane if batch.alone else None
+        begun_ns = self._begun([part])
+        task = self._events.create_task(self._answer_batch(part))
+        self._tasks[lane] = task
+        task.add_done_callback(partial(self._batch_done, part, begun_ns))
+
+    async def _answer_batch(self, part: Part) -> BatchDone | BatchFailed:
+        serving.set([part])  # of this task and those that it makes
+        model, batch = self._model, part.batch
+        try:
+            return await model.answer_async(part)
+        except Unrecoverable as end:
+            model.on_failed("unrecoverable", len(batch.requests), end.__cause__)
+            self._give_up(end.text)
+            return BatchFailed(batch.id, end.text)
+
+    def _batch_done(
+        self, part: Part, begun_ns: int, task: asyncio.Task[BatchDone | BatchFailed]
+    ) -> None:
+        lane = part.lane
+        del self._tasks[lane]
+        if self._apart is lane:
+            self._apart = None
+        if not task.cancelled() and task.exception() is not None:
+            self._gauge.end(begun_ns)
+            self._end_with(task.exception() or AssertionError("it has one"))
+            return
+        is_there = lane.fileno() in self._lanes
+        if task.cancelled():
+            if is_there:  # by its callable, in its first step
+                answer: BatchDone | BatchFailed = self._model.cancelled(part)
+                self._answer(part, answer)
+                self._answered(begun_ns, [part], [answer])
+            else:
+                self._answered(begun_ns)
+        else:
+            if is_there:
+                self._answer(part, task.result())
+            self._answered(begun_ns, [part], [task.result()])
+        if self._stopping and lane.fileno() in self._lanes:
+            self._drop(lane)
+        if not self._finished():
+            self._withdraw()
+            self._resume()
