@@ -24,7 +24,9 @@ class Limits:
 
     Args:
         memory: bytes of memory of its own after which a worker is replaced, between two batches and
-            without a failed request: for models that leak. Default: 90 % of `memory_hard`
+            without a failed request: for models that leak. It is compared with what the worker holds when a
+            batch has ended: a peak inside a batch that is freed again does not count, `memory_hard` bounds
+            that. Default: 90 % of `memory_hard`
         memory_hard: bytes that a worker cannot pass: an allocation beyond fails (MemoryError), and
             the worker is ended when it and what it started use more
         open_files: file descriptors that it may have open

@@ -22,17 +22,6 @@ from pytriton.ipc import messages
 from pytriton.ipc import variables as rules
 from pytriton.ipc.payload import Header, pack
 
-#: Of a configuration, what is not for the proxy that stands in the model's place.
-_NOT_FOR_TRITON = (
-    "backend",
-    "cc_model_filenames",
-    "default_model_filename",
-    "instance_group",
-    "optimization",
-    "platform",
-    "runtime",
-    "version_policy",
-)
 #: In a model's folder: the packages that it needs; heeded when the setting install_packages is on.
 REQUIREMENTS = "requirements.txt"
 #: Of the worker's: see pytriton/_registering/environments.py.
@@ -142,7 +131,7 @@ async def _of_file(
     spec = messages.ModelSpec(
         name=model.name,
         version=max(files),
-        config=_for_triton(config, sorted(files)),
+        config=complete.for_triton(config, sorted(files)),
         world=workshop.world(place.python, model.folder, place.packages),
         instances=max(1, autoscale.least) if autoscale else instances,
         devices=devices,
@@ -270,15 +259,6 @@ def _uncounted(number: int) -> str:
     if missing is not None:
         raise LookupError(missing)
     return str(number)
-
-
-def _for_triton(config: Mapping[str, Any], versions: list[int]) -> dict[str, Any]:
-    document = {key: value for key, value in config.items() if key not in _NOT_FOR_TRITON}
-    document.setdefault("max_batch_size", 0)
-    if int(document["max_batch_size"]) == 0:
-        document.pop("dynamic_batching", None)  # there is nothing to put together
-    document["version_policy"] = {"specific": {"versions": versions}}
-    return document
 
 
 async def _completed(

@@ -38,6 +38,16 @@ def reporter(progress: Union[bool, Report, None], model_name: str) -> Iterator[O
         )
 
 
+def teller(report: Optional[Report]) -> Callable[[str], None]:
+    """Return a function that reports what is done before the daemon is asked: making an environment, say."""
+
+    def say(text: str) -> None:
+        if report is not None:
+            report(messages.Progress("environment", text))
+
+    return say
+
+
 @contextmanager
 def _bar(model_name: str) -> Iterator[Report]:
     from rich.console import Console

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union
 
-from pytriton._control.registration_progress import Report
+from pytriton._control.registration_progress import Report, teller
 from pytriton._model_names import validate_model_name
 from pytriton._model_py import completing, model_dir
 from pytriton._registering import environments
@@ -95,7 +95,7 @@ def prepare_model(
         else [1 if version is None else version]
     )
     source = _Source(folder, cls, _text_of(folder, cls, versions))
-    world = _world(options, said, folder, _teller(report))
+    world = _world(options, said, folder, teller(report))
     if source.completes:  # of several versions, the newest is asked
         limit_s = options["load_timeout_s"]
         said = _completed(source, said, world, versions[-1], file, limit_s)
@@ -128,6 +128,15 @@ def backend_of(folder: Path) -> str:
         entry.name for one in folder.iterdir() if one.name.isdecimal() for entry in one.iterdir()
     ]
     return table.backend_of(model_dir.plain(said), files) or "an unknown backend"
+
+
+def configuration_of(config: ConfigSource) -> dict[str, Any]:
+    """Return what `config=` says in its JSON form; nothing where it is None.
+
+    Raises:
+        PyTritonBadParameterError: it cannot be read.
+    """
+    return model_dir.plain(_configuration(config, None)[0])
 
 
 def names_environment(config: ConfigSource, folder: Path | None) -> bool:
@@ -272,14 +281,6 @@ def _world(
     world = capture_world(python, options["env"], options["cwd"], options["sys_path"])
     world.env.update(trace_environment(options["trace_config"]))
     return world if python is None else environments.provide_worker_packages(world, say)
-
-
-def _teller(report: Report | None) -> Callable[[str], None]:
-    def say(text: str) -> None:
-        if report is not None:
-            report(messages.Progress("environment", text))
-
-    return say
 
 
 def _completed(

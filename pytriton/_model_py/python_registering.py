@@ -38,7 +38,11 @@ class PythonRegistering(DaemonView):
         progress: bool | Report | None = None,
         **options: Unpack[RegisterModelOptions],
     ) -> Any:
-        """Serve a Triton Python model, a `model.py`, as it is; returns when it answers requests. All or nothing.
+        """Serve a Triton Python model, a `model.py`, or a framework's file as it is. All or nothing.
+
+        It returns when the model answers requests. A file is one of ONNX (`.onnx`), PyTorch (`.pt`, `.pt2`), TensorFlow
+        (`.savedmodel`), scikit-learn (`.joblib`, `.pkl`), XGBoost (`.ubj`, `.json`) or LightGBM (`.txt`). It stays
+        where it is: workers load it from there. What it does not tell of its tensors, `config` has to.
 
         Returns a `Model`; for a whole model repository a list of them, as `register_repository` does.
 
@@ -47,7 +51,7 @@ class PythonRegistering(DaemonView):
 
         Args:
             model: a model's folder in a model repository, on the daemon's machine; or a class with the
-                methods of `TritonPythonModel`; or a repository, the folder of such folders
+                methods of `TritonPythonModel`; or a repository, the folder of such folders; or a model file
             model_name: the configuration's, or the folder's or class's own
             config: another config.pbtxt than the folder's: a path, the text itself, or its JSON form
             version: which of the numbered folders to serve (those that the version policy chooses: each has
@@ -66,6 +70,7 @@ class PythonRegistering(DaemonView):
         Example:
             >>> model = client.register_model("models/add_sub", instances=2)  # doctest: +SKIP
         """
+        from pytriton._model_py.model_files import is_model_file, prepare_file
         from pytriton._model_py.model_programs import prepare_model
         from pytriton._model_py.whole_repository import is_repository
 
@@ -74,7 +79,13 @@ class PythonRegistering(DaemonView):
             given: dict[str, Any] = {**options, **own}
             return self.register_repository(str(model), progress=progress, **given)
         with reporter(progress, model_name or str(model)) as report:
-            message, payloads = prepare_model(model, model_name, config, version, options, report)
+            if is_model_file(model):
+                path = cast("StrPath", model)
+                message, payloads = prepare_file(path, model_name, config, version, options, report)
+            else:
+                message, payloads = prepare_model(
+                    model, model_name, config, version, options, report
+                )
             name = message.spec.name
             answer = self._ask(message, messages.Registered, payloads, report, model=name)
         return Model(self._client, answer.model)

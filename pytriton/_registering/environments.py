@@ -167,6 +167,25 @@ def provide_worker_packages(world: World, say: Say = lambda text: None) -> World
     return msgspec.structs.replace(world, env={**world.env, PACKAGES_VARIABLE: packages})
 
 
+def code_with_our_library(code: str, packages: str | None = None) -> str:
+    """Return a program for another interpreter that can import this `pytriton`, and nothing else of this environment.
+
+    Args:
+        code: imports from pytriton
+        packages: a folder with what that interpreter lacks; see `worker_packages`
+    """
+    library = str(Path(__file__).parents[2])
+    more = [packages] if packages else []
+    return (
+        "import sys, importlib.machinery as m\n"
+        f"find = lambda name, path=None, target=None: m.PathFinder.find_spec(name, [{library!r}]) "
+        "if name == 'pytriton' else None\n"
+        "sys.meta_path.insert(0, type('Library', (), {'find_spec': staticmethod(find)}))\n"
+        f"sys.path.pop(0); sys.path += {more!r}\n"
+        f"{code}"
+    )
+
+
 def lacking(python: str, modules: Sequence[str]) -> list[str]:
     """Return those of the modules that an interpreter does not find.
 
@@ -212,7 +231,7 @@ def _ask(python: str, code: str, *arguments: str) -> str:
             text=True,
             errors="backslashreplace",
             check=False,
-            env=_plain_environment(),
+            env=plain_environment(),
         )
     except OSError as error:  # say, one of another kind of machine
         raise PyTritonBadParameterError(
@@ -226,7 +245,8 @@ def _ask(python: str, code: str, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-def _plain_environment() -> dict[str, str]:
+def plain_environment() -> dict[str, str]:
+    """Return this process's variables without those that mean its own interpreter."""
     mine = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
     return {name: value for name, value in os.environ.items() if name not in mine}
 
@@ -272,7 +292,7 @@ def _run(command: Sequence[str], what: str, say: Say = lambda text: None) -> Non
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        env=_plain_environment(),
+        env=plain_environment(),
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
@@ -318,12 +338,12 @@ def _folder(kind: str, key: str) -> Path:
 
 def _once(folder: Path, make: Callable[[], None]) -> None:
     """Make a folder unless it is there and whole; one process at a time."""
-    from filelock import FileLock
-
     if (folder / _COMPLETE).exists():
         with contextlib.suppress(OSError):
             os.utime(folder)  # when it was last used: `pytriton-daemon cache` goes by it
         return
+    from filelock import FileLock
+
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{folder}.lock"):

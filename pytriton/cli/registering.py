@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -34,30 +32,60 @@ def register_target(wish: Wish, rundir: RuntimeDir) -> str:
         CliError: there is no such attribute, it carries no declaration, no daemon runs, or the
             registration failed; with the traceback from where it failed.
     """
-    from pytriton.declaration import declaration_of
+    if "python" in wish.options:
+        return _register_elsewhere(wish, rundir)
+    from pytriton._registering.target import check_declared
 
     target = load_target(wish.target)
-    declaration = declaration_of(target)
-    if declaration is None:
-        raise CliError(
-            ExitCode.USAGE,
-            f"{wish.target} carries no declaration of its inputs and outputs. Decorate it with "
-            "@pytriton.declare(inputs=[...], outputs=[...]), or register it from Python with "
-            "pytriton.connect().register(...).",
-        )
-    if declaration.options.get("isolation") == "thread":
-        raise CliError(
-            ExitCode.USAGE,
-            f"{wish.target} is declared with isolation='thread', to run in the process that registers it, and "
-            "this one ends at once. Register it from a program that stays: pytriton.connect().register(...).",
-        )
+    with errors_of_clients():
+        check_declared(target, wish.target)
     return _register(
         lambda client, progress: client.register(target, progress=progress, **wish.options), rundir
     )
 
 
+def _register_elsewhere(wish: Wish, rundir: RuntimeDir) -> str:
+    """Have the workers' interpreter import the module and register it: this one may lack what it imports.
+
+    Raises:
+        CliError: as `register_target`.
+    """
+    from pytriton._registering import environments, in_other_python
+    from pytriton._registering.surroundings import find_interpreter
+
+    with errors_of_clients():
+        python = find_interpreter(wish.options["python"])
+        packages = environments.worker_packages(python, lambda text: say(f"  {text}"))
+        options = {name: value for name, value in wish.options.items() if name != "python"}
+        request = in_other_python.Request(wish.target, str(rundir.path), options)
+        served = {}
+        for served in in_other_python.run(python, packages, request):
+            if "progress" in served:
+                say(f"  {served['progress']}")
+    return f"{served['name']} is ready: {served['url']}"
+
+
+def load_target(text: str) -> Any:
+    """Return what MODULE:ATTRIBUTE names; see `target.load_target`.
+
+    Raises:
+        CliError: there is no such thing, or importing it failed
+    """
+    from pytriton._registering import target
+
+    with errors_of_clients():
+        return target.load_target(text)
+
+
+def is_file(target: str) -> bool:
+    """Return whether a target is the path of a model file, not MODULE:ATTRIBUTE."""
+    from pytriton._model_py.model_files import is_model_file
+
+    return ":" not in target and is_model_file(target)
+
+
 def register_folder(wish: Wish, rundir: RuntimeDir) -> str:
-    """Register a Triton Python model, or all of a repository; return a sentence about each that serves now.
+    """Register a Triton Python model, all of a repository, or a model file; return a sentence about each.
 
     Raises:
         CliError: as `register_target`.
@@ -83,64 +111,6 @@ def wanted_instances(text: str) -> Instances:
         return instances_of_text(text)
     except PyTritonValidationError as error:
         raise CliError(ExitCode.USAGE, str(error)) from None
-
-
-def load_target(text: str) -> Any:
-    """Import MODULE and return its ATTRIBUTE (which may have dots).
-
-    Raises:
-        CliError: the text is malformed, or there is no such thing, or importing it failed, which
-            is shown with its traceback.
-    """
-    module_name, colon, attribute = text.partition(":")
-    if not colon or not module_name or not attribute:
-        module = text.partition(":")[0].rpartition("/")[2].removesuffix(".py")
-        raise CliError(
-            ExitCode.USAGE,
-            f"{text!r} is not MODULE:ATTRIBUTE: say which callable of the module is meant, such as "
-            f"{module or 'mymodule'}:classify",
-        )
-    if "/" in module_name or module_name.endswith(".py"):
-        folder, _, file = module_name.rpartition("/")
-        where = f"in the folder {folder}, " if folder else ""
-        raise CliError(
-            ExitCode.USAGE,
-            f"{module_name!r} is a file, and MODULE is the name of a module: {where}"
-            f"say {file.removesuffix('.py')}:{attribute}",
-        )
-    cwd = os.getcwd()
-    if cwd not in sys.path:
-        sys.path.insert(0, cwd)
-    sys.argv[:] = [module_name]  # what it and its workers see are no arguments of ours
-    found = _import(module_name)
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise CliError(ExitCode.USAGE, f"{found!r} has no attribute {part!r} (of {text})")
-        found = getattr(found, part)
-    return found
-
-
-def _import(module_name: str) -> Any:
-    try:
-        return importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        missing = error.name or ""
-        if module_name == missing or module_name.startswith(f"{missing}."):
-            raise CliError(
-                ExitCode.USAGE,
-                f"there is no module {missing!r}; it is looked for in {os.getcwd()} and where "
-                f"{sys.executable} looks",
-            ) from None
-        raise _import_failed(module_name) from None
-    except Exception:
-        raise _import_failed(module_name) from None
-
-
-def _import_failed(module_name: str) -> CliError:
-    import traceback
-
-    text = f"importing {module_name} failed:\n{traceback.format_exc().rstrip()}"
-    return CliError(ExitCode.USAGE, text)
 
 
 def _register(

@@ -10,6 +10,17 @@ from pytriton.ipc import config_datatypes
 
 #: The largest batch where config.pbtxt says nothing and the file allows any.
 DEFAULT_MAX_BATCH_SIZE = 64
+#: Of a configuration, what is not for the proxy that stands in the model's place.
+_NOT_FOR_TRITON = (
+    "backend",
+    "cc_model_filenames",
+    "default_model_filename",
+    "instance_group",
+    "optimization",
+    "platform",
+    "runtime",
+    "version_policy",
+)
 
 
 def check_fit(loaded: Loaded, config: Mapping[str, Any], path: str) -> None:
@@ -65,6 +76,16 @@ def complete(config: Mapping[str, Any], loaded: Loaded, path: str) -> dict[str, 
     batching = int(document.get("max_batch_size", 0)) > 0
     for what, infos in (("input", loaded.inputs), ("output", loaded.outputs)):
         document[what] = _tensors(document.get(what, ()), infos, batching, what, path)
+    return document
+
+
+def for_triton(config: Mapping[str, Any], versions: list[int]) -> dict[str, Any]:
+    """Return the configuration of the proxy that stands in the model's place in tritonserver."""
+    document = {key: value for key, value in config.items() if key not in _NOT_FOR_TRITON}
+    document.setdefault("max_batch_size", 0)
+    if int(document["max_batch_size"]) == 0:
+        document.pop("dynamic_batching", None)  # there is nothing to put together
+    document["version_policy"] = {"specific": {"versions": versions}}
     return document
 
 

@@ -29,8 +29,9 @@ def register(
     target: Annotated[
         Optional[str],
         typer.Argument(
-            metavar="MODULE:ATTRIBUTE",
-            help="A callable that carries a declaration (@declare). Or give --model-dir.",
+            metavar="MODULE:ATTRIBUTE|FILE",
+            help="A callable that carries a declaration (@declare); or a model file of ONNX (.onnx), PyTorch (.pt), "
+            "scikit-learn (.joblib, .pkl), XGBoost (.ubj, .json), LightGBM (.txt). Or give --model-dir.",
         ),
     ] = None,
     model_dir: Annotated[
@@ -55,7 +56,9 @@ def register(
     ] = None,
     requirement: Annotated[
         Optional[list[str]],
-        typer.Option(help="With --model-dir: a package of an environment to make; repeat it."),
+        typer.Option(
+            help="With --model-dir or FILE: a package of an environment to make; repeat it."
+        ),
     ] = None,
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace a registered model of that name.")
@@ -69,10 +72,11 @@ def register(
     ] = False,
     runtime_dir: RuntimeDirFlag = None,
 ) -> None:
-    """Register a callable, or a Triton Python model; modules are looked for in the working directory, too."""
+    """Register a callable, a model file, or a Triton Python model; modules are looked for in this folder, too."""
     from pytriton.cli import link
     from pytriton.cli.registering import (
         Wish,
+        is_file,
         register_folder,
         register_target,
         wanted_instances,
@@ -87,12 +91,15 @@ def register(
     }
     options.update(replace=replace or None, factory=factory or None, access_log=access_log or None)
     given = {key: value for key, value in options.items() if value is not None}
-    act = register_target if model_dir is None else register_folder
     if (target is None) == (model_dir is None):
-        raise typer.BadParameter("give either MODULE:ATTRIBUTE or --model-dir FOLDER")
-    if model_dir is None and requirement:
-        raise typer.BadParameter("--requirement goes with --model-dir")
-    if model_dir is not None and factory:
+        raise typer.BadParameter(
+            "give either MODULE:ATTRIBUTE, a model file, or --model-dir FOLDER"
+        )
+    is_callable = model_dir is None and not is_file(target or "")
+    act = register_target if is_callable else register_folder
+    if is_callable and requirement:
+        raise typer.BadParameter("--requirement goes with --model-dir, or with a model file")
+    if factory and not is_callable:
         raise typer.BadParameter("--factory goes with MODULE:ATTRIBUTE")
     info = act(Wish(model_dir or target or "", given), link.runtime_dir(runtime_dir))
     typer.echo(info)
