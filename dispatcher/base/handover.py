@@ -148,6 +148,8 @@ class ServerState(msgspec.Struct, frozen=True):
     protocol: int = _UNSAID
     #: Where it tells of models that requests wait for; -1: of none.
     asked: int = -1
+    #: The table of the shared memory regions that clients have registered.
+    regions: int = -1
 
 
 class OpenAIState(msgspec.Struct, frozen=True):
@@ -357,7 +359,7 @@ def descriptors(state: HandOver) -> list[int]:
     found = [*state.locks, state.control, state.helper[1], *state.operations]
     found += _of_child(state.server.child)
     found += [one.descriptor for one in (state.server.admin, *state.server.listeners)]
-    found += [] if state.server.asked < 0 else [state.server.asked]
+    found += [one for one in (state.server.asked, state.server.regions) if one >= 0]
     if state.openai is not None:
         found += [state.openai.listener, state.openai.channel, *_of_child(state.openai.child)]
     for registration in state.registrations:

@@ -21,7 +21,7 @@ static Calls *calls_of_core(void)
     if (calls)
         return calls;
     Server *server = server_start(FUZZ_CORE, NULL, 0, &problem);
-    SharedMemory *memory = shared_memory_new(1024, &problem);
+    SharedMemory *memory = shared_memory_new(1024, -1, &problem);
     CallsSettings settings = calls_settings(server, memory);
     settings.output_bytes = 1 << 20;
     calls = server ? calls_new(&settings, 0, &problem) : NULL;

@@ -88,6 +88,8 @@ class NativeFront:
         self._place = place
         self._http_path = place.models.parent / _HTTP_SOCKET
         self._program = program
+        #: The table of the regions that clients have registered, which all processes have.
+        self._regions = -1
         self._held = False
         self._gate: NativeGate | None = None
         self._starts = 0
@@ -191,6 +193,7 @@ class NativeFront:
             waiting=beside,
             awaited=awaited,
             ready_fd=writer,
+            regions_fd=self._region_table(),
         )
         settings = _readable(document)
         python = python_link(place.backends)
@@ -209,6 +212,7 @@ class NativeFront:
                 umask=0o077,
                 pass_fds=[
                     *(number for number in (settings, writer, tells) if number >= 0),
+                    self._region_table(),
                     *(one.listener.fileno() for one in listening),
                 ],
             )
@@ -236,6 +240,12 @@ class NativeFront:
         )
         return child
 
+    def _region_table(self) -> int:
+        """Return a file without a name, which the first process that gets it makes the table of regions."""
+        if self._regions < 0:
+            self._regions = linux.memfd_create("regions")
+        return self._regions
+
     def hand_over(self, pid: int, child: Child, restarts: Mapping[str, int]) -> ServerState:
         """Return what the next version of this process goes on with."""
         return ServerState(
@@ -246,6 +256,7 @@ class NativeFront:
             dict(restarts),
             self._processes[pid].protocol,
             -1 if (asked := self._processes[pid].asked) is None else asked.descriptor,
+            self._region_table(),
         )
 
     def adopt(self, state: ServerState) -> Child:
@@ -257,6 +268,7 @@ class NativeFront:
         config, place = self._config, self._place
         tls = native_settings.tls(config)
         self._starts = state.number
+        self._regions = state.regions
         self._listening = [_adopted(one, tls) for one in state.listeners]
         self.endpoints.adopt(
             {one.protocol: one.listener for one in self._listening if not one.path}
@@ -355,6 +367,9 @@ class NativeFront:
         for one in self._listening:
             one.close()
         self._listening = []
+        if self._regions >= 0:
+            os.close(self._regions)
+            self._regions = -1
 
 
 async def _unless_ended(process: _Process, asking: Awaitable[None]) -> None:

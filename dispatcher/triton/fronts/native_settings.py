@@ -79,6 +79,7 @@ def document(
     held: bool,
     waiting: bool,
     ready_fd: int,
+    regions_fd: int | None = None,
     awaited: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the front's settings.
@@ -92,6 +93,7 @@ def document(
         held: it says that it is not ready until the daemon says otherwise
         waiting: it accepts connections of clients when it is told to, not from its start on
         ready_fd: a descriptor to write to when it accepts connections
+        regions_fd: a descriptor of the table of shared memory regions, which processes have in common
         awaited: the models that requests wait for; None: there are none
     """
     return {
@@ -119,6 +121,7 @@ def document(
         "held": held,
         "waiting": waiting,
         "ready_fd": ready_fd,
+        "regions_fd": regions_fd,
         "awaited": awaited,
     }
 

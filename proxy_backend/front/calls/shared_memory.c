@@ -5,11 +5,11 @@
 #include "base/utf8.h"
 #include "memory/bus_guard.h"
 #include "calls/cuda.h"
+#include "calls/region_table.h"
 #include "net/limits.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -19,13 +19,15 @@
 /* What Triton's python backend, and the daemon (new_shm_prefix in dispatcher/triton/front.py), begin the names of their own memory with. */
 #define PYTHON_BACKEND_PREFIX "triton_python_backend_shm_region_"
 #define DAEMON_PREFIX "pytriton-"
-/* Names of regions, and keys: a key is a file's name. */
-enum { NAME = 1024, KEY = NAME_MAX };
 
+/* A region as this process has it mapped. */
 struct SharedRegion {
     unsigned refs;
-    char *name, *key;
+    RegionPlace place;
+    char *name, *key; /* of CUDA, the key is the handle */
+    size_t key_size;
     uint64_t offset, size;
+    uint64_t file_device, file_inode;
     int64_t device;
     void *mapped; /* of the system: whole pages */
     size_t mapped_size;
@@ -37,12 +39,12 @@ struct SharedRegion {
 };
 
 struct SharedMemory {
-    pthread_mutex_t lock;
-    Names regions; /* of both kinds: a name is one region */
-    uint64_t most;
+    pthread_mutex_t lock; /* guards what follows */
+    RegionTable *table; /* what is registered, of both kinds: a name is one region */
+    Names regions; /* those of them that this process has mapped; some may not be registered any more */
 };
 
-SharedMemory *shared_memory_new(uint64_t most, Problem *problem)
+SharedMemory *shared_memory_new(uint64_t most, int fd, Problem *problem)
 {
     SharedMemory *all = calloc(1, sizeof *all);
     if (all == NULL || pthread_mutex_init(&all->lock, NULL) != 0) {
@@ -50,8 +52,11 @@ SharedMemory *shared_memory_new(uint64_t most, Problem *problem)
         problem_no_memory(problem);
         return NULL;
     }
-    all->most = most;
-    return all;
+    all->table = region_table_new(fd, most, problem);
+    if (all->table)
+        return all;
+    shared_memory_free(all);
+    return NULL;
 }
 
 SharedRegion *shared_region_ref(SharedRegion *region)
@@ -88,6 +93,7 @@ void shared_memory_free(SharedMemory *all)
     while (names_next(&all->regions, &position, &name, &region))
         shared_region_unref(region);
     names_free(&all->regions);
+    region_table_free(all->table);
     pthread_mutex_destroy(&all->lock);
     free(all);
 }
@@ -120,8 +126,13 @@ static SharedRegion *region_new(Slice name, Slice key, uint64_t offset, uint64_t
 {
     SharedRegion *region = calloc(1, sizeof *region);
     if (region) {
-        *region = (SharedRegion){
-            .refs = 1, .fd = -1, .name = slice_copy(name), .key = slice_copy(key), .offset = offset, .size = size};
+        *region = (SharedRegion){.refs = 1,
+            .fd = -1,
+            .name = slice_copy(name),
+            .key = slice_copy(key),
+            .key_size = key.size,
+            .offset = offset,
+            .size = size};
         if (region->name && region->key)
             return region;
         shared_region_unref(region);
@@ -130,43 +141,69 @@ static SharedRegion *region_new(Slice name, Slice key, uint64_t offset, uint64_t
     return NULL;
 }
 
-/* Whether there may be one more of that name. With the lock held. */
-static bool may_be(SharedMemory *all, Slice name, Problem *problem)
+/* Make a region the one of its name here. The caller's reference is the table's then. With the lock held. */
+static bool keep(SharedMemory *all, SharedRegion *region, Problem *problem)
 {
-    if (names_get(&all->regions, name))
-        return problem_set(problem, PROBLEM_EXISTS, "shared memory region '%.*s' already in manager", SLICE_ARGS(name));
-    if (all->regions.count < all->most)
-        return true;
-    refusals_count(REFUSED_REGIONS);
-    return problem_set(problem, PROBLEM_TOO_MANY,
-        "%llu shared memory regions are registered, as many as there may be (regions): unregister those that are not "
-        "needed",
-        (unsigned long long)all->most);
+    Slice name = slice_of(region->name);
+    SharedRegion *former = names_get(&all->regions, name);
+    if (!names_put(&all->regions, name, region))
+        return problem_no_memory(problem);
+    shared_region_unref(former);
+    return true;
 }
 
-/* The same before there is anything of it. */
-static bool may_begin(SharedMemory *all, Slice name, Problem *problem)
+/* What is registered of a name, or has been: NULL: nothing is any more. With the lock held. */
+static SharedRegion *mapped(SharedMemory *all, Slice name)
 {
-    pthread_mutex_lock(&all->lock);
-    bool may = may_be(all, name, problem);
-    pthread_mutex_unlock(&all->lock);
-    return may;
+    SharedRegion *region = names_get(&all->regions, name);
+    if (region == NULL || region_table_has(all->table, region->place))
+        return region;
+    names_remove(&all->regions, name);
+    shared_region_unref(region);
+    return NULL;
+}
+
+/* Returns false. */
+static bool refused(const Problem *problem)
+{
+    if (problem->kind == PROBLEM_TOO_MANY)
+        refusals_count(REFUSED_REGIONS);
+    return false;
 }
 
 /* Make it known, unless its name is taken. The caller's reference is the table's then. */
 static bool put(SharedMemory *all, SharedRegion *region, Problem *problem)
 {
-    Slice name = slice_of(region->name);
+    RegionEntry entry = {.offset = region->offset,
+        .size = region->size,
+        .file_device = region->file_device,
+        .file_inode = region->file_inode,
+        .device = region->device,
+        .cuda = region->cuda,
+        .name_size = (uint16_t)strlen(region->name),
+        .key_size = (uint16_t)region->key_size};
+    memcpy(entry.name, region->name, entry.name_size);
+    memcpy(entry.key, region->key, entry.key_size);
     pthread_mutex_lock(&all->lock);
-    bool may = may_be(all, name, problem);
-    bool known = may && names_put(&all->regions, name, region);
+    bool known = region_table_put(all->table, &entry, &region->place, problem);
+    if (known && !keep(all, region, problem)) {
+        region_table_remove(all->table, region->place);
+        known = false;
+    }
     pthread_mutex_unlock(&all->lock);
     if (known)
         return true;
-    if (may)
-        problem_no_memory(problem);
     shared_region_unref(region);
-    return false;
+    return refused(problem);
+}
+
+/* Whether there may be one more of that name, before there is anything of it. */
+static bool may_begin(SharedMemory *all, Slice name, Problem *problem)
+{
+    pthread_mutex_lock(&all->lock);
+    bool may = region_table_may_put(all->table, name, problem);
+    pthread_mutex_unlock(&all->lock);
+    return may || refused(problem);
 }
 
 /* Whether a name in /dev/shm is one of those that Triton's python backend and the daemon give to their own memory: a client could read and change
@@ -204,7 +241,7 @@ static bool file_has_part(const SharedRegion *region, const struct stat *status)
     return !__builtin_add_overflow(region->offset, region->size, &end) && end <= (uint64_t)status->st_size;
 }
 
-static bool has_part(const SharedRegion *region, Problem *problem)
+static bool has_part(SharedRegion *region, Problem *problem)
 {
     struct stat status;
     if (fstat(region->fd, &status) != 0 || !S_ISREG(status.st_mode))
@@ -212,6 +249,8 @@ static bool has_part(const SharedRegion *region, Problem *problem)
     if (!file_has_part(region, &status))
         return problem_set(
             problem, PROBLEM_INVALID, "failed to register shared memory region '%s': invalid args", region->name);
+    region->file_device = status.st_dev;
+    region->file_inode = status.st_ino;
     return true;
 }
 
@@ -235,135 +274,178 @@ static bool map(SharedRegion *region, Problem *problem)
     return true;
 }
 
+/* Map what lies under the region's key. */
+static bool map_key(SharedRegion *region, Problem *problem)
+{
+    region->fd = open_key(region, problem);
+    return region->fd >= 0 && has_part(region, problem) && map(region, problem);
+}
+
+/* Map a GPU's memory, of which the region's key is the handle. */
+static bool map_handle(SharedRegion *region, int64_t device, Problem *problem)
+{
+    Slice handle = {region->key, region->key_size};
+    if (!cuda_open(handle, device, region->size, &region->base, problem))
+        return false;
+    region->cuda = true;
+    region->device = device;
+    return true;
+}
+
 bool shared_memory_register(SharedMemory *all, Slice name, Slice key, uint64_t offset, uint64_t size, Problem *problem)
 {
-    if (!is_text(name, NAME, "the name of a shared memory region", problem) ||
-        !is_text(key, KEY, "the key of a shared memory region", problem) || !may_begin(all, name, problem))
+    if (!is_text(name, REGION_NAME, "the name of a shared memory region", problem) ||
+        !is_text(key, REGION_KEY, "the key of a shared memory region", problem) || !may_begin(all, name, problem))
         return false;
     if (size == 0)
         return problem_set(problem, PROBLEM_INVALID, "shared memory region '%.*s' has no bytes", SLICE_ARGS(name));
     SharedRegion *region = region_new(name, key, offset, size, problem);
     if (region == NULL)
         return false;
-    region->fd = open_key(region, problem);
-    if (region->fd < 0 || !has_part(region, problem) || !map(region, problem)) {
-        shared_region_unref(region);
-        return false;
-    }
-    return put(all, region, problem);
+    if (map_key(region, problem))
+        return put(all, region, problem);
+    shared_region_unref(region);
+    return false;
 }
 
 bool shared_memory_register_cuda(
     SharedMemory *all, Slice name, Slice handle, int64_t device, uint64_t size, Problem *problem)
 {
-    if (!is_text(name, NAME, "the name of a shared memory region", problem) || !may_begin(all, name, problem))
+    if (!is_text(name, REGION_NAME, "the name of a shared memory region", problem) || !may_begin(all, name, problem))
         return false;
-    SharedRegion *region = region_new(name, SLICE(""), 0, size, problem);
+    Slice kept = {handle.start, handle.size < REGION_KEY ? handle.size : REGION_KEY};
+    SharedRegion *region = region_new(name, kept, 0, size, problem);
     if (region == NULL)
         return false;
-    if (!cuda_open(handle, device, size, &region->base, problem)) {
-        shared_region_unref(region);
-        return false;
+    if (map_handle(region, device, problem))
+        return put(all, region, problem);
+    shared_region_unref(region);
+    return false;
+}
+
+/* Map what a client has registered with another process. With the lock held; the reference is the table's. NULL: a problem. */
+static SharedRegion *take_over(SharedMemory *all, Slice name, Problem *problem)
+{
+    RegionEntry entry;
+    RegionPlace place;
+    if (!region_table_find(all->table, name, &entry, &place)) {
+        problem_set(problem, PROBLEM_NOT_FOUND, "Unable to find shared memory region: '%.*s'", SLICE_ARGS(name));
+        return NULL;
     }
-    region->cuda = true;
-    region->device = device;
-    return put(all, region, problem);
+    SharedRegion *region = region_new(name, (Slice){entry.key, entry.key_size}, entry.offset, entry.size, problem);
+    if (region == NULL)
+        return NULL;
+    region->place = place;
+    bool done = entry.cuda ? map_handle(region, entry.device, problem) : map_key(region, problem);
+    if (done && !entry.cuda && (region->file_device != entry.file_device || region->file_inode != entry.file_inode))
+        done = problem_set(problem, PROBLEM_INVALID,
+            "the key '%s' of shared memory region '%.*s' names other memory than when it was registered: register it "
+            "again",
+            region->key, SLICE_ARGS(name));
+    if (done && keep(all, region, problem))
+        return region;
+    shared_region_unref(region);
+    return NULL;
 }
 
 /* ── unregistering ──────────────────────────────────────────────────────────────────────────────── */
 
-/* Any one of a kind, out of the table; NULL: there is none. With the lock held. */
-static SharedRegion *take_any(SharedMemory *all, bool cuda)
+/* With the lock held. */
+static void forget(SharedMemory *all, Slice name, RegionPlace place)
 {
-    size_t position = 0;
-    Slice name;
-    void *value;
-    while (names_next(&all->regions, &position, &name, &value))
-        if (((SharedRegion *)value)->cuda == cuda)
-            return names_remove(&all->regions, slice_of(((SharedRegion *)value)->name));
-    return NULL;
+    region_table_remove(all->table, place);
+    mapped(all, name); /* which lets go of what is registered no more */
 }
 
 static void unregister_all(SharedMemory *all, bool cuda)
 {
-    SharedRegion *region;
-    do {
-        pthread_mutex_lock(&all->lock);
-        region = take_any(all, cuda);
-        pthread_mutex_unlock(&all->lock);
-        shared_region_unref(region);
-    } while (region);
+    uint64_t position = 0;
+    RegionEntry entry;
+    RegionPlace place;
+    pthread_mutex_lock(&all->lock);
+    while (region_table_next(all->table, &position, &entry, &place))
+        if (entry.cuda == cuda)
+            forget(all, (Slice){entry.name, entry.name_size}, place);
+    pthread_mutex_unlock(&all->lock);
 }
 
 bool shared_memory_unregister(SharedMemory *all, bool cuda, Slice name, Problem *problem)
 {
+    RegionEntry entry;
+    RegionPlace place;
     if (name.size == 0) {
         unregister_all(all, cuda);
         return true;
     }
     pthread_mutex_lock(&all->lock);
-    SharedRegion *region = names_get(&all->regions, name);
-    bool other = region && region->cuda != cuda;
-    if (region && !other)
-        names_remove(&all->regions, name);
+    bool is_there = region_table_find(all->table, name, &entry, &place), other = is_there && entry.cuda != cuda;
+    if (is_there && !other)
+        forget(all, name, place);
     pthread_mutex_unlock(&all->lock);
     if (other)
         return problem_set(problem, PROBLEM_INVALID, "shared memory region '%.*s' is %s", SLICE_ARGS(name),
             cuda ? "the system's and not CUDA's" : "CUDA's and not the system's");
-    shared_region_unref(region);
     return true;
 }
 
 /* ── looking ────────────────────────────────────────────────────────────────────────────────────── */
 
-static void tell_of(const SharedRegion *region, void (*tell)(void *, const SharedRegionStatus *), void *user)
+static void tell_of(const RegionEntry *entry, void (*tell)(void *, const SharedRegionStatus *), void *user)
 {
-    SharedRegionStatus status = {.name = slice_of(region->name),
-        .key = slice_of(region->key),
-        .offset = region->offset,
-        .size = region->size,
-        .device = region->device};
+    SharedRegionStatus status = {.name = {entry->name, entry->name_size},
+        .key = {entry->key, entry->cuda ? 0 : entry->key_size},
+        .offset = entry->offset,
+        .size = entry->size,
+        .device = entry->device};
     tell(user, &status);
 }
 
 static int by_name(const void *one, const void *other)
 {
-    return strcmp((*(SharedRegion *const *)one)->name, (*(SharedRegion *const *)other)->name);
+    const RegionEntry *a = one, *b = other;
+    size_t size = a->name_size < b->name_size ? a->name_size : b->name_size;
+    int order = memcmp(a->name, b->name, size);
+    return order ? order : (int)a->name_size - (int)b->name_size;
 }
 
-/* All regions of a kind, each with a reference. NULL: there is no memory. */
-static SharedRegion **list(SharedMemory *all, bool cuda, size_t *count)
+/* All regions of a kind. NULL: there is no memory. */
+static RegionEntry *list(SharedMemory *all, bool cuda, size_t *count)
 {
-    size_t position = 0;
-    Slice name;
-    void *value;
-    pthread_mutex_lock(&all->lock);
-    SharedRegion **regions = malloc((all->regions.count + 1) * sizeof *regions);
+    uint64_t position = 0;
+    size_t room = 16;
+    RegionPlace place;
+    RegionEntry *entries = malloc(room * sizeof *entries);
     *count = 0;
-    while (regions && names_next(&all->regions, &position, &name, &value))
-        if (((SharedRegion *)value)->cuda == cuda)
-            regions[(*count)++] = shared_region_ref(value);
+    pthread_mutex_lock(&all->lock);
+    while (entries && region_table_next(all->table, &position, &entries[*count], &place)) {
+        *count += entries[*count].cuda == cuda;
+        if (*count < room)
+            continue;
+        RegionEntry *more = reallocarray(entries, room *= 2, sizeof *entries);
+        if (more == NULL)
+            free(entries);
+        entries = more;
+    }
     pthread_mutex_unlock(&all->lock);
-    return regions;
+    return entries;
 }
 
 bool shared_memory_status(SharedMemory *all, bool cuda, Slice name,
     void (*tell)(void *user, const SharedRegionStatus *status), void *user, Problem *problem)
 {
     size_t count;
-    SharedRegion **regions = list(all, cuda, &count);
-    if (regions == NULL)
+    RegionEntry *entries = list(all, cuda, &count);
+    if (entries == NULL)
         return problem_no_memory(problem);
-    qsort(regions, count, sizeof *regions, by_name);
+    qsort(entries, count, sizeof *entries, by_name);
     bool found = name.size == 0;
     for (size_t i = 0; i < count; i++) {
-        if (name.size == 0 || slice_is(name, regions[i]->name)) {
-            tell_of(regions[i], tell, user);
+        if (name.size == 0 || slice_equals(name, (Slice){entries[i].name, entries[i].name_size})) {
+            tell_of(&entries[i], tell, user);
             found = true;
         }
-        shared_region_unref(regions[i]);
     }
-    free(regions);
+    free(entries);
     return found ? true
                  : problem_set(problem, PROBLEM_NOT_FOUND, "Unable to find %s shared memory region: '%.*s'",
                        cuda ? "cuda" : "system", SLICE_ARGS(name));
@@ -372,13 +454,14 @@ bool shared_memory_status(SharedMemory *all, bool cuda, Slice name,
 SharedRegion *shared_memory_find(SharedMemory *all, Slice name, uint64_t offset, uint64_t size, Problem *problem)
 {
     pthread_mutex_lock(&all->lock);
-    SharedRegion *region = shared_region_ref(names_get(&all->regions, name));
+    SharedRegion *region = mapped(all, name);
+    if (region == NULL)
+        region = take_over(all, name, problem);
+    shared_region_ref(region);
     pthread_mutex_unlock(&all->lock);
     uint64_t end;
-    if (region == NULL) {
-        problem_set(problem, PROBLEM_NOT_FOUND, "Unable to find shared memory region: '%.*s'", SLICE_ARGS(name));
+    if (region == NULL)
         return NULL;
-    }
     if (offset > region->size || __builtin_add_overflow(offset, size, &end) || end > region->size) {
         problem_set(
             problem, PROBLEM_INVALID, "Invalid offset + byte size for shared memory region: '%s'", region->name);

@@ -8,8 +8,9 @@
 typedef struct SharedMemory SharedMemory;
 typedef struct SharedRegion SharedRegion;
 
-/* All regions of a server, of which there may be `most`: each is a mapping of the process, which the kernel gives no more than some ten thousand. */
-SharedMemory *shared_memory_new(uint64_t most, Problem *problem);
+/* All regions, of which there may be `most`: each is a mapping of the process, which the kernel gives no more than some ten thousand. `fd`: of the table
+ * that the dispatcher's servers share (region_table.h); -1: the regions are this process's alone. */
+SharedMemory *shared_memory_new(uint64_t most, int fd, Problem *problem);
 void shared_memory_free(SharedMemory *all);
 
 /* Map a part of what lies in /dev/shm under that key, such as "/mine". */

@@ -233,7 +233,7 @@ static bool start(Services *services, const ServerControl *control, Problem *pro
     services->server->awaited = awaited.names.count ? awaited_new(&awaited, problem) : NULL;
     if (awaited.names.count && services->server->awaited == NULL)
         return false;
-    services->shared_memory = shared_memory_new(settings->limits.regions, problem);
+    services->shared_memory = shared_memory_new(settings->limits.regions, settings->regions_fd, problem);
     if (settings->response_cache_bytes) {
         services->cache = response_cache_new(services->server, settings->response_cache_bytes, problem);
         if (services->cache == NULL)

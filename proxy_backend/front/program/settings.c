@@ -273,6 +273,7 @@ static const Member document[] = {
     {"held", read_bool, offsetof(Settings, held)},
     {"waiting", read_bool, offsetof(Settings, waiting)},
     {"awaited", read_awaited, offsetof(Settings, awaited)},
+    {"regions_fd", read_fd, offsetof(Settings, regions_fd)},
     {"ready_fd", read_fd, offsetof(Settings, ready_fd)},
 };
 
@@ -280,7 +281,7 @@ bool settings_parse(Slice text, Settings *settings, Problem *problem)
 {
     const JsonLimits limits = {.depth = 16, .values = 1 << 20, .string_bytes = DOCUMENT_MOST};
     Source source = {.json = json_read(text, &limits), .problem = problem, .at = "the document"};
-    *settings = (Settings){.loops = 1, .limits = limits_default(), .awaited.fd = -1, .ready_fd = -1};
+    *settings = (Settings){.loops = 1, .limits = limits_default(), .awaited.fd = -1, .regions_fd = -1, .ready_fd = -1};
     bool good = read_members(&source, document, sizeof document / sizeof *document, settings);
     text_free(&source.scratch);
     if (json_failed(&source.json) || (good && !json_end(&source.json)))

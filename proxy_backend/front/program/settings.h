@@ -16,6 +16,7 @@
  *      "waiting": true,                                             clients' connections are accepted when the dispatcher says so
  *      "awaited": {"names": ["name", ...], "coming": ["name", ...], "fd": 9, "wait_s": 60, "most": 1000},
  *                                                                   models that the core does not have yet, and those of them that come soon: awaited.h
+ *      "regions_fd": 8,                                             the table of shared memory regions: region_table.h
  *      "ready_fd": 7}                                               it gets a byte when connections are accepted
  *
  * Protocols are http, grpc, metrics, admin, sagemaker and vertex_ai, and handover: a unix socket on which the process takes over connections of the one
@@ -61,6 +62,7 @@ typedef struct {
     const char *vertex_health, *vertex_predict, *vertex_model, *sagemaker_model, *sagemaker_folder;
     bool held, waiting;
     AwaitedSettings awaited;
+    int regions_fd; /* -1: the regions are this process's alone */
     int ready_fd; /* -1: nobody wants to know */
 } Settings;
 

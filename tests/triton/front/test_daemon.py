@@ -11,6 +11,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from multiprocessing import shared_memory
 from pathlib import Path
 from typing import Any
 
@@ -384,3 +385,43 @@ def test_without_a_compiler_nvidia_s_executable_takes_its_place(
         assert "NVIDIA's tritonserver answers clients instead" in said
         assert "no C compiler is on PATH" in said
         assert Path(running.client.status().server.binary).name == "tritonserver"
+
+
+@pytest.mark.parametrize("how", ["restart --server", "kill -9", "upgrade"])
+def test_regions_outlive_the_server(daemon: RunningDaemon, how: str) -> None:
+    memory = shared_memory.SharedMemory(create=True, size=8)
+    np.ndarray(2, np.float32, memory.buf)[:] = 1
+    where = {"shared_memory_region": "kept", "shared_memory_byte_size": 8}
+    one = {"name": "x", "shape": [1, 2], "datatype": "FP32", "parameters": where}
+    body = json.dumps({"inputs": [one]}).encode()
+    registration = json.dumps({"key": memory.name, "byte_size": 8}).encode()
+    path = "/v2/systemsharedmemory/region/kept"
+
+    def answered() -> bool:
+        with closing(connection(daemon)) as client:
+            status, said = ask(client, "POST", "/v2/models/double/infer", body)
+            assert status == 200, said
+            return bool(said["outputs"][0]["data"] == [2, 2])
+
+    try:
+        with closing(connection(daemon)) as client:
+            assert (
+                ask(client, "POST", f"{path}/register", registration, triton_access_token=_TOKEN)[0]
+                == 200
+            )
+        assert answered()
+        before = daemon.client.status().server.pid
+        assert before is not None
+        if how == "upgrade":
+            daemon.client.upgrade()
+        if how == "kill -9":
+            os.kill(before, signal.SIGKILL)
+        else:
+            link.replace_server(daemon.config.rundir)
+        assert answered()
+        assert daemon.client.status().server.pid != before
+        with closing(connection(daemon)) as client:
+            assert ask(client, "POST", f"{path}/unregister", triton_access_token=_TOKEN)[0] == 200
+    finally:
+        memory.close()
+        memory.unlink()

@@ -282,7 +282,7 @@ static Slice refusal(Refusal why)
 }
 
 const Protocol echo_protocol = {"echo", "echo", sizeof(Echo), refusal, count_opened, readable, writable, timed_out,
-    hung_up, drain, count_closed, count_freed};
+    hung_up, drain, count_closed, count_freed, NULL};
 
 void echo_threads_begin(void)
 {

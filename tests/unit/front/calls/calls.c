@@ -334,7 +334,7 @@ int main(int count, char **arguments)
     }
     Problem problem = {0};
     world.server = server_start(arguments[1], options, option_count, &problem);
-    world.memory = shared_memory_new(2, &problem);
+    world.memory = shared_memory_new(2, -1, &problem);
     if (world.server)
         world.tracing = tracing_new(world.server, &problem);
     if (world.tracing == NULL || world.memory == NULL) {

@@ -113,7 +113,7 @@ int main(int count, char **arguments)
     rounds = (unsigned)strtoul(arguments[2], NULL, 10) / CLIENTS;
     Problem problem = {0};
     Server *server = server_start(arguments[1], NULL, 0, &problem);
-    SharedMemory *memory = shared_memory_new(1024, &problem);
+    SharedMemory *memory = shared_memory_new(1024, -1, &problem);
     if (server == NULL || memory == NULL)
         fail(problem_text(&problem));
     CallsSettings settings = calls_settings(server, memory);
