@@ -97,10 +97,9 @@ class Machine:
             env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
         )
         if check and done.returncode != 0:
-            said = f"{done.stdout}{done.stderr}"
-            raise AssertionError(
-                f"{command} ended with {done.returncode}: {said}\n{self.journal('--lines=40')}"
-            )
+            last = self.journal("--lines=40")
+            said = f"{done.stdout}{done.stderr}\n{last}"
+            raise AssertionError(f"{command} ended with {done.returncode}: {said}")
         return done
 
     def start(self, *command: str) -> subprocess.Popen[str]:

@@ -402,14 +402,6 @@ def test_a_hardened_service_serves(service: Service, how: str) -> None:
     service.until_answered()
 
 
-def test_a_filter_that_forbids_too_much_is_named(service: Service) -> None:
-    service.program = [DEBIANS_PYTHON, "-m", "pytriton.cli"]
-    drop_in = "[Service]\nSystemCallFilter=~@sandbox prctl\nRestart=no\n"
-    service.install(drop_in=drop_in)
-    service.machine.systemctl("start", SERVICE, check=False)
-    assert "SystemCallFilter=" in service.machine.journal("--output=cat", "--priority=err")
-
-
 def test_an_address_that_the_sockets_do_not_have_is_refused(service: Service) -> None:
     service.install("--sockets")
     service.settings("http_address = '0.0.0.0'\n")
