@@ -7,7 +7,7 @@ Its life, top to bottom::
     stop           no new registrations ▶ unload all models (batches under way are answered, up to the grace
                    period) ▶ stop tritonserver ▶ end the workers ▶ close the control socket
 
-The first SIGTERM or SIGINT stops in order, the second at once.
+The first SIGTERM or SIGINT stops in order, the second at once; so does SIGINT while the daemon stops already.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ from pytriton.ipc.exit_codes import ExitCode
 _log = structlog.get_logger(__name__)
 
 OnReady = Callable[[messages.Status], None]
+#: Batches that are answered at the very end of the grace period still go out.
+_LATE_S = 1.0
 
 
 class Daemon(DaemonParts):
@@ -177,11 +179,17 @@ class Daemon(DaemonParts):
         following.cancel()
         restoring.cancel()
         loading.cancel()
+        self._server.abandon_loads()
+        # Whatever tritonserver does then, it does not keep the daemon from stopping.
+        last = asyncio.get_running_loop().call_later(
+            self.config.grace_period_s + _LATE_S, self._server.kill
+        )
         unready = asyncio.create_task(self._server.show_unready())
         await asyncio.wait([loading])
         await self.repository_models.stop()
         forgetting = asyncio.create_task(self._forget_proxies_of_ended_server())
         await self.registry.stop()
+        last.cancel()
         forgetting.cancel()
         unready.cancel()
 

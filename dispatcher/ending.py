@@ -88,12 +88,12 @@ class Ending:
         self._status.why_stopped = why
 
     def signalled(self, name: str) -> None:
-        """Stop in order; at the second signal at once.
+        """Stop in order; at the second signal at once, and at SIGINT as soon as the daemon stops already.
 
-        The first one changes nothing if the daemon ends already: a script stops what it has started, and a service
+        A first SIGTERM changes nothing if the daemon stops already: a script stops what it has started, and a service
         manager what it has drained, whether or not they know that.
         """
-        if self._was_signalled:
+        if self._was_signalled or (name == "SIGINT" and self.asked.is_set()):
             _log.warning("told to stop again: ending at once", signal=name)
             try:
                 self._cut_short("told to stop twice")

@@ -10,6 +10,7 @@ the old proxies, which know only the old workers, until the new ones are ready.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from pytriton.dispatcher.models.kept.state_dir import Entry
 from pytriton.dispatcher.models.model_info import info_of
 from pytriton.dispatcher.models.patience import Patience
 from pytriton.dispatcher.triton import own_repository
-from pytriton.dispatcher.triton.server_process import ServerLost
+from pytriton.dispatcher.triton.server_process import ServerCrashed, ServerLost
 from pytriton.dispatcher.triton.tritonserver import TritonServer
 from pytriton.dispatcher.workers.backoff import RestartPolicy
 from pytriton.dispatcher.workers.memory_account import Account
@@ -232,9 +233,10 @@ class Registration:
         self.in_triton.use_folder(models)
         try:
             await self.in_triton.load(server)
-        except ServerLost:
+        except ServerLost as lost:
             self.in_triton.forget_proxies()
-            if not may_fail:
+            # The next tritonserver would crash, too: it is not to see this model.
+            if not may_fail or isinstance(lost, ServerCrashed):
                 raise
             return False
         return True
@@ -328,8 +330,11 @@ class Registration:
         async with self.alone:
             if server.ready and self._native and self.pool.proxies:
                 text = f"model {self.spec.name}: the server is being stopped"
-                await self.in_triton.refuse_requests(server, text)
-                return
+                with contextlib.suppress(
+                    RemoteFailure
+                ):  # else its proxies would never be told to end
+                    await self.in_triton.refuse_requests(server, text)
+                    return
         await self.unload(server)
 
     async def unload(self, server: TritonServer) -> None:

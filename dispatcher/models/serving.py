@@ -123,6 +123,7 @@ class Serving:
         self._gives_up = True
         for task in self._registering:
             task.cancel()
+        self._server.abandon_loads()
         await self.reservations.until_all_free()
 
     async def place(

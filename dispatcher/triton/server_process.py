@@ -27,6 +27,11 @@ EXIT_GRACE_S = 2.0
 #: A process that is ending closes its connections first.
 _END_SEEN_S = 1.0
 
+#: Signals that a process gets for what it has done itself.
+_FAULTS = frozenset(
+    {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS}
+)
+
 #: The answer to a configuration that is refused, and what the log says then; it is printed before the answer.
 _NOT_POLLED = "failed to poll from model repository"
 _POLL_FAILED = "Poll failed for model directory '{}': "
@@ -36,6 +41,10 @@ _LINE_S = 1.0
 
 class ServerLost(RemoteFailure):
     """tritonserver is not up, or ended before it had answered."""
+
+
+class ServerCrashed(ServerLost):
+    """tritonserver ended by a fault of its own while it loaded this model, and no other."""
 
 
 class ServerStartError(Exception):
@@ -156,6 +165,15 @@ class ServerProcess:
         """Whether it has ended, or does so in this moment."""
         await asyncio.wait([self._child.exited], timeout=_END_SEEN_S)
         return not self.running
+
+    def how_it_ended(self) -> str:
+        """Say how a process ended that has: "was killed by signal 11 (SIGSEGV)"."""
+        return describe_exit(self._child.exited.result())
+
+    @property
+    def crashed(self) -> bool:
+        """Whether it has ended by a fault of its own: nobody has killed it, and it was not told to end."""
+        return not self.running and -self._child.exited.result() in _FAULTS
 
     async def stop(self, grace_s: float = EXIT_GRACE_S) -> None:
         """End it, should it run, `grace_s` after it was told to at the latest; then all that it started."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ from pytriton.dispatcher.base.handover import ServerState as HandedServer
 from pytriton.dispatcher.base.handover import UnusableHandOver
 from pytriton.dispatcher.base.news import News
 from pytriton.dispatcher.base.states import ServerState, StateMachine
+from pytriton.dispatcher.base.task_limits import headroom
 from pytriton.dispatcher.base.tasks import uninterrupted
 from pytriton.dispatcher.install.proxy_compiler import NATIVE_BACKEND
 from pytriton.dispatcher.settings.declarations import DaemonConfig
@@ -34,6 +36,8 @@ from pytriton.dispatcher.triton.front import (
 )
 from pytriton.dispatcher.triton.own_repository import BACKEND
 from pytriton.dispatcher.triton.server_process import (
+    EXIT_GRACE_S,
+    ServerCrashed,
     ServerLost,
     ServerProcess,
     ServerStartError,
@@ -47,6 +51,11 @@ T = TypeVar("T")
 
 #: Between two looks at what a replaced process still has.
 _LOOK_S = 1.0
+#: Threads that tritonserver starts, at most: 2.51 was measured.
+_TASKS_OF_SERVER = 40
+_TASKS_OF_MODEL = 2  #: its batcher's, and one that loads it
+_TASKS_OF_PROXY = 3  #: the instance's own, one that hears of its lane, and one that loads it
+_TASKS_OF_INSTANCE = 16  #: of another backend: a stub is a process with threads of its own
 
 
 @dataclass
@@ -56,6 +65,27 @@ class _Retired:
     process: ServerProcess
     info: messages.RetiringServer
     task: asyncio.Task[None] | None = None
+
+
+class _Load:
+    """A load under way; `alone`: no other one was at any time of it."""
+
+    def __init__(self) -> None:
+        self.alone = True
+        self.abandoned = asyncio.Event()
+
+    async def until_done(self, name: str, loading: Coroutine[Any, Any, None]) -> None:
+        """Wait for its outcome, unless it is abandoned: then raise RemoteFailure, whatever becomes of it."""
+        tasks = [asyncio.ensure_future(one) for one in (loading, self.abandoned.wait())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if not tasks[0].done():
+                text = f"model {name} was not loaded: the daemon is stopping"
+                raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
+            tasks[0].result()
+        finally:
+            for task in tasks:
+                task.cancel()
 
 
 class TritonServer:
@@ -78,6 +108,8 @@ class TritonServer:
         self._retired: dict[int, _Retired] = {}
         self.on_retired: Callable[[int], None] = lambda pid: None
         self._replacing = asyncio.Lock()
+        self._loads: set[_Load] = set()
+        self._abandons = False  #: it is about to end for good
         #: Cleared while another process is about to take this one's place, or is given up: no model shall change.
         self.placed = asyncio.Event()
         self.placed.set()
@@ -115,6 +147,7 @@ class TritonServer:
             self._change(ServerState.STARTING)
         models = self._place.models
         gated = self._gate is not None and self._gate.in_repository
+        preload = self._that_fit(preload)
         names = preloading.lay_out(models, preload, gate=gated)
         self._process = await ServerProcess.start(
             self._config, self._front, names, vertex=self.vertex_model is not None
@@ -321,6 +354,7 @@ class TritonServer:
     async def _start_beside(self, preload: Mapping[str, Mapping[str, Any]]) -> set[str]:
         """Start another process, which takes no requests yet; return the models that it has loaded."""
         models = self._place.models
+        preload = self._that_fit(preload)
         names = preloading.lay_out(models, preload, gate=False)
         self._change(ServerState.STARTING)  # what changes models waits
         try:
@@ -378,21 +412,38 @@ class TritonServer:
 
         Raises:
             ServerLost: it is not up, or has ended meanwhile.
-            RemoteFailure: tritonserver refused it (it says why).
+            ServerCrashed: it has ended by a fault of its own, and was loading nothing else.
+            RemoteFailure: tritonserver refused it (it says why), or could not start the threads that it takes.
             CancelledError: it was cancelled; the model may be loaded.
         """
         text = None if config is None else json.dumps(config)
         process = self._process
+        if process is not None:
+            self._check_headroom(name, config, process.pid)
+        load = _Load()
+        self._loads.add(load)
+        for one in self._loads if len(self._loads) > 1 else ():
+            one.alone = False
         loading = self._ask("load", f"model {name}", lambda process: process.load(name, text))
         try:
-            await uninterrupted(loading, self._config.grace_period_s)
+            await uninterrupted(load.until_done(name, loading), self._config.grace_period_s)
         except RemoteFailure as failure:
-            if isinstance(failure, ServerLost) or process is None:
+            if isinstance(failure, ServerLost) or process is None or load.abandoned.is_set():
                 raise
             if not isinstance(failure.__cause__, Refused) and await process.ends_now():
-                raise ServerLost(ErrorKind.UNAVAILABLE, failure.text) from failure
+                how = f"tritonserver (pid {process.pid}) {process.how_it_ended()} while it loaded model {name}"
+                kind = ServerCrashed if load.alone and process.crashed else ServerLost
+                raise kind(ErrorKind.UNAVAILABLE, how) from failure
             raise
+        finally:
+            self._loads.discard(load)
         await self._ask_retiring(lambda process: process.load(name, text))
+
+    def abandon_loads(self) -> None:
+        """Wait for no load that is under way any more: tritonserver is about to end, and takes it along."""
+        self._abandons = True
+        for load in self._loads:
+            load.abandoned.set()
 
     async def unload(self, name: str) -> None:
         """Begin to unload a model: it takes no more requests, and its proxies detach when all are answered.
@@ -442,10 +493,46 @@ class TritonServer:
 
     async def forget_failure(self, name: str) -> None:
         """A model could not be loaded, and is not to be: without this, tritonserver is never ready again."""
+        if self._abandons:  # it is not to be
+            return
         try:
             await gate.forget_failure(self, name, self._backend)
         except RemoteFailure as failure:
             _log.warning("tritonserver remembers a load that failed", model=name, why=failure.text)
+
+    def _check_headroom(self, name: str, config: Mapping[str, Any] | None, pid: int) -> None:
+        """See that tritonserver can start the threads that a model takes: a thread too many ends it.
+
+        Raises:
+            RemoteFailure: it cannot.
+        """
+        needed, room = self._tasks_for(config), headroom(pid)
+        if room is not None and room.left < needed:
+            text = (
+                f"tritonserver was not told to load model {name}: that takes about {needed} threads, and "
+                f"{room.left} more may be started ({room.limit}). Raise the limit, or serve fewer instances"
+            )
+            raise RemoteFailure(ErrorKind.LOAD_FAILED, text)
+
+    def _tasks_for(self, config: Mapping[str, Any] | None) -> int:
+        groups = (config or {}).get("instance_group") or [{}]
+        instances = sum(max(1, int(group.get("count", 1))) for group in groups)
+        ours = config is not None and config.get("backend") == NATIVE_BACKEND
+        return _TASKS_OF_MODEL + instances * (_TASKS_OF_PROXY if ours else _TASKS_OF_INSTANCE)
+
+    def _that_fit(
+        self, preload: Mapping[str, Mapping[str, Any]]
+    ) -> Mapping[str, Mapping[str, Any]]:
+        """Return those of the models whose threads a process that starts can have; the others are loaded one by one."""
+        room = headroom(os.getpid())
+        if room is None:
+            return preload
+        left, fitting = room.left - _TASKS_OF_SERVER, {}
+        for name, config in preload.items():
+            left -= self._tasks_for(config)
+            if left >= 0:
+                fitting[name] = config
+        return fitting
 
     # ── what is known of it ──────────────────────────────────────────────────────────────────────
 

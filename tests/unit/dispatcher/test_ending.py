@@ -51,7 +51,7 @@ class End:
 
     def do(self, step: str) -> None:
         """Have somebody ask for it, or say something."""
-        if step == "SIGTERM":
+        if step in ("SIGTERM", "SIGINT"):
             self.ending.signalled(step)
         elif step == "tritonserver does not stay up":
             self.ending.request(step, ExitCode.NO_SERVER)
@@ -145,6 +145,22 @@ def test_the_first_signal_does_not_cut_an_end_short(end: End, first: str, code: 
     with pytest.raises(Exited):
         end.do("SIGTERM")
     assert end.killed == 1
+
+
+@pytest.mark.usefixtures("exits")
+@pytest.mark.parametrize("first", ["a client asks", "it was drained", "m says no GPU", "SIGTERM"])
+def test_sigint_ends_at_once_what_stops_already(end: End, first: str) -> None:
+    """That is what `stop` advises when it has waited long enough."""
+    end.do(first)
+    with pytest.raises(Exited):
+        end.do("SIGINT")
+    assert end.killed == 1
+
+
+def test_a_first_sigint_stops_in_order(end: End) -> None:
+    end.do("SIGINT")
+    assert end.said() == (0, "SIGINT")
+    assert end.killed == 0
 
 
 @pytest.mark.usefixtures("exits")

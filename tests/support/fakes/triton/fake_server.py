@@ -16,7 +16,7 @@ from typing import Any
 from pytriton.dispatcher.base.news import News
 from pytriton.dispatcher.base.states import ServerState
 from pytriton.dispatcher.base.tasks import uninterrupted
-from pytriton.dispatcher.triton.server_process import ServerLost, ServerStartError
+from pytriton.dispatcher.triton.server_process import ServerCrashed, ServerLost, ServerStartError
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.parameters import REGISTRATION_PARAMETER, STAND_IN_PARAMETER
@@ -36,7 +36,7 @@ class LoadedModel:
 
 @dataclass
 class Obstacle:
-    """The fate of the next loads: "refuse", "end" (of tritonserver), or "hang" until `gone` is set."""
+    """The fate of the next loads: "refuse", "end" or "crash" (of tritonserver), or "hang" until `gone` is set."""
 
     what: str
     times: int = 1
@@ -102,6 +102,7 @@ class FakeServer:
         self._end: asyncio.Future[None] | None = None
         self._alone: dict[str, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._abandoned = asyncio.Event()
         self._leaving: list[tuple[str, str]] = []
         self._unloaded_at: dict[str, float] = {}
 
@@ -199,6 +200,11 @@ class FakeServer:
         self.history.append(f"load {name}")
         await uninterrupted(self._told("load", name, self._load(name, config)), self._grace_s)
 
+    def abandon_loads(self) -> None:
+        """Have those who wait for a load hear that the daemon stops."""
+        self._abandoned.set()
+        self._abandoned = asyncio.Event()
+
     async def unload(self, name: str) -> None:
         if not self.ready:
             raise self._lost("unload", name)
@@ -242,7 +248,16 @@ class FakeServer:
             doing.close()
             raise self._lost(verb, name)
         task = self._run(doing)
-        await asyncio.wait({task, self._end}, return_when=asyncio.FIRST_COMPLETED)
+        abandoned = asyncio.ensure_future(self._abandoned.wait())
+        signs: set[asyncio.Future[Any]] = {task, self._end, abandoned}
+        try:
+            await asyncio.wait(signs, return_when=asyncio.FIRST_COMPLETED)
+            if abandoned.done() and not task.done():
+                raise RemoteFailure(ErrorKind.UNAVAILABLE, f"model {name}: the daemon is stopping")
+        finally:
+            abandoned.cancel()
+        if self._end.done():
+            await asyncio.wait({task})
         if not task.done() or task.cancelled():
             raise self._lost(verb, name)
         task.result()
@@ -266,6 +281,8 @@ class FakeServer:
                     text = f"failed to poll {name} from the model repository"
                     raise RemoteFailure(ErrorKind.LOAD_FAILED, text)
                 await self._bring_up(name, config or {})
+            except ServerCrashed:
+                raise
             except RemoteFailure:
                 if name not in self.models:  # else that one serves on, and it is ready
                     self.failures.add(name)
@@ -281,6 +298,9 @@ class FakeServer:
             del self.obstacles[name]
         if obstacle.what == "refuse":
             raise RemoteFailure(ErrorKind.LOAD_FAILED, f"tritonserver did not load {name}: no")
+        if obstacle.what == "crash":
+            self.end()
+            raise ServerCrashed(ErrorKind.UNAVAILABLE, f"tritonserver crashed with {name}")
         if obstacle.what == "end":
             self.end()
             await asyncio.sleep(0)  # this ends with it

@@ -13,8 +13,8 @@ BEHAVIOUR is a file, read at each start, with a word in it:
     deaf          takes no notice of SIGTERM
 
 Models of these names behave when they are loaded: bad (refused), unpolled (its configuration is refused), fatal (ends
-the server), frozen (stops it, SIGSTOP), slow (says so, and waits until the file "go" lies in the repository), stub
-(starts a process). Without a behaviour, it does what tritonserver does as far as the daemon sees it.
+the server), faulty (has it abort), frozen (stops it, SIGSTOP), slow (says so, and waits until the file "go" lies in the
+repository), stub (starts a process). Without a behaviour, it does what tritonserver does as far as the daemon sees it.
 """
 
 from __future__ import annotations
@@ -66,6 +66,8 @@ class _Models:
         """Return why it cannot be loaded, or nothing."""
         if name == "fatal":
             os._exit(9)
+        if name == "faulty":
+            os.abort()
         if name == "frozen":
             os.kill(os.getpid(), signal.SIGSTOP)
             threading.Event().wait()  # this thread may go on for a moment

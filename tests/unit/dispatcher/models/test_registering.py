@@ -22,6 +22,7 @@ HISTORIES = {
     "tritonserver ends": ([], Obstacle("end", 1), None),
     "tritonserver ends twice": ([], Obstacle("end", 2), None),
     "tritonserver ends each time": ([], Obstacle("end", 3), "tritonserver is down"),
+    "tritonserver crashes": ([], Obstacle("crash"), "tritonserver crashed with m"),
 }
 
 
@@ -44,6 +45,8 @@ def test_a_registration_is_all_or_nothing(
         assert brain.kept()["m"].payloads == [b"callable"]
         return
     assert failure in request.failure
+    if obstacle is not None and obstacle.what == "crash":
+        assert brain.server.history.count("load m") == 1  # the next server would crash, too
     brain.advance(100.0)
     assert brain.is_clean("m")
     assert brain.server.gate_open  # it says that it is ready

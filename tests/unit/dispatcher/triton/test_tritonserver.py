@@ -17,13 +17,15 @@ from support.running import eventually
 
 from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 from pytriton.dispatcher.base.states import ServerState
+from pytriton.dispatcher.base.task_limits import Headroom
 from pytriton.dispatcher.install.server_choice import ServerChoice
 from pytriton.dispatcher.install.server_runtime import ServerRuntime
 from pytriton.dispatcher.install.server_tree import ServerTree
 from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.dispatcher.triton import tritonserver
 from pytriton.dispatcher.triton.front import SHM, ServerPlace, new_shm_prefix
 from pytriton.dispatcher.triton.fronts.triton_front import TritonFront
-from pytriton.dispatcher.triton.server_process import ServerLost, ServerStartError
+from pytriton.dispatcher.triton.server_process import ServerCrashed, ServerLost, ServerStartError
 from pytriton.dispatcher.triton.tritonserver import TritonServer
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
@@ -256,7 +258,7 @@ def test_one_that_has_ended_is_started_again(tmp_path: Path) -> None:
 def test_one_that_hangs_is_killed_and_the_load_that_it_hung_in_is_lost(tmp_path: Path) -> None:
     async def scene(one: Scene) -> None:
         await one.start()
-        with pytest.raises(ServerLost, match="tritonserver did not load model frozen"):
+        with pytest.raises(ServerLost, match=r"SIGKILL\) while it loaded model frozen"):
             await one.server.load("frozen", _MODEL)
         assert (await one.server.ended()).endswith(
             "was killed by signal 9 (SIGKILL): the daemon killed it, because it had given no sign of life for 2 s "
@@ -311,6 +313,91 @@ def test_all_that_it_started_ends_with_it(tmp_path: Path) -> None:
 # ── what it is asked ─────────────────────────────────────────────────────────────────────────────
 
 
+def test_a_load_that_it_crashes_in_is_to_blame_if_it_is_the_only_one(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        await one.start()
+        how = rf"tritonserver \(pid {one.pid}\) was killed by signal 6 \(SIGABRT\) while it loaded model faulty"
+        with pytest.raises(ServerCrashed, match=how):
+            await one.server.load("faulty", _MODEL)
+        await one.server.ended()
+        await one.server.clean_up()
+        await one.server.start()
+        other = asyncio.create_task(one.server.load("slow", _MODEL))
+        await one.until_printed("slow is being loaded")
+        for load in (one.server.load("faulty", _MODEL), other):
+            with pytest.raises(ServerLost) as lost:
+                await load
+            assert not isinstance(lost.value, ServerCrashed)
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize(
+    ("config", "left", "needed"),
+    [
+        ({"backend": "pytriton_native", "instance_group": [{"count": 4}]}, 13, 14),
+        ({"backend": "pytriton", "instance_group": [{"count": 2}, {"count": 1}]}, 49, 50),
+        (None, 17, 18),
+    ],
+)
+def test_a_model_that_takes_more_threads_than_there_may_be_is_not_loaded(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    config: dict[str, Any] | None,
+    left: int,
+    needed: int,
+) -> None:
+    async def scene(one: Scene) -> None:
+        await one.start()
+        asked: list[int] = []
+        room = Headroom(left, "pids.max of control group /a is 99")
+
+        def headroom(pid: int) -> Headroom:
+            asked.append(pid)
+            return room
+
+        monkeypatch.setattr(tritonserver, "headroom", headroom)
+        said = rf"takes about {needed} threads, and {left} more may be started \(pids\.max of control group /a is 99"
+        with pytest.raises(RemoteFailure, match=said) as caught:
+            await one.server.load("faulty", config)  # which it would not survive
+        assert caught.value.kind is ErrorKind.LOAD_FAILED
+        assert one.server.ready
+        assert asked == [one.pid]
+        room = Headroom(needed, "")
+        await one.server.load("m", config)
+
+    play(tmp_path, scene)
+
+
+def test_a_load_is_not_waited_for_when_the_daemon_stops(tmp_path: Path) -> None:
+    """tritonserver cannot be stopped in the middle of one, and ends."""
+
+    async def scene(one: Scene) -> None:
+        await one.start()
+        loading = asyncio.create_task(one.server.load("slow", _MODEL))
+        await one.until_printed("slow is being loaded")
+        one.server.abandon_loads()
+        with pytest.raises(RemoteFailure, match="slow was not loaded: the daemon is stopping"):
+            await loading
+        await one.server.forget_failure("slow")  # which would wait for that load
+        await one.server.load("m", _MODEL)  # what takes a model's place
+
+    play(tmp_path, scene)
+
+
+def test_models_whose_threads_it_cannot_have_are_left_out_of_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tritonserver, "headroom", lambda pid: Headroom(40 + 2 * 18, ""))
+
+    async def scene(one: Scene) -> None:
+        for name in ("a", "b", "c"):
+            one.make_model(name)
+        assert await one.start({name: {**_MODEL, "name": name} for name in "abc"}) == {"a", "b"}
+
+    play(tmp_path, scene)
+
+
 def test_what_it_refuses_is_told_and_what_it_does_not_survive_is_another_matter(
     tmp_path: Path,
 ) -> None:
@@ -326,7 +413,9 @@ def test_what_it_refuses_is_told_and_what_it_does_not_survive_is_another_matter(
         # Of a configuration that is refused, only its log says what is wrong.
         with pytest.raises(RemoteFailure, match=r"""repository: 'dims' of "x" for unpolled$"""):
             await one.server.load("unpolled", _MODEL)
-        with pytest.raises(ServerLost, match="tritonserver did not load model fatal") as lost:
+        with pytest.raises(
+            ServerLost, match=r"exited with code 9 while it loaded model fatal"
+        ) as lost:
             await one.server.load("fatal", _MODEL)
         assert lost.value.kind is ErrorKind.UNAVAILABLE
         assert await one.server.ended() == (

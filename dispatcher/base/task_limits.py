@@ -1,0 +1,97 @@
+"""How many more threads and processes a process may start, and which limit says so.
+
+A thread that cannot be created ends tritonserver (`std::thread` throws, nobody catches). So the daemon looks before it
+has tritonserver start any. The limits are those of fork(2): `pids.max` of a control group and all above it (systemd's
+TasksMax), RLIMIT_NPROC (`ulimit -u`), and the kernel's own of all tasks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+_PROC = Path("/proc")
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+class Headroom(NamedTuple):
+    """What is left of the tightest limit.
+
+    Attributes:
+        left: so many tasks may still be started
+        limit: which limit that is, for people
+    """
+
+    left: int
+    limit: str
+
+
+def headroom(pid: int, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> Headroom | None:
+    """Return how many tasks a process may still start; None: nothing that can be read limits it.
+
+    Args:
+        pid: the process
+        proc: where proc(5) is mounted
+        cgroups: where the control groups are mounted
+    """
+    found = [*_of_control_groups(pid, proc, cgroups), *_of_user(pid, proc), *_of_kernel(proc)]
+    return min(found, default=None)
+
+
+def _of_control_groups(pid: int, proc: Path, cgroups: Path) -> Iterator[Headroom]:
+    """Yield what is left in each control group of a process that counts tasks."""
+    with contextlib.suppress(OSError):
+        for line in (proc / str(pid) / "cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            names = controllers.split(",")
+            if names != [""] and "pids" not in names:
+                continue
+            mounts = [cgroups / "pids"] if names != [""] else [cgroups, cgroups / "unified"]
+            for mount in mounts:
+                yield from _of_control_group(mount, path.strip("/"))
+
+
+def _of_control_group(mount: Path, path: str) -> Iterator[Headroom]:
+    group = mount / path
+    while True:
+        with contextlib.suppress(OSError, ValueError):  # "max", or no such file in the root
+            most = int((group / "pids.max").read_text())
+            now = int((group / "pids.current").read_text())
+            where = f"/{group.relative_to(mount)}" if group != mount else "/"
+            yield Headroom(most - now, f"pids.max of control group {where} is {most}")
+        if group == mount:
+            return
+        group = group.parent
+
+
+def _of_user(pid: int, proc: Path) -> Iterator[Headroom]:
+    """Yield what is left of RLIMIT_NPROC, which does not hold for root."""
+    try:
+        user = (proc / str(pid)).stat().st_uid
+        most = resource.prlimit(pid, resource.RLIMIT_NPROC)[0]
+    except (OSError, ValueError):  # it has ended
+        return
+    if user != 0 and most != resource.RLIM_INFINITY:
+        now = sum(_tasks_of(user, proc))
+        yield Headroom(most - now, f"the limit of processes of user {user} (ulimit -u) is {most}")
+
+
+def _tasks_of(user: int, proc: Path) -> Iterator[int]:
+    for entry in os.scandir(proc):
+        with contextlib.suppress(OSError, ValueError, IndexError):  # it has just ended
+            if entry.name.isdigit() and entry.stat().st_uid == user:
+                status = Path(entry.path, "stat").read_text(errors="replace")
+                # The fields behind the command's name, which may hold spaces: the 18th is the number of threads.
+                yield int(status.rpartition(")")[2].split()[17])
+
+
+def _of_kernel(proc: Path) -> Iterator[Headroom]:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        now = int((proc / "loadavg").read_text().split()[3].partition("/")[2])
+        for name in ("threads-max", "pid_max"):
+            most = int((proc / "sys" / "kernel" / name).read_text())
+            yield Headroom(most - now, f"kernel.{name} is {most}")
