@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import sys
 
+from pytriton.exceptions import PyTritonUnrecoverableError
+from pytriton.ipc.errors import members
+
 
 def callable_errors() -> tuple[type[BaseException], ...]:
     """Return them, for an `except`, which asks for them only when something was raised.
@@ -22,3 +25,12 @@ def callable_errors() -> tuple[type[BaseException], ...]:
 def is_cancellation(error: BaseException) -> bool:
     """Return whether an exception is asyncio's `CancelledError`."""
     return isinstance(error, callable_errors()) and not isinstance(error, Exception)
+
+
+def reason(error: BaseException) -> BaseException:
+    """Return what a callable failed by: of a group, its only member, or the one that is unrecoverable."""
+    found = members(error)
+    for one in found:
+        if isinstance(one, PyTritonUnrecoverableError):
+            return one
+    return found[0] if len(found) == 1 else error

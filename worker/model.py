@@ -23,7 +23,7 @@ from pytriton.ipc.lanes.lane_messages import (
 from pytriton.ipc.lanes.request_names import id_at
 from pytriton.model_config.triton_model_config import TritonModelConfig
 from pytriton.proxy.types import Request
-from pytriton.worker.callable_errors import callable_errors, is_cancellation
+from pytriton.worker.callable_errors import callable_errors, is_cancellation, reason
 from pytriton.worker.callables import Infer, awaited, synchronous
 from pytriton.worker.fault_reports import report_error, told
 from pytriton.worker.inputs.batch_requests import read_requests
@@ -276,14 +276,12 @@ class Model:
             with spans.calling(requests):
                 produced = await self._produced(requests)
             results = self.results.checked(produced, len(requests))
-        except PyTritonUnrecoverableError as error:
-            report_error(error, batches=[part.batch])
-            raise Unrecoverable(told(error)) from error
         except callable_errors() as error:
             if self._is_abandoned(error, part):
                 raise
-            if not self._is_retried(error, [part], len(requests)):
-                return self._failed([part], error, _failure_of(error))[0]
+            answers = self._failed_call([part], error, len(requests))
+            if answers is not None:
+                return answers[0]
         else:
             return self._written(part, results)
         part.lane.arena.reset()
@@ -380,29 +378,42 @@ class Model:
             results = self.results.checked(infer(requests), len(requests))
             if len(parts) > 1:
                 results = list(results)  # not every sequence can be sliced: a deque cannot
-        except PyTritonUnrecoverableError as error:
-            report_error(error, batches=[part.batch for part in parts])
-            raise Unrecoverable(told(error)) from error
-        except ResultError as error:
-            return self._failed(parts, error, "result")
         except callable_errors() as error:
-            if len(requests) == 1 or not self._retries:
-                return self._failed(parts, error, "callable")
-            what = (
-                f"its callable failed for {len(requests)} requests at once; each is retried alone"
-            )
-            report_error(error, what, [part.batch for part in parts])
+            answers = self._failed_call(parts, error, len(requests))
+            if answers is not None:
+                return answers
         else:
             return self._all_written(parts, results)
         return [self._retried(part, infer) for part in parts]
 
-    def _is_retried(self, error: BaseException, parts: Sequence[Part], requests: int) -> bool:
-        """Whether a call that raised is made once more for each of its requests alone; if so, report that."""
+    @staticmethod
+    def _recoverable(raised: BaseException, of: Batch | Sequence[Part]) -> BaseException:
+        """Return what a call failed by.
+
+        Raises:
+            Unrecoverable: that is unrecoverable; it has been reported.
+        """
+        error = reason(raised)
+        if isinstance(error, PyTritonUnrecoverableError):
+            batches = [of] if isinstance(of, Batch) else [part.batch for part in of]
+            report_error(error, batches=batches)
+            raise Unrecoverable(told(error)) from error
+        return error
+
+    def _failed_call(
+        self, parts: Sequence[Part], raised: BaseException, requests: int
+    ) -> list[BatchDone | BatchFailed] | None:
+        """Return the answers of a call that raised; None: it is made once more for each request alone.
+
+        Raises:
+            Unrecoverable: the callable said so.
+        """
+        error = self._recoverable(raised, parts)
         if requests == 1 or not self._retries or isinstance(error, ResultError):
-            return False
+            return self._failed(parts, error, _failure_of(error))
         what = f"its callable failed for {requests} requests at once; each is retried alone"
         report_error(error, what, [part.batch for part in parts])
-        return True
+        return None
 
     def _retried(self, part: Part, infer: Infer) -> BatchDone:
         """Answer a batch by a call for each of its requests, so that only those that fail alone get an error.
@@ -471,10 +482,8 @@ class Model:
             Unrecoverable: one of the exceptions says so.
         """
         ids: dict[str, list[str]] = {}
+        refused = [Refused(place, self._recoverable(error, batch)) for place, error in refused]
         for place, error in refused:
-            if isinstance(error, PyTritonUnrecoverableError):
-                report_error(error, batches=[batch])
-                raise Unrecoverable(told(error)) from error
             text = told(error)
             self.on_failed(_failure_of(error), 1, error)
             ids.setdefault(text, []).append(id_at(batch, place))

@@ -17,6 +17,7 @@ from pytriton.ipc.lanes.lane_messages import (
 from pytriton.ipc.lanes.request_names import id_at, object_of
 from pytriton.ipc.lanes.request_records import RequestRecord
 from pytriton.ipc.parameters import VERSION_PARAMETER
+from pytriton.worker.callable_errors import reason
 
 if TYPE_CHECKING:
     from pytriton.worker.model import Part
@@ -114,7 +115,7 @@ def _bounded(number: int, least: int = 0) -> int:
 
 def type_of(error: BaseException) -> str:
     """Return the name of an exception's type, as far as a record has room for it."""
-    return type(error).__name__[:_MOST_TYPE]
+    return type(reason(error)).__name__[:_MOST_TYPE]
 
 
 def nbytes_of(response: ResponseRef | None) -> int:

@@ -16,7 +16,8 @@ from pytriton.run_options import OPTIONS, RegisterOptions
 if TYPE_CHECKING:
     from pytriton.declaration import Declaration
 
-_SPEC_FIELDS = frozenset(field.name for field in msgspec.structs.fields(messages.ModelSpec))
+#: By name: the default of each field.
+_SPEC_FIELDS = {field.name: field.default for field in msgspec.structs.fields(messages.ModelSpec)}
 
 
 def check_names(function: str, given: Collection[str], known: Collection[str]) -> None:
@@ -63,11 +64,14 @@ def merge_options(
 
 
 def spec_fields(options: RegisterOptions) -> dict[str, Any]:
-    """Return the fields of `messages.ModelSpec` that are options of the same name."""
+    """Return the fields of `messages.ModelSpec` that are options of the same name.
+
+    An option that was left to something else is no field here, unless the field may be None, too.
+    """
     return {
         name: OPTIONS[name].message(value)
         for name, value in options.items()
-        if name in _SPEC_FIELDS
+        if name in _SPEC_FIELDS and not (value is None and _SPEC_FIELDS[name] is not None)
     }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -183,7 +182,7 @@ def _check_fit(targets: Sequence[Any], document: Mapping[str, Any], name: str) -
 def _world(options: RegisterOptions, python: StrPath | None) -> messages.World:
     """Return the surroundings of the workers: interpreter, variables, folders, arguments."""
     if options["isolation"] == "thread":
-        world = messages.World(sys.executable or "", cwd=os.getcwd())
+        world = messages.World(sys.executable or "")
     else:
         world = capture_world(python, options["env"], options["cwd"], options["sys_path"])
         world = world if python is None else provide_worker_packages(world)

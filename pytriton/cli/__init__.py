@@ -17,6 +17,20 @@ def end_at_once(number: int, frame: object) -> None:
     os._exit(130)  # ExitCode.INTERRUPTED, which would have to be imported
 
 
+def leave_deleted_directory() -> None:
+    """Change to / if the working directory has been deleted: most commands need none, and none can be had."""
+    import os
+
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        os.chdir("/")
+        os.write(
+            2,
+            b"pytriton-daemon: the working directory has been deleted; relative paths count from /\n",
+        )
+
+
 def main() -> None:
     """Run the command line (console script `pytriton-daemon`) and exit with its code."""
     import gc
@@ -36,6 +50,7 @@ def main() -> None:
         sys.exit(f"pytriton-daemon: {error}")
     from pytriton.cli.command_table import parser
 
+    leave_deleted_directory()
     app = parser(sys.argv[1:])
     gc.freeze()
     gc.enable()

@@ -138,4 +138,4 @@ class AsyncioModelClient(AsyncClient[Coroutine[Any, Any, Outputs]]):
 
     async def _infer(self, request: Request) -> Outputs:
         await self._initialise()
-        return await self._run(self._core.infer(self._core.prepare(request)))
+        return await self._run(self._core.infer(request))

@@ -9,7 +9,6 @@ from typing import Any
 from pytriton.client._inference.core import Prepared
 from pytriton.client._inference.request import Request
 from pytriton.client._inference.tensor_conversion import Outputs, decode
-from pytriton.client._transport.failures import describe
 from pytriton.client._transport.servers import Server
 from pytriton.client.asyncio_client import AsyncClient
 
@@ -34,7 +33,7 @@ class AsyncioDecoupledModelClient(AsyncClient[AsyncIterator[Outputs]]):
     async def _infer(self, request: Request) -> AsyncIterator[Outputs]:
         # An async generator: the call returns it at once, as the base class says.
         await self._initialise()
-        prepared = self._core.prepare(request)
+        prepared = await self._run(self._core.prepared(request))
         server = await self._run(self._core.choose())
         client = server.connection.client()  # type: ignore[attr-defined]  # of gRPC only
         # tritonclient's aio has no way to ask for an empty final response. So the request is the only one of
@@ -62,8 +61,7 @@ class AsyncioDecoupledModelClient(AsyncClient[AsyncIterator[Outputs]]):
         if error is None:
             return result
         self._core.require_open()
-        failure = describe(error)
-        raise self._core.inference_error(failure, server) if failure else error
+        raise self._core.stream_failed(error, server)
 
 
 async def _once(prepared: Prepared) -> AsyncIterator[dict[str, Any]]:

@@ -49,7 +49,7 @@ class DecoupledModelClient(SyncClient[Iterator[Outputs]]):
 
     def _infer(self, request: Request) -> Iterator[Outputs]:
         self._initialise()
-        prepared = self._core.prepare(request)
+        prepared = self._run(self._core.prepared(request))
         with self._lock:
             self._require_idle()
             stream = self._stream = Stream(self._core, prepared)

@@ -41,4 +41,4 @@ class ModelClient(SyncClient[Outputs]):
 
     def _infer(self, request: Request) -> Outputs:
         self._initialise()
-        return self._run(self._core.infer(self._core.prepare(request)))
+        return self._run(self._core.infer(request))

@@ -28,6 +28,8 @@ CLIENT_BYTES = 7_500
 #: Bytes of these that are left for the id of the request, and for the text.
 _ID_BYTES = 300
 TEXT_BYTES = CLIENT_BYTES - _ID_BYTES
+#: Exceptions of a group that are looked at.
+_MOST_MEMBERS = 16
 _CUT = " [… {} characters more: all of it is in the model's log]"
 
 
@@ -36,11 +38,35 @@ def sendable(text: str) -> str:
     return str.encode(text, "utf-8", "backslashreplace").decode("utf-8")
 
 
+def members(error: BaseException) -> list[BaseException]:
+    """Return the exceptions that a group consists of, groups in it resolved; of any other exception, itself.
+
+    Groups are those of Python 3.11 and later, and of its backport.
+    """
+    if not any(kind.__name__ == "BaseExceptionGroup" for kind in type(error).__mro__):
+        return [error]
+    found: list[BaseException] = []
+    waiting: list[BaseException] = [error]
+    while waiting and len(found) < _MOST_MEMBERS:
+        one = waiting.pop()
+        inner = getattr(one, "exceptions", None)
+        if isinstance(inner, tuple) and inner:
+            waiting += reversed(inner)
+        else:
+            found.append(one)
+    return found
+
+
 def described(error: BaseException) -> str:
     """Return an exception's type and text, of any length; what cannot be had of it is said.
 
-    `__str__` is the code of whoever wrote the exception, and may raise like any other.
+    A group of one, as `asyncio.TaskGroup` makes it, is described as that one. `__str__` is the code of whoever
+    wrote the exception, and may raise like any other.
     """
+    found = members(error)
+    if len(found) > 1:
+        return f"{type(error).__name__}: " + "; ".join([described(one) for one in found])
+    (error,) = found
     try:
         return sendable(str.__add__(f"{type(error).__name__}: ", str(error)))
     except Exception as another:

@@ -11,7 +11,7 @@ from typing import Optional
 
 import msgspec
 
-from pytriton.ipc.errors import described, sendable
+from pytriton.ipc.errors import described, members, sendable
 
 #: What such a line begins with: a control character that no text begins with.
 MARK = b"\x1epytriton "
@@ -45,7 +45,8 @@ def record_of(
     trace_ids: Sequence[str] = (),
 ) -> ErrorRecord:
     """Return the record of an exception; `what` says what it has ended."""
-    kind, told = type(error).__name__, described(error)
+    found = members(error)
+    kind, told = type(found[0] if len(found) == 1 else error).__name__, described(error)
     first, _, _ = told.partition("\n")
     return ErrorRecord(
         sendable(f"{what}: {first}"[:_MOST_EVENT]),

@@ -119,7 +119,7 @@ class Link:
 
     def error(self, failure: CallFailed, doing: str) -> PyTritonClientError:
         """Return the exception for a call that failed; what is cached may be the reason."""
-        if failure.kind in (Kind.REFUSED, Kind.UNKNOWN_MODEL, Kind.NOT_READY):
+        if failure.kind in (Kind.REFUSED, Kind.MISFIT, Kind.UNKNOWN_MODEL, Kind.NOT_READY):
             self.forget()
         return call_error(failure, self.url.with_scheme, doing, self.timeout_s)
 

@@ -33,7 +33,7 @@ from pytriton.ipc.lanes.lane_messages import (
     Metrics,
 )
 from pytriton.pb_utils import host
-from pytriton.worker.callable_errors import callable_errors
+from pytriton.worker.callable_errors import callable_errors, reason
 from pytriton.worker.fault_reports import report, report_error, told
 from pytriton.worker.loop import Loop
 from pytriton.worker.model import Part
@@ -288,7 +288,7 @@ class PythonStreamLoop(Loop):
             stream.failure, stream.error = failure_of(error), type_of(error)
             self._gauge.failed(stream.failure, stream.unanswered)
         stream.fail(self._python.failure(error))
-        if isinstance(error, PyTritonUnrecoverableError):
+        if isinstance(reason(error), PyTritonUnrecoverableError):
             with self.changed:
                 self._give_up(told(error))
             self._jobs.put(None)

@@ -33,7 +33,7 @@ from pytriton.ipc.lanes.lane_messages import (
 )
 from pytriton.ipc.parameters import CHAIN_PARAMETER, HANDLE_PARAMETER
 from pytriton.pb_utils.helpers import serialize_byte_tensor
-from pytriton.worker.callable_errors import callable_errors
+from pytriton.worker.callable_errors import callable_errors, reason
 from pytriton.worker.fault_reports import cut_for_client, report_error
 from pytriton.worker.model import Model, Part, Unrecoverable
 from pytriton.worker.outputs.output_memory import OutputBuffers
@@ -174,14 +174,14 @@ class PythonModel(Model):
         self.now = parts
         try:
             responses = self._responses(requests)
-        except PyTritonUnrecoverableError as error:
-            report_error(error, "its execute failed", [part.batch for part in parts])
-            raise Unrecoverable(self.failure(error)) from error
-        except callable_errors() as error:
+        except callable_errors() as raised:
+            cause = reason(raised)
+            report_error(cause, "its execute failed", [part.batch for part in parts])
+            if isinstance(cause, PyTritonUnrecoverableError):
+                raise Unrecoverable(self.failure(cause)) from cause
             count = sum([len(part.batch.requests) for part in parts])
-            self.on_failed(failure_of(error), count, error)
-            report_error(error, "its execute failed", [part.batch for part in parts])
-            return [BatchFailed(part.batch.id, self.failure(error)) for part in parts]
+            self.on_failed(failure_of(cause), count, cause)
+            return [BatchFailed(part.batch.id, self.failure(cause)) for part in parts]
         finally:
             self.now = ()
         answers: list[BatchDone | BatchFailed] = []
@@ -410,7 +410,7 @@ def streamed_responses(
 
 def failure_of(error: BaseException) -> str:
     """Return which of gauge.FAILURES an exception of a batch is."""
-    if isinstance(error, PyTritonUnrecoverableError):
+    if isinstance(reason(error), PyTritonUnrecoverableError):
         return "unrecoverable"
     if isinstance(error, (LaneError, ArenaError)):
         return "input"

@@ -36,6 +36,7 @@ from pytriton.ipc.lanes.lane_messages import (
 )
 from pytriton.ipc.lanes.request_names import id_at
 from pytriton.proxy.one_text import OneText
+from pytriton.worker.callable_errors import reason
 from pytriton.worker.fault_reports import report_error, told
 from pytriton.worker.outputs.results import ResultError, ResultWriter
 from pytriton.worker.request_ids import trace_of
@@ -279,7 +280,7 @@ class Stream:
 
     def _refused(self, index: int, error: BaseException) -> ResponseRef:
         """Return the last answer to a request, an exception of its own; the others go on."""
-        if isinstance(error, PyTritonUnrecoverableError):
+        if isinstance(reason(error), PyTritonUnrecoverableError):
             raise error
         self._cancelled.add(index)  # nothing more is sent to it
         if len(self._requests) == 1:
@@ -292,7 +293,7 @@ class Stream:
 
 def _failure_of(error: BaseException) -> str:
     """Return which of gauge.FAILURES the exception that ended a stream is."""
-    if isinstance(error, PyTritonUnrecoverableError):
+    if isinstance(reason(error), PyTritonUnrecoverableError):
         return "unrecoverable"
     if isinstance(error, ExecutionTimeout):
         return "timeout"

@@ -10,7 +10,7 @@ from pytriton.ipc.lanes.arena import ArenaError
 from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
 from pytriton.ipc.lanes.lane_messages import Batch
 from pytriton.proxy.types import Request
-from pytriton.worker.callable_errors import callable_errors
+from pytriton.worker.callable_errors import callable_errors, reason
 from pytriton.worker.fault_reports import told
 from pytriton.worker.loop import Loop
 from pytriton.worker.model import Model, Part
@@ -123,7 +123,7 @@ class StreamLoop(Loop):
             self._answered(stream.begun_ns, [Part(stream.lane, stream.batch)], stream)
             if self._model.holds_much(stream.lane):
                 self._look_again()
-            if isinstance(error, PyTritonUnrecoverableError):
+            if error is not None and isinstance(reason(error), PyTritonUnrecoverableError):
                 self._give_up(told(error))
 
 

@@ -20,7 +20,7 @@ from pytriton.client._inference.tensor_conversion import (
 )
 from pytriton.client._transport.call_errors import SERVER_ERROR, call_error
 from pytriton.client._transport.connections import Connection
-from pytriton.client._transport.failures import NOT_BEGUN, CallFailed
+from pytriton.client._transport.failures import NOT_BEGUN, CallFailed, Kind, describe
 from pytriton.client._transport.servers import Server, Servers
 from pytriton.client._transport.steps import Call, Steps
 from pytriton.client._transport.url import TritonUrl, Urls, parse_urls
@@ -28,6 +28,7 @@ from pytriton.client._transport.waiting import LONGEST_CALL_S, read_config, wait
 from pytriton.client.auth import create_auth_headers
 from pytriton.client.exceptions import (
     PyTritonClientClosedError,
+    PyTritonClientError,
     PyTritonClientInferenceServerError,
     PyTritonClientValueError,
 )
@@ -115,6 +116,7 @@ def require_timeout(name: str, seconds: float | None) -> None:
 class Prepared:
     """A request that is ready to be sent to any of the servers."""
 
+    config: TritonModelConfig
     arguments: dict[str, Any]
     headers: dict[str, str]
     sample: bool
@@ -147,6 +149,7 @@ class Core:
         self._decoupled = decoupled
         self._server_error = server_error
         self._ready = not settings.ensure_model_is_ready
+        self._stale = False  #: the configuration may be that of another model by now
         self._ids = itertools.count()
         self._token_headers: dict[str, str] = {}
         if settings.access_token is not None:
@@ -162,7 +165,7 @@ class Core:
     @property
     def initialised(self) -> bool:
         """True if the model was seen ready and its configuration is known."""
-        return self._ready and self.config is not None
+        return self._ready and self.config is not None and not self._stale
 
     @property
     def _is_closed(self) -> str:
@@ -180,8 +183,9 @@ class Core:
             grace_s = UNKNOWN_MODEL_GRACE_S if settings.init_timeout_s is None else None
             yield from wait_for_model(self.servers, settings.patience_s, grace_s)
             self._ready = True
-        if self.config is None:
+        if self.config is None or self._stale:
             self.config = yield from read_config(self.servers, settings.patience_s)
+            self._stale = False
         return self.config
 
     def wait_for_model(self, timeout_s: float) -> Steps[None]:
@@ -218,6 +222,22 @@ class Core:
         except CallFailed as failure:
             raise call_error(failure, server.url, doing, timeout_s) from failure
 
+    def prepared(self, request: Request) -> Steps[Prepared]:
+        """Return a request that fits the model, which may be another one than when its configuration was read.
+
+        Raises:
+            PyTritonClientError, RuntimeError: as `prepare`
+        """
+        assert self.config is not None
+        known = self.config
+        try:
+            return self.prepare(request)
+        except (PyTritonClientError, RuntimeError):
+            deadline = time.monotonic() + self.settings.deadline_s
+            if not (yield from self._has_changed(known, deadline)):
+                raise
+        return self.prepare(request)
+
     def prepare(self, request: Request) -> Prepared:
         """Check a request against the model's configuration, which must be known.
 
@@ -249,7 +269,7 @@ class Core:
         headers = request.headers
         if self.settings.urls[0].is_grpc:
             headers = as_metadata(headers)
-        return Prepared(arguments, {**self._token_headers, **headers}, request.sample)
+        return Prepared(config, arguments, {**self._token_headers, **headers}, request.sample)
 
     def _check_coupling(self, config: TritonModelConfig) -> None:
         if config.decoupled == self._decoupled:
@@ -260,25 +280,67 @@ class Core:
             f"Model config is {state}. Use {kind}{other}ModelClient instead."
         )
 
-    def infer(self, prepared: Prepared) -> Steps[Outputs]:
-        """Send a request to the server whose turn it is, or to the next that takes it."""
+    def infer(self, request: Request) -> Steps[Outputs]:
+        """Send a request to the server whose turn it is, or to the next that takes it.
+
+        What does not fit is sent once more if the model has been replaced by another one since its configuration was
+        read: such a request has not reached the callable.
+        """
+        prepared = yield from self.prepared(request)
         deadline = time.monotonic() + self.settings.deadline_s
         for server, is_last in self.servers.in_turn():
             left_s = max(0.001, deadline - time.monotonic())
             try:
                 if not server.ready:
                     yield from self.servers.check(server, min(left_s / 2, _COMEBACK_S))
-                result = yield Call(
-                    server.connection, "infer", left_s, prepared.arguments, prepared.headers
-                )
+                result = yield self._inference(server, prepared, deadline)
             except CallFailed as failure:
                 if failure.kind in NOT_BEGUN or not server.ready:
                     self.servers.rest(server)
                     if not is_last:
                         continue
+                if failure.kind is Kind.MISFIT and (
+                    yield from self._has_changed(prepared.config, deadline)
+                ):
+                    return (yield from self._infer_again(server, request, deadline))
                 raise self.inference_error(failure, server) from failure
             return self.finish(decode(result), prepared)
         raise AssertionError("a client has at least one server")
+
+    def _inference(self, server: Server, prepared: Prepared, deadline: float) -> Call:
+        left_s = max(0.001, deadline - time.monotonic())
+        return Call(server.connection, "infer", left_s, prepared.arguments, prepared.headers)
+
+    def _has_changed(self, known: TritonModelConfig, deadline: float) -> Steps[bool]:
+        """Read the model's configuration again; return whether it differs from the one that was known."""
+        if self.settings.model_config is not None:  # the user knows
+            return False
+        try:
+            config = yield from read_config(self.servers, max(0.001, deadline - time.monotonic()))
+        except PyTritonClientError:
+            return False  # the failure at hand says more
+        self.config = config
+        return known != config
+
+    def _infer_again(self, server: Server, request: Request, deadline: float) -> Steps[Outputs]:
+        prepared = self.prepare(request)
+        try:
+            result = yield self._inference(server, prepared, deadline)
+        except CallFailed as failure:
+            raise self.inference_error(failure, server) from failure
+        return self.finish(decode(result), prepared)
+
+    def stream_failed(self, error: Exception, server: Server) -> Exception:
+        """Return the exception for a stream that failed; the next one reads the model's configuration again.
+
+        What is said in a stream has no status, and the model may have been replaced by another one.
+        """
+        failure = describe(error)
+        if failure is None:
+            return error
+        if failure.kind in (Kind.MISFIT, Kind.REFUSED):
+            self._stale = self.settings.model_config is None
+        return self.inference_error(failure, server)
 
     def choose(self) -> Steps[Server]:
         """Return the server for a stream: the next that says it has the model, where there are several."""
@@ -309,5 +371,4 @@ class Core:
 
     def finish(self, outputs: Outputs, prepared: Prepared) -> Outputs:
         """Give outputs the shapes that the user expects."""
-        assert self.config is not None
-        return restore(outputs, self.config, sample=prepared.sample)
+        return restore(outputs, prepared.config, sample=prepared.sample)

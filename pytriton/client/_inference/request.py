@@ -50,14 +50,18 @@ class Request:
         Raises:
             PyTritonClientValueError: one of them cannot be
         """
-        # A model of PyTriton's time may have an input that is called "options".
+        # A model may have inputs of these names: an array can be nothing else.
+        ours = {"parameters": parameters, "headers": headers, "options": options}
+        arrays = {name: value for name, value in ours.items() if hasattr(value, "dtype")}
+        if arrays:
+            named = {**named, **arrays}
+            parameters = None if "parameters" in arrays else parameters
+            headers = None if "headers" in arrays else headers
+            options = None if "options" in arrays else options
         if options is not None and not isinstance(options, RequestOptions):
-            if not hasattr(options, "dtype"):
-                raise PyTritonClientValueError(
-                    f"options must be RequestOptions, got {type(options).__name__}: {options!r}."
-                )
-            named = {**named, "options": options}
-            options = None
+            raise PyTritonClientValueError(
+                f"options must be RequestOptions, got {type(options).__name__}: {options!r}."
+            )
         check_convention(positional, named)
         return cls(
             positional,
@@ -74,6 +78,7 @@ class InferMethods(Generic[R]):
 
     def infer_sample(
         self,
+        /,
         *inputs: Any,
         parameters: Parameters = None,
         headers: Headers = None,
@@ -87,7 +92,9 @@ class InferMethods(Generic[R]):
             parameters: request parameters (str, int or bool) for the callable
             headers: HTTP headers, or gRPC metadata
             options: priority, request id, queue time-out, sequence, wanted outputs
-            named_inputs: or arrays by the inputs' names; not both
+            named_inputs: or arrays by the inputs' names; not both. An array given as `parameters`, `headers` or
+                `options` is the input of that name; where a model has one and a request needs the argument, too,
+                give inputs in order
 
         Returns:
             the outputs by name, in the way of the client: as a dict, a Future of one, something to
@@ -106,6 +113,7 @@ class InferMethods(Generic[R]):
 
     def infer_batch(
         self,
+        /,
         *inputs: Any,
         parameters: Parameters = None,
         headers: Headers = None,

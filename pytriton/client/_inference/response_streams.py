@@ -17,7 +17,7 @@ from tritonclient.utils import InferenceServerException
 
 from pytriton.client._inference.core import Core, Prepared
 from pytriton.client._inference.tensor_conversion import Outputs, decode
-from pytriton.client._transport.failures import CallFailed, Kind, describe
+from pytriton.client._transport.failures import CallFailed, Kind
 from pytriton.client._transport.servers import Server
 
 __all__ = ["ResponseBuffer", "Responses", "Stream", "is_final", "stream_arguments"]
@@ -154,10 +154,7 @@ class Stream:
         return result
 
     def _failed(self, error: Exception) -> Exception:
-        failure = describe(error)
-        if failure is None or self._server is None:
-            return error
-        return self._core.inference_error(failure, self._server)
+        return error if self._server is None else self._core.stream_failed(error, self._server)
 
     def close(self) -> None:
         """End it; a request that is not answered to its end is cancelled. A second time does nothing."""

@@ -76,7 +76,7 @@ def waiting_error(
     said = "; ".join(f"{url}: {problem.text}" for url, problem in problems)
     message = f"Waiting for {what} to be ready timed out. After {waited_s:.3g} s: {said}."
     answered = any(
-        problem.kind in (Kind.UNKNOWN_MODEL, Kind.NOT_READY, Kind.REFUSED)
+        problem.kind in (Kind.UNKNOWN_MODEL, Kind.NOT_READY, Kind.REFUSED, Kind.MISFIT)
         for _, problem in problems
     )
     kind = PyTritonClientTimeoutError

@@ -23,6 +23,7 @@ class Kind(enum.Enum):
     RESTRICTED = "restricted"  #: the endpoint wants the access token
     UNKNOWN_MODEL = "unknown model"  #: the server does not know the model, or not that version
     NOT_READY = "not ready"  #: the server knows the model, but it is not ready
+    MISFIT = "misfit"  #: the request does not fit the model, which may be another one by now
     REFUSED = "refused"  #: any other error that the server answered with
 
 
@@ -50,6 +51,8 @@ _SERVER_TEXTS: Mapping[str, Kind] = {
     "is not at ready state": Kind.NOT_READY,
     "is restricted, expecting header": Kind.RESTRICTED,
 }
+#: Statuses of both protocols for a request that the model, as it is, cannot have.
+_MISFITS = ("400", "501", "INVALID_ARGUMENT", "UNIMPLEMENTED")
 #: What gRPC says with the status UNAVAILABLE, which Triton uses, too (for a full queue).
 _GRPC_TEXTS: Mapping[str, Kind] = {
     "certificate_verify_failed": Kind.TLS,
@@ -106,6 +109,8 @@ def _server_said(text: str, status: str) -> CallFailed:
     kind = _first(_SERVER_TEXTS, lowered)
     if kind is None and status.endswith("UNAVAILABLE"):
         kind = _first(_GRPC_TEXTS, lowered)
+    if kind is None and status.endswith(_MISFITS):
+        kind = Kind.MISFIT
     return CallFailed(kind or Kind.REFUSED, text)
 
 

@@ -14,6 +14,7 @@ import pytest
 from support.models.inference import Array, Inference
 from support.running import RunningDaemon, eventually
 
+from pytriton.daemon import Model
 from pytriton.decorators import batch
 from pytriton.model_config import ModelConfig, Tensor
 
@@ -25,7 +26,7 @@ TOGETHER = 12
 
 
 class Together:
-    """Answers the double, once so many calls are under way; what a task begun by `__init__` has made is needed for it."""
+    """Answers the double, once so many calls are under way; a task that `__init__` has begun finds what it takes."""
 
     def __init__(self) -> None:
         self._now = 0
@@ -86,6 +87,11 @@ def answers(daemon: RunningDaemon, config: ModelConfig, protocol: str = "http") 
         return [one.result(60) for one in asked]
 
 
+def proxies_of(model: Model) -> int:
+    count: int = model.info().config["instance_group"][0]["count"]
+    return count
+
+
 DOUBLED = [2.0 * value for value in range(TOGETHER)]
 
 
@@ -107,8 +113,7 @@ def test_calls_overlap(
     try:
         if options.get("lazy"):  # the proxies are there before anybody knows what its factory makes
             daemon.client.scale("together", 1)
-            lanes = lambda: model.info().config["instance_group"][0]["count"]  # noqa: E731
-            eventually(lambda: lanes() == 64, lambda: f"{lanes()} proxies")
+            eventually(lambda: proxies_of(model) == 64, lambda: str(proxies_of(model)))
         assert answers(daemon, config, protocol) == DOUBLED
         (instance,) = model.instances
         assert instance.lanes == options.get("max_concurrency", 64)
@@ -117,7 +122,7 @@ def test_calls_overlap(
 
 
 class Dies(Together):
-    """The first process of it is killed in the middle of all that it has under way; a second time it dies by `poison`."""
+    """Is killed once, with all that it has under way; from then on, by `poison`."""
 
     def __init__(self, note: Path, poison: float) -> None:
         super().__init__()

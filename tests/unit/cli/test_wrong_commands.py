@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,3 +48,34 @@ def test_a_file_is_no_runtime_directory(arguments: tuple[str, ...], tmp_path: Pa
     code, said = run(tmp_path, *arguments, "--runtime-dir", "file")
     assert f"runtime directory {tmp_path}/file: Not a directory." in said
     assert code == ExitCode.USAGE
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (("status",), ExitCode.NO_DAEMON),
+        (("stop",), ExitCode.NO_DAEMON),
+        (("doctor",), None),
+    ],
+)
+def test_the_working_directory_may_be_gone(
+    command: tuple[str, ...], code: ExitCode | None, tmp_path: Path
+) -> None:
+    """A checkout that was made anew, say, in a shell that is still there."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    env = {**os.environ, "PYTRITON_DAEMON_RUNTIME_DIR": str(tmp_path / "run")}
+    # A program of its own: a fork would have its parent's.
+    script = 'cd "$0" && rmdir "$0" && exec "$@"'
+    done = subprocess.run(
+        ["/bin/sh", "-c", script, str(gone), sys.executable, "-m", "pytriton.cli", *command],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    assert "the working directory has been deleted" in done.stderr
+    assert code is None or done.returncode == code  # doctor looks at the machine

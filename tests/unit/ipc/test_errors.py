@@ -14,9 +14,11 @@ from pytriton.ipc.errors import (
     TEXT_BYTES,
     described,
     for_client,
+    members,
     shown,
     with_id,
 )
+from pytriton.ipc.records import record_of
 
 
 def as_grpc_sends(text: str) -> int:
@@ -57,6 +59,48 @@ class Unprintable(Exception):
         raise ValueError("no")
 
     __repr__ = __str__
+
+
+class BaseExceptionGroup(Exception):
+    """As Python's own since 3.11, and its backport."""
+
+    def __init__(self, text: str, exceptions: list[BaseException]) -> None:
+        super().__init__(f"{text} ({len(exceptions)} sub-exceptions)")
+        self.exceptions = tuple(exceptions)
+
+
+class ExceptionGroup(BaseExceptionGroup):
+    pass
+
+
+WRONG, LOST = ValueError("token 7 is unknown"), KeyError("row")
+
+
+@pytest.mark.parametrize(
+    ("error", "found", "said"),
+    [
+        (WRONG, [WRONG], "ValueError: token 7 is unknown"),
+        (ExceptionGroup("TaskGroup", [WRONG]), [WRONG], "ValueError: token 7 is unknown"),
+        (
+            ExceptionGroup("", [ExceptionGroup("", [WRONG]), LOST]),
+            [WRONG, LOST],
+            "ExceptionGroup: ValueError: token 7 is unknown; KeyError: 'row'",
+        ),
+    ],
+)
+def test_a_group_is_described_by_what_it_consists_of(
+    error: BaseException, found: list[BaseException], said: str
+) -> None:
+    assert members(error) == found
+    assert described(error) == said
+    record = record_of(error, "", "it failed")
+    kind, _, text = said.partition(": ")
+    assert (record.event, record.error_type) == (f"it failed: {said}", kind)
+    assert record.error_message == text
+
+
+def test_a_group_of_very_many_is_described_by_some() -> None:
+    assert described(ExceptionGroup("", [LOST] * 1000)).count("KeyError") == 16
 
 
 def test_an_exception_is_described_whatever_it_does() -> None:

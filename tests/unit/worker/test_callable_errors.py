@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from support.fakes.fake_dispatcher import FakeDispatcher
 from support.fakes.serving_worker import loop_with, spec_of, worker_of
+from support.running import eventually
 
 from pytriton import pb_utils
+from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.ipc import messages
 from pytriton.ipc.lanes.lane import Lane
 from pytriton.ipc.lanes.lane_messages import (
@@ -22,11 +24,50 @@ from pytriton.ipc.lanes.lane_messages import (
     BatchFailed,
     RequestRef,
 )
-from pytriton.worker.callable_errors import callable_errors, is_cancellation
+from pytriton.worker.callable_errors import callable_errors, is_cancellation, reason
 from pytriton.worker.python_model.batches import PythonModel
 
 ANSWER = [{"y": np.ones(1, np.float32)}]
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+
+class BaseExceptionGroup(Exception):
+    """As Python's own since 3.11, and its backport."""
+
+    def __init__(self, *exceptions: BaseException) -> None:
+        super().__init__("unhandled errors in a TaskGroup")
+        self.exceptions = exceptions
+
+
+WRONG, GONE = ValueError("no"), PyTritonUnrecoverableError("the device is gone")
+SEVERAL = BaseExceptionGroup(WRONG, KeyError())
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (WRONG, WRONG),
+        (BaseExceptionGroup(WRONG), WRONG),
+        (SEVERAL, SEVERAL),
+        (BaseExceptionGroup(WRONG, BaseExceptionGroup(GONE)), GONE),
+    ],
+)
+def test_what_a_callable_failed_by(error: BaseException, why: BaseException) -> None:
+    assert reason(error) is why
+
+
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_what_is_unrecoverable_is_so_in_a_group(
+    dispatcher: FakeDispatcher, decoupled: bool
+) -> None:
+    def infer(requests: Any) -> Any:
+        raise BaseExceptionGroup(WRONG, GONE)
+
+    served = worker_of(infer, spec_of(decoupled=decoupled), dispatcher)
+    with served as worker, contextlib.closing(worker.proxy(streams=decoupled)) as lane:
+        lane.send(Batch(1, [RequestRef([], "", [])]))
+        eventually(lambda: not worker.is_alive(), "it ends")
+    assert any(isinstance(one, messages.WorkerUnrecoverable) for one in dispatcher.heard)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 from support.fakes.triton.fake_triton import MODEL, FakeTriton, Received
@@ -19,7 +20,10 @@ from pytriton.client import (
     RequestOptions,
     TlsOptions,
 )
-from pytriton.client.exceptions import PyTritonClientValueError
+from pytriton.client.exceptions import (
+    PyTritonClientInferenceServerError,
+    PyTritonClientValueError,
+)
 from pytriton.model_config import TensorSpec, TritonModelConfig
 
 X = np.ones(2, np.float32)
@@ -297,3 +301,35 @@ def test_an_input_may_be_called_options(fake: FakeTriton) -> None:
         client.infer_sample(options=X)  # type: ignore[arg-type]
     (received,) = fake.inferences()
     assert [tensor["name"] for tensor in received.request["inputs"]] == ["options"]
+
+
+@pytest.mark.parametrize("name", ["self", "parameters", "headers", "options", "x"])
+def test_an_input_may_have_any_name(fake: FakeTriton, name: str) -> None:
+    config = TritonModelConfig(MODEL, inputs=[TensorSpec(name, np.float32, (-1,))])
+    more: dict[str, Any] = {"parameters": {"k": 1}} if name != "parameters" else {}
+    with ModelClient(fake.url, MODEL, model_config=config) as client:
+        sample: dict[str, Any] = {name: X, **more}
+        client.infer_sample(**sample)
+        client.infer_batch(**{**sample, name: X[None]})
+    for sent in fake.inferences():
+        assert [one["name"] for one in sent.request["inputs"]] == [name]
+        assert values(sent) == more.get("parameters", {})
+
+
+def test_what_does_not_fit_is_not_sent_again_while_the_model_is_the_same(fake: FakeTriton) -> None:
+    fake.error = (400, grpc.StatusCode.INVALID_ARGUMENT, "unexpected shape for input 'x'")
+    with ModelClient(fake.url, MODEL) as client:
+        for asked in (2, 3):  # the configuration was read, and is read again after each failure
+            with pytest.raises(PyTritonClientInferenceServerError, match="unexpected shape"):
+                client.infer_sample(X)
+            assert fake.count("config") == asked
+    assert len(fake.inferences()) == 2
+
+
+def test_what_the_callable_says_is_no_reason_to_read_the_configuration(fake: FakeTriton) -> None:
+    fake.error = (500, grpc.StatusCode.INTERNAL, "ValueError: no")
+    with ModelClient(fake.url, MODEL) as client:
+        for _ in range(2):
+            with pytest.raises(PyTritonClientInferenceServerError, match="ValueError: no"):
+                client.infer_sample(X)
+    assert (fake.count("config"), len(fake.inferences())) == (1, 2)
