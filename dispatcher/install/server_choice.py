@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pytriton.dispatcher.settings import front_choice
 from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.dispatcher.settings.triton_options import beyond_pinned
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class ServerChoice:
         "auto"  #: which proxy serves models: "auto", "native" (the compiled one) or "python"
     )
     front: str = "auto"  #: the program around Triton's core: "auto", "native" or "triton"
+    options: tuple[str, ...] = ()  #: of tritonserver, that not each version has
+    allow_client_shm: bool = True
     python_backend: bool = False  #: whether Triton's own python backend has to work from the start
 
 
@@ -35,6 +38,8 @@ def choice_of(
         cache_dir=_path(config.cache_dir),
         proxy=config.proxy,
         front=front_choice.chosen(config),
+        options=tuple(beyond_pinned(config.tritonserver_options)),
+        allow_client_shm=config.allow_client_shm,
         python_backend=python_backend,
     )
 

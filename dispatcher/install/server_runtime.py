@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +30,11 @@ from pytriton.dispatcher.install.cache import (
     cache_dir,
     explain_os_error,
 )
-from pytriton.dispatcher.install.compiled_front import NativeProgram, make_front
+from pytriton.dispatcher.install.compiled_front import (
+    NativeProgram,
+    library_environment,
+    make_front,
+)
 from pytriton.dispatcher.install.compiled_proxy import build, misfit
 from pytriton.dispatcher.install.interpreters import PROXY_VERSIONS, find_interpreter
 from pytriton.dispatcher.install.proxy_compiler import NATIVE_BACKEND
@@ -41,6 +47,7 @@ from pytriton.dispatcher.install.proxy_env import (
 from pytriton.dispatcher.install.server_choice import ServerChoice, choice_of
 from pytriton.dispatcher.install.server_tree import NoServer, ServerTree, read_tree
 from pytriton.dispatcher.install.wheel import PINNED, install_wheel, is_unpacked, wheel_tree
+from pytriton.dispatcher.settings.triton_options import refuse_unknown
 from pytriton.ipc.files.rundir import ENV_RUNTIME_DIR
 from pytriton.ipc.variables import with_direct_loopback
 
@@ -62,6 +69,10 @@ __all__ = [
     "server_environment",
 ]
 
+#: The option of later versions that lets clients register shared memory.
+CLIENT_SHM = "allow-client-shm"
+_OPTION = re.compile(r"^\s+--([a-z0-9-]+)", re.MULTILINE)
+_HELP_S = 60.0
 #: A tritonserver binary or the folder of an installation; the setting `tritonserver` wins over it.
 SERVER_VARIABLE = "PYTRITON_DAEMON_TRITONSERVER"
 
@@ -96,6 +107,7 @@ class ServerRuntime:
     #: None: made by make_python_backend(), should a model need it
     python: PythonBackend | None
     front: NativeProgram | None = None  #: None: NVIDIA's executable
+    options: frozenset[str] = frozenset()  #: those of NVIDIA's executable, where it serves
 
 
 def find_or_install_server(choice: ServerChoice, progress: Progress) -> ServerRuntime:
@@ -133,7 +145,8 @@ def find_or_install_server(choice: ServerChoice, progress: Progress) -> ServerRu
             f"{tree.lacks}, which front = triton needs; leave that setting out, or name a whole "
             "tritonserver"
         )
-    runtime = ServerRuntime(tree, source, choice, native, python=None, front=front)
+    options = frozenset() if front is not None else _options(tree, choice)
+    runtime = ServerRuntime(tree, source, choice, native, python=None, front=front, options=options)
     if native is not None and not choice.python_backend:
         return runtime
     try:
@@ -144,6 +157,35 @@ def find_or_install_server(choice: ServerChoice, progress: Progress) -> ServerRu
         raise ServerRuntimeError(
             f"{error}\nOr mend what the compiled proxy lacks, which needs no Python: {why_not}"
         ) from error
+
+
+def _options(tree: ServerTree, choice: ServerChoice) -> frozenset[str]:
+    """Return the options that NVIDIA's executable has, by what it says itself.
+
+    Raises:
+        ServerRuntimeError: it has not what the settings ask for.
+    """
+    env = {**os.environ, **library_environment(tree.libraries)}
+    try:
+        # Its status is 1 after --help.
+        done = subprocess.run(
+            [tree.program, "--help"], env=env, capture_output=True, timeout=_HELP_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ServerRuntimeError(f"{tree.program} does not run: {error}") from error
+    options = frozenset(_OPTION.findall((done.stdout + done.stderr).decode(errors="replace")))
+    try:
+        refuse_unknown(choice.options, options)
+    except ValueError as error:
+        raise ServerRuntimeError(
+            f"{tree.program}: {error}. Correct tritonserver_options, or use a newer tritonserver"
+        ) from None
+    if not choice.allow_client_shm and CLIENT_SHM not in options:
+        raise ServerRuntimeError(
+            f"allow_client_shm is false, and {tree.program} has no switch for that: use the native front, or a newer "
+            "tritonserver, or leave shared-memory among restricted_endpoints, which takes the access token"
+        )
+    return options
 
 
 def make_python_backend(runtime: ServerRuntime, progress: Progress) -> PythonBackend:

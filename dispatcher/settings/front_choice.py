@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytriton.dispatcher.settings.triton_options import KNOWN
+
 if TYPE_CHECKING:
     from pytriton.dispatcher.settings.declarations import DaemonConfig
 
@@ -27,6 +29,7 @@ _SHARED = frozenset(
         "grpc-server-cert",
         "grpc-server-key",
         "grpc-root-cert",
+        "http-max-input-size",
         "allow-sagemaker",
         "sagemaker-port",
         "allow-vertex-ai",
@@ -39,6 +42,8 @@ INWARD = frozenset(
     {
         "http-thread-count",
         "grpc-infer-allocation-pool-size",
+        "grpc-infer-thread-count",
+        "grpc-max-response-pool-size",
         "sagemaker-thread-count",
         "vertex-ai-thread-count",
     }
@@ -53,11 +58,11 @@ def only_native(config: DaemonConfig) -> list[str]:
 
 
 def only_triton(config: DaemonConfig) -> list[str]:
-    """Return the tritonserver_options in use that clients would miss with the native front."""
+    """Return the tritonserver_options in use that clients would miss with the native front, or that we do not know."""
     return [
         name
         for name in config.tritonserver_options
-        if name.startswith(FRONTENDS) and name not in _SHARED and name not in INWARD
+        if name not in _SHARED | INWARD and (name.startswith(FRONTENDS) or name not in KNOWN)
     ]
 
 

@@ -32,7 +32,7 @@ LIMITS = {
     "json_values": Limit(1024, 1e12, 1 << 26),
     "inputs": Limit(1, 1 << 20, 1024),
     "output_bytes": Limit(1024, 1e15, 8589934592),
-    "regions": Limit(1, 1 << 20, 1 << 14),
+    "regions": Limit(0, 1 << 20, 1 << 14),
     "kept_bytes": Limit(4096, 1 << 30, 131072),
     "kept_calls": Limit(0, 1 << 20, 256),
     "connections": Limit(1, 1 << 24, 1 << 15),

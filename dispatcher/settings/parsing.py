@@ -28,11 +28,11 @@ _SECRET = re.compile(r"[A-Za-z0-9._~+/=-]{1,512}")
 LEAST_SECRET = 16
 
 
-def nearest(name: object, known: Iterable[str]) -> str:
+def nearest(name: object, known: Iterable[str], cutoff: float = 0.5) -> str:
     """Return ` (did you mean X?)` for the known name most like `name`, or nothing."""
     import difflib  # takes 2 ms, and most settings have the right names
 
-    close = difflib.get_close_matches(str(name), sorted(known), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(str(name), sorted(known), n=1, cutoff=cutoff)
     return f" (did you mean {close[0]}?)" if close else ""
 
 

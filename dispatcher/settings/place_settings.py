@@ -50,6 +50,13 @@ class PlaceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = "127.0.0.1"
     grpc_port: Annotated[int, Option("Port of gRPC; 0 takes a free one.", PORT)] = 8001
     allow_metrics: Annotated[bool, Option("Serve metrics for Prometheus.", values.boolean())] = True
+    allow_client_shm: Annotated[
+        bool,
+        Option(
+            "Let clients register shared memory for tensors; by default that takes the access token.",
+            values.boolean(),
+        ),
+    ] = True
     metrics_address: Annotated[
         str,
         Option("Address that metrics are served on; 0.0.0.0 is every interface.", values.text()),

@@ -33,6 +33,7 @@ LIVE = frozenset(
 #: sockets are not among them: the daemon has these, and hands them on.
 OF_SERVER = frozenset(
     {
+        "allow_client_shm",
         "front_limit",
         "front_loops",
         "grace_period_s",

@@ -114,7 +114,10 @@ _TRITON = """
 Any option of tritonserver that the daemon does not set itself can stand in `tritonserver_options`,
 by its name without dashes. Options from several places are put together; of the same option the
 later place wins. Those in **bold** may be given several times: a list in the settings file, or the
-flag repeated. They are the options of Triton 2.51; see NVIDIA's documentation for what each does.
+flag repeated. They are the options of Triton 2.51 and what later versions have added; see NVIDIA's
+documentation for what each does. An option that is not listed here is handed to NVIDIA's executable, if a
+tritonserver of yours says with `--help` that it has that option. For the native front,
+`http-max-input-size` is `front_limit body_bytes`.
 """
 
 

@@ -1,7 +1,8 @@
 """tritonserver's own options: which there are, and which of them the daemon sets itself.
 
 Source: `tritonserver --help` of Triton 2.51, the version in the wheel whose binaries we fetch
-(docs/concepts/architecture.md). A user's own tritonserver of another version may know others or fewer.
+(docs/concepts/architecture.md). A user's own tritonserver of another version may have others: those go to NVIDIA's
+executable, which is asked whether it has them (dispatcher/install/server_runtime.py).
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ _REPEATABLE = """
     backend-config cache-config rate-limit-resource cuda-memory-pool-byte-size
     cuda-virtual-address-size host-policy model-load-gpu-limit
 """
+#: Names that later versions have added.
+LATER = frozenset({"grpc-infer-thread-count", "grpc-max-response-pool-size", "http-max-input-size"})
 #: Files that tritonserver writes.
 _FILES = ("log-file", "trace-file")
 #: May be given once.
@@ -60,6 +63,7 @@ OURS: Mapping[str, str] = {
     "metrics-port": _SETTING.format("metrics_port"),
     "http-restricted-api": _RESTRICTED,
     "grpc-restricted-protocol": _RESTRICTED,
+    "allow-client-shm": _SETTING.format("allow_client_shm"),
     "exit-timeout-secs": _SETTING.format("grace_period_s"),
     "response-cache-byte-size": _SETTING.format("response_cache_size"),
     "backend-directory": "the daemon lays out its own, with tritonserver's Python backend in it",
@@ -73,7 +77,10 @@ OURS: Mapping[str, str] = {
     "strict-model-config": _COMPLETE,
     "help": "run the tritonserver binary itself with --help",
 }
-KNOWN = SINGLE | REPEATABLE
+KNOWN = SINGLE | REPEATABLE | LATER
+#: Names that are so like one of these are taken for typing errors, and not for options of a later version.
+_TYPO = 0.85
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 #: tritonserver passes over spaces around the names.
 _REGIONS = re.compile(r"\s*python\s*,\s*shm-region-prefix-name\s*(=|$)")
 
@@ -131,10 +138,32 @@ def _checked_name(name: str) -> str:
     name = name.strip().lstrip("-")
     if name in OURS:
         raise ValueError(f"tritonserver's option {name} is set by the daemon; {OURS[name]}")
-    if name not in KNOWN:
-        hint = nearest(name, KNOWN | set(OURS))
-        raise ValueError(f"tritonserver has no option {name!r}{hint}")
+    if name not in KNOWN and (
+        not _NAME.fullmatch(name) or nearest(name, KNOWN | set(OURS), cutoff=_TYPO)
+    ):
+        raise ValueError(f"tritonserver has no option {name!r}{_hint(name)}")
     return name
+
+
+def beyond_pinned(options: Options) -> list[str]:
+    """Return the options that the tritonserver of the wheel has not, and that another one may have."""
+    return sorted(name for name in options if name not in SINGLE | REPEATABLE)
+
+
+def refuse_unknown(options: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse options that a tritonserver, by what it says itself, does not have.
+
+    Raises:
+        ValueError: names them.
+    """
+    has = set(known)
+    for name in options:
+        if name not in has:
+            raise ValueError(f"this tritonserver has no option {name!r}{_hint(name)}")
+
+
+def _hint(name: str) -> str:
+    return nearest(name, KNOWN | set(OURS))
 
 
 def _text(name: str, value: object) -> str:
@@ -148,6 +177,8 @@ def _text(name: str, value: object) -> str:
         raise ValueError(f"the value of {name} holds a line break or NUL")
     if not text:
         raise ValueError(f"the value of {name} is empty; leave the option out to keep its default")
+    if name == "http-max-input-size" and not text.isdecimal():
+        raise ValueError(f"the value of {name} is {text!r}, and must be a number of bytes")
     if name == "cache-config" and text.partition(",")[0] == "local":
         raise ValueError("the local response cache is set by the setting response_cache_size")
     if name == "backend-config" and _REGIONS.match(text):

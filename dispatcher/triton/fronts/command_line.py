@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import structlog
 
 from pytriton.dispatcher.install.proxy_compiler import NATIVE_BACKEND
+from pytriton.dispatcher.install.server_runtime import CLIENT_SHM
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.settings.triton_options import Options
 from pytriton.dispatcher.triton import admin_token, clouds, own_repository
@@ -45,6 +46,8 @@ def arguments(
     """
     options = core_options(config, place, preload)
     options.update(_frontend_options(config, endpoints))
+    if CLIENT_SHM in place.runtime.options:
+        options[CLIENT_SHM] = "true" if config.allow_client_shm else "false"
     no_vertex = clouds.vertex_model(config.tritonserver_options) is not None and not vertex
     if no_vertex:
         options["allow-vertex-ai"] = "false"  # on Vertex AI ($AIP_MODE), its default is true

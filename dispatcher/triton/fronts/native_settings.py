@@ -111,7 +111,7 @@ def document(
             }
             for one in listening
         ],
-        "limits": {**limits_for(linux.total_memory()), **limits_of(config.front_limit)},
+        "limits": _limits(config),
         "restricted": _restricted(config),
         "forward": {
             name: config.tritonserver_options.get(f"{name}-header-forward-pattern")
@@ -156,6 +156,17 @@ def _core_options(
         for name, values in options.items()
         for value in (values if isinstance(values, list) else [values])
     ]
+
+
+def _limits(config: DaemonConfig) -> dict[str, float]:
+    limits = limits_of(config.front_limit)
+    usual = limits_for(linux.total_memory())
+    largest = config.tritonserver_options.get("http-max-input-size")
+    if largest is not None:
+        limits.setdefault("body_bytes", float(str(largest)))
+    if not config.allow_client_shm:
+        limits["regions"] = 0
+    return {**usual, **limits}
 
 
 def _restricted(config: DaemonConfig) -> dict[str, list[Any]]:

@@ -122,6 +122,10 @@ static bool may_put(const RegionTable *table, Slice name, uint64_t *slot, Proble
     const File *file = table->file;
     if (find(file, name) != MOST_SLOTS)
         return problem_set(problem, PROBLEM_EXISTS, "shared memory region '%.*s' already in manager", SLICE_ARGS(name));
+    if (table->most == 0)
+        return problem_set(problem, PROBLEM_UNSUPPORTED,
+            "this server takes no shared memory of clients (its setting allow_client_shm): send tensors in the "
+            "request");
     *slot = find_free(file);
     return (file->count < table->most && *slot < MOST_SLOTS) ||
         problem_set(problem, PROBLEM_TOO_MANY,

@@ -184,7 +184,7 @@ static const struct {
     {"json_values", offsetof(Limits, json_values), false, 1024, 1e12, 1 << 26},
     {"inputs", offsetof(Limits, inputs), false, 1, 1 << 20, 1024},
     {"output_bytes", offsetof(Limits, output_bytes), false, 1024, 1e15, 8589934592},
-    {"regions", offsetof(Limits, regions), false, 1, 1 << 20, 1 << 14},
+    {"regions", offsetof(Limits, regions), false, 0, 1 << 20, 1 << 14},
     {"kept_bytes", offsetof(Limits, kept_bytes), false, 4096, 1 << 30, 131072},
     {"kept_calls", offsetof(Limits, kept_calls), false, 0, 1 << 20, 256},
     {"connections", offsetof(Limits, connections), false, 1, 1 << 24, 1 << 15},

@@ -22,13 +22,16 @@ def fake_place(
     *,
     caches: Path | None = None,
     front: NativeProgram | None = None,
+    options: Iterable[str] = (),
 ) -> ServerPlace:
     """Return a place in `folder`, whose backends have these names."""
     for name in backends:
         (folder / "backends" / name).mkdir(parents=True)
     tree = ServerTree(Path("tritonserver"), folder, caches, (), (), "2.51.0")
     return ServerPlace(
-        ServerRuntime(tree, "setting", ServerChoice(), folder, None, front),
+        ServerRuntime(
+            tree, "setting", ServerChoice(), folder, None, front, options=frozenset(options)
+        ),
         folder / "models",
         folder / "backends",
         PREFIX,

@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.ports import lasting_port
@@ -169,6 +170,45 @@ def test_the_library_alone_is_enough_for_the_native_front(
     monkeypatch.setattr(server_runtime, "make_front", unusable)
     with pytest.raises(ServerRuntimeError, match=r"^no C compiler$"):  # nothing can take its place
         find_or_install_server(choice, print)
+
+
+_HELP = """usage: tritonserver
+  --http-thread-count <integer>
+\tNumber of threads; see --nowhere.
+  --quantum-tunnels <integer>
+  --allow-client-shm <boolean>
+"""
+
+
+@pytest.mark.parametrize(
+    ("choice", "help_text", "failure"),
+    [
+        ({"options": ("quantum-tunnels",)}, _HELP, ""),
+        ({"options": ("quantum-tunnels", "nowhere")}, _HELP, "has no option 'nowhere'"),
+        ({"options": ("http-threads-count",)}, _HELP, "did you mean http-thread-count"),
+        ({"allow_client_shm": False}, _HELP, ""),
+        ({"allow_client_shm": False}, "usage:", "has no switch for that: use the native front"),
+    ],
+)
+def test_nvidias_executable_is_asked_for_its_options(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    choice: dict[str, Any],
+    help_text: str,
+    failure: str,
+) -> None:
+    monkeypatch.setattr(server_runtime, "build", lambda *_: tmp_path / "native")
+    monkeypatch.setattr(server_runtime, "misfit", lambda *_: None)
+    root = make_server(tmp_path / "server")
+    script = root / "bin" / "tritonserver"
+    script.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{help_text}\nEND\nexit 1\n")
+    wanted = ServerChoice(tritonserver=root, cache_dir=tmp_path / "c", front="triton", **choice)
+    if failure:
+        with pytest.raises(ServerRuntimeError, match=failure):
+            find_or_install_server(wanted, print)
+        return
+    options = find_or_install_server(wanted, print).options
+    assert options == {"http-thread-count", "quantum-tunnels", "allow-client-shm"}
 
 
 def test_an_unusable_server_on_path_is_passed_over_aloud(

@@ -8,7 +8,7 @@ import pytest
 
 from pytriton.dispatcher.settings import front_choice
 from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.dispatcher.settings.triton_options import SINGLE
+from pytriton.dispatcher.settings.triton_options import LATER, SINGLE
 
 _OLD = {"tritonserver_options": {"grpc-max-connection-age": "1000", "log-verbose": "1"}}
 
@@ -26,6 +26,9 @@ _OLD = {"tritonserver_options": {"grpc-max-connection-age": "1000", "log-verbose
         ({"http_certificate": "/c", "http_key": "/k"}, "native"),
         ({"tritonserver_options": {"http-thread-count": "4", "log-verbose": "1"}}, "auto"),
         ({"tritonserver_options": {"allow-sagemaker": "true"}}, "auto"),
+        ({"tritonserver_options": {"http-max-input-size": "1000000000"}}, "auto"),
+        ({"tritonserver_options": {"grpc-infer-thread-count": "4"}}, "auto"),
+        ({"tritonserver_options": {"quantum-tunnels": "9"}}, "triton"),
     ],
 )
 def test_the_front_has_what_the_settings_ask_for(settings: dict[str, Any], front: str) -> None:
@@ -49,5 +52,5 @@ def test_what_no_front_has_together_is_refused(settings: dict[str, Any], words: 
 def test_each_option_of_the_frontends_is_decided_on() -> None:
     """Options that tritonserver gains later go to NVIDIA's front until somebody decides."""
     ours = front_choice._SHARED | front_choice.INWARD
-    assert ours <= SINGLE
+    assert ours <= SINGLE | LATER
     assert all(name.startswith(front_choice.FRONTENDS) for name in ours)

@@ -281,3 +281,12 @@ def test_json_nests_as_deep_as_triton_allows(made: Built, depth: int, status: in
     with running(made) as front:
         answer = ask(front, post("echo", body.encode()))
     assert answer[0] == status, answer
+
+
+def test_shared_memory_of_clients_can_be_switched_off(made: Built) -> None:
+    body = b'{"key": "/mine", "byte_size": 8}'
+    request = head("POST /v2/systemsharedmemory/region/r/register", (), body)
+    with running(made, {"regions": 0}) as front:
+        answer = ask(front, request)
+    assert answer[0] == 501
+    assert b"takes no shared memory of clients (its setting allow_client_shm)" in answer[2]

@@ -27,6 +27,7 @@ class Ask(Protocol):
         backend_names: Collection[str] = _OURS,
         caches: Path | None = None,
         vertex: bool = False,
+        has: Collection[str] = (),
         **settings: Any,
     ) -> list[str]: ...
 
@@ -41,10 +42,11 @@ def ask(tmp_path: Path) -> Ask:
         backend_names: Collection[str] = _OURS,
         caches: Path | None = None,
         vertex: bool = False,
+        has: Collection[str] = (),
         **settings: Any,
     ) -> list[str]:
         config = DaemonConfig(access_token="secret-secret-secret", **settings)
-        place = fake_place(tmp_path, backend_names, caches=caches)
+        place = fake_place(tmp_path, backend_names, caches=caches, options=has)
         endpoints = Endpoints(config).served
         given = command_line.arguments(config, place, endpoints, preload, vertex=vertex)
         return [one.replace(str(tmp_path), "/run") for one in given]
@@ -85,6 +87,14 @@ def test_with_settings_as_shipped(ask: Ask) -> None:
         ({"response_cache_size": 4096}, [], ["--cache-config"]),
         ({"caches": Path("/triton/caches")}, ["--cache-directory=/triton/caches"], []),
         ({"grace_period_s": 0.2}, ["--exit-timeout-secs=1"], []),
+        # Later versions take no shared memory of clients by themselves.
+        ({"has": ["allow-client-shm"]}, ["--allow-client-shm=true"], []),
+        (
+            {"has": ["allow-client-shm"], "allow_client_shm": False},
+            ["--allow-client-shm=false"],
+            [],
+        ),
+        ({}, [], ["client-shm"]),
         (
             {"preload": ["m", "gate"]},
             ["--load-model=m", "--load-model=gate", "--exit-on-error=false"],

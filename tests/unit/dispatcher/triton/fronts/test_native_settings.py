@@ -62,6 +62,33 @@ def test_with_settings_as_shipped(tmp_path: Path, listener: socket.socket) -> No
     assert told["restricted"] == {"http": [one], "grpc": [one]}
 
 
+@pytest.mark.parametrize(
+    ("settings", "limits"),
+    [
+        ({"allow_client_shm": False}, {"regions": 0}),
+        ({"front_limit": ("regions=5",)}, {"regions": 5}),
+        ({"front_limit": ("regions=5",), "allow_client_shm": False}, {"regions": 0}),
+        ({"tritonserver_options": {"http-max-input-size": "5000"}}, {"body_bytes": 5000}),
+        (
+            {
+                "tritonserver_options": {"http-max-input-size": "5000"},
+                "front_limit": ("body_bytes=6000",),
+            },
+            {"body_bytes": 6000},
+        ),
+    ],
+)
+def test_limits(tmp_path: Path, settings: dict[str, Any], limits: dict[str, float]) -> None:
+    told = _document(tmp_path, [], **settings)["limits"]
+    assert {name: told[name] for name in limits} == limits
+
+
+def test_the_response_cache_is_the_fronts_own(tmp_path: Path) -> None:
+    told = _document(tmp_path, [], response_cache_size=4096)
+    assert told["response_cache_bytes"] == 4096
+    assert not [name for name, _ in told["options"] if name.startswith("cache-config")]
+
+
 @pytest.mark.parametrize(("given", "processors", "loops"), [(None, 2, 1), (None, 4, 2), (7, 64, 7)])
 def test_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: int | None, processors: int, loops: int
