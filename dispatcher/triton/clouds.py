@@ -19,6 +19,9 @@ ADDRESS = "0.0.0.0"
 _PORT = "8080"
 #: Where SageMaker puts models of multi-model endpoints, which it then has loaded.
 _SAGEMAKER_MODELS = "/opt/ml/models"
+#: Says which of Triton's endpoints /invocations is.
+_INFERENCE_TYPE = "SAGEMAKER_TRITON_INFERENCE_TYPE"
+_INFERENCE_TYPES = ("infer", "generate", "generate_stream")
 
 
 class Cloud(NamedTuple):
@@ -45,10 +48,15 @@ def served(options: Mapping[str, object], environment: Mapping[str, str]) -> lis
     """Return the endpoints that are to be served, by the options' and the clouds' own variables.
 
     Raises:
-        PortError: Vertex AI does not say which paths it asks.
+        PortError: Vertex AI does not say which paths it asks, or SageMaker asks for an inference that there is not.
     """
     found = []
     if options.get("allow-sagemaker") == "true":
+        kind = environment.get(_INFERENCE_TYPE) or _INFERENCE_TYPES[0]
+        if kind not in _INFERENCE_TYPES:
+            raise PortError(
+                f"{_INFERENCE_TYPE} is {kind!r}; it takes one of {', '.join(_INFERENCE_TYPES)}"
+            )
         port = str(options.get("sagemaker-port", _PORT))
         found.append(Cloud("sagemaker", int(port), "sagemaker-port"))
     on_vertex = "true" if environment.get("AIP_MODE") == "PREDICTION" else "false"
@@ -81,5 +89,6 @@ def told(options: Mapping[str, object], environment: Mapping[str, str]) -> dict[
             "folder": _SAGEMAKER_MODELS
             if environment.get("SAGEMAKER_MULTI_MODEL") == "true"
             else None,
+            "inference": environment.get(_INFERENCE_TYPE) or _INFERENCE_TYPES[0],
         },
     }

@@ -50,6 +50,15 @@ static bool is_path(const Target *target, const char *path)
     return count == target->count;
 }
 
+/* What SageMaker's "/invocations" is: one of its endpoints' variables says so. */
+static HttpHandler *inference_of(const HttpService *service)
+{
+    Slice kind = slice_of(service->paths == HTTP_SAGEMAKER ? service->settings.sagemaker_inference : NULL);
+    return slice_is(kind, "generate")       ? http_handle_generate
+        : slice_is(kind, "generate_stream") ? http_handle_generate_stream
+                                            : http_handle_infer;
+}
+
 static bool infer_default(HttpRequest *request, Problem *problem)
 {
     const char *model = request->service->settings.default_model;
@@ -57,7 +66,7 @@ static bool infer_default(HttpRequest *request, Problem *problem)
         return problem_set(problem, PROBLEM_INVALID, "no model has been named that this path is for");
     request->name = slice_of(model);
     request->version = SLICE("");
-    return http_handle_infer(request, problem);
+    return inference_of(request->service)(request, problem);
 }
 
 /* Vertex AI hands on paths only that it knows, so the one that is meant may be in a header. */

@@ -52,6 +52,7 @@ typedef struct {
     const ServerControl *control; /* of an admin endpoint; NULL: the process cannot be asked */
     /* Vertex AI's routes (AIP_HEALTH_ROUTE, AIP_PREDICT_ROUTE), and the model that it and SageMaker serve where nothing else says so; NULL: none. */
     const char *hosted_folder; /* in which SageMaker puts models that it has loaded; NULL: it does not */
+    const char *sagemaker_inference; /* what /invocations is: "generate", "generate_stream", or NULL or "infer" */
     const char *vertex_health, *vertex_predict, *default_model;
 } HttpSettings;
 

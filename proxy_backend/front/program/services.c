@@ -131,6 +131,7 @@ static HttpSettings http_settings(const Services *services, const ServerControl 
         .user = services->cache,
         .control = control,
         .hosted_folder = settings->sagemaker_folder,
+        .sagemaker_inference = settings->sagemaker_inference,
         .vertex_health = settings->vertex_health,
         .vertex_predict = settings->vertex_predict,
     };

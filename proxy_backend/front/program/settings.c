@@ -229,6 +229,7 @@ static bool read_sagemaker(Source *source, void *to)
     static const Member members[] = {
         {"model", read_string, offsetof(Settings, sagemaker_model)},
         {"folder", read_string, offsetof(Settings, sagemaker_folder)},
+        {"inference", read_string, offsetof(Settings, sagemaker_inference)},
     };
     return read_members(source, members, sizeof members / sizeof *members, to);
 }

@@ -11,7 +11,7 @@
  *      "restricted": {"http": [[["infer"], "header", "value"], ...], "grpc": [...]},
  *      "forward": {"http": "pattern", "grpc": "pattern"},
  *      "vertex": {"health": "/path", "predict": "/path", "model": "name"},
- *      "sagemaker": {"model": "name", "folder": "/path"},
+ *      "sagemaker": {"model": "name", "folder": "/path", "inference": "infer", "generate" or "generate_stream"},
  *      "held": true,                                                it says that it is not ready, until the dispatcher says otherwise
  *      "waiting": true,                                             clients' connections are accepted when the dispatcher says so
  *      "awaited": {"names": ["name", ...], "coming": ["name", ...], "fd": 9, "wait_s": 60, "most": 1000},
@@ -59,7 +59,8 @@ typedef struct {
     Limits limits;
     RestrictionSettings http_restricted, grpc_restricted;
     const char *http_forward, *grpc_forward;
-    const char *vertex_health, *vertex_predict, *vertex_model, *sagemaker_model, *sagemaker_folder;
+    const char *vertex_health, *vertex_predict, *vertex_model, *sagemaker_model, *sagemaker_folder,
+        *sagemaker_inference;
     bool held, waiting;
     AwaitedSettings awaited;
     int regions_fd; /* -1: the regions are this process's alone */

@@ -71,5 +71,14 @@ def test_what_the_native_front_is_told(several: str | None, folder: str | None) 
         environment["SAGEMAKER_MULTI_MODEL"] = several
     assert clouds.told({"vertex-ai-default-model": "v"}, environment) == {
         "vertex": {"health": "/health", "predict": "/predict", "model": "v"},
-        "sagemaker": {"model": "s", "folder": folder},
+        "sagemaker": {"model": "s", "folder": folder, "inference": "infer"},
     }
+    environment["SAGEMAKER_TRITON_INFERENCE_TYPE"] = "generate_stream"
+    assert clouds.told({}, environment)["sagemaker"]["inference"] == "generate_stream"
+
+
+def test_an_inference_of_sagemaker_that_there_is_not() -> None:
+    environment = {"SAGEMAKER_TRITON_INFERENCE_TYPE": "chat"}
+    with pytest.raises(PortError, match="'chat'; it takes one of infer, generate, generate_stream"):
+        clouds.served({"allow-sagemaker": "true"}, environment)
+    assert clouds.served({}, environment) == []

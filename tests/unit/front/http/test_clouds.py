@@ -89,3 +89,17 @@ def test_the_paths_of_clouds(made: Built, cloud: str) -> None:
             assert json.loads(answered[2])["model_name"] == "thread"
             redirect = ["X-Vertex-Ai-Triton-Redirect: nowhere"]
             assert ask(front, head(f"POST {path}", redirect, json_of()))[0] == 404
+
+
+def test_sagemaker_says_which_inference_its_invocations_are(made: Built) -> None:
+    """Each is answered as Triton's own endpoint of that name answers the same body; the three differ."""
+    body = b'{"prompt": "hello", "x": 1}'
+    answers = []
+    for kind in ("infer", "generate", "generate_stream"):
+        with running(made) as front:
+            expected = ask(front, head(f"POST /v2/models/echo/{kind}", (), body))
+        sagemaker = {"model": "echo", "inference": kind}
+        with running(made, protocol="sagemaker", sagemaker=sagemaker) as front:
+            assert ask(front, head("POST /invocations", (), body)) == expected
+        answers.append(expected)
+    assert len({str(one) for one in answers}) == 3
