@@ -11,7 +11,6 @@ from typing import Any
 
 import cloudpickle
 
-from pytriton._registering.project_sources import imported_by
 from pytriton.ipc.payload import BIT_GENERATORS, make_bit_generator, memory_module
 
 PROTOCOL = 5
@@ -28,9 +27,7 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle ha
     (`pytriton.worker.memory_modules`), so that what they use is found there by name, too.
 
     Attributes:
-        code_travels: a code object was met, so that only this version of Python can read the
-            pickle.
-        imported: what code that travels may import while it runs: names of modules
+        codes: code that travels; with any, only this version of Python can read the pickle
         functions: those whose code travels
         defined: for each module that goes by value, the functions and classes met that are found in it by their own
             name
@@ -53,8 +50,7 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle ha
         super().__init__(file, protocol=PROTOCOL)
         self._see = see
         self._in_modules = in_modules
-        self.code_travels = False
-        self.imported: set[str] = set()
+        self.codes: list[CodeType] = []
         self.functions: list[FunctionType] = []
         self.defined: dict[str, dict[str, Any]] = {}
         #: Functions by the id of their code, which comes after them.
@@ -63,8 +59,7 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle ha
     def reducer_override(self, obj: Any) -> Any:
         """Called by pickle for every object but the plainest (documented in `pickle`)."""
         if isinstance(obj, CodeType):
-            self.code_travels = True
-            self.imported.update(imported_by(obj))
+            self.codes.append(obj)
             if id(obj) in self._met:
                 self.functions.append(self._met.pop(id(obj)))
             return self._reduce_code(obj)

@@ -22,7 +22,7 @@ import cloudpickle
 from pytriton._registering.definitions import definitions_of
 from pytriton._registering.function_lines import lines_of_all
 from pytriton._registering.pickler import Pickler
-from pytriton._registering.project_sources import sources_of
+from pytriton._registering.project_sources import imported_by, sources_of
 from pytriton._registering.unpicklable import describe, find_offender
 from pytriton._registering.worker_imports import WorkerImports
 from pytriton.exceptions import PicklingError
@@ -62,29 +62,31 @@ def pack_callable(
                 describe(target), offender, str(reason or error), model_name=model_name
             ) from error
         folders = sorted(set(map(_folder, modules.sent.values())) - {""})
-        named = {*modules.named, *pickler.imported}
+        imported = (name for code in pickler.codes for name in imported_by(code))
+        named = {*modules.named, *imported}
         in_memory = {"__main__": sys.modules["__main__"], **modules.sent}
         defined = [] if is_check else definitions_of(in_memory.values(), see)
         sources = sources_of(
             named, imports.search_path, model_name, further=modules.named.difference(named)
         )
-    if buffer.tell() > MAX_FRAME_BYTES - 4096:
-        raise PicklingError(
-            f"Cannot send {describe(target)}: its pickle has {buffer.tell():,} bytes and the "
-            f"daemon takes at most {MAX_FRAME_BYTES:,}. Register a class or function that loads "
-            "the model in the worker, with factory=True.",
-            model_name=model_name,
-        )
     version = (sys.version_info[0], sys.version_info[1])
     header = Header(
         version,
-        not pickler.code_travels,
+        by_reference=not pickler.codes,
         folders=folders,
         sources=sources,
         lines=lines_of_all(pickler.functions),
         modules=defined,
     )
-    return pack(header, buffer.getvalue())
+    payload = pack(header, buffer.getvalue())
+    if len(payload) > MAX_FRAME_BYTES:
+        raise PicklingError(
+            f"Cannot send {describe(target)}: it has {len(payload):,} bytes and the "
+            f"daemon takes at most {MAX_FRAME_BYTES:,}. Register a class or function that loads "
+            "the model in the worker, with factory=True.",
+            model_name=model_name,
+        )
+    return payload
 
 
 def _folder(module: ModuleType) -> str:
