@@ -178,6 +178,7 @@ def code_with_our_library(code: str, packages: str | None = None) -> str:
     more = [packages] if packages else []
     return (
         "import sys, importlib.machinery as m\n"
+        "sys.dont_write_bytecode = True\n"  # this environment is no place for another Python's bytecode
         f"find = lambda name, path=None, target=None: m.PathFinder.find_spec(name, [{library!r}]) "
         "if name == 'pytriton' else None\n"
         "sys.meta_path.insert(0, type('Library', (), {'find_spec': staticmethod(find)}))\n"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from support.environments import find_interpreter
 
+import pytriton
 from pytriton._registering import environments
 from pytriton._registering.surroundings import capture_world
 from pytriton.exceptions import PyTritonBadParameterError
@@ -53,6 +55,14 @@ def test_one_that_is_too_old_is_told_its_version(tmp_path: Path, version: str) -
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr == f"{python} is Python {_version_of(python)}: a worker needs 3.9 or newer\n"
+
+
+@pytest.mark.programs
+def test_our_library_is_imported_without_leaving_bytecode_of_another_python(tmp_path: Path) -> None:
+    code = "import pytriton; print(pytriton.__file__, sys.dont_write_bytecode)"
+    command = [sys.executable, "-S", "-c", environments.code_with_our_library(code)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{pytriton.__file__} True\n"
 
 
 def _version_of(python: str) -> str:
