@@ -21,6 +21,7 @@ from pytriton.ipc.lanes.lane_messages import (
     TensorRef,
 )
 from pytriton.ipc.lanes.request_names import id_at
+from pytriton.ipc.lanes.tensors import TextError, as_text
 from pytriton.model_config.triton_model_config import TritonModelConfig
 from pytriton.proxy.types import Request
 from pytriton.worker.callable_errors import callable_errors, is_cancellation, reason
@@ -80,6 +81,7 @@ class Model:
         self._most_rows: int = spec.config.get("max_batch_size", 0)
         self._batching: bool = self._most_rows > 0
         self._zero_copy = spec.zero_copy_inputs
+        self.text_inputs = frozenset(spec.text_inputs)
         #: A sequence's state would see a request twice.
         self._retries = spec.on_error == "retry" and "sequence_batching" not in spec.config
         self._required = RequiredInputs(spec.name, spec.config)
@@ -160,6 +162,9 @@ class Model:
             )
             for arrays in batch
         ]
+        for arrays in batch:
+            for name in self.text_inputs & arrays.keys():
+                arrays[name] = as_text(name, arrays[name].astype(object))
         for results in self._rehearse([Request(arrays) for arrays in batch]):
             checked = self.results.checked(results, len(refs))
             lane.arena.reset()
@@ -185,12 +190,15 @@ class Model:
         Raises:
             LaneError, ArenaError: the descriptors are wrong.
             ValueError: a request of a decoupled model lacks an input.
+            TextError: an input of one of them is to be text, and is not.
         """
         for part in parts if self.decoupled else ():
             for fault in self._required.lacking(part.batch) or ():
                 if fault is not None:
                     raise ValueError(fault)
-        return read_requests(parts, batching=self._batching, zero_copy=self._zero_copy)
+        return read_requests(
+            parts, batching=self._batching, zero_copy=self._zero_copy, texts=self.text_inputs
+        )
 
     def mergeable(self, batch: Batch, lanes: Sequence[Lane]) -> list[Part]:
         """Return the batches waiting on `lanes` that fit into one call with `batch`, taken from them.
@@ -255,6 +263,10 @@ class Model:
         batch = part.batch
         try:
             requests = self.requests([part])
+        except TextError as error:
+            if len(batch.requests) == 1:
+                return self._failed([part], error, "input")[0]
+            return await self._retried_async(part)  # the others are right
         except Exception as error:
             return self._failed([part], error, "input")[0]
         self._buffers.was_read(part.lane)
@@ -284,6 +296,9 @@ class Model:
                 return answers[0]
         else:
             return self._written(part, results)
+        return await self._retried_async(part)
+
+    async def _retried_async(self, part: Part) -> BatchDone:
         part.lane.arena.reset()
         self._buffers.share(part.lane)
         alone = [Part(part.lane, one) for one in one_by_one(part.batch)]
@@ -370,6 +385,10 @@ class Model:
     def _answers(self, parts: Sequence[Part], infer: Infer) -> list[BatchDone | BatchFailed]:
         try:
             requests = self.requests(parts)
+        except TextError as error:
+            if sum([len(part.batch.requests) for part in parts]) == 1:
+                return self._failed(parts, error, "input")
+            return [self._retried(part, infer) for part in parts]  # the others are right
         except Exception as error:
             if len(parts) > 1:  # a wrong descriptor on one lane is no business of the others
                 return [self._answers([part], infer)[0] for part in parts]
@@ -515,6 +534,8 @@ def _failure_of(error: BaseException) -> str:
     """Return which of gauge.FAILURES an exception of a call is."""
     if isinstance(error, ExecutionTimeout):
         return "timeout"
+    if isinstance(error, TextError):
+        return "input"
     return "result" if isinstance(error, ResultError) else "callable"
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
+import numpy as np
 
 from pytriton._registering.environments import provide_worker_packages, with_requirements
 from pytriton._registering.instances import (
@@ -158,6 +159,11 @@ def plan(
         instances=count_instances(options["instances"], devices, per_instance),
         devices=devices,
         autoscale=autoscale_of(options["instances"]) if options["instances"] is not None else None,
+        text_inputs=[
+            entry["name"]
+            for entry, tensor in zip(document["input"], inputs)
+            if tensor.dtype is np.str_ or tensor.dtype is str
+        ],
         lanes=options["lanes"] or default_lanes(document),
         max_concurrency=options["max_concurrency"]
         or default_concurrency(document, options["lanes"]),

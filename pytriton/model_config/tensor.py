@@ -23,8 +23,10 @@ class Tensor:
         shape: size of each dimension, -1 where it may differ between requests. The batch axis of a
             batching model is not part of it.
         dtype: data type, see `pytriton.model_config.dtypes.normalise_dtype` for all the spellings.
-            Kept as a numpy scalar type (``np.float32``). ``bytes`` and ``object`` are both Triton's
-            BYTES; numpy drops trailing NULs of ``bytes`` arrays, so use ``object`` for binary data.
+            Kept as a numpy scalar type (``np.float32``). ``str``, ``bytes`` and ``object`` are all
+            Triton's BYTES: an input of ``str`` arrives as an object array of ``str`` (UTF-8), of
+            the others as one of ``bytes``. numpy drops trailing NULs of ``bytes`` arrays, so use
+            ``object`` for binary data.
         name: name of the tensor; when left out, ``INPUT_1``, ``INPUT_2``... and ``OUTPUT_1``...
             by position
         optional: a client need not send this input (inputs only)

@@ -16,7 +16,7 @@ at odd addresses: Triton's python backend (seen in 2.51) puts a tensor's data ri
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import cache
 from typing import Any, Protocol
 
@@ -50,33 +50,38 @@ class Source(Protocol):
 
 
 def read_requests(
-    parts: Sequence[Source], *, batching: bool, zero_copy: bool = False
+    parts: Sequence[Source],
+    *,
+    batching: bool,
+    zero_copy: bool = False,
+    texts: Container[str] = (),
 ) -> list[Request]:
     """Return the requests of one batch, or of several merged, with their inputs copied out of Triton's memory.
 
-    With `zero_copy`, numeric inputs are read-only views of it instead.
+    With `zero_copy`, numeric inputs are read-only views of it instead. `texts` are inputs of BYTES that become str.
 
     Raises:
         LaneError, ArenaError: the descriptors are wrong.
+        TextError: what is to become str is no UTF-8.
     """
     refs = [request for part in parts for request in part.batch.requests]
     if zero_copy:
         return [
-            _request(ref, {tensor.name: _view(tensor, part.lane) for tensor in ref.inputs})
+            _request(ref, {tensor.name: _view(tensor, part.lane, texts) for tensor in ref.inputs})
             for part in parts
             for ref in part.batch.requests
         ]
     if len(refs) == 1 or not batching:
         lane = parts[0].lane
         return [
-            _request(ref, {tensor.name: _copy(tensor, lane) for tensor in ref.inputs})
+            _request(ref, {tensor.name: _copy(tensor, lane, texts) for tensor in ref.inputs})
             for ref in refs
         ]
     requests = [_request(ref, {}) for ref in refs]
     wholes: dict[str, Array] = {}
     slices: dict[str, list[Array]] = {}
     for name, sharing in _by_input(parts).items():
-        arrays, whole = _gather(sharing)
+        arrays, whole = _gather(sharing, texts)
         for (index, _, _), array in zip(sharing, arrays):
             requests[index].data[name] = array
         if whole is not None:
@@ -107,14 +112,14 @@ def _by_input(parts: Sequence[Source]) -> dict[str, list[_Placed]]:
     return by_name
 
 
-def _gather(sharing: list[_Placed]) -> tuple[list[Array], Array | None]:
+def _gather(sharing: list[_Placed], texts: Container[str]) -> tuple[list[Array], Array | None]:
     """Return an input of several requests: slices of one array, and that array, where they agree."""
     first = sharing[0][2]
     row = first.shape[1:]
     datatype = first.datatype
     for _, _, ref in sharing:
         if datatype == "BYTES" or ref.datatype != datatype or not ref.shape or ref.shape[1:] != row:
-            return [_copy(ref, lane) for _, lane, ref in sharing], None
+            return [_copy(ref, lane, texts) for _, lane, ref in sharing], None
     dtype = _element_dtype(datatype)
     whole: Array = np.concatenate([tensors.read(lane, ref, dtype) for _, lane, ref in sharing])
     slices = []
@@ -126,17 +131,22 @@ def _gather(sharing: list[_Placed]) -> tuple[list[Array], Array | None]:
     return slices, whole
 
 
-def _copy(ref: TensorRef, lane: Lane) -> Array:
+def _copy(ref: TensorRef, lane: Lane, texts: Container[str]) -> Array:
     if ref.datatype == "BYTES":
-        return tensors.decode_bytes(tensors.read_raw(lane, ref), ref.shape)
+        return _strings(ref, lane, texts)
     copied: Array = tensors.read(lane, ref, _element_dtype(ref.datatype)).copy()
     return copied
 
 
-def _view(ref: TensorRef, lane: Lane) -> Array:
+def _view(ref: TensorRef, lane: Lane, texts: Container[str]) -> Array:
     if ref.datatype == "BYTES":
-        return tensors.decode_bytes(tensors.read_raw(lane, ref), ref.shape)
+        return _strings(ref, lane, texts)
     return tensors.read(lane, ref, _element_dtype(ref.datatype))
+
+
+def _strings(ref: TensorRef, lane: Lane, texts: Container[str]) -> Array:
+    array = tensors.decode_bytes(tensors.read_raw(lane, ref), ref.shape)
+    return tensors.as_text(ref.name, array) if ref.name in texts else array
 
 
 def _parameters(text: str) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from pytriton.ipc.lanes.lane_messages import (
     Room,
 )
 from pytriton.ipc.lanes.request_names import id_at
+from pytriton.ipc.lanes.tensors import TextError
 from pytriton.proxy.one_text import OneText
 from pytriton.worker.callable_errors import reason
 from pytriton.worker.fault_reports import report_error, told
@@ -297,6 +298,8 @@ def _failure_of(error: BaseException) -> str:
         return "unrecoverable"
     if isinstance(error, ExecutionTimeout):
         return "timeout"
+    if isinstance(error, TextError):
+        return "input"
     return "result" if isinstance(error, (ResultError, ArenaError)) else "callable"
 
 

@@ -117,6 +117,10 @@ def address(array: Array) -> int:
     return start
 
 
+class TextError(ValueError):
+    """An input that takes text has other bytes."""
+
+
 def encode_bytes(array: Array) -> bytes:
     """Serialize the elements of an object, S or U array as Triton does: length in 4 bytes, then the bytes.
 
@@ -153,6 +157,25 @@ def decode_bytes(data: memoryview, shape: Iterable[int]) -> Array:
         return array.reshape(dims)
     except ValueError as error:
         raise ArenaError(f"BYTES tensor: {error}") from error
+
+
+def as_text(name: str, array: Array) -> Array:
+    """Return an array of bytes as one of str.
+
+    Raises:
+        TextError: an element is no UTF-8.
+    """
+    items = array.ravel().tolist()
+    try:
+        decoded = [item.decode() for item in items]
+    except UnicodeDecodeError as error:
+        raise TextError(
+            f"input `{name}` takes text (dtype=str), and {error.object[:40]!r} in it is not UTF-8: {error.reason}; for "
+            "other bytes, the model has to declare dtype=bytes"
+        ) from None
+    text: Array = np.empty(len(items), object)
+    text[:] = decoded
+    return text.reshape(array.shape)
 
 
 def check_bytes(data: memoryview, shape: Iterable[int]) -> None:

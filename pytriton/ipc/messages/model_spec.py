@@ -162,6 +162,8 @@ class ModelSpec(msgspec.Struct, frozen=True):
     #: The last payload is a function that is called with the loaded callable and raises when that
     #: must not serve.
     check: bool = False
+    #: Inputs of BYTES that the callable gets as str.
+    text_inputs: list[str] = []
     #: Proxies that feed one worker, each over a lane of its own: with two, the next batch is on its
     #: way while one runs.
     lanes: int = 1

@@ -16,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 
 from pytriton.decorators import batch
 from pytriton.dispatcher.base.log_files import tail
-from pytriton.model_config import ModelConfig, Tensor
+from pytriton.model_config import ModelConfig, ModelWarmup, Tensor, WarmupInput
 
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
 YZ = [
@@ -31,6 +31,30 @@ def inference(request: pytest.FixtureRequest, daemon: RunningDaemon) -> Iterator
     connection = Inference(request.param, getattr(daemon, request.param))
     yield connection
     connection.close()
+
+
+def _upper(requests: Any) -> Any:
+    return [{"y": np.char.upper(request["x"].astype(str))} for request in requests]
+
+
+def test_text_arrives_as_text_in_warm_ups_and_requests(daemon: RunningDaemon) -> None:
+    # An array of bytes would become "b'...'" in `astype(str)`, without an error.
+    text = Tensor(name="x", dtype=str, shape=(-1,))
+    warmup = ModelWarmup("w", 1, {"x": WarmupInput(str, (1,), zero_data=True)})
+    config = ModelConfig(batching=False, model_warmup=[warmup])
+    y = [Tensor(name="y", dtype=str, shape=(-1,))]
+    model = daemon.client.register(_upper, "upper", [text], y, config, progress=False)
+    try:
+        for protocol in PROTOCOLS:
+            connection = Inference(protocol, getattr(daemon, protocol))
+            sent = np.array(["äb".encode(), b"c"], object)
+            (answer,) = connection.infer("upper", {"x": sent}).values()
+            assert [item.decode() for item in answer] == ["ÄB", "C"]
+            with pytest.raises(InferenceServerException, match="input `x` takes text"):
+                connection.infer("upper", {"x": np.array([b"\xff"], object)})
+            connection.close()
+    finally:
+        model.unregister()
 
 
 # ── layouts ──────────────────────────────────────────────────────────────────────────────────────

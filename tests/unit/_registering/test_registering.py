@@ -52,6 +52,12 @@ def test_the_callables_own_name_is_the_models() -> None:
     assert default_model_name(_Engine()) == "_Engine"
 
 
+@pytest.mark.parametrize("dtype", [str, np.str_, "str"])
+def test_inputs_of_str_are_named_to_the_worker(dtype: Any) -> None:
+    inputs = [Tensor((1,), dtype), X, Tensor((1,), bytes), Tensor((1,), object)]
+    assert ready(inputs=inputs)[0].spec.text_inputs == ["INPUT_1"]
+
+
 def test_a_declaration_fills_what_is_missing() -> None:
     target = declare(
         name="declared", inputs=[X], outputs=[Y], config=ModelConfig(max_batch_size=7), strict=True,

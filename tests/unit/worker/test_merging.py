@@ -89,16 +89,21 @@ def model(
     max_batch_size: int = 8,
     on_error: Literal["retry", "fail"] = "retry",
     sequences: bool = False,
+    text_inputs: Sequence[str] = (),
 ) -> Model:
     config: dict[str, Any] = {
         "name": "digits",
         "max_batch_size": max_batch_size,
-        "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}],
+        "input": [
+            {"name": "x", "data_type": "TYPE_STRING" if text_inputs else "TYPE_FP32", "dims": [-1]}
+        ],
         "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [-1]}],
     }
     if sequences:
         config["sequence_batching"] = {}
-    return Model(ModelSpec("digits", 1, config, World("python"), on_error=on_error), infer)
+    texts = [*text_inputs]
+    spec = ModelSpec("digits", 1, config, World("python"), on_error=on_error, text_inputs=texts)
+    return Model(spec, infer)
 
 
 def ones(rows: int, columns: int = 2, dtype: str = "float32") -> Array:
@@ -327,6 +332,29 @@ def test_a_call_that_raises_is_made_once_more_for_each_request_alone(proxies: Pr
     assert proxies.receive(lanes[0]) == [[[2, 2]], "KeyError: 'no such row' [request id: 0-1-1]"]
     assert proxies.receive(lanes[1]) == [[[6, 6]]]
     assert calls == [[1, -1, 3], [1], [-1], [3]]
+
+
+def lengths(requests: Any) -> Any:
+    texts = [request["x"] for request in requests]
+    assert all(isinstance(item, str) for text in texts for item in text.flat)
+    return [
+        {"y": np.array([[len(item) for item in row] for row in text], np.float32)} for text in texts
+    ]
+
+
+def test_an_input_of_str_arrives_as_text(proxies: Proxies) -> None:
+    """What is no text fails alone, and before the callable has seen it."""
+    to = model(lengths, text_inputs=["x"])
+    rows = [[["äöü", ""]], [[b"\xff\xfe", "b"]], [["ab", "c"], ["d", "efg"]]]
+    lanes = proxies.send(
+        [np.array(rows[0], object), np.array(rows[1], object)], [np.array(rows[2], object)]
+    )
+    answer(to, merged(to, lanes))
+    first, wrong = [*proxies.receive(lanes[0])]
+    assert first == [[3, 0]]
+    assert "input `x` takes text (dtype=str), and b'\\xff\\xfe' in it is not UTF-8" in wrong
+    assert "[request id: 0-1-1]" in wrong
+    assert proxies.receive(lanes[1]) == [[[2, 1], [1, 3]]]
 
 
 @pytest.mark.parametrize("why", ["on_error", "sequences"])
