@@ -350,7 +350,8 @@ def test_an_input_of_str_arrives_as_text(proxies: Proxies) -> None:
         [np.array(rows[0], object), np.array(rows[1], object)], [np.array(rows[2], object)]
     )
     answer(to, merged(to, lanes))
-    first, wrong = [*proxies.receive(lanes[0])]
+    answers: list[Any] = list(proxies.receive(lanes[0]))
+    first, wrong = answers
     assert first == [[3, 0]]
     assert "input `x` takes text (dtype=str), and b'\\xff\\xfe' in it is not UTF-8" in wrong
     assert "[request id: 0-1-1]" in wrong

@@ -57,7 +57,7 @@ def test_workers_warm_up_and_not_triton() -> None:
     """A warm-up that fails in Triton's core may end the whole server."""
     config = {"output": [], "model_warmup": [{"name": "w"}], "max_batch_size": 2}
     spec = messages.ModelSpec("m", 1, config, messages.World("python"))
-    loaded = own_repository.triton_config(spec, "ipc://x", "m#1")
+    loaded = own_repository.triton_config(spec, "ipc://x", "m#1", 1)
     assert "model_warmup" not in loaded
     assert loaded["max_batch_size"] == 2
 

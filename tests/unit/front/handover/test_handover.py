@@ -166,7 +166,7 @@ def test_an_encrypted_connection_ends_with_its_next_answer(made: Built, tmp_path
         authority.configure_trust(context)
         client = http.client.HTTPSConnection(*former.http, context=context, timeout=60)
         with closing(client):
-            headers = []
+            headers: list[str | None] = []
             while headers[-1:] != ["close"] and len(headers) < _MAX_ANSWERS:
                 client.request("POST", "/v2/models/echo/infer", json_of())
                 response = client.getresponse()
