@@ -17,6 +17,7 @@ SCRIPT = """
 import concurrent.futures, dataclasses, enum, multiprocessing, pickle, sys
 from pathlib import Path
 import numpy as np
+from beside import tripled
 from pytriton.daemon import connect
 from pytriton.model_config import ModelConfig, Tensor
 
@@ -70,7 +71,7 @@ def saved():
     return pickle.loads(Path("saved").read_bytes())
 
 def keeps():  # all that `eval` may name goes along
-    return saved, again, pool, executor, square, with_large, Point, Color
+    return saved, again, pool, executor, square, with_large, tripled, Point, Color
 
 infer.keeps = keeps
 Path("saved").write_bytes(pickle.dumps(Transformer()))
@@ -88,6 +89,7 @@ FOUND = {
     "pool('spawn')": "[3, 12]",
     "pool('forkserver')": "[3, 12]",
     "pool('spawn', with_large)": "[2.0, 4.0]",
+    "pool('spawn', tripled)": "[3, 6]",
     "executor('spawn')": "[3, 12]",
     "executor('fork')": "[3, 12]",
 }
@@ -110,11 +112,13 @@ def test_what_a_script_defines_is_found_in_its_workers(
     """The script does not run again, and may be gone: what was registered is served, whatever its file has become."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
+    (tmp_path / "beside.py").write_text("def tripled(x):\n    return 3 * x\n")
     command = [sys.executable, str(script), daemon.config.runtime_dir]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert {what: ask(daemon, what) for what in FOUND} == FOUND
     script.unlink()
+    (tmp_path / "beside.py").write_text("def tripled(x):\n    return 'changed'\n")
     first = daemon.client.models()[0].instances[0].pid
     assert first is not None
     os.kill(first, 9)
