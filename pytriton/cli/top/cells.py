@@ -48,12 +48,13 @@ def _count(row: Row) -> Text:
     return Text(f"{there}/{wanted}", style="" if there >= wanted else "red")
 
 
-def _requests(row: Row) -> Text:
-    rate, failed = row.rates.requests_s, row.rates.failures_s
-    text = Text(f"{rate:.1f}" if rate < 1000 else f"{rate:,.0f}")
-    if failed:
-        text.append(f" ({failed:.1f} fail)", style="red")
-    return text
+def _rate(value: float) -> str:
+    return f"{value:.1f}" if value < 1000 else f"{value:,.0f}"
+
+
+def _failures(row: Row) -> Text:
+    failed = row.rates.failures_s
+    return Text(_rate(failed) if failed else "0", style="red" if failed else "")
 
 
 def _busy(row: Row) -> Text:
@@ -76,7 +77,8 @@ COLUMNS = (
     Column("model", _name, right=False),
     Column("state", _state, right=False),
     Column("inst", _count),
-    Column("req/s", _requests),
+    Column("req/s", lambda row: Text(_rate(row.rates.requests_s))),
+    Column("fail/s", _failures),
     Column("queue", _waiting, leaves=4),
     Column("rows", _rows, leaves=3),
     Column("wait ms", lambda row: Text(milliseconds(row.rates.wait_p50)), leaves=5),
@@ -92,6 +94,8 @@ COLUMNS = (
 _GAP = 2
 #: What "last end" gets at least, where it is shown, and what it takes at most.
 _LEAST_END, _LONGEST_END = 30, 500
+#: What names get at least.
+_LEAST_NAME = 12
 
 
 def columns_for(rows: list[Row], width: int) -> list[Column]:
@@ -114,6 +118,12 @@ def _column_width(column: Column, rows: list[Row]) -> int:
     return min(widest, _LEAST_END) if column.leaves == 1 else widest
 
 
+def room_for_names(columns: list[Column], rows: list[Row], width: int) -> int:
+    """Return what the others leave of a width to names: a long name is cut, and no number."""
+    others = [one for one in columns if one is not COLUMNS[0]]
+    return max(_LEAST_NAME, width - _width(others, rows) - _GAP)
+
+
 def room_for_last_end(columns: list[Column], rows: list[Row], width: int) -> int:
     """Return what the others leave of a width to "last end", so that none of them is cut for it."""
     others = [one for one in columns if one.leaves != 1]
@@ -126,6 +136,17 @@ def full_width(rows: list[Row]) -> int:
     return (
         _width([one for one in COLUMNS if one.leaves != 1], rows) + min(last, _LONGEST_END) + _GAP
     )
+
+
+def explanation_lines(found: messages.Explanation) -> list[Text]:
+    """Return why a model is as it is, and what to do about it."""
+    lines = [Text(visible(found.verdict), style="bold")]
+    for one in found.findings:
+        style = "" if one.severity == "notice" else "red"
+        if not found.verdict.endswith(one.text):  # else it is said above
+            lines.append(Text(f"{one.severity}: {visible(one.text)}", style=style))
+        lines += [Text(f"  do: {visible(one.advice)}")] if one.advice else []
+    return lines
 
 
 def request_lines(requests: messages.Requests) -> list[Text]:

@@ -44,6 +44,12 @@ class Feed:
         assert isinstance(answer, messages.Requests)  # what answers GetRequests, see ipc/messages/
         return answer
 
+    def explain(self, model: str) -> messages.Explanation:
+        """Return why a model is as it is."""
+        answer = link.ask(self._rundir, messages.Explain(model, events=0))
+        assert isinstance(answer, messages.Explanation)  # what answers Explain, see ipc/messages/
+        return answer
+
     def act(self, message: messages.AnyMessage) -> None:
         """Have the daemon do something; returns when it is done."""
         link.ask(self._rundir, message, timeout_s=None)

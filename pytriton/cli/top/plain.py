@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pytriton.cli.log_lines import visible
-from pytriton.cli.top.cells import columns_for, full_width, room_for_last_end
+from pytriton.cli.top.cells import columns_for, full_width, room_for_last_end, room_for_names
 from pytriton.ipc import messages
 from pytriton.ipc.rates import Row, headline
 
@@ -29,12 +29,13 @@ def print_table(figures: messages.Figures, rows: list[Row]) -> None:
     columns = columns_for(rows, console.width)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     room = room_for_last_end(columns, rows, console.width)
+    names = room_for_names(columns, rows, console.width)
     for one in columns:
         table.add_column(
             one.title,
             justify="right" if one.right else "left",
             no_wrap=True,
-            max_width=room if one.leaves == 1 else None,
+            max_width=room if one.leaves == 1 else names if one is columns[0] else None,
         )
     for row in rows:
         table.add_row(*(one.cell(row) for one in columns))

@@ -16,12 +16,14 @@ from textual.widgets import DataTable, Footer, Input, RichLog, Static
 
 from pytriton.cli.errors import CliError
 from pytriton.cli.log_lines import pretty, visible
-from pytriton.cli.top.cells import columns_for, request_lines
+from pytriton.cli.top.cells import columns_for, explanation_lines, request_lines, room_for_names
 from pytriton.cli.top.feed import Feed
 from pytriton.ipc import messages
 from pytriton.ipc.rates import SORTING, Row, arranged, headline, total
 
 _ORDERS = tuple(SORTING)
+#: Lines of the screen that are not rows of the table: the head with a problem, the columns, what was said, the keys.
+_BESIDE_TABLE = 8
 
 
 class Question(ModalScreen[bool]):
@@ -65,15 +67,17 @@ class TopApp(App[None]):
         Binding("q", "quit", "quit"),
         Binding("ctrl+c", "quit", show=False, priority=True),  # wherever the cursor is
         Binding("s", "sort", "sort"),
-        Binding("slash", "filter", "filter"),
+        # The footer has room for these words on 80 columns.
+        Binding("slash", "filter", "find"),
         Binding("i", "instances", "inst"),
+        Binding("e", "explain", "why"),
         Binding("l,enter", "log", "log", key_display="l"),
-        Binding("r", "requests", "requests"),
-        Binding("plus,equals_sign", "scale(1)", "up", key_display="+"),
-        Binding("minus", "scale(-1)", "down", key_display="-"),
+        Binding("r", "requests", "reqs"),
+        Binding("plus,equals_sign", "scale(1)", "scale", key_display="+-"),
+        Binding("minus", "scale(-1)", show=False),
         Binding("b", "rollback", "back"),
-        Binding("u", "unregister", "unregister"),
-        Binding("space", "pause", "pause"),
+        Binding("u", "unregister", "del"),
+        Binding("space", "pause", "pause", key_display="␣"),
     ]
     ENABLE_COMMAND_PALETTE = False
 
@@ -85,7 +89,8 @@ class TopApp(App[None]):
         self._interval_s = interval_s
         self._containing = containing
         self._order = order
-        self._with_instances = True
+        #: None: as long as all rows fit on the screen.
+        self._with_instances: bool | None = None
         self._paused = False
         #: A daemon that is slower than the interval is asked once at a time: rates are those between two answers.
         self._asking = False
@@ -162,11 +167,28 @@ class TopApp(App[None]):
         head = Text(f"{headline(figures.daemon, figures.at)}\n{', '.join(facts)}")
         if self._silent:
             head = Text(f"{self._silent}\nas it was then: ", style="red").append(head)
-        for problem in figures.daemon.problems:
-            head.append(f"\n{visible(problem)}", style="red")
+        head.append_text(self._problems(figures.daemon.problems))
         self.query_one("#head", Static).update(head)
         found = arranged(self._rows, self._order, self._containing)
-        self._fill([one for one in found if self._with_instances or not one.instance])
+        shown = self._shows_instances(found)
+        self._fill([one for one in found if shown or not one.instance])
+
+    def _problems(self, problems: list[str]) -> Text:
+        """Return a line for each problem, as many as leave the table most of the screen; the worst is at the top."""
+        width, room = self.size.width - 2, max(1, (self.size.height - 20) // 4)
+        lines = Text()
+        for number, problem in enumerate(problems[:room], 1):
+            more = len(problems) - room if number == room else 0
+            end = f" (and {more} more: status)" if more > 0 else ""
+            line = Text(visible(problem), style="red")
+            line.truncate(width - len(end), overflow="ellipsis")
+            lines.append("\n").append_text(line).append(end, style="red")
+        return lines
+
+    def _shows_instances(self, rows: list[Row]) -> bool:
+        if self._with_instances is None:
+            return len(rows) <= self.size.height - _BESIDE_TABLE
+        return self._with_instances
 
     def _fill(self, rows: list[Row]) -> None:
         table: DataTable[Text] = self.query_one(DataTable)
@@ -174,10 +196,12 @@ class TopApp(App[None]):
         table.clear(columns=True)
         self._shown = rows
         columns = columns_for(rows, self.size.width - 2)
+        room = room_for_names(columns, rows, self.size.width - 2)
         for one in columns:
             table.add_column(Text(one.title, justify="right" if one.right else "left"))
         for row in rows:
             cells = [one.cell(row) for one in columns]
+            cells[0].truncate(room, overflow="ellipsis")
             for cell, one in zip(cells, columns):
                 cell.justify = "right" if one.right else "left"
             table.add_row(*cells)
@@ -200,7 +224,7 @@ class TopApp(App[None]):
 
     def action_instances(self) -> None:
         """Show models alone, or with their instances."""
-        self._with_instances = not self._with_instances
+        self._with_instances = not self._shows_instances(self._rows)
         self._show()
 
     def action_pause(self) -> None:
@@ -228,6 +252,10 @@ class TopApp(App[None]):
         """Show the log of the chosen model below, or hide it."""
         self._toggle(self._log_lines)
 
+    def action_explain(self) -> None:
+        """Show below why the chosen model is as it is, and what to do, or hide it."""
+        self._toggle(self._explanation_lines)
+
     def action_requests(self) -> None:
         """Show the slowest requests of the chosen model below, and those that failed, or hide them."""
         self._toggle(self._request_lines)
@@ -248,6 +276,9 @@ class TopApp(App[None]):
 
     def _log_lines(self, model: str) -> list[Text]:
         return [Text.from_ansi(pretty(line, colors=True)) for line in self._feed.log(model)]
+
+    def _explanation_lines(self, model: str) -> list[Text]:
+        return explanation_lines(self._feed.explain(model))
 
     def _request_lines(self, model: str) -> list[Text]:
         return request_lines(self._feed.requests(model))

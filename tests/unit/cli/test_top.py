@@ -24,6 +24,7 @@ from pytriton.cli.top.cells import COLUMNS, columns_for
 from pytriton.cli.top.screen import Question, TopApp
 from pytriton.ipc import messages
 from pytriton.ipc.exit_codes import ExitCode
+from pytriton.ipc.messages.events import Finding
 from pytriton.ipc.rates import Row, rows
 
 HOSTILE = "[bold]<script>\x1b[31m"
@@ -56,6 +57,10 @@ class FakeFeed:
             slow, id="order-18", status="callable", queue_ns=1_000_000, error="KeyError"
         )
         return messages.Requests(model, False, "", slowest=[slow], failed=[failed])
+
+    def explain(self, model: str) -> messages.Explanation:
+        finding = Finding("degraded", "crash_loop", f"it loops: {HOSTILE}", "Mend it.")
+        return messages.Explanation(model, f"{model} is degraded", [finding], [])
 
     def act(self, message: messages.AnyMessage) -> None:
         if self.failure is not None:
@@ -117,6 +122,42 @@ def test_models_and_instances_are_shown_within_80_columns() -> None:
     on_screen(FakeFeed(TWO), play)
 
 
+def test_a_small_screen_is_for_the_table_and_no_number_is_cut() -> None:
+    """Three warnings and twelve models with long names on 80x24: each model has its row, with its p99."""
+    names = [f"recommendation-ranker-of-region-{number:02}" for number in range(12)]
+    now = snapshot(1010, *(model(name, work(50_000, ms=250, failed=999)) for name in names))
+    problems = [f"model {name}: instance 0 is in a crash loop: {'x' * 200}" for name in names[:3]]
+    daemon = msgspec.structs.replace(now.daemon, problems=problems)
+
+    async def play(app: TopApp, pilot: Pilot[None]) -> None:
+        shown = table(app)
+        assert len(shown) == 12  # instances are left out: they would not fit
+        assert all(row[0].startswith("recommendatio") and row[0].endswith("…") for row in shown)
+        assert all(sum(Text(cell).cell_len + 2 for cell in row) <= 80 for row in shown)
+        titles = [str(one.label) for one in app.query_one(DataTable).ordered_columns]
+        assert shown[0][titles.index("p99 ms")] == "250"
+        assert shown[0][titles.index("fail/s")] == "99.9"
+        _, _, problem = said(app, "head").splitlines()
+        assert problem.startswith("model recommendation-ranker-of-region-00: instance 0 is ")
+        assert problem.endswith("… (and 2 more: status)")
+        assert len(problem) <= 78
+        await pilot.press("i")
+        assert len(table(app)) == 24
+
+    on_screen(FakeFeed(msgspec.structs.replace(now, daemon=daemon)), play)
+
+
+def test_why_the_chosen_model_is_as_it_is_is_shown_below() -> None:
+    async def play(app: TopApp, pilot: Pilot[None]) -> None:
+        await pilot.press("down", "down", "e")
+        await settled(app, pilot)
+        pane = app.query_one("#log", RichLog)
+        lines = [strip.text.rstrip() for strip in pane.lines]
+        assert lines == ["digits is degraded", f"degraded: it loops: {SHOWN}", "  do: Mend it."]
+
+    on_screen(FakeFeed(TWO), play)
+
+
 def test_a_daemon_that_is_slow_is_asked_once_at_a_time() -> None:
     """Two threads that take snapshots would take each other's for the one before."""
     feed, may_answer, asked = FakeFeed(TWO), threading.Event(), [0]
@@ -154,7 +195,7 @@ def test_the_keys_are_shown_below() -> None:
         await pilot.pause()
         shown = [(key.key_display, key.description) for key in app.query(FooterKey)]
         assert shown[0] == ("q", "quit")
-        assert {("l", "log"), ("+", "up"), ("space", "pause")} <= {*shown}
+        assert {("l", "log"), ("+-", "scale"), ("␣", "pause")} <= {*shown}
         assert "ctrl+c" not in {key.key for key in app.query(FooterKey)}
         await pilot.press("s")
         assert "sorted by requests" in said(app, "head")
@@ -324,7 +365,7 @@ def test_two_hundred_models_are_shown_and_the_cursor_stays_on_its_own() -> None:
     many = snapshot(1010, *(model(f"m{number:03}", work(number + 1)) for number in range(200)))
 
     async def play(app: TopApp, pilot: Pilot[None]) -> None:
-        await pilot.press("i", *["down"] * 5)
+        await pilot.press(*["down"] * 5)
         await pilot.press("s")  # by requests: the busiest first
         assert table(app)[0][0] == "m199"
         chosen = app._chosen()
