@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
 
 import structlog
 
@@ -19,6 +20,7 @@ from pytriton.dispatcher.ending import Ending
 from pytriton.dispatcher.events.event_log import EventLog
 from pytriton.dispatcher.events.webhook_settings import read_hooks
 from pytriton.dispatcher.events.webhooks import Webhooks
+from pytriton.dispatcher.explanations import explanation
 from pytriton.dispatcher.figures.snapshot import Snapshots
 from pytriton.dispatcher.install.python_on_demand import PythonOnDemand
 from pytriton.dispatcher.install.server_runtime import ServerRuntime, lay_out_backends
@@ -57,7 +59,13 @@ from pytriton.ipc import messages
 from pytriton.ipc.files import shared_entries
 from pytriton.ipc.files.rundir import RuntimeDir
 
+if TYPE_CHECKING:
+    from pytriton.dispatcher.daemon import Daemon
+
 _log = structlog.get_logger(__name__)
+
+#: Events that the operations server's page lists.
+_SHOWN_EVENTS = 200
 
 
 class DaemonParts(ABC):
@@ -257,7 +265,13 @@ class DaemonParts(ABC):
         self.requests = RequestCollector(self.registry, self.rundir.access_log_file, logs.open_file)
         self.profiler = Profiler(self.rundir.path)
         self._operations = Operations(
-            config, self.rundir, self.figures, self.status, self.requests.requests
+            config,
+            self.rundir,
+            self.figures,
+            self.status,
+            self.requests.requests,
+            lambda name: explanation(cast("Daemon", self), messages.Explain(name)),
+            lambda asked: self.event_log.recent(_SHOWN_EVENTS, asked=asked),
         )
         self._status.operations = self._operations.urls
 

@@ -13,6 +13,7 @@ or all of them, and whoever has seen these must see higher ones.
 from __future__ import annotations
 
 import contextlib
+import heapq
 import itertools
 import threading
 import time
@@ -111,6 +112,12 @@ class EventLog:
         for recent in list(self._recent.values()):
             found.update((event.serial, event) for event in recent.all())
         return [found[serial] for serial in sorted(found)]
+
+    def recent(self, count: int, *, asked: bool = False) -> list[Event]:
+        """Return the newest events that are in memory, oldest first; `asked`: those alone that somebody asked for."""
+        known = (event for recent in self._recent.values() for event in recent.all())
+        wanted = (event for event in known if is_asked(event)) if asked else known
+        return heapq.nlargest(count, wanted, key=lambda event: event.serial)[::-1]
 
     @property
     def waits(self) -> bool:

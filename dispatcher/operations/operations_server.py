@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import hmac
 import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +29,7 @@ from pytriton.ipc.access import access_headers
 from pytriton.ipc.errors import RemoteFailure
 from pytriton.ipc.files.rundir import RuntimeDir
 from pytriton.ipc.messages.answers import Status
+from pytriton.ipc.messages.events import Event, Explanation
 from pytriton.ipc.messages.figures import Figures
 from pytriton.ipc.messages.requests import Requests
 
@@ -48,6 +49,8 @@ class OperationsServer:
         figures: what it tells
         status: tells the daemon's status; called in the dispatcher's loop
         requests: tells what is known of a model's requests, likewise
+        explain: tells why a model is as it is, likewise
+        events: tells the newest events; True: those that somebody asked for; likewise
 
     Attributes:
         urls: where it listens.
@@ -60,6 +63,8 @@ class OperationsServer:
         figures: Snapshots,
         status: Callable[[], Status],
         requests: Callable[[str], Requests],
+        explain: Callable[[str], Awaitable[Explanation]],
+        events: Callable[[bool], Sequence[Event]],
     ) -> None:
         self.urls: list[str] = []
         #: Of the sockets.
@@ -68,6 +73,8 @@ class OperationsServer:
         self._rundir = rundir
         self._status = status
         self._requests = requests
+        self._explain = explain
+        self._events = events
         self._figures = figures
         self._server: ServerThread | None = None
 
@@ -104,6 +111,8 @@ class OperationsServer:
                 self.status,
                 log=lambda name, lines: tail(self._rundir.log_file(name), lines),
                 requests=self.requests,
+                explain=self.explain,
+                events=self.events,
                 is_owner=self._has_token,
                 headers=lambda: access_headers(self._rundir.access_token()),
             )
@@ -134,6 +143,25 @@ class OperationsServer:
                 return self._requests(name)
             except RemoteFailure:
                 return None
+
+        return await self._in_dispatcher(told)
+
+    async def explain(self, name: str) -> Explanation | None:
+        """Return why a model is as it is; None if nothing is known of it. Raises as `snapshot` does."""
+
+        async def told() -> Explanation | None:
+            try:
+                return await self._explain(name)
+            except RemoteFailure:
+                return None
+
+        return await self._in_dispatcher(told)
+
+    async def events(self, asked: bool) -> Sequence[Event]:
+        """Return the newest events, oldest first; `asked`: those that somebody asked for. Raises as `snapshot` does."""
+
+        async def told() -> Sequence[Event]:
+            return self._events(asked)
 
         return await self._in_dispatcher(told)
 

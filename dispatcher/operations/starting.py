@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
@@ -16,6 +16,7 @@ from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.ipc.exit_codes import ExitCode
 from pytriton.ipc.files.rundir import RuntimeDir
 from pytriton.ipc.messages.answers import Status
+from pytriton.ipc.messages.events import Event, Explanation
 from pytriton.ipc.messages.requests import Requests
 
 if TYPE_CHECKING:
@@ -38,11 +39,13 @@ class Operations:
         figures: Snapshots,
         status: Callable[[], Status],
         requests: Callable[[str], Requests],
+        explain: Callable[[str], Awaitable[Explanation]],
+        events: Callable[[bool], Sequence[Event]],
     ) -> None:
         self.urls: list[str] = []
         self._otlp = OtlpExport(figures.scraped)
         figures.exports = lambda: dict(self._otlp.outcomes)
-        self._arguments = (config, rundir, figures, status, requests)
+        self._arguments = (config, rundir, figures, status, requests, explain, events)
         self._server: OperationsServer | None = None
 
     @property

@@ -2,10 +2,14 @@
 
 /page/                   the page, and its files
 /page/view.json          all models; `history.py`
-/page/model.json?name=   one model: times, what to copy; with the token or over a unix socket errors, log, configuration
+/page/events.json        for the owner: the newest events; `asked=1`: those that somebody asked for, the audit
+/page/model.json?name=   one model: times, what to copy; for the owner why it is as it is, events, errors, log,
+                         configuration
 /page/infer?name=        POST: a request in JSON is passed on to the server, and its answer back; `asking.py`
 /favicon.ico             the page's icon, for what else browsers show
 /page/openapi.json       the HTTP API with each model's inputs
+
+The owner is who has the access token, or comes over the unix socket.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import socket
 import threading
 import time
 import zlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +33,7 @@ from pytriton.dispatcher.page import openapi, view
 from pytriton.dispatcher.page.asking import Answer, passed_on
 from pytriton.dispatcher.page.history import History
 from pytriton.ipc.messages.answers import Status
+from pytriton.ipc.messages.events import Event, Explanation
 from pytriton.ipc.messages.figures import Figures
 from pytriton.ipc.messages.requests import Requests
 
@@ -51,9 +56,10 @@ HEADERS = {
 }
 #: A snapshot that is younger is shown again: many who watch cost no more than one.
 _FRESH_S = 1.5
-#: While somebody watches, and for so long after that, the plots go on.
-_WATCHED_S = 600.0
-_EVERY_S = 5.0
+#: While somebody watches, and for so long after that, the charts go on.
+_WATCHED_S = 86_400.0
+#: Between two points of a chart; longer where a snapshot takes long, so that charts take a fiftieth of the time.
+_EVERY_S, _SHARE = 5.0, 0.02
 #: A request is text of people.
 _REQUEST_BYTES = 1 << 20
 #: Requests to models that are under way: one that hangs takes a minute.
@@ -70,6 +76,8 @@ class Sources:
         status: tells the daemon's status.
         log: returns the newest lines of a model's log; called in a thread.
         requests: tells what is known of single requests of a model; None: nothing.
+        explain: tells why a model is as it is, with its newest events; None: nothing is known of it.
+        events: tells the newest events of all models and of the daemon; True: those that somebody asked for.
         is_owner: whether an Authorization header carries the access token; called in a thread.
         headers: what a request to a restricted endpoint of the server carries.
     """
@@ -78,6 +86,8 @@ class Sources:
     status: Callable[[], Awaitable[Status]]
     log: Callable[[str, int], list[str]]
     requests: Callable[[str], Awaitable[Requests | None]]
+    explain: Callable[[str], Awaitable[Explanation | None]]
+    events: Callable[[bool], Awaitable[Sequence[Event]]]
     is_owner: Callable[[str], bool]
     headers: Callable[[], dict[str, str]]
 
@@ -108,6 +118,7 @@ class Page:
             web.get("/favicon.ico", self._icon),
             web.get("/page/view.json", guarded(_patient(self._view))),
             web.get("/page/model.json", guarded(_patient(self._model))),
+            web.get("/page/events.json", guarded(_patient(self._events))),
             web.get("/page/openapi.json", guarded(_patient(self._openapi))),
             web.post("/page/infer", _patient(self._infer)),
             web.get("/page/{name:.*}", self._file),
@@ -139,12 +150,16 @@ class Page:
 
     async def _plot(self) -> None:
         """Go on taking snapshots while somebody watches."""
+        took_s = 0.0
         while time.monotonic() - self._watched_at < _WATCHED_S:
-            await asyncio.sleep(_EVERY_S)
+            await asyncio.sleep(max(_EVERY_S, took_s / _SHARE))
+            begun = time.monotonic()
             try:
                 await self._refresh()
-            except asyncio.TimeoutError:  # the dispatcher is busy: the plot has a gap
+            except asyncio.TimeoutError:  # the dispatcher is busy: the chart has a gap
                 continue
+            finally:
+                took_s = time.monotonic() - begun
 
     async def _refresh(self) -> None:
         async with self._taking:
@@ -159,10 +174,20 @@ class Page:
         if not any(one.name == name for one in status.models):
             return _problem(404, f"no model {name!r:.200} is registered")
         if not await self._is_owner(request):
-            return _answer(view.model_view(name, status, self._history, None, None))
-        log = await asyncio.to_thread(self._sources.log, name, view.LOG_LINES)
-        requests = await self._sources.requests(name)
-        return _answer(view.model_view(name, status, self._history, log, requests))
+            return _answer(view.model_view(name, status, self._history, None))
+        private = view.Private(
+            log=await asyncio.to_thread(self._sources.log, name, view.LOG_LINES),
+            requests=await self._sources.requests(name),
+            explanation=await self._sources.explain(name),
+        )
+        return _answer(view.model_view(name, status, self._history, private))
+
+    async def _events(self, request: web.Request) -> web.Response:
+        if not await self._is_owner(request):
+            return _answer({"is_private": True, "events": []})
+        found = await self._sources.events(request.query.get("asked") == "1")
+        events = [view.event_view(one) for one in reversed(found)]
+        return _answer({"is_private": False, "events": events})
 
     async def _is_owner(self, request: web.Request) -> bool:
         """Return whether a request carries the access token, or came over the unix socket of the daemon's user."""

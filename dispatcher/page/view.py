@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import msgspec
 
+from pytriton.dispatcher.events.kinds import KINDS
 from pytriton.dispatcher.page.history import History
 from pytriton.dispatcher.page.snippets import snippets
 from pytriton.dispatcher.page.tensors import (
@@ -22,6 +23,7 @@ from pytriton.dispatcher.page.tensors import (
 from pytriton.dispatcher.page.tensors import outputs as declared_outputs
 from pytriton.ipc.lanes.histograms import BOUNDS_S, SIZE_BOUNDS
 from pytriton.ipc.messages.answers import ModelInfo, Status
+from pytriton.ipc.messages.events import Event, Explanation
 from pytriton.ipc.messages.figures import Histogram
 from pytriton.ipc.messages.requests import RequestEntry, Requests
 from pytriton.ipc.rates import headline, total
@@ -45,26 +47,36 @@ def overview(history: History) -> dict[str, Any]:
         "problems": figures.daemon.problems,
         "requests_s": requests_s,
         "failures_s": failures_s,
+        "total": history.total.as_dict(),
         "rows": [
-            {**asdict(row), "points": [] if row.instance else history.points(row.model)}
+            {**asdict(row), "points": [] if row.instance else history.spark(row.model)}
             for row in history.rows
         ],
     }
 
 
+@dataclass(frozen=True)
+class Private:
+    """What only the daemon's user sees of a model, beside its errors and its configuration.
+
+    Args:
+        log: the newest records of its log, JSON objects
+        requests: what is known of single ones; None: nothing
+        explanation: why it is as it is, with its newest events; None: nothing is known
+    """
+
+    log: Sequence[str] = ()
+    requests: Requests | None = None
+    explanation: Explanation | None = None
+
+
 def model_view(
-    name: str,
-    status: Status,
-    history: History,
-    log: Sequence[str] | None,
-    requests: Requests | None,
+    name: str, status: Status, history: History, private: Private | None
 ) -> dict[str, Any] | None:
     """Return what is shown of one model; None when there is no such model.
 
     Args:
-        log: the newest records of its log, JSON objects; None: to somebody who may see neither it, nor errors,
-            requests and the configuration
-        requests: what is known of single ones; None: nothing
+        private: None: to somebody who may not see that, nor errors and the configuration
     """
     info = next((one for one in status.models if one.name == name), None)
     if info is None:
@@ -73,12 +85,12 @@ def model_view(
         "name": name,
         "state": info.state,
         "versions": info.versions or [info.version],
-        "is_private": log is None,
-        "error": info.error if log is not None else "",
+        "is_private": private is None,
+        "error": info.error if private is not None else "",
         "python": info.python,
         "registered_at": info.registered_at,
         "served_by": info.served_by,
-        "config": info.config if log is not None else {},
+        "config": info.config if private is not None else {},
         "decoupled": is_decoupled(info.config),
         "inputs": [_tensor(one) for one in inputs(info.config)],
         "outputs": [_tensor(one) for one in declared_outputs(info.config)],
@@ -86,12 +98,45 @@ def model_view(
         if is_decoupled(info.config)
         else example_request(info.config),
         "snippets": snippets(name, info.config, status.server.http_url),
+        "series": history.series(name).as_dict(),
         "histograms": _histograms(name, history),
+        **_private_view(info, private or Private()),
+        "ends": _ends(info) if private is not None else [],
+    }
+
+
+def _private_view(info: ModelInfo, private: Private) -> dict[str, Any]:
+    requests, explanation = private.requests, private.explanation
+    return {
+        "verdict": explanation.verdict if explanation else "",
+        "findings": [msgspec.structs.asdict(one) for one in explanation.findings]
+        if explanation
+        else [],
+        "events": [event_view(one) for one in reversed(explanation.events)] if explanation else [],
         "slowest": _entries(requests.slowest if requests else ()),
         "failed": _entries(requests.failed if requests else ()),
-        "errors": _errors(log or ()),
-        "ends": _ends(info) if log is not None else [],
-        "log": [_record(line) for line in _recent(log or ())],
+        "errors": _errors(private.log),
+        "log": [_record(line) for line in _recent(private.log)],
+    }
+
+
+def event_view(event: Event) -> dict[str, Any]:
+    """Return an event as the page lists it: when, about what, what has happened, who asked, why."""
+    kind = KINDS.get(event.kind)
+    numbers = [
+        f"{name} {value:,}" if isinstance(value, int) else f"{name} {value:,.3f}"
+        for name, value in event.numbers.items()
+    ]
+    return {
+        "at": event.at,
+        "model": event.model,
+        "instance": event.instance,
+        "kind": event.kind,
+        "level": kind.level if kind else "info",
+        "says": kind.says if kind else event.kind,
+        "who": event.who,
+        "reason": event.reason,
+        "numbers": ", ".join(numbers),
     }
 
 

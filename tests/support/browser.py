@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import json
 import os
@@ -66,6 +67,18 @@ class Browser:
             kind = "keyDown" if text else "rawKeyDown"
             self._ask("Input.dispatchKeyEvent", type=kind, text=text, **event, **more)
             self._ask("Input.dispatchKeyEvent", type="keyUp", **event, **more)
+
+    def resize(self, width: int, height: int) -> None:
+        """Show pages in a window of this size; below 500 pixels, as a phone does."""
+        self._ask(
+            "Emulation.setDeviceMetricsOverride",
+            width=width, height=height, deviceScaleFactor=1, mobile=width < 500,
+        )  # fmt: skip
+
+    def picture(self, to: Path) -> None:
+        """Write a picture of what the window shows."""
+        taken = self._ask("Page.captureScreenshot", format="png")
+        to.write_bytes(base64.b64decode(taken["data"]))
 
     def roles(self) -> list[tuple[str, str]]:
         """Return the role and the name of everything that a screen reader meets."""

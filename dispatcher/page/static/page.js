@@ -26,6 +26,11 @@ let form = null; // whom the form asks: {name}, another one for each request; nu
 let order = 0;
 let downwards = false;
 let asking = false;
+let again = false;
+let total = null; // the series of all models together
+let shown = null; // the series of the model that is shown
+let eventsAt = 0; // when the list of events was last asked for
+const EVENTS_EVERY_MS = 10000;
 
 function element(tag, text, className) {
   const made = document.createElement(tag);
@@ -104,6 +109,91 @@ function sparkline(points, label) {
   return made;
 }
 
+// The steps of an axis from 0 to `top`: round numbers, four at most, none smaller than `least`.
+function ticks(top, least) {
+  const raw = Math.max(top / 4, least) || 1;
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= raw * 0.999) || raw;
+  return Array.from({ length: Math.floor(top / step + 0.001) + 1 }, (_, i) => i * step);
+}
+
+const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+
+// A chart of one or two series over time, with axes. `series`: [[name, points], ...]; null in them is a gap. `least`: the
+// smallest step of the axis of values.
+function chart(title, at, series, text, least = 0) {
+  const figure = element("figure");
+  const caption = element("figcaption", title);
+  series.forEach(([name, points], i) => {
+    if (series.length > 1) caption.append(element("span", null, i ? "key second" : "key"), name);
+    const known = points.filter((one) => one !== null);
+    if (known.length) caption.append(" ", element("strong", text(known[known.length - 1])));
+  });
+  figure.append(caption);
+  const until = at.length ? at[at.length - 1] : 0;
+  // As far back as is wanted, or as there is something; a minute at least.
+  const since = Math.min(until - 60, Math.max(until - Number(byId("range").value), at.length ? at[0] : 0));
+  const from = Math.max(0, at.findIndex((one) => one >= since));
+  const times = at.slice(from);
+  const cut = series.map(([name, points]) => [name, points.slice(from)]);
+  const all = cut.flatMap(([, points]) => points.filter((one) => one !== null));
+  if (times.length < 2 || !all.length) {
+    figure.append(element("p", times.length < 2 ? "recorded from now on" : "nothing in this time"));
+    return figure;
+  }
+  const [width, height, left, bottom, up] = [360, 150, 52, 18, 6];
+  const steps = ticks(Math.max(...all) * 1.05 || Math.max(1, least), least);
+  const top = Math.max(Math.max(...all) * 1.05, steps[steps.length - 1]) || 1;
+  const x = (time) => left + ((time - since) / (until - since)) * (width - left - 4);
+  const y = (value) => height - bottom - (value / top) * (height - bottom - up);
+  const made = svg(width, height, `${title} from ${clock(times[0])} to ${clock(until)}: ${cut.map(([name, points]) => {
+    const known = points.filter((one) => one !== null);
+    return known.length ? `${name} now ${text(known[known.length - 1])}, at most ${text(Math.max(...known))}` : `${name}: nothing`;
+  }).join("; ")}`);
+  const draw = (tag, attributes, words) => {
+    const one = document.createElementNS(SVG, tag);
+    for (const [name, value] of Object.entries(attributes)) one.setAttribute(name, value);
+    if (words !== undefined) one.textContent = words;
+    made.append(one);
+  };
+  for (const step of steps) {
+    draw("line", { x1: left, x2: width - 4, y1: y(step).toFixed(1), y2: y(step).toFixed(1) });
+    draw("text", { x: left - 4, y: (y(step) + 3).toFixed(1), "text-anchor": "end" }, text(step));
+  }
+  for (const [share, anchor] of [[0, "start"], [0.5, "middle"], [1, "end"]]) {
+    const time = since + share * (until - since);
+    draw("text", { x: x(time).toFixed(1), y: height - 4, "text-anchor": anchor }, clock(time));
+  }
+  cut.forEach(([, points], i) => {
+    let pen = "M";
+    const path = points.map((value, k) => {
+      if (value === null) { pen = "M"; return ""; }
+      const to = `${pen}${x(times[k]).toFixed(1)} ${y(value).toFixed(1)}`;
+      pen = "L";
+      return to;
+    }).join("");
+    draw("path", { d: path, class: i ? "second" : "first" });
+  });
+  figure.append(made);
+  return figure;
+}
+
+const perSecond = (value) => number(value, value < 10 ? 1 : 0);
+
+function showCharts(id, one, latency) {
+  if (one === null) return;
+  const charts = [
+    chart("Requests per second", one.at, [["answered or failed", one.requests_s]], perSecond),
+    chart("Failures per second", one.at, [["failed", one.failures_s]], perSecond),
+  ];
+  if (latency) charts.push(chart("Time of calls, ms", one.at, [["p50", one.p50], ["p99", one.p99]], milliseconds));
+  charts.push(
+    chart("Requests in the queue", one.at, [["waiting", one.waiting]], (value) => number(value, 0), 1),
+    chart(latency ? "Memory of the workers" : "Memory of all processes", one.at, [["memory", one.resident]], size),
+  );
+  byId(id).replaceChildren(...charts);
+}
+
 function histogram(title, bars, name) {
   const figure = element("figure");
   figure.append(element("figcaption", title));
@@ -146,7 +236,7 @@ function cells(row) {
   const requests = element("td", number(rates.requests_s));
   if (rates.failures_s) requests.append(" ", element("span", `(${number(rates.failures_s)} fail)`, "bad"));
   const plot = element("td");
-  if (row.points.length) plot.append(sparkline(row.points.map((p) => p[0]), `requests per second of ${row.model}`));
+  if (row.points.length) plot.append(sparkline(row.points, `requests per second of ${row.model}`));
   const count = row.instance ? element("td", row.pid === null ? "" : `pid ${row.pid}`)
     : element("td", row.instances[1] ? `${row.instances[0]}/${row.instances[1]}` : "–",
       row.instances[0] < row.instances[1] ? "bad" : "");
@@ -157,13 +247,21 @@ function cells(row) {
   }
   const last = element("td", row.last_end, "last");
   last.title = row.last_end;
+  const state = element("td", row.state, `left ${stateClass(row.state)}`);
+  if (row.state !== "ready" && row.last_end) state.title = row.last_end;
   return [
-    nameCell(row), element("td", row.state, `left ${stateClass(row.state)}`), count, requests, plot,
+    nameCell(row), state, count, requests, plot,
     element("td", row.waiting === null ? "–" : row.waiting), element("td", number(rates.rows)),
     element("td", milliseconds(rates.wait_p50)), element("td", milliseconds(rates.p50)),
     element("td", milliseconds(rates.p99)), element("td", `${(rates.busy * 100).toFixed(0)} %`),
     element("td", size(row.resident)), element("td", row.ends, row.ends ? "bad" : ""), last,
   ];
+}
+
+// On a narrow screen a row is a card: each cell says what it is.
+function titled(cell, title) {
+  cell.dataset.title = title;
+  return cell;
 }
 
 function nameCell(row) {
@@ -196,7 +294,7 @@ function showRows() {
   const kept = body.contains(focused) ? focused.textContent : null;
   body.replaceChildren(...arranged().map((row) => {
     const line = element("tr", null, row.instance ? "instance" : "");
-    line.append(...cells(row));
+    line.append(...cells(row).map((cell, i) => titled(cell, COLUMNS[i][0])));
     return line;
   }));
   if (kept !== null) {
@@ -226,7 +324,24 @@ function showColumns() {
   }));
 }
 
-async function refresh() {
+// What is said of a model leads to it.
+function problem(text) {
+  const item = element("li");
+  const model = rows.find((one) => !one.instance && text.startsWith(`model ${one.model}: `));
+  if (!model) {
+    item.textContent = text;
+    return item;
+  }
+  const button = element("button", text);
+  button.type = "button";
+  button.addEventListener("click", () => choose(model.model, true));
+  item.append(button);
+  return item;
+}
+
+// `anew`: what is under way was asked for with another token.
+async function refresh(anew = false) {
+  if (asking) again = again || anew;
   if (byId("paused").checked || asking) return;
   asking = true;
   try {
@@ -237,15 +352,76 @@ async function refresh() {
     const problems = found.problems.join("\n");
     if (byId("problems").dataset.shown !== problems) {
       byId("problems").dataset.shown = problems;
-      byId("problems").replaceChildren(...found.problems.map((text) => element("li", text)));
+      byId("problems").replaceChildren(...found.problems.map(problem));
     }
+    total = found.total || null;
+    showCharts("total-charts", total, false);
     say("trouble", "");
     showRows();
     if (chosen !== null) await showModel();
+    await showEvents();
   } catch (error) {
     say("trouble", `No answer: ${error.message}. What is shown below is as it was before.`);
   } finally {
     asking = false;
+  }
+  if (again) {
+    again = false;
+    await refresh();
+  }
+}
+
+// ── events ─────────────────────────────────────────────────────────────────────────────────────
+
+// The time of day, with the day unless that is today.
+function moment(seconds) {
+  const at = new Date(seconds * 1000);
+  const time = at.toLocaleTimeString("en-GB");
+  return at.toDateString() === new Date().toDateString() ? time : `${at.toLocaleDateString("en-GB")} ${time}`;
+}
+
+const EVENT_COLUMNS = [
+  ["time", (e) => moment(e.at)],
+  ["model", (e) => (e.model ? `${e.model}${e.instance === null ? "" : `/${e.instance}`}` : "daemon")],
+  ["what", (e) => e.says],
+  ["asked by", (e) => e.who],
+  ["why", (e) => [e.reason, e.numbers].filter(Boolean).join("; ")],
+];
+
+function eventTable(events, withModel) {
+  if (!events.length) return element("p", "none");
+  const columns = EVENT_COLUMNS.filter(([title]) => withModel || title !== "model");
+  const table = element("table");
+  const head = element("tr");
+  head.append(...columns.map(([title]) => {
+    const cell = element("th", title, "left");
+    cell.scope = "col";
+    return cell;
+  }));
+  const body = element("tbody");
+  body.append(...events.map((one) => {
+    const line = element("tr");
+    line.append(...columns.map(([title, text]) => {
+      const level = title === "what" ? { error: "bad", warning: "warn" }[one.level] || "" : "";
+      return titled(element("td", text(one), `left ${title === "why" ? "why" : "wide"} ${level}`), title);
+    }));
+    return line;
+  }));
+  const top = element("thead");
+  top.append(head);
+  table.append(top, body);
+  return table;
+}
+
+// They change seldom: they are asked for less often than figures.
+async function showEvents() {
+  if (Date.now() - eventsAt < EVENTS_EVERY_MS) return;
+  eventsAt = Date.now();
+  try {
+    const found = await ask(`events.json${byId("asked").checked ? "?asked=1" : ""}`);
+    byId("event-list").replaceChildren(found.is_private ? element("p", "shown with the access token") : eventTable(found.events, true));
+  } catch (error) {
+    byId("event-list").replaceChildren(element("p", error.message));
   }
 }
 
@@ -278,7 +454,7 @@ function requestTable(requests) {
   body.append(...requests.map((one) => {
     const line = element("tr");
     line.append(...REQUEST_COLUMNS.map(([title, text]) =>
-      element("td", text(one), title === "id" ? "last" : title === "status" && one.status !== "ok" ? "bad" : "")));
+      titled(element("td", text(one), title === "id" ? "last" : title === "status" && one.status !== "ok" ? "bad" : ""), title)));
     return line;
   }));
   const top = element("thead");
@@ -295,7 +471,8 @@ function clear(title) {
   byId("model-title").textContent = title;
   byId("request").value = "";
   for (const one of byId("ask").elements) one.disabled = true;
-  const filled = ["model-state", "model-error", "histograms", "errors", "slowest", "failed", "answer", "snippets", "config", "log"];
+  shown = null;
+  const filled = ["model-state", "model-error", "findings", "model-charts", "model-events", "histograms", "errors", "slowest", "failed", "answer", "snippets", "config", "log"];
   for (const id of filled) byId(id).replaceChildren();
 }
 
@@ -320,6 +497,16 @@ function named() {
   try { return decodeURIComponent(location.hash.slice(1)); } catch { return ""; }
 }
 
+function findings(found) {
+  if (!found.verdict) return [element("p", "nothing is known")];
+  return [element("p", found.verdict), ...found.findings.map((one) => {
+    const made = element("div", null, `finding ${one.severity}`);
+    if (!found.verdict.endsWith(one.text)) made.append(element("p", `${one.severity}: ${one.text}`));
+    if (one.advice) made.append(element("p", one.advice));
+    return made;
+  })];
+}
+
 async function showModel() {
   const name = chosen;
   let found;
@@ -335,7 +522,11 @@ async function showModel() {
   byId("model").hidden = false;
   byId("model-title").textContent = found.name;
   byId("model-state").textContent = `${found.state}, version ${found.versions.join(", ")}, ${found.served_by}`;
-  byId("model-error").textContent = found.error || "";
+  byId("model-error").textContent = found.verdict ? "" : found.error || "";
+  byId("findings").replaceChildren(...findings(found));
+  shown = found.series;
+  showCharts("model-charts", shown, true);
+  byId("model-events").replaceChildren(eventTable(found.events, false));
   byId("histograms").replaceChildren(
     histogram("Time of calls", found.histograms.call_s, (s) => `${milliseconds(s)} ms`),
     histogram("Wait before calls", found.histograms.wait_s, (s) => `${milliseconds(s)} ms`),
@@ -351,7 +542,7 @@ async function showModel() {
     [one.timestamp, one.level, one.event, one.exception].filter(Boolean).join(" ")).join("\n");
   byId("config").textContent = JSON.stringify(found.config, null, 1);
   if (found.is_private) {
-    for (const id of ["errors", "slowest", "failed", "config", "log"]) byId(id).replaceChildren(element("p", "shown with the access token"));
+    for (const id of ["findings", "model-events", "errors", "slowest", "failed", "config", "log"]) byId(id).replaceChildren(element("p", "shown with the access token"));
   }
   if (form !== null) return; // what somebody has written there stays
   form = { name };
@@ -378,7 +569,12 @@ byId("ask").addEventListener("submit", async (event) => {
 });
 byId("close").addEventListener("click", close);
 byId("filter").addEventListener("input", showRows);
-byId("token").addEventListener("change", refresh);
+byId("token").addEventListener("change", () => { eventsAt = 0; refresh(true); });
+byId("asked").addEventListener("change", () => { eventsAt = 0; showEvents(); });
+byId("range").addEventListener("change", () => {
+  showCharts("total-charts", total, false);
+  showCharts("model-charts", shown, true);
+});
 byId("instances").addEventListener("change", showRows);
 showColumns();
 if (named()) choose(named(), false);
@@ -388,4 +584,4 @@ addEventListener("hashchange", () => {
   else close();
 });
 refresh();
-setInterval(refresh, EVERY_MS);
+setInterval(() => refresh(), EVERY_MS);

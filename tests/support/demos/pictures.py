@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -27,6 +26,7 @@ from pytriton.cli.top.screen import TopApp
 from pytriton.decorators import batch
 from pytriton.ipc.files.rundir import RuntimeDir
 from pytriton.model_config import ModelConfig, Tensor
+from support.browser import CHROMIUM, browser
 from support.models.inference import Inference
 from support.running import RunningDaemon, eventually
 
@@ -46,10 +46,16 @@ MODELS: dict[str, tuple[float, float | None]] = {
     "whisper": (0.04, 0.02),
 }
 _CRASHING, _SCALING = "crashy", "scaling"
+#: Whether the page has its charts and its events, and the open model, if there is one, why it is as it is.
+_IS_DRAWN = (
+    "document.querySelector('.charts path') !== null && document.querySelector('#event-list td') !== null"
+    " && (document.getElementById('model').hidden || document.querySelector('.finding') !== null)"
+)
 #: Loads of the plots on the page.
 _SHOWN_S = 45.0
 _TERMINAL = (150, 34)
-_WINDOW = (1200, 1500)
+#: Pictures of the page: the file, the window, the model that is open.
+_PICTURES = (("page.png", (1200, 1900), _CRASHING), ("page-phone.png", (390, 1700), ""))
 
 
 def _model(seconds: float) -> Any:
@@ -164,33 +170,31 @@ async def _picture_of_top(daemon: RunningDaemon, to: Path) -> None:
         to.write_text(app.export_screenshot(title="pytriton-daemon top"), encoding="utf-8")
 
 
-def _picture_of_page(daemon: RunningDaemon, to: Path) -> None:
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    if chromium is None:
+def _pictures_of_page(daemon: RunningDaemon, folder: Path) -> None:
+    """Draw the page at a desk, with a model in a crash loop open, and on a phone."""
+    if CHROMIUM is None:
         raise SystemExit("no chromium here: apt-get install chromium")
-    url = f"{daemon.client.status().operations[0]}/page/#slow-ranker"
-    with tempfile.TemporaryDirectory() as profile:
-        command = [
-            chromium,
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-        ]
-        command += ["--hide-scrollbars", f"--window-size={_WINDOW[0]},{_WINDOW[1]}"]
-        command += [f"--user-data-dir={profile}", "--virtual-time-budget=5000"]
-        command += [f"--screenshot={to}", url]
-        subprocess.run(command, check=True, timeout=120, capture_output=True)
+    url = f"{daemon.client.status().operations[0]}/page/"
+    token = RuntimeDir(Path(daemon.config.runtime_dir or "")).access_token()
+    with tempfile.TemporaryDirectory() as profile, browser(Path(profile)) as window:
+        for name, (width, height), model in _PICTURES:
+            window.resize(width, height)
+            window.open("about:blank")
+            window.open(f"{url}#{model}")
+            window.run(f"document.getElementById('token').value = {token!r}")
+            window.run("document.getElementById('token').dispatchEvent(new Event('change'))")
+            eventually(partial(window.run, _IS_DRAWN), "the page is drawn")
+            window.picture(folder / name)
 
 
 def main() -> int:
-    """Write both pictures into the folder that is named."""
+    """Write the pictures into the folder that is named."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/pictures")
     folder.mkdir(parents=True, exist_ok=True)
     with _scene() as daemon:
         asyncio.run(_picture_of_top(daemon, folder / "top.svg"))
-        _picture_of_page(daemon, folder / "page.png")
-    print(f"written: {folder}/top.svg, {folder}/page.png", file=sys.stderr)
+        _pictures_of_page(daemon, folder)
+    print(f"written: {folder}/top.svg, {folder}/page.png, {folder}/page-phone.png", file=sys.stderr)
     return 0
 
 

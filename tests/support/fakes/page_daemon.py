@@ -15,6 +15,7 @@ from aiohttp.test_utils import TestServer
 
 from pytriton.dispatcher.page.routes import Page, Sources
 from pytriton.ipc.messages.answers import InstanceInfo, ModelInfo, ServerInfo, Status
+from pytriton.ipc.messages.events import Event, Explanation
 from pytriton.ipc.messages.figures import Figures
 from pytriton.ipc.messages.requests import RequestEntry, Requests
 from support.models.figures import model, snapshot, work
@@ -58,9 +59,15 @@ class Daemon:
         self.figures = snapshot(1010, model("digits", work(50)), model(HOSTILE, work(1)))
         self.taken = 0
         self.lines = LOG
+        self.explanation: Explanation | None = None
+        self.events = [
+            Event(1, 5.0, "registered", "digits", who="user ann, process 7 (python a.py)"),
+            Event(2, 6.0, "crashed", "digits", instance=0, reason=HOSTILE, numbers={"pid": 8}),
+        ]
         self.sources = Sources(
-            self.take, self.tell, self.log, self.requests, self.is_owner, self.headers
-        )
+            self.take, self.tell, self.log, self.requests, self.explain, self.newest, self.is_owner,
+            self.headers,
+        )  # fmt: skip
         self.page = Page(self.sources)
 
     async def take(self) -> Figures:
@@ -77,6 +84,12 @@ class Daemon:
         slow = RequestEntry(1.0, HOSTILE, name, 1, 0, "ok", None, 48_200_000, 1, 3, 4, None)
         failed = msgspec.structs.replace(slow, id="order-18", status="callable")
         return None if name == "digits" else Requests(name, False, "", 0, 0, [slow], [failed])
+
+    async def explain(self, name: str) -> Explanation | None:
+        return self.explanation
+
+    async def newest(self, asked: bool) -> list[Event]:
+        return [one for one in self.events if one.who or not asked]
 
     def is_owner(self, authorization: str) -> bool:
         return authorization == "Bearer right"

@@ -63,9 +63,15 @@ class Place:
             raise RemoteFailure(ErrorKind.NOT_FOUND, "no such model")
         return "requests of m"
 
+    async def explain(self, name: str) -> Any:
+        return f"explanation, {self.requests(name)}"
+
     def arguments(self, **settings: Any) -> Any:
         config = DaemonConfig(runtime_dir=str(self.rundir.path), **settings)
-        return config, self.rundir, self.figures, lambda: "status", self.requests
+        return (
+            config, self.rundir, self.figures, lambda: "status", self.requests, self.explain,
+            lambda asked: ["asked"] if asked else [],
+        )  # fmt: skip
 
     def server(self, **settings: Any) -> OperationsServer:
         return OperationsServer(*self.arguments(**settings))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from support.browser import CHROMIUM, FLAGS, Browser, browser
 from support.models.figures import model, snapshot, work
@@ -16,6 +18,7 @@ from pytriton.dispatcher.base.ports import listening
 from pytriton.dispatcher.operations.server_thread import ServerThread
 from pytriton.dispatcher.page.routes import Page, Sources
 from pytriton.ipc.messages.answers import InstanceInfo, ModelInfo, ServerInfo, Status
+from pytriton.ipc.messages.events import Event, Explanation, Finding
 from pytriton.ipc.messages.figures import Figures
 from pytriton.ipc.messages.requests import RequestEntry, Requests
 
@@ -28,8 +31,20 @@ HOSTILE = "<script>document.title='ran'</script>"
 NAMES = [*(f"model-{number}" for number in range(200)), HOSTILE]
 
 
+_snapshots = itertools.count()
+
+
 async def _figures() -> Figures:
-    return snapshot(1010, *(model(name, work(50), last_exit=HOSTILE) for name in NAMES))
+    """Return more work with each snapshot: 10 requests a second."""
+    number = next(_snapshots)
+    models = (
+        model(name, work(50 + 50 * number, failed=number), last_exit=HOSTILE) for name in NAMES
+    )
+    now = snapshot(1010 + 5 * number, *models)
+    problems = ["the disk is full", f"model model-7: instance 0 is in a crash loop: {HOSTILE}"]
+    return msgspec.structs.replace(
+        now, daemon=msgspec.structs.replace(now.daemon, problems=problems)
+    )
 
 
 async def _status() -> Status:
@@ -45,11 +60,27 @@ async def _requests(name: str) -> Requests:
     return Requests(name, False, "", slowest=[slow])
 
 
+async def _explain(name: str) -> Explanation:
+    finding = Finding("degraded", "crash_loop", f"it loops: {HOSTILE}", "Mend it.")
+    return Explanation(name, f"{name} is degraded: it loops", [finding], await _events(False))
+
+
+async def _events(asked: bool) -> list[Event]:
+    return [Event(1, 5.0, "registered", "model-7", who="user ann, process 7 (python a.py)")]
+
+
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """Where the page of a daemon with all of them is."""
     sources = Sources(
-        _figures, _status, lambda name, lines: [HOSTILE], _requests, lambda _: True, dict
+        _figures,
+        _status,
+        lambda name, lines: [HOSTILE],
+        _requests,
+        _explain,
+        _events,
+        lambda _: True,
+        dict,
     )
     listener = listening("127.0.0.1", 0, "page", backlog=8)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}/page/"
@@ -78,7 +109,11 @@ def test_two_hundred_models_are_shown_and_names_are_no_code(url: str, tmp_path: 
     assert slowest is not None
     assert [
         f"<td{one}" in slowest[1]
-        for one in (">48.2<", ">1.00<", f' class="last">{_escaped(HOSTILE)}<')
+        for one in (
+            ' data-title="call ms">48.2<',
+            ' data-title="wait ms">1.00<',
+            f' class="last" data-title="id">{_escaped(HOSTILE)}<',
+        )
     ] == [True] * 3
     assert page.count("<script") == 1
     assert "<title>pytriton-daemon</title>" in page
@@ -169,7 +204,7 @@ def test_a_screen_reader_meets_names_and_no_chatter(window: Browser, url: str) -
     live = "[...document.querySelectorAll('[aria-live], [role=status]')].map(one => one.id)"
     assert window.run(live) == ["trouble", "told", "answer"]
     assert window.run("document.getElementById('trouble').textContent") == ""
-    assert "up 10 s" in window.run("document.getElementById('headline').textContent")
+    assert "tritonserver ready" in window.run("document.getElementById('headline').textContent")
 
 
 def test_numbers_that_javascript_cannot_hold_are_shown_as_they_were_sent(
@@ -289,6 +324,67 @@ def test_a_form_that_failed_at_first_is_there_later_and_stays_as_it_is_written(
     asked = f"{later}.filter((one) => one.name.includes('model.json')).length"
     eventually(lambda: (window.run(refresh), window.run(asked) > 1)[1], "it was shown again")
     assert _form(window) == ("mine", "", [False, False])
+
+
+def test_a_problem_leads_to_the_model_that_it_is_about(window: Browser, url: str) -> None:
+    _on_model(window, url, "model-1")
+    problems = window.run(
+        "[...document.querySelectorAll('#problems li')].map((li) => li.innerHTML)"
+    )
+    assert problems[0] == "the disk is full"
+    window.run("document.querySelector('#problems button').focus()")
+    window.press("Enter")
+    eventually(lambda: _focused(window) == "H2 model-7", "the model is shown")
+    assert _shown_model(window) == "model-7"
+
+
+def test_charts_have_axes_and_say_what_they_show(window: Browser, url: str) -> None:
+    _on_model(window, url, "model-7")
+    window.press("Enter")
+    drawn = "document.querySelectorAll('#model-charts path').length"
+    eventually(lambda: window.run(drawn) == 6, "five charts, one of them with two series")
+    svg = "[...document.querySelectorAll('#model-charts svg')]"
+    assert window.run(f"{svg}.every((one) => one.querySelectorAll('line').length >= 2)")
+    titles = [
+        "Requests per second", "Failures per second", "Time of calls, ms", "Requests in the queue",
+        "Memory of the workers",
+    ]  # fmt: skip
+    said = window.run(f"{svg}.map((one) => one.getAttribute('aria-label'))")
+    assert [one.partition(" from ")[0] for one in said] == titles
+    assert "now 10, at most 10" in said[0]
+    steps = window.run(f"[...{svg}[0].querySelectorAll('text')].map((one) => one.textContent)")
+    assert steps[:3] == ["0", "5", "10"]
+    assert all(re.fullmatch(r"\d\d:\d\d", one) for one in steps[-3:])
+
+
+def test_why_a_model_is_as_it_is_and_who_did_what_is_shown(window: Browser, url: str) -> None:
+    _on_model(window, url, "model-7")
+    window.press("Enter")
+    text = "document.getElementById({!r}).innerText"
+    eventually(lambda: "it loops" in window.run(text.format("findings")), "it is shown")
+    findings = window.run(text.format("findings"))
+    assert findings.split("\n\n")[:2] == [
+        "model-7 is degraded: it loops",
+        f"degraded: it loops: {HOSTILE}",
+    ]
+    for place in ("model-events", "event-list"):
+        told = window.run(text.format(place))
+        assert "model registered" in told
+        assert "user ann, process 7 (python a.py)" in told
+
+
+def test_on_a_phone_each_model_is_a_card_with_all_its_figures(window: Browser, url: str) -> None:
+    window.resize(390, 844)
+    try:
+        _on_model(window, url, "model-7")
+        assert window.run("document.documentElement.scrollWidth") <= 390
+        cells = "[...document.querySelector('#rows tr').children].filter((td) => td.textContent)"
+        inside = "(td) => td.getBoundingClientRect().width > 0 && td.getBoundingClientRect().right <= 390"
+        assert window.run(f"{cells}.every({inside})")
+        shown = window.run(f"{cells}.map((td) => td.dataset.title)")
+        assert {"state", "requests/s", "p99 ms", "memory", "last end"} <= set(shown)
+    finally:
+        window.resize(1200, 900)
 
 
 def test_nothing_was_complained_of(window: Browser, url: str) -> None:

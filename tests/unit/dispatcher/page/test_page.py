@@ -15,12 +15,13 @@ from aiohttp import web
 from support.fakes.page_daemon import CONFIG, HOSTILE, STREAM, Daemon, info, status
 from support.models.figures import model, snapshot, work
 
-from pytriton.dispatcher.page.history import POINTS, History
+from pytriton.dispatcher.page.history import POINTS, SPARK_POINTS, History
 from pytriton.dispatcher.page.openapi import document
 from pytriton.dispatcher.page.routes import HEADERS, Page
 from pytriton.dispatcher.page.snippets import snippets
 from pytriton.dispatcher.page.tensors import example_request, inputs
 from pytriton.dispatcher.page.view import bars, model_view, overview
+from pytriton.ipc.messages.events import Explanation, Finding
 from pytriton.ipc.messages.figures import Histogram
 
 _OWNER = {"authorization": "Bearer right"}
@@ -182,14 +183,50 @@ def test_a_model_that_is_not_there_is_no_page(daemon: Daemon) -> None:
     )
 
 
-def test_plots_keep_the_last_minutes_and_forget_models_that_are_gone() -> None:
+def test_charts_keep_the_last_half_hour_and_forget_models_that_are_gone() -> None:
     history = History()
     for second in range(POINTS + 5):
         history.add(snapshot(1010 + second, model("a", work(second)), model("b", work(1))))
-    assert len(history.points("a")) == POINTS
+    series = history.series("a").as_dict()
+    assert {len(column) for column in series.values()} == {POINTS}
+    assert series["at"][-1] == 1010 + POINTS + 4
+    assert (series["requests_s"][-1], series["failures_s"][-1]) == (1.0, 0.0)
+    assert series["p50"][-1] == pytest.approx(0.005, rel=0.3)
+    assert (series["waiting"][-1], series["resident"][-1]) == (3.0, 412e6)
+    assert series["p99"][0] is not None
+    assert len(history.spark("a")) == SPARK_POINTS
+    total = history.total.as_dict()
+    assert (total["requests_s"][-1], total["waiting"][-1], total["resident"][-1]) == (1.0, 6, 824e6)
     history.add(snapshot(2000, model("a", work(1))))
-    assert history.points("b") == []
+    assert history.series("b").as_dict()["at"] == []
     assert overview(History())["headline"] == "starting"
+
+
+def test_who_looks_is_told_why_a_model_is_as_it_is_and_what_happened_if_it_is_the_owner(
+    daemon: Daemon,
+) -> None:
+    finding = Finding("degraded", "crash_loop", f"it loops: {HOSTILE}", "Mend it.", instance=0)
+    daemon.explanation = Explanation("digits", "digits is degraded: …", [finding], daemon.events)
+    asked: dict[str, Any] = {"params": {"name": "digits"}}
+    hidden = daemon.ask("GET", "/page/model.json", **asked).json()
+    assert (hidden["verdict"], hidden["findings"], hidden["events"]) == ("", [], [])
+    found = daemon.ask("GET", "/page/model.json", headers=_OWNER, **asked).json()
+    assert found["verdict"] == "digits is degraded: …"
+    assert [(one["severity"], one["text"], one["advice"]) for one in found["findings"]] == [
+        ("degraded", f"it loops: {HOSTILE}", "Mend it.")
+    ]
+    newest, oldest = found["events"]
+    assert (newest["says"], newest["instance"], newest["reason"]) == ("worker ended", 0, HOSTILE)
+    assert (newest["numbers"], newest["level"]) == ("pid 8", "warning")
+    assert oldest["who"] == "user ann, process 7 (python a.py)"
+
+
+def test_events_and_the_audit_are_for_the_owner(daemon: Daemon) -> None:
+    assert daemon.ask("GET", "/page/events.json").json() == {"is_private": True, "events": []}
+    found = daemon.ask("GET", "/page/events.json", headers=_OWNER).json()["events"]
+    assert [one["kind"] for one in found] == ["crashed", "registered"]  # the newest first
+    audit = daemon.ask("GET", "/page/events.json?asked=1", headers=_OWNER).json()["events"]
+    assert [one["kind"] for one in audit] == ["registered"]
 
 
 def test_bars_are_few_and_have_all_observations() -> None:
@@ -202,10 +239,10 @@ def test_bars_are_few_and_have_all_observations() -> None:
 
 
 def test_a_model_without_figures_has_no_bars() -> None:
-    found = model_view("digits", status(info("digits")), History(), [], None)
+    found = model_view("digits", status(info("digits")), History(), None)
     assert found is not None
     assert found["histograms"] == {}
-    assert model_view("nobody", status(), History(), [], None) is None
+    assert model_view("nobody", status(), History(), None) is None
 
 
 def test_an_example_fits_what_is_declared() -> None:

@@ -127,7 +127,7 @@ def test_a_stream_is_asked_for_as_one_and_shown_as_it_comes(daemon: Daemon, serv
     assert answer.json()["path"] == "/v2/models/talk/generate_stream"
     assert answer.json()["body"] == asked.decode()
     assert answer.headers["content-type"] == "text/plain; charset=utf-8"
-    found = model_view("talk", daemon.status, History(), [], None)
+    found = model_view("talk", daemon.status, History(), None)
     assert found is not None
     assert (found["decoupled"], found["request"]) == (True, {"prompt": "text"})
 
