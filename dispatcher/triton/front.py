@@ -217,11 +217,14 @@ class Front(Protocol):
     def vertex_needs_model(self) -> bool:
         """Whether Vertex AI's frontend does not start before its model is loaded."""
 
-    async def change_over(self, former: int, successor: int) -> None:
+    async def change_over(self, former: int, successor: int, *, force: bool) -> bool:
         """Have a process that was started beside another one take clients' connections in its place.
 
         The successor has answered a request when this returns. The former one hands over its idle connections, goes on
         with what is under way, and ends with its last connection.
+
+        Returns:
+            False: sequences are in progress, and it is not to be by `force`; it is the successor that retires.
 
         Raises:
             Refused, Unreached, TimeoutError: the successor does not serve; the former one still does.

@@ -219,10 +219,22 @@ class TritonServer:
         while True:
             process = self._process
             assert process is not None  # it has been started
-            how = await process.ended()
-            async with self._replacing:  # by one that has been started already
-                if process is self._process:
-                    return how
+            ending = asyncio.ensure_future(process.ended())
+            try:
+                while not ending.done() and not self._has_replaced(process):
+                    news = asyncio.ensure_future(self.news.next.wait())
+                    await asyncio.wait({ending, news}, return_when=asyncio.FIRST_COMPLETED)
+                    news.cancel()
+                if ending.done():
+                    async with self._replacing:  # by one that has been started already
+                        if process is self._process:
+                            return ending.result()
+            finally:
+                ending.cancel()
+
+    def _has_replaced(self, process: ServerProcess) -> bool:
+        """Whether another process has taken the place of this one for good: it may live on for long."""
+        return process is not self._process and process is not self._beside
 
     async def replace(
         self,
@@ -261,11 +273,15 @@ class TritonServer:
                 assert successor is not None
                 try:
                     await load_rest(loaded)
-                    await self._change_over(former, successor, force=force)
+                    is_done = await self._change_over(former, successor, force=force)
                 except BaseException:
                     self._process, self._beside = former, None
                     await successor.stop(0)
                     raise
+                if not is_done:
+                    self._process, self._beside = former, None
+                    self._retire(successor)
+                    raise _in_sequences("some")
                 self._beside = None
                 self._retire(former)
             finally:
@@ -276,12 +292,14 @@ class TritonServer:
 
     async def _change_over(
         self, former: ServerProcess, successor: ServerProcess, *, force: bool
-    ) -> None:
-        """Have clients' connections go to `successor`; raises RemoteFailure, ServerStartError: `former` serves on."""
-        if not force:
-            await self._refuse_in_sequences(former)
+    ) -> bool:
+        """Have clients' connections go to `successor`; return False where sequences keep them with `former`.
+
+        Raises:
+            ServerStartError: `successor` does not serve; `former` does.
+        """
         try:
-            await self._front.change_over(former.pid, successor.pid)
+            return await self._front.change_over(former.pid, successor.pid, force=force)
         except (Refused, Unreached, asyncio.TimeoutError) as error:
             await successor.ends_now()
             why = str(error) or "it does not answer in time"
@@ -294,11 +312,7 @@ class TritonServer:
         except (Refused, Unreached):  # it has just ended, or does not tell
             return
         if count:
-            raise RemoteFailure(
-                ErrorKind.UNAVAILABLE,
-                f"{count} sequences are in progress, which another tritonserver cannot go on with: wait until they "
-                "have ended, or use --force, and their next requests fail (400)",
-            )
+            raise _in_sequences(str(count))
 
     # ── processes that another one has taken the place of ────────────────────────────────────────
 
@@ -309,29 +323,38 @@ class TritonServer:
         retired.task = asyncio.get_running_loop().create_task(self._until_retired(retired, limit_s))
 
     async def _until_retired(self, retired: _Retired, limit_s: float) -> None:
+        """End a process when it has nothing left, or after the limit."""
+        process = retired.process
+        try:
+            await self._follow(retired, limit_s)
+        except Exception:
+            _log.exception("internal error: a replaced tritonserver is ended early")
+        finally:
+            await process.stop()
+            del self._retired[process.pid]
+            self.on_retired(process.pid)
+            self.news.tell()
+        _log.info("a replaced tritonserver has ended", server_pid=process.pid)
+
+    async def _follow(self, retired: _Retired, limit_s: float) -> None:
         process = retired.process
         deadline = asyncio.get_running_loop().time() + limit_s
-        while process.running and asyncio.get_running_loop().time() < deadline:
-            left_s = deadline - asyncio.get_running_loop().time()
+        while (left_s := deadline - asyncio.get_running_loop().time()) > 0:
             await asyncio.wait([process.child.exited], timeout=min(_LOOK_S, left_s))
+            if not process.running:
+                return
             with contextlib.suppress(Refused, Unreached):
                 work = await self._front.work(process.pid)
                 retired.info = msgspec.structs.replace(
                     retired.info, connections=work.connections, requests=work.requests
                 )
-        if process.running:
-            _log.warning(
-                "requests of a replaced tritonserver are ended",
-                server_pid=process.pid,
-                retire_timeout_s=limit_s,
-                connections=retired.info.connections,
-                requests=retired.info.requests,
-            )
-        await process.stop()
-        del self._retired[process.pid]
-        self.on_retired(process.pid)
-        self.news.tell()
-        _log.info("a replaced tritonserver has ended", server_pid=process.pid)
+        _log.warning(
+            "requests of a replaced tritonserver are ended",
+            server_pid=process.pid,
+            retire_timeout_s=limit_s,
+            connections=retired.info.connections,
+            requests=retired.info.requests,
+        )
 
     @property
     def retiring(self) -> frozenset[int]:
@@ -387,9 +410,11 @@ class TritonServer:
             return
         self._change(ServerState.STOPPING)
         self._front.close()
-        for retired in list(self._retired.values()):
-            if retired.task is not None:
-                retired.task.cancel()
+        tasks = [one.task for one in self._retired.values() if one.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for retired in list(self._retired.values()):  # whose task had not begun
             await retired.process.stop()
         for process in filter(None, (self._beside, self._process)):
             await process.stop()
@@ -607,3 +632,11 @@ class TritonServer:
         except (Refused, Unreached) as error:
             text = f"tritonserver did not {verb} {what}: {error}"
             raise RemoteFailure(ErrorKind.LOAD_FAILED, text) from error
+
+
+def _in_sequences(count: str) -> RemoteFailure:
+    text = (
+        f"{count} sequences are in progress, which another tritonserver cannot go on with: wait until they have ended, "
+        "or use --force, and their next requests fail (400)"
+    )
+    return RemoteFailure(ErrorKind.UNAVAILABLE, text)

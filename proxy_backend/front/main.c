@@ -9,6 +9,7 @@
 #define _GNU_SOURCE
 #include "background/memory.h"
 #include "base/log.h"
+#include "calls/sequences.h"
 #include "net/listener.h"
 #include "program/services.h"
 
@@ -188,14 +189,18 @@ static bool change_accepting_for(void *user, bool accepts, Problem *problem)
     return set_accepting(user, accepts, problem);
 }
 
-static bool retire(void *user, const char *successor, Problem *problem)
+static bool retire(void *user, const char *successor, bool force, Problem *problem)
 {
     Accepting *accepting = user;
     if (is_retired)
         return problem_set(problem, PROBLEM_INVALID, "this server retires already");
-    if (!set_accepting(accepting, false, problem) ||
-        !handover_begin(services_endpoints(accepting->services), successor, problem))
+    if (!set_accepting(accepting, false, problem))
         return false;
+    if (!handover_begin(services_endpoints(accepting->services), successor, problem))
+        return false;
+    uint64_t sequences = sequences_close(); /* last: nothing opens them again */
+    if (sequences && !force)
+        return problem_set(problem, PROBLEM_EXISTS, "%llu sequences are in progress", (unsigned long long)sequences);
     is_retired = true;
     log_info(
         "another server takes this one's place: %llu connections are open", (unsigned long long)connections_count());

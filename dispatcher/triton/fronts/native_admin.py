@@ -27,6 +27,10 @@ _LENGTH = re.compile(rb"\r\nContent-Length: *([0-9]+)\r\n", re.IGNORECASE)
 _CREDENTIALS = struct.Struct("3i")
 
 
+class InProgress(Refused):
+    """What it was asked to do would break what clients have begun (409)."""
+
+
 class NativeAdmin:
     """A connection to one process; see `Admin` for what the methods do.
 
@@ -87,11 +91,14 @@ class NativeAdmin:
         """Have it accept connections of clients, or accept no more; those that are open stay."""
         await self._ask("POST", "/admin/accept", {"accept": accept})
 
-    async def retire(self, successor: str | None) -> None:
-        """Have it hand its connections over to the process that listens at a path, and end with the last of them."""
-        await self._ask(
-            "POST", "/admin/retire", {} if successor is None else {"successor": successor}
-        )
+    async def retire(self, successor: str | None, *, force: bool) -> None:
+        """Have it hand its connections over to the process that listens at a path, and end with the last of them.
+
+        Raises:
+            InProgress: sequences are in progress, and it is not to be by `force`.
+        """
+        where = {} if successor is None else {"successor": successor}
+        await self._ask("POST", "/admin/retire", {**where, "force": force})
 
     async def leave(self) -> None:
         """Have it accept no more; return when its connections have ended in order, or the exit timeout is over."""
@@ -129,7 +136,7 @@ class NativeAdmin:
         try:
             status, text = await self._exchange(head.encode() + content)
             if status >= 400:
-                raise Refused(_said(text))
+                raise (InProgress if status == 409 else Refused)(_said(text))
             return json.loads(text) if text else None
         except (OSError, ValueError, EOFError, asyncio.LimitOverrunError) as error:
             raise Unreached(f"{type(error).__name__}: {error}") from error

@@ -36,7 +36,7 @@ from pytriton.dispatcher.triton.front import (
 )
 from pytriton.dispatcher.triton.fronts import native_settings
 from pytriton.dispatcher.triton.fronts.asked_models import AskedModels
-from pytriton.dispatcher.triton.fronts.native_admin import NativeAdmin
+from pytriton.dispatcher.triton.fronts.native_admin import InProgress, NativeAdmin
 from pytriton.dispatcher.triton.fronts.native_settings import Listening, Tls
 from pytriton.dispatcher.triton.gate import Models
 from pytriton.dispatcher.triton.own_repository import BACKEND
@@ -306,19 +306,16 @@ class NativeFront:
                 process.asked.close()
             process.place.sweep_shared_memory()
 
-    async def change_over(self, former: int, successor: int) -> None:
+    async def change_over(self, former: int, successor: int, *, force: bool) -> bool:
         """Have a process take clients' connections in the place of another one; see main.c."""
         old, new = self._processes[former], self._processes[successor]
-        # Descriptors are handed over as they are: what they carry has to be the same on both sides.
-        path = new.handover if old.is_encrypted == new.is_encrypted else None
         asked, serving = old.connect(), new.connect()
         try:
             await asyncio.wait_for(serving.accept(True), _STEP_S)
             try:
                 await asyncio.wait_for(_unless_ended(old, asked.accept(False)), _STEP_S)
                 await asyncio.wait_for(self._answers(new), _STEP_S)
-                successor_path = None if path is None else str(path)
-                await asyncio.wait_for(_unless_ended(old, asked.retire(successor_path)), _STEP_S)
+                return await asyncio.wait_for(_retire(old, new, force=force), _STEP_S)
             except BaseException:
                 with contextlib.suppress(Refused, Unreached, asyncio.TimeoutError):  # it ends
                     await asyncio.wait_for(asked.accept(True), _STEP_S)
@@ -370,6 +367,27 @@ class NativeFront:
         if self._regions >= 0:
             os.close(self._regions)
             self._regions = -1
+
+
+async def _retire(old: _Process, new: _Process, *, force: bool) -> bool:
+    """Have `old` hand its connections over; where sequences keep it, have `new` do so, and return False."""
+    # Descriptors are handed over as they are: what they carry has to be the same on both sides.
+    can_take = old.is_encrypted == new.is_encrypted
+    asked, serving = old.connect(), new.connect()
+    try:
+        await _unless_ended(old, asked.retire(_place(new) if can_take else None, force=force))
+    except InProgress:
+        await asked.accept(True)
+        await serving.retire(_place(old) if can_take else None, force=True)
+        return False
+    finally:
+        await asked.close()
+        await serving.close()
+    return True
+
+
+def _place(process: _Process) -> str | None:
+    return None if process.handover is None else str(process.handover)
 
 
 async def _unless_ended(process: _Process, asking: Awaitable[None]) -> None:

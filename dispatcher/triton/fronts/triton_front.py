@@ -67,7 +67,7 @@ class TritonFront:
     async def forget_awaited(self, name: str) -> None:
         """Do nothing: nobody waits."""
 
-    async def change_over(self, former: int, successor: int) -> None:
+    async def change_over(self, former: int, successor: int, *, force: bool) -> bool:
         """Refuse: this front does not replace a process (`replaces`)."""
         raise Refused("tritonserver cannot hand its connections over")
 

@@ -32,6 +32,7 @@ static const Codes codes[] = {
     [PROBLEM_STORAGE] = {507, 8},
     [PROBLEM_UNKNOWN] = {400, 2},
     [PROBLEM_VERSION] = {505, 3},
+    [PROBLEM_ELSEWHERE] = {503, 14},
     [PROBLEM_AWAITED] = {503, 14},
 };
 

@@ -25,7 +25,8 @@ typedef enum {
     PROBLEM_STORAGE,     /* 507 RESOURCE_EXHAUSTED: there is no memory for a model */
     PROBLEM_UNKNOWN,     /* 400 UNKNOWN: a model does not say what kind of an error it is */
     PROBLEM_VERSION,     /* 505, of HTTP only */
-    PROBLEM_AWAITED,     /* 503 UNAVAILABLE: a model that comes, now that it was asked for; see core/awaited.h */
+    PROBLEM_ELSEWHERE, /* 503; of gRPC, the call is refused unseen (REFUSED_STREAM): clients make it again, on another connection */
+    PROBLEM_AWAITED, /* 503 UNAVAILABLE: a model that comes, now that it was asked for; see core/awaited.h */
 } ProblemKind;
 
 /* All zero: there is none. */

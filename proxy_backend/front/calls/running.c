@@ -79,6 +79,11 @@ bool call_start(Call *call, CallAnswered answered, Problem *problem)
         return problem_set(problem, PROBLEM_INTERNAL, "a call was started without a model");
     if (!prepare(parts, problem))
         return false;
+    Server *server = calls_settings_of(parts->calls)->server;
+    if (parts->sequence &&
+        !sequence_request(server, parts->model, parts->sequence, parts->sequence_flags, &parts->in_progress))
+        return problem_set(problem, PROBLEM_ELSEWHERE,
+            "another server takes this one's place, and could not go on with the sequence: begin it once more");
     parts->answered = answered;
     const CallsSettings *settings = calls_settings_of(parts->calls);
     CachedResponse *cached = parts->key.used ? response_cache_find(settings->cache, &parts->key) : NULL;
@@ -93,8 +98,6 @@ bool call_start(Call *call, CallAnswered answered, Problem *problem)
     TRITONSERVER_InferenceTrace *trace = NULL;
     if (settings->tracing)
         parts->trace = begin_trace(parts, settings, &trace);
-    if (parts->sequence)
-        parts->in_progress = sequence_request(settings->server, parts->model, parts->sequence, parts->sequence_flags);
     TRITONSERVER_InferenceRequest *request = parts->request;
     bool taken = api_succeeded(triton.ServerInferAsync(settings->server->server, request, trace), problem);
     if (taken) {

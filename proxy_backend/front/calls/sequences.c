@@ -20,6 +20,7 @@ struct Sequence {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static Names sequences; /* by model and id */
+static bool closed; /* another process takes this one's place: a sequence that begins here could not go on there */
 
 /* ── how long one may be idle ─────────────────────────────────────────────────────────────────────────── */
 
@@ -122,31 +123,44 @@ static Sequence *find(Slice key, bool begins, uint64_t idle_ms)
 
 /* ── for others ───────────────────────────────────────────────────────────────────────────────────────── */
 
-Sequence *sequence_request(Server *server, const char *model, const char *id, uint32_t flags)
+bool sequence_request(Server *server, const char *model, const char *id, uint32_t flags, Sequence **sequence)
 {
     Text key = {0};
-    bool begins = flags & SEQUENCE_START;
+    bool begins = flags & SEQUENCE_START, may = true;
     uint64_t idle_ms = begins ? ask_idle_ms(server, model) : 0;
-    text_put_string(&key, model);
     uint64_t hash = names_hash(slice_of(id)); /* ids may be as long as clients like */
+    *sequence = NULL;
+    text_put_string(&key, model);
     text_put(&key, (const char *)&hash, sizeof hash);
     if (key.failed) {
         text_free(&key);
-        return NULL;
+        return true;
     }
     pthread_mutex_lock(&lock);
-    Sequence *sequence = find(text_slice(&key), begins, idle_ms);
-    if (sequence) {
-        sequence->running++;
-        sequence->last_ms = clock_ms();
+    Sequence *found = find(text_slice(&key), begins && !closed, idle_ms);
+    may = found || !closed || idle_ms == 0 || (flags & SEQUENCE_END);
+    if (found) {
+        found->running++;
+        found->last_ms = clock_ms();
         if (idle_ms)
-            sequence->idle_ms = idle_ms;
+            found->idle_ms = idle_ms;
         if (flags & SEQUENCE_END)
-            forget(text_slice(&key), sequence);
+            forget(text_slice(&key), found);
     }
     pthread_mutex_unlock(&lock);
     text_free(&key);
-    return sequence;
+    *sequence = found;
+    return may;
+}
+
+uint64_t sequences_close(void)
+{
+    pthread_mutex_lock(&lock);
+    sweep();
+    uint64_t count = sequences.count;
+    closed |= count == 0;
+    pthread_mutex_unlock(&lock);
+    return count;
 }
 
 void sequence_request_done(Sequence *sequence)

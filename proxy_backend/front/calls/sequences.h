@@ -10,10 +10,13 @@
 
 typedef struct Sequence Sequence;
 
-/* A request of a sequence is about to be given to the core; `flags` are the core's. NULL: it belongs to none that is in progress. */
-Sequence *sequence_request(Server *server, const char *model, const char *id, uint32_t flags);
+/* A request of a sequence is about to be given to the core; `flags` are the core's. `*sequence`: NULL, it belongs to none that is in progress. False: it
+ * would begin one, and none may begin here any more. */
+bool sequence_request(Server *server, const char *model, const char *id, uint32_t flags, Sequence **sequence);
 /* The core has answered it in full, or has not taken it. NULL: nothing is to be done. */
 void sequence_request_done(Sequence *sequence);
+/* Let none begin here any more, unless some are in progress: their number. */
+uint64_t sequences_close(void);
 /* How many are in progress. */
 uint64_t sequences_count(void);
 

@@ -15,9 +15,10 @@ enum { MOST_ENDPOINTS = 256 };
 
 /* ── giving ───────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Set before any loop looks, and never again. */
+/* Set before any loop looks. */
 static struct {
     const HandoverEndpoints *endpoints;
+    int folder; /* 0: none */
     struct sockaddr_un address; /* by way of the folder's descriptor: its path may be longer than an address may be */
 } successor;
 
@@ -38,6 +39,9 @@ bool handover_begin(const HandoverEndpoints *endpoints, const char *path, Proble
         close(fd);
         return problem_set(problem, PROBLEM_INVALID, "the name of '%s' is too long", path);
     }
+    if (successor.folder) /* of one that did not take over in the end */
+        close(successor.folder);
+    successor.folder = fd;
     successor.endpoints = endpoints;
     return true;
 }

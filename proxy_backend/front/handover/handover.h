@@ -19,7 +19,7 @@ typedef struct {
 
 extern const Protocol handover_protocol;
 
-/* Hand connections of these endpoints over to the process that listens at `path` from now on; NULL: there is none that could take them. Once, before
+/* Hand connections of these endpoints over to the process that listens at `path` from now on; NULL: there is none that could take them. Before
  * connections_retire. */
 bool handover_begin(const HandoverEndpoints *endpoints, const char *path, Problem *problem);
 /* Whether a connection could be handed over at all: there is a successor, and it is not encrypted. */

@@ -280,22 +280,25 @@ static bool run_retire(Call *call, Problem *problem)
     Json json;
     Text scratch = {0}, successor = {0};
     Slice key;
+    bool force = false;
     if (read_object(
             http_call(call)->job.body, connection_endpoint(http_call(call)->connection)->limits, &json, problem)) {
         while (json_member(&json, &scratch, &key))
-            if (!(slice_is(key, "successor") ? json_string_to(&json, &successor) : json_skip(&json)))
+            if (!(slice_is(key, "successor")     ? json_string_to(&json, &successor)
+                        : slice_is(key, "force") ? json_bool(&json, &force)
+                                                 : json_skip(&json)))
                 break;
         if (!json_end(&json))
             json_problem(&json, parsing, problem);
     }
     bool done = problem->kind == PROBLEM_NONE && !successor.failed &&
-        control->retire(control->user, successor.size ? text_string(&successor) : NULL, problem);
+        control->retire(control->user, successor.size ? text_string(&successor) : NULL, force, problem);
     text_free(&scratch);
     text_free(&successor);
     return done || (problem->kind == PROBLEM_NONE && problem_no_memory(problem));
 }
 
-/* POST /admin/retire {"successor": "/path"}: hand connections over to the process that listens there, and end when none is left. */
+/* POST /admin/retire {"successor": "/path", "force": false}: hand connections over to the process that listens there, and end when none is left. */
 bool http_handle_retire(HttpRequest *request, Problem *problem)
 {
     return control_job(request, run_retire, problem);

@@ -28,8 +28,8 @@ typedef struct {
     /* Accept connections of clients from now on, or no more; the ones that are open stay. False: a problem. */
     bool (*accept)(void *user, bool accept, Problem *problem);
     /* Another process, which takes connections over at `successor` (NULL: nowhere), is in this one's place: accept no more, and end when the last
-     * connection has been handed over or has ended. */
-    bool (*retire)(void *user, const char *successor, Problem *problem);
+     * connection has been handed over or has ended. A problem: sequences are in progress, and it is not to be by `force`. */
+    bool (*retire)(void *user, const char *successor, bool force, Problem *problem);
     /* Accept no more, answer what is under way, and return when no connection is left, or the exit timeout is over. */
     void (*leave)(void *user);
     void *user;

@@ -384,7 +384,25 @@ void grpc_finish(GrpcStream *stream, int code, Slice text)
     session_unlock(session, done);
 }
 
+/* Say that nothing has been done with a call, after the client was told to make its next ones elsewhere (RFC 9113, 8.7). */
+static bool refuse_unseen(GrpcStream *stream)
+{
+    Session *session = session_of(stream);
+    Outgoing *done = NULL;
+    pthread_mutex_lock(&session->lock);
+    bool can = session->retiring && !stream->begun && !stream->closed && !stream->finishing && session->session;
+    if (can) {
+        stream->finishing = true;
+        nghttp2.submit_rst_stream(session->session, 0, stream->id, NGHTTP2_REFUSED_STREAM);
+        session_push(stream->connection, &done);
+    }
+    session_unlock(session, done);
+    return can;
+}
+
 void grpc_finish_problem(GrpcStream *stream, const Problem *problem)
 {
+    if (problem->kind == PROBLEM_ELSEWHERE && refuse_unseen(stream))
+        return;
     grpc_finish(stream, problem_grpc_code(problem->kind), slice_of(problem_text(problem)));
 }

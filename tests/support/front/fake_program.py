@@ -4,7 +4,7 @@
 
 What it does wrong stands in the file "behaviour" beside it: `ends`, `slow` (until a file "go" is there), `deaf` (it
 never answers a load), `mute` (it accepts connections of clients, and ends at the first of their requests), `sequence`
-(one is in progress), `lingers` (a request keeps it when it retires).
+(one is in progress), `begins` (one begins when it is to retire), `lingers` (a request keeps it when it retires).
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class _Server(ThreadingHTTPServer):
         self.held = held
         self.behaviour = behaviour
         self.models: dict[str, str] = {}
+        self.has_begun = False
         self.is_clients = clients is None
         self._clients = clients
 
@@ -72,7 +73,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.server.is_clients and self.server.behaviour == "mute":
             os._exit(7)
         if self.path == "/admin/work":
-            sequences = int(self.server.behaviour == "sequence")
+            sequences = int(self.server.behaviour == "sequence" or self.server.has_begun)
             self._answer(200, {"connections": 1, "requests": 2, "sequences": sequences})
             return
         if self.path == "/v2":
@@ -92,6 +93,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self.server.serve_clients()
         elif self.path == "/admin/retire":
             self.server.note(f"retire {Path(body['successor']).name}")
+            if self.server.behaviour == "begins" and not body["force"]:
+                self.server.has_begun = True
+                self._answer(409, {"error": "1 sequences are in progress"})
+                return
             if self.server.behaviour != "lingers":
                 self._answer(200, None)
                 os._exit(0)

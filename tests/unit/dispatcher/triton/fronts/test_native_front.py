@@ -242,6 +242,26 @@ def test_sequences_in_progress_keep_it_from_being_replaced_without_force(tmp_pat
     play(tmp_path, scene, "sequence")
 
 
+def test_where_a_sequence_begins_meanwhile_the_connections_go_back(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        await one.start()
+        former = one.server.info().pid
+        with pytest.raises(RemoteFailure, match=r"sequences are in progress.*--force"):
+            await one.server.replace({}, _nothing)
+        assert one.server.info().pid == former
+        told = [line.split(" ", 1) for line in (tmp_path / "told").read_text().splitlines()]
+        successor = told[0][0]
+        assert told == [
+            [successor, "accept"], [str(former), "refuse"], [str(former), "retire handover-2.sock"],
+            [str(former), "accept"], [successor, "retire handover-1.sock"],
+        ]  # fmt: skip
+        while one.server.retiring:
+            await one.server.news.next.wait()
+        await one.server.load("m", None)
+
+    play(tmp_path, scene, "begins")
+
+
 def test_one_that_has_requests_left_is_shown_follows_changes_and_is_ended_in_time(
     tmp_path: Path,
 ) -> None:
@@ -249,6 +269,7 @@ def test_one_that_has_requests_left_is_shown_follows_changes_and_is_ended_in_tim
         ended: list[int] = []
         one.server.on_retired = ended.append
         await one.start()
+        ending = asyncio.create_task(one.server.ended())
         former = one.server.info().pid
         assert former is not None
         admin = one.front.connect(former)
@@ -264,6 +285,10 @@ def test_one_that_has_requests_left_is_shown_follows_changes_and_is_ended_in_tim
             await asyncio.sleep(0.05)
         assert (told[0].pid, told[0].requests, told[0].connections) == (former, 2, 1)
         assert told[0].until - told[0].since == 4.0
+        # The end of the one that serves now is noticed, though the former one lives on.
+        os.kill(one.server.info().pid or 0, signal.SIGKILL)
+        assert "SIGKILL" in await ending
+        assert one.server.retiring == {former}
         while one.server.retiring:
             await one.server.news.next.wait()
         assert ended == [former]
