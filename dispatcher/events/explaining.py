@@ -82,6 +82,7 @@ def explain(situation: Situation) -> tuple[str, list[Finding]]:
             findings += _of_instance(situation, instance)
         findings += _of_load(info, situation.waiting)
         findings += _on_trial(info)
+        findings += _of_threads(info)
     findings += _of_the_past(situation)
     if situation.outcomes is not None:
         findings += failing(situation.name, situation.outcomes, situation.now)
@@ -221,6 +222,16 @@ def _on_trial(info: messages.ModelInfo) -> Iterator[Finding]:
     if info.trial is not None:
         text = "it is on trial: somebody is changing several nodes, and it is taken back if they do not go on"
         yield Finding("notice", "trial", text, "`pytriton-daemon fleet models` shows all nodes.")
+
+
+def _of_threads(info: messages.ModelInfo) -> Iterator[Finding]:
+    if info.threads:
+        text = (
+            f"numpy, torch and the like compute with at most {info.threads} thread{'s' * (info.threads > 1)} in each "
+            "worker: its share of the cores, as the model has, or may have, several workers"
+        )
+        advice = "For another number: env={'OMP_NUM_THREADS': 'N'} at the registration."
+        yield Finding("notice", "threads", text, advice)
 
 
 def _asleep(situation: Situation) -> Finding:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pytriton.dispatcher.workers.one_worker.compute_threads import share_of
 from pytriton.ipc import messages
 
 
@@ -24,4 +25,5 @@ def info_of(
         registered_at=registered_at,
         isolation=spec.isolation,
         trial=spec.trial,
+        threads=share_of(spec),
     )

@@ -24,6 +24,7 @@ from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.figures.process_memory import memory_of
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.workers.one_worker.compute_threads import usable_cpus
 from pytriton.ipc import linux, messages
 from pytriton.ipc.errors import RemoteFailure
 from pytriton.ipc.lanes.gauge import NOTHING, Counts
@@ -298,7 +299,7 @@ def taken_by(registration: Registration) -> Taken:
 def machine_room() -> Room:
     """Return what this machine, or the part of it that the daemon may use, has."""
     free = linux.available_memory()
-    return Room(_cpus(), int(free * (1 - _RESERVE)))
+    return Room(usable_cpus(), int(free * (1 - _RESERVE)))
 
 
 def _cpu_s(pid: int) -> float:
@@ -308,13 +309,3 @@ def _cpu_s(pid: int) -> float:
     except OSError:  # it has ended
         return 0.0
     return (int(fields[11]) + int(fields[12])) / _TICKS_S
-
-
-def _cpus() -> float:
-    cpus = float(len(os.sched_getaffinity(0)))
-    try:
-        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
-            quota, period = file.read().split()
-        return cpus if quota == "max" else min(cpus, int(quota) / int(period))
-    except (OSError, ValueError):  # no limit, or not version 2
-        return cpus

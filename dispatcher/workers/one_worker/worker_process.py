@@ -20,6 +20,7 @@ from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 from pytriton.dispatcher.control.control_socket import Peer
 from pytriton.dispatcher.settings.trace_settings import exports_elsewhere
 from pytriton.dispatcher.triton.liveness import process_state
+from pytriton.dispatcher.workers.one_worker import compute_threads
 from pytriton.dispatcher.workers.one_worker.fork_server import Surroundings
 from pytriton.dispatcher.workers.one_worker.fork_servers import ForkServers, boot_arguments
 from pytriton.dispatcher.workers.one_worker.worker import Worker
@@ -361,6 +362,7 @@ def _environment(spec: messages.ModelSpec, place: WorkerPlace) -> Mapping[str, s
     env = {name: os.environ[name] for name in _DAEMON_DEFAULTS if name in os.environ}
     if place.tracing is not None and not exports_elsewhere(spec.world.env):
         env.update(place.tracing)
+    env.update(compute_threads.variables_for(spec))
     env.update(spec.world.env)
     shared = str(place.library.parent / "shared")
     return {**with_direct_loopback(env), ENV_SHARED_DIR: shared}

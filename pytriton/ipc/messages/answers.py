@@ -105,6 +105,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     #: Since when it is being loaded, in seconds since the epoch, if its state is "restoring" or "loading"; 0: it waits
     #: for its turn.
     loading_since: float = 0.0
+    #: With how many threads the libraries of each worker compute; 0: with as many as they take, or the user has said.
+    threads: int = 0
 
 
 class RetiringServer(msgspec.Struct, frozen=True):

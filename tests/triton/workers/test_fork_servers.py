@@ -56,6 +56,39 @@ def test_all_instances_serve_and_are_children_of_the_daemon(
     assert daemon.workers() == []
 
 
+def count_threads() -> Any:
+    """A model that multiplies matrices, and tells how many threads that has taken."""
+    import numpy as np
+
+    weights = np.ones((500, 500), np.float32)
+
+    def infer(requests: Any) -> Any:
+        assert (weights @ weights)[0, 0] == 500
+        threads = float(len(os.listdir("/proc/self/task")))
+        return [{"y": one["x"] * 0 + threads} for one in requests]
+
+    return infer
+
+
+def test_instances_share_the_cores(daemon: RunningDaemon, inference: Inference) -> None:
+    """A fork's numpy has its number of threads from before the fork."""
+
+    def threads(**options: Any) -> float:
+        model = daemon.client.register(
+            count_threads, "counting", X, Y, factory=True, progress=False, **options
+        )
+        answer = inference.infer("counting", {"x": ONES})["y"].ravel()[0]
+        explained = daemon.client.explain("counting")
+        told = any(found.about == "threads" for found in explained.findings)
+        assert told == ("env" not in options)
+        model.unregister()
+        return float(answer)
+
+    cores = len(os.sched_getaffinity(0))
+    shared = threads(instances=cores)  # one for each
+    assert threads(instances=cores, env={"OMP_NUM_THREADS": str(cores + 1)}) >= shared + cores - 1
+
+
 def test_a_worker_that_is_killed_is_replaced_and_its_end_told(
     daemon: RunningDaemon, inference: Inference
 ) -> None:

@@ -40,6 +40,12 @@ def test_a_stream_takes_as_long_as_it_takes() -> None:
     assert "has been busy with one batch for 601 s" in explain(stuck)[0]
 
 
+def test_the_share_of_the_cores_is_told() -> None:
+    verdict, (found,) = explain(situation(info(instance(), threads=2), waiting=0))
+    assert (found.severity, found.about) == ("notice", "threads")
+    assert "at most 2 threads in each worker" in verdict
+
+
 def test_what_nobody_knows_is_not_said() -> None:
     """Whether requests wait, tritonserver has not said."""
     verdict, _ = explain(situation(info(instance(busy_s=0.4))))
