@@ -13,7 +13,16 @@ from pytriton.decorators.outputs import named_outputs
 from pytriton.decorators.wrapping import Adapter, Decorator, Plan, decorate, only
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonRuntimeError
 
-__all__ = ["ConstantPadder", "group_by_keys", "group_by_values", "require_keys", "row_keys"]
+__all__ = [
+    "ConstantPadder",
+    "group_by_keys",
+    "group_by_values",
+    "require_inputs_by_name",
+    "require_keys",
+    "require_requests",
+    "row_keys",
+    "takes_requests",
+]
 
 _Array = NDArray[Any]
 _Outputs = dict[str, _Array]
@@ -125,6 +134,7 @@ def _largest_shape(name: str, values: list[_Array]) -> tuple[int, ...]:
 
 class _GroupByKeys(Adapter):
     def plan(self, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Plan:
+        require_requests("group_by_keys", args)
         requests, owner = args[-1], args[:-1]
         groups = _positions_by_key(frozenset(request.keys()) for request in requests)
         if len(groups) == 1:
@@ -163,10 +173,7 @@ class _GroupByValues(Adapter):
         self.pad_fn = pad_fn
 
     def plan(self, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Plan:
-        if args and isinstance(args[-1], (list, tuple)):
-            raise PyTritonRuntimeError(
-                "The @group_by_values decorator must be used after the @batch decorator."
-            )
+        require_inputs_by_name("group_by_values", args)
         require_keys("group_by_values", self.keys, kwargs, wrapped, args)
         grouping = [row_keys(kwargs[key]) for key in self.keys if key in kwargs]
         groups = _positions_by_key(zip(*grouping))
@@ -225,6 +232,27 @@ def _concatenate(name: str, results: list[_Outputs]) -> _Array:
             f"{[result[name].shape for result in results]}. "
             "Pass pad_fn=ConstantPadder() to pad them to the largest."
         ) from None
+
+
+def takes_requests(args: tuple[Any, ...]) -> bool:
+    """Whether a decorated callable was called with the list of requests, and not with inputs by name."""
+    return bool(args) and isinstance(args[-1], (list, tuple))
+
+
+def require_inputs_by_name(decorator: str, args: tuple[Any, ...]) -> None:
+    """Raise `PyTritonRuntimeError` for a decorator that would see no input where it stands."""
+    if takes_requests(args):
+        raise PyTritonRuntimeError(
+            f"The @{decorator} decorator must be used after the @batch decorator."
+        )
+
+
+def require_requests(decorator: str, args: tuple[Any, ...]) -> None:
+    """Raise `PyTritonRuntimeError` for a decorator that takes the list of requests, and gets inputs by name."""
+    if not takes_requests(args):
+        raise PyTritonRuntimeError(
+            f"The @{decorator} decorator must be used before (above) the @batch decorator."
+        )
 
 
 def row_keys(values: _Array) -> list[Hashable]:

@@ -11,7 +11,12 @@ from numpy.typing import NDArray
 from pytriton.constants import TRITON_CONTEXT_FIELD_NAME
 from pytriton.decorators.batching import get_inference_request_batch_size
 from pytriton.decorators.context import CONTEXT_ATTRIBUTE, find_model_config, get_triton_context
-from pytriton.decorators.grouping import row_keys
+from pytriton.decorators.grouping import (
+    require_inputs_by_name,
+    require_requests,
+    row_keys,
+    takes_requests,
+)
 from pytriton.decorators.outputs import named_outputs
 from pytriton.decorators.wrapping import Adapter, Decorator, Plan, decorate, only
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonRuntimeError
@@ -60,7 +65,9 @@ def pad_batch(wrapped: Callable[..., Any]) -> Callable[..., Any]:
 def first_value(
     *keys: str, squeeze_single_values: bool = True, strict: bool = True
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Hand over one value in place of a batch of equal ones. Stands below ``@batch``.
+    """Hand over one value in place of a batch of equal ones. Stands below ``@batch``, or without it.
+
+    Above a callable that takes the list of requests, it does so in each request by itself.
 
     An input of shape ``(batch, *shape)`` becomes its first row of shape ``shape``. A key that is not
     among the inputs is passed over: the requests left it out, or the model does not have it.
@@ -103,6 +110,7 @@ class _FillOptionals(Adapter):
         return (_FillOptionals, (self.defaults,))
 
     def plan(self, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Plan:
+        require_requests("fill_optionals", args)
         owner = args[:-1]
         config = find_model_config(wrapped, owner[0] if owner else None)
         if config is not None and config is not self._checked:
@@ -122,16 +130,22 @@ class _FillOptionals(Adapter):
             default = self.defaults[name]
             # A copy, not a broadcast: callables may write to their inputs.
             filled[name] = np.array(np.broadcast_to(default, (*repeats, *default.shape)))
-        if not isinstance(request, Request):
-            return filled
-        return Request(
-            filled,
-            request.parameters,
-            request.span,
-            request.requested_output_names,
-            request.cancelled,
-            request._origin,
-        )
+        return _changed(request, filled)
+
+
+def _changed(request: Any, inputs: dict[str, Any]) -> Any:
+    """Return a request with some inputs changed."""
+    changed = {**request, **inputs}
+    if not isinstance(request, Request):
+        return changed
+    return Request(
+        changed,
+        request.parameters,
+        request.span,
+        request.requested_output_names,
+        request.cancelled,
+        request._origin,
+    )
 
 
 def _check_defaults(defaults: Mapping[str, _Array], config: TritonModelConfig) -> None:
@@ -161,6 +175,7 @@ def _check_default(name: str, default: _Array, spec: TensorSpec, model_name: str
 
 class _PadBatch(Adapter):
     def plan(self, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Plan:
+        require_inputs_by_name("pad_batch", args)
         config = find_model_config(wrapped, args[0] if args else None)
         rows = next((len(v) for v in kwargs.values() if isinstance(v, np.ndarray)), 0)
         size = rows if config is None or not config.batching else _padded_size(rows, config)
@@ -206,8 +221,13 @@ class _FirstValue(Adapter):
                 f"The @first_value decorator can only be used with a batching model; "
                 f"{config.model_name!r} has batching=False."
             )
-        unpacked = {key: self._first(key, kwargs[key]) for key in self.keys if key in kwargs}
-        return [(args, {**kwargs, **unpacked})], only
+        if takes_requests(args):
+            requests = [_changed(request, self._unpacked(request)) for request in args[-1]]
+            return [((*args[:-1], requests), kwargs)], only
+        return [(args, {**kwargs, **self._unpacked(kwargs)})], only
+
+    def _unpacked(self, inputs: Mapping[str, _Array]) -> dict[str, Any]:
+        return {key: self._first(key, inputs[key]) for key in self.keys if key in inputs}
 
     def _first(self, key: str, values: _Array) -> Any:
         if self.strict and len(set(row_keys(values))) > 1:

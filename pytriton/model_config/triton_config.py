@@ -7,6 +7,7 @@ proxy's own parameters are added by the dispatcher.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -78,7 +79,7 @@ def to_triton_config(
         >>> to_triton_config("m", [x], [y])["input"]
         [{'name': 'x', 'data_type': 'TYPE_FP32', 'dims': [-1]}]
     """
-    config = ModelConfig() if config is None else config
+    said, config = config, ModelConfig() if config is None else config
     if not isinstance(config, ModelConfig):
         raise PyTritonValidationError(
             f"config has to be a ModelConfig, got {config!r}. Write ModelConfig(max_batch_size=64), say."
@@ -88,6 +89,13 @@ def to_triton_config(
     require_integer(version, "model_version", minimum=1)
     _require_collections(inputs, outputs)
     batching = config.batching and len(inputs) > 0
+    if said is not None and config.batching and not batching:
+        warnings.warn(
+            f"Model {model_name!r} has no inputs, so there is nothing to batch by: it is served without batching, one "
+            "request at a time, and its outputs have no batch axis (one of size 1 is taken off). Say "
+            "ModelConfig(batching=False).",
+            stacklevel=2,
+        )
     if not batching:
         _refuse_scalars(inputs, outputs)
     document: dict[str, Any] = {

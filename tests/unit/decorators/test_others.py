@@ -250,6 +250,44 @@ def test_first_value_hands_over_scalars_and_rows() -> None:
     assert answers(infer(requests)) == [5, 10]
 
 
+def test_first_value_takes_the_list_of_requests_too() -> None:
+    """PyTriton's second use of it: in each request by itself."""
+    seen = []
+
+    @first_value("k", "none")
+    def infer(requests: Any) -> list[dict[str, Any]]:
+        seen.extend([(one["k"], one.parameters) for one in requests])
+        return [{"y": one["x"] * one["k"]} for one in requests]
+
+    requests = [request(1, k=5), request(2, k=6)]
+    requests[1].parameters = {"p": 1}
+    assert answers(infer(requests)) == [5, 12]
+    assert seen == [(5, None), (6, {"p": 1})]
+    (plain,) = first_value("k")(lambda requests: requests)([{"k": np.array([[3]])}])
+    assert plain == {"k": 3}
+    mixed = Request({"x": np.ones((2, 1)), "k": np.array([[3], [4]])})
+    with pytest.raises(PyTritonRuntimeError, match="values of input 'k' differ"):
+        infer([mixed])
+
+
+@pytest.mark.parametrize(
+    ("decorator", "said"),
+    [
+        (pad_batch, "@pad_batch decorator must be used after"),
+        (group_by_values("k"), "@group_by_values decorator must be used after"),
+    ],
+)
+def test_what_needs_inputs_by_name_says_so(decorator: Any, said: str) -> None:
+    with pytest.raises(PyTritonRuntimeError, match=said):
+        decorator(lambda requests: requests)([request(1, k=5)])
+
+
+@pytest.mark.parametrize("decorator", [fill_optionals(k=np.array([1])), group_by_keys])
+def test_what_needs_requests_says_so(decorator: Any) -> None:
+    with pytest.raises(PyTritonRuntimeError, match=r"must be used before \(above\) the @batch"):
+        batch(decorator(lambda x: {"y": x}))([request(1)])
+
+
 def test_first_value_can_keep_the_row() -> None:
     infer = batch(first_value("k", squeeze_single_values=False)(lambda x, k: {"y": x + k.shape[0]}))
     assert answers(infer([request(1, k=5)])) == [2]

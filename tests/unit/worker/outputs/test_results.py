@@ -281,3 +281,19 @@ def test_an_output_of_another_rank_than_declared_is_refused(
     checks = writer(output("y", dims=dims), batching=batching, strict=strict)
     with pytest.raises(ResultError, match=r"`y` of model `digits` has "):
         checks.write([{"y": np.ones(shape, np.float32)}], [request], lanes[0])
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_batch_axis_of_one_is_taken_off_where_there_is_no_input(
+    lanes: Lanes, strict: bool, rows: int
+) -> None:
+    """Such a model does not batch, whatever its configuration says, and its callable may not know."""
+    checks = writer(output("y", dims=(-1,)), batching=False, strict=strict)
+    result, request = {"y": np.ones((rows, 3), np.float32)}, RequestRef([], "", [])
+    if rows == 1:
+        (response,) = checks.write([result], [request], lanes[0])
+        assert response.outputs[0].shape == [3]
+    else:
+        with pytest.raises(ResultError, match="`y` of model `digits` has"):
+            checks.write([result], [request], lanes[0])
