@@ -21,6 +21,7 @@ from pytriton.dispatcher.settings.declarations import ENV_OWNER
 
 pytest_plugins = [
     "support.suite.distributing",
+    "support.suite.other_core",
     "support.suite.reading",
     "support.suite.sparing",
     "support.suite.times",

@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 enum {
-    HEAD_ROOM = 320,      /* the longest head that is written here has 306 */
+    HEAD_ROOM = 320 + LOAD_REPORT_ROOM, /* the longest head that is written here has 306 and that */
     PARTS = 64,           /* that are written at a time */
     SMALL_ANSWER = 64 << 10,
     LEAST_SHRUNK = 256,   /* smaller bodies are not compressed: they would not become smaller */
@@ -175,6 +175,7 @@ void answer_send(Call *call, int status, const char *type, const struct iovec *p
         at = put_number(at, "Inference-Header-Content-Length: ", json_bytes);
     if (shrunk)
         at = put(put(put(at, "Content-Encoding: "), encoding_name(state->compression)), "\r\n");
+    at = load_report_put(at, state->load_report, call_server(call));
     if (status == 405)
         at = put(put(put(at, "Allow: "), state->allow ? state->allow : "GET"), "\r\n");
     if (status == 503 && state->later)
@@ -259,6 +260,7 @@ bool answer_open(Call *call, int status, const char *type)
     state->keep_alive &= !state->is_old;
     if (!state->is_old)
         at = put(at, "Transfer-Encoding: chunked\r\n");
+    at = load_report_put(at, state->load_report, call_server(call));
     if (state->relay)
         at = put(at, RELAY_HEADER ": yes\r\n");
     at = put_end(at, connection_is_last(call), state->is_old);

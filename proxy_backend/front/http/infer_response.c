@@ -130,6 +130,9 @@ bool call_take_headers(HttpRequest *request, Problem *problem)
     for (uint32_t i = 0; i < head->count; i++) {
         const HttpHeader *header = &head->headers[i];
         call_origin_header(request->call, header->name, header->value);
+        LoadReport asked = load_report_asked(header->name, header->value);
+        if (asked)
+            http_call(request->call)->load_report = asked;
         if (header_pattern_takes(request->service->forward, header->name) &&
             !call_header(request->call, header->name, header->value, problem))
             return false;

@@ -7,6 +7,7 @@
 #define PYTRITON_FRONT_HTTP_REQUEST_H
 
 #include "base/compression.h"
+#include "http/load_report.h"
 #include "http/service.h"
 #include "http1/head.h"
 #include "http1/header_pattern.h"
@@ -72,6 +73,7 @@ typedef struct {
     Text compressed;
     Answer *answer; /* in which parts lie */
     /* Of inferences. */
+    LoadReport load_report;  /* that the client asked for */
     bool binary_output; /* where an output does not say otherwise */
     bool begun; /* the head has been written, of a stream */
     bool is_broken; /* nobody reads the stream any more */

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
 import signal
 import socket
 import struct
@@ -290,3 +291,30 @@ def test_shared_memory_of_clients_can_be_switched_off(made: Built) -> None:
         answer = ask(front, request)
     assert answer[0] == 501
     assert b"takes no shared memory of clients (its setting allow_client_shm)" in answer[2]
+
+
+_REPORTS = {
+    "text": "TEXT named_metrics.requests_in_flight=1, named_metrics.kv_cache_utilization=0.250000, "
+    "named_metrics.max_token_capacity=6400",
+    "JSON": 'JSON {"named_metrics": {"requests_in_flight": 1, "kv_cache_utilization": 0.250000, '
+    '"max_token_capacity": 6400}}',
+    "xml": None,
+}
+
+
+@pytest.mark.parametrize("wanted", _REPORTS)
+@pytest.mark.parametrize("method", ["infer", "generate_stream"])
+def test_load_is_reported_to_who_asks_for_it(made: Built, wanted: str, method: str) -> None:
+    """As load balancers ask (ORCA)."""
+    asked = [f"Endpoint-Load-Metrics-Format: {wanted}"]
+    with running(made) as front:
+        line = f"POST /v2/models/echo/{method}"
+        body = json_of() if method == "infer" else b'{"prompt": "hello"}'
+        for _ in range(2):
+            status, headers, _ = ask(front, head(line, asked, body))
+            assert status == 200
+            report = headers.get("endpoint-load-metrics")
+            # An earlier request may not have gone yet.
+            counted = report and re.sub(r"(in_flight\W+)[1-9]\d*", r"\g<1>1", report)
+            assert counted == _REPORTS[wanted]
+        assert "endpoint-load-metrics" not in ask(front, head(line, (), body))[1]

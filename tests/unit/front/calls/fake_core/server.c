@@ -125,6 +125,36 @@ TRITONSERVER_Error *TRITONSERVER_MessageSerializeToJson(TRITONSERVER_Message *me
     return NULL;
 }
 
+/* As with a model of TensorRT-LLM. */
+TRITONSERVER_Error *TRITONSERVER_ServerMetrics(TRITONSERVER_Server *server, TRITONSERVER_Metrics **metrics)
+{
+    (void)server;
+    *metrics = NULL;
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONSERVER_MetricsFormatted(
+    TRITONSERVER_Metrics *metrics, int format, const char **base, size_t *size)
+{
+    static const char text[] =
+        "# TYPE nv_trt_llm_kv_cache_block_metrics gauge\n"
+        "nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=\"fraction\",model=\"m\",version=\"1\"} 0.25\n"
+        "nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=\"tokens_per\",model=\"m\",version=\"1\"} 64\n"
+        "nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=\"used\",model=\"m\",version=\"1\"} 25\n"
+        "nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=\"max\",model=\"m\",version=\"1\"} 100\n";
+    (void)metrics;
+    (void)format;
+    *base = text;
+    *size = sizeof text - 1;
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONSERVER_MetricsDelete(TRITONSERVER_Metrics *metrics)
+{
+    (void)metrics;
+    return NULL;
+}
+
 TRITONSERVER_Error *TRITONSERVER_ServerLoadModel(TRITONSERVER_Server *server, const char *model)
 {
     (void)server;
