@@ -78,10 +78,11 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
         float,
         Option(
             "The most seconds before tritonserver is started again. The first time in a row it is started at "
-            "once, then after 0.5 s, and each further pause is twice as long.",
+            "once, then after 0.5 s, and each further pause is twice as long. Clients of gRPC give up a connection "
+            "that nobody answers within 20 s: with longer pauses their calls fail, where those of HTTP wait.",
             SECONDS,
         ),
-    ] = 30.0
+    ] = 10.0
     worker_start_timeout_s: Annotated[
         float, Option("Seconds a worker may take to start, before it loads its model.", SECONDS)
     ] = 60.0

@@ -264,8 +264,10 @@ class Clients:
         def ask() -> None:
             number = next(self._numbers)
             for step in range(1, _SEQUENCE_STEPS + 1):
-                flags = {"sequence_start": step == 1, "sequence_end": step == _SEQUENCE_STEPS}
-                answer = connection.infer("sums", {"x": _ONES[:, :1]}, sequence_id=number, **flags)
+                answer = connection.infer(
+                    "sums", {"x": _ONES[:, :1]}, sequence_id=number,
+                    sequence_start=step == 1, sequence_end=step == _SEQUENCE_STEPS,
+                )  # fmt: skip
                 assert answer["y"].tolist() == [[step]]
                 time.sleep(0.05)
             self._stop.wait(1.0)

@@ -425,3 +425,39 @@ def test_regions_outlive_the_server(daemon: RunningDaemon, how: str) -> None:
     finally:
         memory.close()
         memory.unlink()
+
+
+def _remembers(requests: Any) -> Any:
+    return [{"y": request["x"]} for request in requests]
+
+
+def test_a_sequence_in_progress_is_not_broken_without_force(daemon: RunningDaemon) -> None:
+    config = ModelConfig(
+        max_batch_size=4,
+        extra={"sequence_batching": {"max_sequence_idle_microseconds": 300_000_000, "direct": {}}},
+    )
+    daemon.client.register(_remembers, "sequences", X, Y, config, progress=False)
+    first = daemon.client.status().server.pid
+
+    def step(number: int, parameters: dict[str, object]) -> int:
+        one = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}
+        body = {"inputs": [one], "parameters": {"sequence_id": number, **parameters}}
+        with closing(connection(daemon)) as client:
+            path = "/v2/models/sequences/infer"
+            return ask(client, "POST", path, json.dumps(body).encode())[0]
+
+    assert step(7, {"sequence_start": True}) == 200
+    assert step(8, {"sequence_start": True}) == 200
+    with pytest.raises(CliError, match="2 sequences are in progress"):
+        link.replace_server(daemon.config.rundir)
+    assert daemon.client.status().server.pid == first
+    assert step(8, {"sequence_end": True}) == 200
+    with pytest.raises(CliError, match=r"1 sequences are in progress.*--force"):
+        link.replace_server(daemon.config.rundir)
+    assert step(7, {}) == 200  # it goes on
+    replaced = link.replace_server(daemon.config.rundir, force=True)
+    assert (replaced.former, replaced.pid) == (first, daemon.client.status().server.pid)
+    assert step(7, {}) == 400
+    assert step(7, {"sequence_start": True, "sequence_end": True}) == 200
+    link.replace_server(daemon.config.rundir)  # nothing is in progress any more
+    daemon.client.unregister("sequences")
