@@ -69,6 +69,8 @@ __all__ = [
     "server_environment",
 ]
 
+#: What needs the Python backend that a tritonserver lacks.
+NEEDS_PYTHON_BACKEND = "the Python proxy and models of Triton's python backend need it"
 #: The option of later versions that lets clients register shared memory.
 CLIENT_SHM = "allow-client-shm"
 _OPTION = re.compile(r"^\s+--([a-z0-9-]+)", re.MULTILINE)
@@ -195,10 +197,8 @@ def make_python_backend(runtime: ServerRuntime, progress: Progress) -> PythonBac
         ServerRuntimeError: no Python fits, or the environment cannot be made.
     """
     choice, tree = runtime.choice, runtime.tree
-    if not tree.python_backends:
-        raise ServerRuntimeError(
-            f"{tree.lacks}; the Python proxy and models of Triton's python backend need it"
-        )
+    if tree.lacks_python is not None:
+        raise ServerRuntimeError(f"{tree.lacks_python}; {NEEDS_PYTHON_BACKEND}")
     wheels = choice.wheel.expanduser().absolute().parent if choice.wheel else None
     interpreter = find_interpreter(choice.proxy_python, tree.python_versions)
     environment = make_proxy_environment(interpreter, cache_dir(choice.cache_dir), progress, wheels)

@@ -58,12 +58,17 @@ class ServerTree:
         """What this tree has not that a whole installation has; None: nothing."""
         if self.binary is None:
             return f"the folder {self.root} holds no bin/tritonserver"
-        if not self.python_backends:
-            return (
-                f"{self.binary} has no Python backend: {self.backends}/python holds no {LIBRARY_NAME} "
-                f"with a usable {STUB_NAME}"
-            )
-        return None
+        return self.lacks_python
+
+    @property
+    def lacks_python(self) -> str | None:
+        """What of Triton's python backend is not there; None: nothing."""
+        if self.python_backends:
+            return None
+        return (
+            f"{self.program} has no Python backend: {self.backends}/python holds no {LIBRARY_NAME} "
+            f"with a usable {STUB_NAME}"
+        )
 
     @property
     def python_versions(self) -> list[tuple[int, int]]:

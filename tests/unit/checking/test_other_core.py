@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from support.suite import other_core
 
+from pytriton.dispatcher.install.server_runtime import SERVER_VARIABLE
 from pytriton.dispatcher.install.wheel import PINNED
 
 _ROOT = Path(__file__).parents[3]
-_ALL = (*other_core.DIFFERENCES, *other_core._EXECUTABLE, *other_core._PYTHON_BACKEND)
+_ALL = (*other_core.DIFFERENCES, *other_core._EXECUTABLE)
 
 
 @pytest.mark.parametrize("tests", sorted({one.tests for one in _ALL}))
@@ -54,9 +55,7 @@ def test_only_another_version_is_treated_as_one(
     whole: bool,
     is_other: bool,
 ) -> None:
-    monkeypatch.setenv(
-        other_core.SERVER_VARIABLE, str(_server(tmp_path / "s", version, whole=whole))
-    )
+    monkeypatch.setenv(SERVER_VARIABLE, str(_server(tmp_path / "s", version, whole=whole)))
     tree = other_core.other_tree()
     assert (tree is not None) is is_other
     if tree is None:
@@ -64,5 +63,5 @@ def test_only_another_version_is_treated_as_one(
     compared = "tests/triton/front/test_http_answers.py::test_any[1]"
     assert _marks(tree, compared) == (["xfail"] if whole else ["skip", "xfail"])
     assert _marks(tree, "tests/triton/data/test_lanes.py::test_any") == []
-    monkeypatch.delenv(other_core.SERVER_VARIABLE)
+    monkeypatch.delenv(SERVER_VARIABLE)
     assert other_core.other_tree() is None
