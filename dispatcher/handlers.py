@@ -16,6 +16,7 @@ from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.models.admission import check, check_cache, check_devices
 from pytriton.dispatcher.models.served_models import told_registrations
 from pytriton.dispatcher.models.told_failures import failure_told, registration_told
+from pytriton.dispatcher.openai_models import check_aliases
 from pytriton.dispatcher.requests import profiling
 from pytriton.dispatcher.worker_handlers import BRING_S, Handler, Payloads, check_protocol
 from pytriton.dispatcher.workers.one_worker.registrant import Registrant
@@ -42,6 +43,7 @@ async def register(
     with registration_told(daemon.events, message, daemon.registry.names):
         check_cache(message.spec, daemon.config, front_is_native=daemon.front_is_native)
         check_devices(message.spec)
+        check_aliases(message.spec, daemon.registry)
     if message.spec.openai is not None:
         daemon.openai.open()
     hosted = message.spec.isolation == "thread"

@@ -7,8 +7,10 @@ from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.openai_front.state import Answering, Served, State, Upstream
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton.front import Front
+from pytriton.ipc import messages
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
-__all__ = ["told_of", "upstream"]
+__all__ = ["check_aliases", "told_of", "upstream"]
 
 
 def told_of(config: DaemonConfig, front: Front, registry: Registry) -> State:
@@ -26,6 +28,27 @@ def told_of(config: DaemonConfig, front: Front, registry: Registry) -> State:
         upstream(config, front),
         [_served(one) for one in registry if one.spec.openai is not None],
     )
+
+
+def check_aliases(spec: messages.ModelSpec, registry: Registry) -> None:
+    """Refuse a model one of whose ids in the OpenAI API another model has.
+
+    Raises:
+        RemoteFailure: there is such a model
+    """
+    if spec.openai is None:
+        return
+    ids = {spec.name, *spec.openai.aliases}
+    for other in registry:
+        card = other.spec.openai
+        others = [] if card is None else [other.spec.name, *card.aliases]
+        taken = ids.intersection(others)
+        if taken and other.spec.name != spec.name:
+            raise RemoteFailure(
+                ErrorKind.EXISTS,
+                f"model {spec.name}: in the OpenAI API, the model {other.spec.name} has the id {min(taken)!r} already; "
+                "choose other aliases",
+            )
 
 
 def upstream(config: DaemonConfig, front: Front) -> Upstream:

@@ -7,7 +7,7 @@ import functools
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -26,6 +26,7 @@ from pytriton.dispatcher.openai_front.meters import Meters
 from pytriton.dispatcher.openai_front.reading import Bodies, within
 from pytriton.dispatcher.openai_front.state import Served, State
 from pytriton.dispatcher.openai_front.upstream import Triton
+from pytriton.ipc.access import ACCESS_HEADER
 from pytriton.openai.errors import APIError
 
 __all__ = ["Asking", "Front"]
@@ -110,7 +111,7 @@ class Front:
         self.connections = Connections(lambda: self.state.answering, most, _TOO_SLOW, clock)
         self._bodies = Bodies()
         self._health_asked: asyncio.Future[bool] | None = None
-        self._models = {one.name: one for one in state.models}
+        self._models = _by_id(state.models)
 
     def application(self) -> web.Application:
         """Return the routes."""
@@ -122,7 +123,8 @@ class Front:
             ("GET", "/health", self._health),
             ("GET", "/metrics", self._metrics),
             ("GET", "/v1/models", self._list),
-            ("GET", "/v1/models/{name}", self._one),
+            ("GET", "/v1/models/{name:.+}", self._one),
+            ("POST", "/v1/models/{name:.+}/{verb:load|unload}", self._load),
             ("POST", "/v1/chat/completions", TextRoute(self, "chat").answer),
             ("POST", "/v1/completions", TextRoute(self, "completions").answer),
             ("POST", "/v1/responses", TextRoute(self, "responses").answer),
@@ -140,7 +142,7 @@ class Front:
         """Take over what the daemon has said anew."""
         former = self.triton if state.upstream != self.state.upstream else None
         self.state = state
-        self._models = {one.name: one for one in state.models}
+        self._models = _by_id(state.models)
         if former is not None:
             self.triton = Triton(state.upstream)
             await former.close()
@@ -209,7 +211,7 @@ class Front:
             APIError: there is no such
         """
         found = self._models.get(name)
-        if found is None or (caller is not None and not caller.may_use(name)):
+        if found is None or not _may_use(caller, name, found):
             raise APIError(
                 f"The model '{name[:200]}' does not exist, or you have no access to it.",
                 404,
@@ -350,16 +352,27 @@ class Front:
     async def _list(self, request: web.Request) -> web.Response:
         caller = self.caller(request)
         shown = [
-            shown_model(one)
-            for one in self._models.values()
-            if caller is None or caller.may_use(one.name)
+            shown_model(one, name)
+            for name, one in self._models.items()
+            if _may_use(caller, name, one)
         ]
         return answer_of({"object": "list", "data": shown})
 
     async def _one(self, request: web.Request) -> web.Response:
         caller = self.caller(request)
-        found = self._shown(caller, request.match_info["name"])
-        return answer_of(shown_model(found))
+        name = request.match_info["name"]
+        return answer_of(shown_model(self._shown(caller, name), name))
+
+    async def _load(self, request: web.Request) -> web.Response:
+        """Load or unload a model, as Triton's OpenAI frontend does: the client needs the access token for it."""
+        caller = self.caller(request)
+        asked, verb = request.match_info["name"], request.match_info["verb"]
+        found = self._models.get(asked)
+        if caller is not None:
+            self._shown(caller, asked)  # a key for some models is for no others
+        name = asked if found is None else found.name
+        await self.triton.control(name, verb, request.headers.get(ACCESS_HEADER, ""))
+        return answer_of({"id": asked, "object": "model", "status": f"{verb}ed"})
 
 
 def answer_of(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
@@ -372,16 +385,32 @@ def answer_of(body: Any, status: int = 200, headers: dict[str, str] | None = Non
     )
 
 
-def shown_model(model: Served) -> dict[str, Any]:
-    """Return a model as `/v1/models` shows it."""
+def _by_id(models: Iterable[Served]) -> dict[str, Served]:
+    """Return the models by their names and aliases: a name wins against an alias, the first alias against others."""
+    found: dict[str, Served] = {one.name: one for one in models}
+    for one in models:
+        for alias in one.card.aliases:
+            found.setdefault(alias, one)
+    return found
+
+
+def _may_use(caller: Caller | None, asked: str, model: Served) -> bool:
+    """Return whether a caller's key is for a model; it may name the model, or the alias that is asked for."""
+    return caller is None or caller.may_use(model.name) or caller.may_use(asked)
+
+
+def shown_model(model: Served, name: str) -> dict[str, Any]:
+    """Return a model as `/v1/models` shows it under one of its ids."""
     card = model.card
     shown: dict[str, Any] = {
-        "id": model.name,
+        "id": name,
         "object": "model",
         "created": model.created,
         "owned_by": card.owned_by,
         "serves": card.serves,
     }
+    if name != model.name:
+        shown["root"] = model.name
     if card.context_length is not None:
         shown["context_length"] = shown["max_model_len"] = card.context_length
     if card.description:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,8 @@ import msgspec
 from aiohttp import web
 
 from pytriton.dispatcher.openai_front.estimates import tokens_of
+from pytriton.dispatcher.openai_front.protocol import Protocol
 from pytriton.dispatcher.openai_front.reading import within
-from pytriton.dispatcher.openai_front.state import Served
 from pytriton.openai.answers import json_text
 from pytriton.openai.bodies import BODIES, Body, ChatBody, ResponsesBody, ToolBody, read_body
 from pytriton.openai.deltas import Usage
@@ -59,17 +59,19 @@ class TextRoute:
         front = self._front
         asking = await front.asking(request)
         body = read_body(asking.data, BODIES[self._kind])
-        model = front.model(asking, body.model, self._kind, partial(tokens_of, body))
+        asked = body.model
+        model = front.model(asking, asked, self._kind, partial(tokens_of, body))
         if not front.state.answering.remote_urls:
             _refuse_remote(body)
         streamed = bool(body.stream)
         del body  # what was read of it takes far more memory than its bytes
-        envelope = self._envelope(model, asking.data)
+        envelope = self._envelope(asked, asking.data)
         with front.slot():
             sending = Sending(front, asking, model.name, self._kind, streamed=streamed)
             return await sending.run(envelope)
 
-    def _envelope(self, model: Served, data: bytes) -> bytes:
+    def _envelope(self, asked: str, data: bytes) -> bytes:
+        """Return what the worker gets; `asked`: the name that the client has asked for, which the answer bears."""
         try:
             data.decode()
         except UnicodeDecodeError as error:  # in what was not looked at
@@ -79,7 +81,7 @@ class TextRoute:
         head = {
             "api": self._kind,
             "id": _PREFIXES[self._kind] + secrets.token_hex(12),
-            "model": model.name,
+            "model": asked,
         }
         return msgspec.json.encode(head)[:-1] + b',"body":' + data + b"}"
 
@@ -127,6 +129,7 @@ class Sending:
         finally:
             if pulse is not None:
                 pulse.cancel()
+            self._set_probe(None)
             self._measure(error)
         if self._response is None:
             headers = {} if self._asking.caller is None else self._asking.caller.headers()
@@ -310,6 +313,20 @@ class Sending:
         response = web.StreamResponse(headers=headers)
         await response.prepare(request)
         self._response = response
+        self._set_probe(self._probe)
+
+    def _set_probe(self, probe: Callable[[], None] | None) -> None:
+        protocol = self._asking.request.protocol
+        if isinstance(protocol, Protocol):
+            protocol.probe = probe
+
+    def _probe(self) -> None:
+        """Send a comment at once; where the native frontend writes to the client, it does so itself."""
+        coming, transport = self._coming, self._asking.request.transport
+        is_ours = coming is None or (coming.whole and not coming.relaying)
+        if self._in_chunks and is_ours and transport is not None:
+            comment = b": still there?\n\n"
+            transport.write(b"%x\r\n%b\r\n" % (len(comment), comment))
 
     async def _pulse(self) -> None:
         """Send a comment whenever nothing else was sent for a while: proxies between end silent connections."""

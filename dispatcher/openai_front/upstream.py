@@ -18,6 +18,7 @@ from pytriton.dispatcher.openai_front.event_stream import RELAY, EventStream
 from pytriton.dispatcher.openai_front.reading import within
 from pytriton.dispatcher.openai_front.state import Upstream
 from pytriton.ipc.access import ACCESS_HEADER
+from pytriton.openai.embeddings import DIMENSIONS
 from pytriton.openai.errors import APIError
 
 __all__ = ["Texts", "Triton", "Vectors"]
@@ -118,8 +119,10 @@ class Triton:
         finally:
             answer.close()
 
-    async def embed(self, model: str, texts: Sequence[bytes]) -> Vectors:
-        """Ask a model for the embeddings of texts in their packed form.
+    async def embed(
+        self, model: str, texts: Sequence[bytes], dimensions: int | None = None
+    ) -> Vectors:
+        """Ask a model for the embeddings of texts in their packed form; `dimensions`: None for as many as it has.
 
         Raises:
             APIError: there is no answer, or an error
@@ -134,13 +137,33 @@ class Triton:
                     "parameters": {"binary_data_size": len(tensor)},
                 }
             ],
-            "parameters": {"binary_data_output": True},
+            "parameters": {"binary_data_output": True, **_without_none({DIMENSIONS: dimensions})},
         }
         head = json.dumps(described).encode()
         headers = {_HEADER_LENGTH: str(len(head)), "Content-Type": "application/octet-stream"}
         async with self._post(f"{_path(model)}/infer", head + tensor, headers) as answer:
             data = await answer.read()
             return _vectors(data, int(answer.headers.get(_HEADER_LENGTH, len(data))))
+
+    async def control(self, model: str, verb: str, token: str) -> None:
+        """Have a model loaded or unloaded, if that is allowed with a client's access token.
+
+        Raises:
+            APIError: it is not, or it failed
+        """
+        url = f"{self.upstream.url}/v2/repository/models/{quote(model, safe='')}/{verb}"
+        with _reached():
+            async with self._session.post(url, headers={ACCESS_HEADER: token}) as answer:
+                data = await answer.read()
+        if answer.status == 403:
+            raise APIError(
+                f"To {verb} a model needs the access token, in the header {ACCESS_HEADER}.", 403,
+                code="access_token_required",
+            )  # fmt: skip
+        if answer.status != 200:
+            text = _error_text(data) or f"the model server answered with the status {answer.status}"
+            status = answer.status if answer.status in (400, 404, 409) else 500
+            raise APIError(f"The model {model!r:.200} cannot be {verb}ed: {text}", status)
 
     @asynccontextmanager
     async def _post(
@@ -317,6 +340,10 @@ class Texts:
             self.whole = word == b"relayed"
 
 
+def _without_none(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def _vectors(data: bytes, head_length: int) -> Vectors:
     head = json.loads(data[:head_length])
     at = head_length
@@ -329,11 +356,15 @@ def _vectors(data: bytes, head_length: int) -> Vectors:
     return Vectors(found["embedding"], int(found["prompt_tokens"].sum()))
 
 
-def _refused(status: int, data: bytes) -> APIError:
+def _error_text(data: bytes) -> str:
     try:
-        said = _read_event(data.strip().removeprefix(b"data:")).error or ""
+        return _read_event(data.strip().removeprefix(b"data:")).error or ""
     except (msgspec.DecodeError, UnicodeDecodeError):
-        said = ""
+        return ""
+
+
+def _refused(status: int, data: bytes) -> APIError:
+    said = _error_text(data)
     return error_of(said or f"the model server answered with the status {status}", status)
 
 

@@ -53,7 +53,7 @@ async def answer_embeddings(front: Front, request: web.Request) -> web.Response:
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     headers = asking.caller.headers() if asking.caller else None
     return answer_of(
-        {"object": "list", "data": data, "model": model.name, "usage": usage}, 200, headers
+        {"object": "list", "data": data, "model": body.model, "usage": usage}, 200, headers
     )
 
 
@@ -113,7 +113,7 @@ async def _rows(
     try:
         with front.slot():
             vectors = await _within(
-                _embed(front, model.name, texts, model.most_texts), front.state.answering.timeout_s
+                _embed(front, model, texts, dimensions), front.state.answering.timeout_s
             )
         tokens = sum(one.tokens for one in vectors)
         rows = _joined(vectors)
@@ -138,15 +138,19 @@ async def _within(asking: Any, timeout_s: float) -> Any:
         ) from None
 
 
-async def _embed(front: Front, model: str, texts: list[bytes], most: int) -> list[Vectors]:
+async def _embed(
+    front: Front, model: Served, texts: list[bytes], dimensions: int | None
+) -> list[Vectors]:
+    name, most = model.name, model.most_texts
     if len(texts) <= most:
-        return [await front.triton.embed(model, texts)]
+        return [await front.triton.embed(name, texts, dimensions)]
     found: dict[int, Vectors] = {}
     left = iter(range(0, len(texts), most))
 
     async def ask() -> None:
         for start in left:  # all take from the same
-            found[start] = await front.triton.embed(model, texts[start : start + most])
+            batch = texts[start : start + most]
+            found[start] = await front.triton.embed(name, batch, dimensions)
 
     asking = [
         asyncio.ensure_future(ask()) for _ in range(min(_MOST_AT_ONCE, -(-len(texts) // most)))

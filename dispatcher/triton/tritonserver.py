@@ -36,7 +36,6 @@ from pytriton.dispatcher.triton.front import (
 )
 from pytriton.dispatcher.triton.own_repository import BACKEND
 from pytriton.dispatcher.triton.server_process import (
-    EXIT_GRACE_S,
     ServerCrashed,
     ServerLost,
     ServerProcess,

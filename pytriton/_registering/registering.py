@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import msgspec
 import numpy as np
 
+from pytriton._model_names import validate_model_name
 from pytriton._registering.environments import provide_worker_packages, with_requirements
 from pytriton._registering.instances import (
     count_instances,
@@ -211,6 +212,13 @@ def _behind_openai(
             f"Model {name!r}: with openai=, a callable takes requests of the OpenAI API: leave inputs and outputs out."
         )
     card = card_of(options["openai"])
+    try:
+        validate_model_name(name)
+    except PyTritonValidationError as error:
+        raise PyTritonValidationError(
+            f"{error}. Clients of the OpenAI API may ask for a model by any id: choose another name, and pass "
+            f"openai=ModelCard({card.serves!r}, aliases=[{name!r}])."
+        ) from None
     for target in [] if options["factory"] else targets:
         if not inspect.isclass(target) and misfit(target, ()) is not None:
             raise PyTritonValidationError(

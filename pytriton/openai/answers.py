@@ -45,6 +45,12 @@ class Answer(Protocol):
     def add_text(self, text: str) -> str:
         """Return what goes out for a piece that is nothing but a text of the first choice; "" for nothing."""
 
+    def unanswered(self) -> list[int]:
+        """Return the choices after the first one of which no piece has come."""
+
+    def next_call(self) -> None:
+        """Take note that the pieces that follow are of another call of the callable."""
+
     def end(self) -> str | None:
         """Return the last text; None if there is none."""
 
@@ -91,11 +97,12 @@ def usage_body(usage: Usage) -> dict[str, Any]:
 
 
 class Counted:
-    """The usage of an answer: what its callable said, or a token for each piece."""
+    """The usage of an answer: what its callable said, or a token for each piece; of several calls the sum."""
 
     def __init__(self) -> None:
         self._pieces = 0
         self._said: Usage | None = None
+        self._before = Usage()
 
     def add(self, delta: Delta) -> None:
         """Take note of a piece."""
@@ -109,10 +116,17 @@ class Counted:
         if text:
             self._pieces += 1
 
+    def next_call(self) -> None:
+        """Take note that the pieces that follow are of another call."""
+        self._before = self.usage
+        self._said = None
+        self._pieces = 0
+
     @property
     def usage(self) -> Usage:
         """The usage so far."""
-        return self._said or Usage(completion_tokens=self._pieces)
+        last = self._said or Usage(completion_tokens=self._pieces)
+        return self._before.plus(last)
 
 
 class Choice:
@@ -122,6 +136,7 @@ class Choice:
         self._id = request_id
         self.index = index
         self.begun = False
+        self.is_answered = False  #: a piece of it has come
         self.ended: str | None = None
         self.content: list[str] = []
         self.reasoning: list[str] = []
@@ -148,7 +163,8 @@ class Choice:
         self.note_end(delta)
 
     def note_end(self, delta: Delta) -> None:
-        """Take note of a finish reason."""
+        """Take note of a piece, and of its finish reason."""
+        self.is_answered = True
         if delta.finish_reason is not None:
             self.ended = delta.finish_reason
 

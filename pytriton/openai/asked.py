@@ -162,6 +162,13 @@ class _PlainText:
         """Return a text, or keep it."""
         return self.add(Delta(content=text))
 
+    def unanswered(self) -> list[int]:
+        """Return nothing: there is one text, whatever is asked for."""
+        return []
+
+    def next_call(self) -> None:
+        """Do nothing: there is one call."""
+
     def end(self) -> str | None:
         """Return what was kept; None: nothing is left to be said."""
         return None if self._stream else "".join(self._kept)

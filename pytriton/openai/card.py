@@ -16,6 +16,8 @@ __all__ = ["KINDS", "ModelCard", "OpenAI", "card_of"]
 #: What a model can serve; embeddings stand alone, since they are batched.
 KINDS = ("chat", "completions", "responses", "embeddings")
 
+MAX_ALIAS_LENGTH = 200
+
 
 class ModelCard(msgspec.Struct, frozen=True):
     """The part of the OpenAI API that a model serves, with what its users are told.
@@ -25,6 +27,8 @@ class ModelCard(msgspec.Struct, frozen=True):
         owned_by: the `owned_by` of `/v1/models`
         context_length: tokens that a request and its answer may have together; None: not said
         description: a sentence for people
+        aliases: further ids by which clients may ask for the model, such as "meta-llama/Llama-3.1-8B-Instruct" or
+            "llama3:8b": a model's name has letters, digits, `_`, `-` and `.` only, an alias may have any characters
 
     Raises:
         PyTritonValidationError: there is no such kind, or two do not go together
@@ -34,6 +38,7 @@ class ModelCard(msgspec.Struct, frozen=True):
     owned_by: str = "pytriton"
     context_length: Optional[int] = None
     description: str = ""
+    aliases: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         _check_kinds(self.kinds)
@@ -44,6 +49,7 @@ class ModelCard(msgspec.Struct, frozen=True):
             raise PyTritonValidationError(
                 f"context_length has to be a whole number from 1, got {length!r}."
             )
+        _check_aliases(self.aliases)
         for name in ("owned_by", "description"):
             if not isinstance(getattr(self, name), str):
                 raise PyTritonValidationError(
@@ -57,7 +63,9 @@ class ModelCard(msgspec.Struct, frozen=True):
 
     def to_message(self) -> OpenAICard:
         """Return the form in which the daemon gets it."""
-        return OpenAICard(self.kinds, self.owned_by, self.context_length, self.description)
+        return OpenAICard(
+            self.kinds, self.owned_by, self.context_length, self.description, list(self.aliases)
+        )
 
 
 #: What the option `openai` may be.
@@ -77,6 +85,20 @@ def card_of(value: Any) -> ModelCard:
             f"openai has to be one of {_listed()}, a list of them, or a pytriton.openai.ModelCard, got {value!r}."
         )
     return ModelCard(value)
+
+
+def _check_aliases(aliases: Any) -> None:
+    if isinstance(aliases, str) or not isinstance(aliases, Sequence):
+        raise PyTritonValidationError(f"aliases has to be a list of strings, got {aliases!r}.")
+    for one in aliases:
+        if not isinstance(one, str) or not one.strip() or not one.isprintable():
+            raise PyTritonValidationError(
+                f"An alias has to be a string of printable characters, got {one!r:.200}."
+            )
+        if len(one) > MAX_ALIAS_LENGTH:
+            raise PyTritonValidationError(
+                f"An alias has at most {MAX_ALIAS_LENGTH} characters, got {one[:50]!r}... with {len(one)}."
+            )
 
 
 def _check_kinds(kinds: list[Any]) -> None:

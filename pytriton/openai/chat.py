@@ -54,6 +54,14 @@ class _Answer:
     def add(self, delta: Delta) -> str:
         raise NotImplementedError
 
+    def unanswered(self) -> list[int]:
+        """Return the choices after the first one of which no piece has come."""
+        return [one.index for one in self.choices if one.index and not one.is_answered]
+
+    def next_call(self) -> None:
+        """Take note that the pieces that follow are of another call of the callable."""
+        self.counted.next_call()
+
     def add_text(self, text: str) -> str:
         """Return what goes out for a text."""
         return self.add(Delta(content=text))

@@ -28,6 +28,11 @@ class Usage(msgspec.Struct, kw_only=True, frozen=True):
     cached_tokens: int = 0
     reasoning_tokens: int = 0
 
+    def plus(self, other: Usage) -> Usage:
+        """Return the sum of two."""
+        names = self.__struct_fields__
+        return Usage(**{name: getattr(self, name) + getattr(other, name) for name in names})
+
     def __post_init__(self) -> None:
         """See that they can be counted."""
         for name in self.__struct_fields__:

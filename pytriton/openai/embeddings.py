@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Union
 
 import numpy as np
@@ -12,6 +12,7 @@ from pytriton.ipc.casting import MASKED, is_masked, lost_by_cast
 from pytriton.openai.vectors import Embeddings
 
 __all__ = [
+    "DIMENSIONS",
     "EMBEDDING",
     "INPUT",
     "TOKENS",
@@ -22,6 +23,8 @@ __all__ = [
 ]
 
 INPUT, EMBEDDING, TOKENS = "input_text", "embedding", "prompt_tokens"
+#: The parameter of a request that asks for so many dimensions, and the argument of a callable that takes it.
+DIMENSIONS = "dimensions"
 #: Stands before the ids of tokens (int32, little-endian); no text in UTF-8 begins with it.
 _IDS = b"\xff"
 
@@ -34,10 +37,15 @@ class TextEmbedding:
 
     def __init__(self, target: Callable[..., Any]) -> None:
         self.target = target
+        self._takes_dimensions = takes_dimensions(target)
 
     def __call__(self, requests: Sequence[Any]) -> list[dict[str, Any]]:
-        """Answer a batch of requests by one call."""
-        return _split(requests, self.target(_texts(requests)))
+        """Answer a batch of requests by one call; by one for each number of dimensions, if the callable takes that."""
+        results: dict[int, dict[str, Any]] = {}
+        for part, options in _parts(requests, self._takes_dimensions):
+            produced = self.target(_texts(part.values()), **options)
+            results.update(zip(part, _split(part.values(), produced)))
+        return [results[index] for index in range(len(requests))]
 
 
 class AsyncTextEmbedding:
@@ -45,11 +53,41 @@ class AsyncTextEmbedding:
 
     def __init__(self, target: Callable[..., Any]) -> None:
         self.target = target
+        self._takes_dimensions = takes_dimensions(target)
 
     async def __call__(self, requests: Sequence[Any]) -> list[dict[str, Any]]:
-        """Answer a batch of requests by one call."""
-        produced = self.target(_texts(requests))
-        return _split(requests, await produced if inspect.isawaitable(produced) else produced)
+        """Answer a batch of requests by one call, or several as above."""
+        results: dict[int, dict[str, Any]] = {}
+        for part, options in _parts(requests, self._takes_dimensions):
+            produced = self.target(_texts(part.values()), **options)
+            produced = await produced if inspect.isawaitable(produced) else produced
+            results.update(zip(part, _split(part.values(), produced)))
+        return [results[index] for index in range(len(requests))]
+
+
+def _parts(
+    requests: Sequence[Any], by_dimensions: bool
+) -> Iterator[tuple[dict[int, Any], dict[str, Any]]]:
+    """Yield the requests of each call, by their places in the batch, and the call's further arguments."""
+    if not by_dimensions:
+        yield dict(enumerate(requests)), {}
+        return
+    parts: dict[int | None, dict[int, Any]] = {}
+    for index, request in enumerate(requests):
+        asked = (request.parameters or {}).get(DIMENSIONS)
+        parts.setdefault(None if asked is None else int(asked), {})[index] = request
+    for dimensions, part in parts.items():
+        yield part, {DIMENSIONS: dimensions}
+
+
+def takes_dimensions(target: Callable[..., Any]) -> bool:
+    """Return whether a callable has an argument for the number of dimensions."""
+    try:
+        parameters = inspect.signature(target).parameters
+    except (TypeError, ValueError):  # one of C has none
+        return False
+    found = parameters.get(DIMENSIONS)
+    return found is not None and found.kind in (found.KEYWORD_ONLY, found.POSITIONAL_OR_KEYWORD)
 
 
 def packed(text: Text) -> bytes:
@@ -67,11 +105,11 @@ def _unpacked(value: Any) -> Text:
     return ids
 
 
-def _texts(requests: Sequence[Any]) -> list[Text]:
+def _texts(requests: Iterable[Any]) -> list[Text]:
     return [_unpacked(value) for request in requests for value in request[INPUT].ravel()]
 
 
-def _split(requests: Sequence[Any], produced: Any) -> list[dict[str, Any]]:
+def _split(requests: Iterable[Any], produced: Any) -> list[dict[str, Any]]:
     counts = [len(request[INPUT]) for request in requests]
     given = produced if isinstance(produced, Embeddings) else Embeddings(produced, ())
     vectors = _vectors(given.vectors)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from pytriton.openai.bodies import ChatBody, CompletionBody, MessageBody, read_body
@@ -17,6 +17,7 @@ __all__ = [
     "Part",
     "chat_request",
     "completion_request",
+    "only_answer",
 ]
 
 #: Answers that a request may ask for: each is held while the others come.
@@ -61,7 +62,8 @@ class _Request:
         stop: texts that end the answer; to obey them is up to the callable, as with all that follows
         max_tokens: the most tokens of the answer
         temperature, top_p, seed, presence_penalty, frequency_penalty, logit_bias: of the sampling
-        n: how many answers are wanted; `Delta.index` says which one a piece is of
+        n: how many answers are wanted; `Delta.index` says which one a piece is of. The callable is called again, with a
+            request for that one alone, for each answer of which it has yielded nothing
         user: who asks, as the client says
         extra: the fields that OpenAI's API does not have, as they came
         body: all of the request as it came
@@ -114,6 +116,8 @@ class ChatRequest(_Request):
 class CompletionRequest(_Request):
     """A request of `/v1/completions`: a prompt. A request with several prompts becomes one with several answers.
 
+    A callable that answers `prompt` alone is called again for each of the other prompts.
+
     Attributes:
         prompt: the text, or ids of tokens
         prompts: all of them; answer `i * n + k` is the k-th of prompt i
@@ -131,6 +135,17 @@ class CompletionRequest(_Request):
     def prompt(self) -> str | list[int]:
         """The first prompt."""
         return self.prompts[0]
+
+
+def only_answer(
+    request: ChatRequest | CompletionRequest, index: int
+) -> ChatRequest | CompletionRequest:
+    """Return the request for one of the answers that a request asks for."""
+    body = {**request.body, "n": 1}
+    if isinstance(request, ChatRequest):
+        return replace(request, n=1, body=body)
+    prompt = request.prompts[index // request.n]
+    return replace(request, n=1, prompts=(prompt,), body={**body, "prompt": prompt})
 
 
 def chat_request(api: str, document: dict[str, Any], request_id: str = "") -> ChatRequest:

@@ -85,6 +85,13 @@ class _Body:
         """Return nothing."""
         return ""
 
+    def unanswered(self) -> list[int]:
+        """Return nothing: there is one answer."""
+        return []
+
+    def next_call(self) -> None:
+        """Do nothing: there is one call."""
+
     def add(self, delta: Delta) -> str:
         """Keep a piece."""
         self._counted.add(delta)

@@ -7,10 +7,13 @@ import inspect
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from pytriton.openai.asked import Asked, read, refusal
-from pytriton.openai.deltas import deltas_of
+from pytriton.openai.deltas import Delta, deltas_of
 from pytriton.openai.errors import APIError
 from pytriton.openai.held import Held
+from pytriton.openai.requests import ChatRequest, CompletionRequest, only_answer
 from pytriton.proxy.one_text import OneText
 from pytriton.proxy.sending import sending
 
@@ -40,14 +43,15 @@ class Texts:
     def _answering(self, asked: Asked) -> Iterator[Results]:
         if asked.begun:
             yield _said(asked.begun)
-        produced = self.target(asked.request)
-        pieces = iter([produced]) if _is_whole(produced) else iter(produced)
-        try:
-            for piece in pieces:
-                yield _results(asked, _text(asked, piece))
-        finally:
-            if hasattr(pieces, "close"):
-                pieces.close()
+        for request, index in _calls(asked):
+            produced = self.target(request)
+            pieces = iter([produced]) if _is_whole(produced) else iter(produced)
+            try:
+                for piece in pieces:
+                    yield _results(asked, _text(asked, piece, index))
+            finally:
+                if hasattr(pieces, "close"):
+                    pieces.close()
         yield _end(asked)
 
 
@@ -64,29 +68,31 @@ class AsyncTexts:
             asked = read(requests[0], self.kinds)
             if asked.begun:
                 yield _said(asked.begun)
-            pieces = await self._pieces(asked)
             held = Held(_sender(asked), asyncio.get_running_loop().call_soon)
             try:
                 try:
-                    async for piece in pieces:
-                        if not held.keeps(_text(asked, piece)):
-                            yield _results(asked, held.taken())
+                    for request, index in _calls(asked):
+                        pieces = await self._pieces(request)
+                        try:
+                            async for piece in pieces:
+                                if not held.keeps(_text(asked, piece, index)):
+                                    yield _results(asked, held.taken())
+                        finally:
+                            if hasattr(pieces, "aclose"):
+                                await pieces.aclose()
                 except Exception:
                     text = held.taken()
                     if text:  # what came before an error goes out before it
                         yield _results(asked, text)
                     raise
-                finally:
-                    if hasattr(pieces, "aclose"):
-                        await pieces.aclose()
                 yield _end(asked, held.taken())
             finally:
                 held.close()
         except APIError as error:
             yield _said(refusal(requests[0], error))
 
-    async def _pieces(self, asked: Asked) -> Any:
-        produced = self.target(asked.request)
+    async def _pieces(self, request: ChatRequest | CompletionRequest) -> Any:
+        produced = self.target(request)
         if inspect.isawaitable(produced):
             produced = await produced
         return produced if hasattr(produced, "__aiter__") else _each(produced)
@@ -105,10 +111,31 @@ def _is_whole(produced: Any) -> bool:
     return whole or not hasattr(produced, "__iter__")
 
 
-def _text(asked: Asked, piece: Any) -> str:
-    if type(piece) is str:
+def _calls(asked: Asked) -> Iterator[tuple[ChatRequest | CompletionRequest, int | None]]:
+    """Yield what the callable is called with: the request, then, for each answer of which nothing has come, a request
+    for that one alone and its index.
+    """
+    yield asked.request, None
+    for index in asked.answer.unanswered():
+        asked.answer.next_call()
+        yield only_answer(asked.request, index), index
+
+
+def _text(asked: Asked, piece: Any, index: int | None) -> str:
+    if index is None and type(piece) is str:
         return asked.answer.add_text(piece)
-    return "".join([asked.answer.add(delta) for delta in deltas_of(piece)])
+    return "".join([asked.answer.add(_of_answer(delta, index)) for delta in deltas_of(piece)])
+
+
+def _of_answer(delta: Delta, index: int | None) -> Delta:
+    """Return a piece of the answer `index`, which was the only one that was asked for; None: all were."""
+    if index is None:
+        return delta
+    if delta.index != 0:
+        raise IndexError(
+            f"a Delta has the index {delta.index!r}, but the request asks for one answer, with the index 0"
+        )
+    return msgspec.structs.replace(delta, index=index)
 
 
 def _results(asked: Asked, text: str) -> Results:

@@ -312,7 +312,7 @@ static void opened(Connection *client)
     (void)client;
 }
 
-/* What it sends is the asker's, which sees when it hangs up, too. */
+/* What it sends is the asker's. */
 static void readable(Connection *client)
 {
     (void)client;
@@ -349,6 +349,19 @@ static void timed_out(Connection *client)
     pthread_mutex_unlock(&relay->lock);
 }
 
+/* The client sends no more, and may still read: one that has closed its socket answers a comment with a reset, and then it has `gone`. */
+static void hung_up(Connection *client, bool gone)
+{
+    Relay *relay = relay_of(client);
+    pthread_mutex_lock(&relay->lock);
+    relay->failed |= gone;
+    if (!gone && relay->client == client && relay->state == RELAY_WRITES && connection_unsent(client) == 0)
+        write_chunk(relay, SLICE(": still there?\n\n"));
+    pthread_mutex_unlock(&relay->lock);
+    if (gone)
+        connection_abort(client);
+}
+
 /* Not by give_back: it is broken, its client does not read, or the server ends. */
 static void closed(Connection *client)
 {
@@ -378,6 +391,7 @@ const Protocol relay_protocol = {
     .readable = readable,
     .writable = writable,
     .timed_out = timed_out,
+    .hung_up = hung_up,
     .drain = drain,
     .closed = closed,
     .freed = freed,

@@ -104,13 +104,14 @@ class Autoscale(msgspec.Struct, frozen=True):
 class OpenAICard(msgspec.Struct, frozen=True):
     """The part of the OpenAI API that a model serves, and what `/v1/models` says of it.
 
-    `serves` has "chat", "completions", "responses" or "embeddings".
+    `serves` has "chat", "completions", "responses" or "embeddings"; `aliases` further ids of the model.
     """
 
     serves: list[str]
     owned_by: str = "pytriton"
     context_length: Optional[int] = None
     description: str = ""
+    aliases: list[str] = []
 
 
 class Trial(msgspec.Struct, frozen=True):

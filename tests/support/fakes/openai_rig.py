@@ -26,6 +26,8 @@ class Rig:
     def __init__(self, script: Script, **answering: Any) -> None:
         self.script = script
         self.asked: list[Any] = []
+        self.aliases: list[str] = []
+        self.controlled: list[tuple[str, str]] = []  #: models that were loaded or unloaded
         self.given_up = 0
         self.said: list[str] = []
         self._answering = Answering(**answering)
@@ -34,8 +36,10 @@ class Rig:
         async def around() -> None:
             app = web.Application(client_max_size=1 << 30)
             app.router.add_post("/v2/models/{name}/generate_stream", self._generate)
+            app.router.add_post("/v2/repository/models/{name}/{verb}", self._control)
             async with TestServer(app) as triton:
-                models = [Served("m", OpenAICard(["chat", "responses"]), created=5)]
+                card = OpenAICard(["chat", "responses"], aliases=self.aliases)
+                models = [Served("m", card, created=5)]
                 state = State(self._answering, Upstream(str(triton.make_url(""))), models)
                 self.front = Front(state, self.said.append)
                 app = self.front.application()
@@ -44,6 +48,14 @@ class Rig:
                     await test(client)
 
         asyncio.run(around())
+
+    async def _control(self, request: web.Request) -> web.Response:
+        if request.headers.get("triton-access-token") != "right":
+            return web.json_response({"error": "This API is restricted"}, status=403)
+        self.controlled.append((request.match_info["name"], request.match_info["verb"]))
+        if request.match_info["name"] == "none":
+            return web.json_response({"error": "failed to load 'none'"}, status=400)
+        return web.Response()
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         self.asked.append(json.loads(json.loads(await request.read())["request"]))

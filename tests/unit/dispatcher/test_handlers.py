@@ -45,6 +45,27 @@ def test_every_message_for_the_dispatcher_has_a_handler() -> None:
     assert missing == [], "give these a handler in dispatcher/handlers.py: _HANDLERS"
 
 
+def test_two_models_of_the_openai_api_have_no_id_in_common(
+    brain: Brain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model may be replaced by one with the same aliases."""
+    monkeypatch.setattr(brain.daemon.openai, "open", lambda: None)
+
+    def register(name: str, *aliases: str, replace: bool = False) -> messages.AnyMessage:
+        card = messages.OpenAICard(["chat"], aliases=list(aliases))
+        spec = msgspec.structs.replace(model_spec(name), openai=card)
+        return ask(brain, messages.Register(spec, replace), b"callable")
+
+    assert isinstance(register("a", "org/model"), messages.Registered)
+    again = register("a", "org/model", "org/other", replace=True)
+    assert isinstance(again, messages.Registered)
+    for name, alias in (("b", "org/other"), ("b", "a"), ("org-b", "org/model")):
+        refused = register(name, alias)
+        assert isinstance(refused, messages.Failure)
+        assert "choose other aliases" in refused.text
+    assert isinstance(register("b", "org/b"), messages.Registered)
+
+
 def test_what_clients_send_is_not_handled_as_a_workers() -> None:
     """Both tables become one: the second entry of a message would take the place of the first."""
     assert set(worker_handlers.HANDLERS).isdisjoint(typing.get_args(client.FromClient))

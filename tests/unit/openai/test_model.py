@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from typing import Any, cast
 
 import numpy as np
@@ -40,11 +42,12 @@ def test_the_model_of_a_chat() -> None:
     assert spec.config["model_transaction_policy"] == {"decoupled": True}
     assert [one["name"] for one in spec.config["input"]] == ["request", "text_input", "stream"]
     assert (spec.name, spec.lanes, spec.factory) == ("chat", 1, False)
-    card = ModelCard(["chat", "responses"], owned_by="us", context_length=8)
+    card = ModelCard(["chat", "responses"], owned_by="us", context_length=8, aliases=("org/m:8b",))
     spec = plan(async_chat, "m", None, None, None, {"openai": card}).message.spec
     assert spec.lanes == 4
     assert spec.openai is not None
     assert (spec.openai.serves, spec.openai.context_length) == (["chat", "responses"], 8)
+    assert spec.openai.aliases == ["org/m:8b"]
 
 
 def test_classes_and_factories_are_made_in_the_worker() -> None:
@@ -74,13 +77,20 @@ def test_it_is_declared_too() -> None:
         ({"openai": ["chat", "embeddings"]}, {}, "cannot be combined"),
         ({"openai": "chat"}, {"inputs": X}, "leave inputs and outputs out"),
         ({"openai": "embeddings"}, {"config": ModelConfig(batching=False)}, "is batched"),
+        ({"openai": "chat"}, {"name": "org/m:8b"}, r"ModelCard\('chat', aliases=\['org/m:8b'\]\)"),
     ],
     ids=str,
 )
 def test_what_cannot_be(options: Any, arguments: Any, text: str) -> None:
-    given = {"inputs": None, "outputs": None, "config": None, **arguments}
+    given = {"name": "m", "inputs": None, "outputs": None, "config": None, **arguments}
     with pytest.raises(PyTritonValidationError, match=text):
-        plan(chat, "m", given["inputs"], given["outputs"], given["config"], options)
+        plan(chat, given["name"], given["inputs"], given["outputs"], given["config"], options)
+
+
+@pytest.mark.parametrize("aliases", ["org/m", 5, [""], ["a\n"], ["x" * 201], [5]], ids=str)
+def test_aliases_that_cannot_be(aliases: Any) -> None:
+    with pytest.raises(PyTritonValidationError, match=r"aliases|alias"):
+        ModelCard("chat", aliases=aliases)
 
 
 def test_a_callable_that_takes_nothing_is_refused() -> None:
@@ -124,3 +134,22 @@ def test_embeddings_that_lose_values_are_refused(made: Any, text: str) -> None:
     request = Request({"input_text": np.array([[packed("a")]], object)})
     with pytest.raises(ValueError, match=text):
         served(lambda texts: made, ["embeddings"])([request])
+
+
+async def _embed_async(texts: list[Any], dimensions: int | None = None) -> Any:
+    return _embed(texts, dimensions=dimensions)
+
+
+def _embed(texts: list[Any], *, dimensions: int | None) -> Any:
+    return np.full((len(texts), dimensions or 3), len(texts))
+
+
+@pytest.mark.parametrize("embed", [_embed, _embed_async])
+def test_a_callable_that_takes_dimensions_gets_those_that_are_asked_for(embed: Any) -> None:
+    """One call for each number of them; the answers are in the order of the requests."""
+    texts = {"input_text": np.array([[packed("a")]], object)}
+    asked = [{"dimensions": 2}, None, {"dimensions": 2}, {"other": 1}]
+    results = served(embed, ["embeddings"])([Request(texts, parameters=one) for one in asked])
+    if inspect.iscoroutine(results):
+        results = asyncio.run(results)
+    assert [one["embedding"].tolist() for one in results] == [[[2, 2]], [[2, 2, 2]]] * 2

@@ -172,6 +172,58 @@ def test_completions() -> None:
     assert [one["choices"][0]["text"] for one in said] == ["<[1, 2]>", ""]
 
 
+def _first_only(request: Any) -> Iterator[Any]:
+    """Answer as a callable does that thinks of one prompt and one answer."""
+    assert (request.n, len(request.prompts)) == (request.body["n"], 1) or request.body["n"] == 2
+    yield f"<{request.prompt}>"
+    yield Delta(
+        content="!", finish_reason="length", usage=Usage(prompt_tokens=3, completion_tokens=2)
+    )
+
+
+async def _first_only_async(request: Any) -> AsyncIterator[Any]:
+    for piece in _first_only(request):
+        yield piece
+
+
+@pytest.mark.parametrize("target", [_first_only, _first_only_async])
+def test_a_callable_that_answers_once_is_called_for_each_prompt_and_choice(target: Any) -> None:
+    several = {"prompt": ["a", "b"], "n": 2}
+    body = body_of(texts_of(target, asked("completions", several)))
+    assert [(one["index"], one["text"], one["finish_reason"]) for one in body["choices"]] == [
+        (0, "<a>!", "length"), (1, "<a>!", "length"), (2, "<b>!", "length"), (3, "<b>!", "length"),
+    ]  # fmt: skip
+    usage = body["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (12, 8)
+    said = events_of(texts_of(target, asked("completions", {**several, "stream": True})))
+    texts: dict[int, str] = {}
+    for (choice,) in (one["choices"] for one in said):
+        texts[choice["index"]] = texts.get(choice["index"], "") + choice["text"]
+    assert texts == {0: "<a>!", 1: "<a>!", 2: "<b>!", 3: "<b>!"}
+
+
+def test_several_answers_of_a_chat_with_a_callable_that_gives_one() -> None:
+    calls: list[int] = []
+
+    def once(request: ChatRequest) -> Any:
+        calls.append(request.n)
+        return "an answer" if request.n == 1 else Delta(content="the first", index=0)
+
+    body = body_of(texts_of(once, asked("chat", {**HELLO, "n": 3})))
+    contents = [one["message"]["content"] for one in body["choices"]]
+    assert (contents, calls) == (["the first", "an answer", "an answer"], [3, 1, 1])
+    body_of(texts_of(once, asked("responses", {"input": "hello"})))
+    assert calls == [3, 1, 1, 1]
+
+
+def test_a_call_for_one_answer_may_not_give_another_one() -> None:
+    def odd(request: ChatRequest) -> Any:
+        return Delta(content="x", index=2 - request.n)
+
+    with pytest.raises(IndexError, match="the request asks for one answer"):
+        texts_of(odd, asked("chat", {**HELLO, "n": 2}))
+
+
 def test_responses() -> None:
     def calling(request: ChatRequest) -> Iterator[Any]:
         assert [one.role for one in request.messages] == ["system", "user", "assistant", "tool"]

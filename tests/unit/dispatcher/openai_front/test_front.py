@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.fakes.openai_rig import HELLO, USAGE, Client, Rig, Script, post
+from yarl import URL
 
 from pytriton.dispatcher.openai_front.keys import KeyFile, KeysError
 from pytriton.dispatcher.openai_front.reading import within
@@ -390,3 +391,63 @@ def test_files_of_keys_that_cannot_be_used(text: str, tmp_path: Path) -> None:
     path.write_text(text)
     with pytest.raises(KeysError):
         KeyFile(path, print)
+
+
+_ALIASES = ["meta-llama/Llama-3.1-8B-Instruct", "llama3:8b"]
+
+
+def test_a_model_is_reached_by_its_aliases() -> None:
+    """The answer bears the id that was asked for, and the list has all of them."""
+    rig = Rig([f"u{USAGE}\n{{}}"])
+    rig.aliases = _ALIASES
+
+    async def test(client: Client) -> None:
+        for name in ("m", *_ALIASES):
+            assert (await post(client, {**HELLO, "model": name}))[0] == 200
+        assert [one["model"] for one in rig.asked] == ["m", *_ALIASES]
+        assert (await post(client, {**HELLO, "model": "llama3"}))[0] == 404
+        async with client.get("/v1/models") as answer:
+            listed = (await answer.json())["data"]
+        assert [(one["id"], one.get("root")) for one in listed] == [
+            ("m", None), (_ALIASES[0], "m"), (_ALIASES[1], "m"),
+        ]  # fmt: skip
+        for path in (_ALIASES[0], _ALIASES[0].replace("/", "%2F"), "llama3%3A8b"):
+            async with client.get(URL(f"/v1/models/{path}", encoded=True)) as answer:
+                assert (await answer.json())["root"] == "m"
+
+    rig.run(test)
+
+
+def test_a_key_may_name_a_model_or_one_of_its_aliases(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.toml"
+    keys.write_text(f'[[key]]\nname = "a"\nkey = "{KEY}"\nmodels = ["{_ALIASES[1]}"]\n')
+    rig = Rig([f"u{USAGE}\n{{}}"], keys_file=str(keys))
+    rig.aliases = _ALIASES
+
+    async def test(client: Client) -> None:
+        bearer = {"Authorization": f"Bearer {KEY}"}
+        for name, status in (("m", 404), (_ALIASES[0], 404), (_ALIASES[1], 200)):
+            assert (await post(client, {**HELLO, "model": name}, headers=bearer))[0] == status
+
+    rig.run(test)
+
+
+def test_who_has_the_access_token_may_load_and_unload_models() -> None:
+    """As with Triton's own OpenAI frontend; the front does not lend its own token."""
+    rig = Rig([])
+    rig.aliases = _ALIASES
+
+    async def test(client: Client) -> None:
+        token = {"triton-access-token": "right"}
+        for name, verb in ((_ALIASES[0], "load"), ("m", "unload"), ("other", "load")):
+            status, _, text = await post(client, b"", f"/v1/models/{name}/{verb}", headers=token)
+            assert (status, json.loads(text)["status"]) == (200, f"{verb}ed")
+        assert rig.controlled == [("m", "load"), ("m", "unload"), ("other", "load")]
+        status, _, text = await post(client, b"", "/v1/models/none/load", headers=token)
+        assert (status, "failed to load 'none'" in text) == (400, True)
+        for wrong in ({}, {"triton-access-token": "wrong"}):
+            status, _, text = await post(client, b"", "/v1/models/m/unload", headers=wrong)
+            assert (status, json.loads(text)["error"]["code"]) == (403, "access_token_required")
+        assert len(rig.controlled) == 4
+
+    rig.run(test)

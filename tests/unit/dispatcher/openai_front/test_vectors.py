@@ -25,8 +25,9 @@ class Embedder:
         self.now = self.most = self.asked = 0
         self._broken = broken.encode()
 
-    async def embed(self, model: str, texts: list[bytes]) -> Vectors:
+    async def embed(self, model: str, texts: list[bytes], dimensions: int | None) -> Vectors:
         self.asked += 1
+        self.dimensions = dimensions
         self.now += 1
         self.most = max(self.most, self.now)
         try:
@@ -99,3 +100,10 @@ def test_too_many_texts_are_refused() -> None:
         assert (refused.value.status, refused.value.param) == (400, place)
     assert embedder.asked == 0
     assert answered(answer_tensors, tensors(many[1:]), embedder).status == 200
+
+
+def test_the_dimensions_that_a_client_wants_go_to_the_model() -> None:
+    embedder = Embedder()
+    body = msgspec.json.encode({"model": "m", "input": ["t1", "t2", "t3"], "dimensions": 1})
+    answered(answer_embeddings, body, embedder)
+    assert (embedder.asked, embedder.dimensions) == (2, 1)

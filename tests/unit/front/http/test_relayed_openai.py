@@ -134,6 +134,45 @@ def test_a_connection_that_is_to_close_does(begin: Begin) -> None:
     assert talk.client.recv(1) == b""
 
 
+def _send_no_more(talk: Talk, port: int) -> None:
+    """End the client's side; the front has seen that when others have been answered."""
+    talk.client.shutdown(socket.SHUT_WR)
+    for _ in range(3):
+        assert urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=60).status == 200
+
+
+@pytest.mark.parametrize("relayed", [False, True])
+def test_a_client_that_sends_no_more_gets_its_stream(
+    begin: Begin, openai: tuple[Any, int], *, relayed: bool
+) -> None:
+    """As from `nc -N`: it has ended its side, and reads on."""
+    talk = begin()
+    if relayed:
+        _relayed(talk)
+    _send_no_more(talk, openai[1])
+    if relayed:
+        talk.read(chunk(b": still there?\n\n"))
+    else:
+        assert talk.head() == b"HTTP/1.1 100 Continue\r\n\r\n"
+        talk.say("sdata: 0\n\n")
+        assert talk.head().startswith(b"HTTP/1.1 200 ")
+        talk.read(chunk(b"data: 0\n\n"))
+        talk.read(
+            chunk(b": still there?\n\n")
+        )  # of the native front, as soon as it has the connection
+    talk.say("sdata: more\n\n")
+    talk.read(chunk(b"data: more\n\n"))
+    _ended(talk)
+    assert talk.client.recv(1) == b""
+
+
+def test_a_request_that_is_cut_off_ends_the_connection(openai: tuple[Any, int]) -> None:
+    with connected(openai[1]) as client:
+        client.sendall(request_of("x")[:-5])
+        client.shutdown(socket.SHUT_WR)
+        assert client.recv(1 << 16) == b""
+
+
 def test_a_client_of_http_1_0_gets_no_chunks(begin: Begin) -> None:
     talk = begin(version="1.0")
     for text in ("sdata: 0\n\n", "sdata: 1\n\n", END):
