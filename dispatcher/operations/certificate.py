@@ -6,6 +6,9 @@ import ssl
 
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 
+#: Of TLS 1.2, as the native frontend has them (`proxy_backend/front/net/tls.c`).
+_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+
 
 class CertificateError(Exception):
     """The certificate cannot be used; says which, and why."""
@@ -21,6 +24,7 @@ def tls_context(config: DaemonConfig) -> ssl.SSLContext | None:
     if certificate is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.set_ciphers(_CIPHERS)
     try:
         # An encrypted key is refused: without a password of ours, OpenSSL would ask whoever sits at the terminal.
         context.load_cert_chain(certificate, key, password="")

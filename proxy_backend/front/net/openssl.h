@@ -26,6 +26,7 @@ typedef int (*SslPasswordAsker)(char *password, int room, int writing, void *arg
     X(void, SSL_CTX_free, (SslContext * context))                                                                      \
     X(long, SSL_CTX_ctrl, (SslContext * context, int command, long number, void *pointer))                             \
     X(uint64_t, SSL_CTX_set_options, (SslContext * context, uint64_t options))                                         \
+    X(int, SSL_CTX_set_cipher_list, (SslContext * context, const char *ciphers))                                       \
     X(void, SSL_CTX_set_default_passwd_cb, (SslContext * context, SslPasswordAsker ask))                               \
     X(int, SSL_CTX_use_certificate_chain_file, (SslContext * context, const char *file))                               \
     X(int, SSL_CTX_use_PrivateKey_file, (SslContext * context, const char *file, int kind))                            \

@@ -120,6 +120,9 @@ static bool set_clients(SslContext *context, const TlsFiles *files, Problem *pro
     return true;
 }
 
+/* Of TLS 1.2: those with forward secrecy and authenticated encryption alone. TLS 1.3 has no others. */
+#define CIPHERS "ECDHE+AESGCM:ECDHE+CHACHA20"
+
 static bool configure(Tls *tls, const TlsFiles *files, Problem *problem)
 {
     SslContext *context = tls->context;
@@ -129,6 +132,8 @@ static bool configure(Tls *tls, const TlsFiles *files, Problem *problem)
     openssl.SSL_CTX_ctrl(context, SSL_SET_CACHE_MODE, 0, NULL); /* clients keep their sessions, in tickets */
     openssl.SSL_CTX_set_options(
         context, SSL_IGNORE_UNEXPECTED_END | SSL_NO_COMPRESSION | SSL_SERVER_PREFERENCE | SSL_NO_RENEGOTIATION);
+    if (openssl.SSL_CTX_set_cipher_list(context, CIPHERS) != 1)
+        return tls_failed(problem, "there are no ciphers");
     openssl.SSL_CTX_set_default_passwd_cb(context, no_password);
     openssl.SSL_CTX_set_alpn_select_cb(context, choose, tls);
     if (openssl.SSL_CTX_use_certificate_chain_file(context, files->certificate) != 1)

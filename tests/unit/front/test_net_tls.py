@@ -43,6 +43,22 @@ def secured(server: EchoServer, context: ssl.SSLContext) -> ssl.SSLSocket:
     return context.wrap_socket(server.connect(), server_hostname="localhost")
 
 
+@pytest.mark.parametrize("ciphers", ["AES256-SHA256", "AES128-GCM-SHA256", "ECDHE+AES+SHA256"])
+def test_ciphers_without_forward_secrecy_or_authentication_are_refused(
+    start: Start, certificates: Certificates, ciphers: str
+) -> None:
+    """With static RSA, who has the key reads what was recorded; CBC has been broken more than once."""
+    server = start(f"tls={certificates.certificate},{certificates.key}")
+    context = certificates.context()
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(ciphers)
+    with pytest.raises(ssl.SSLError):
+        secured(server, context)
+    context.set_ciphers("ECDHE+AESGCM")
+    with closing(secured(server, context)) as connection:
+        assert echoes(connection)
+
+
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_tls(start: Start, certificates: Certificates, version: ssl.TLSVersion) -> None:
     server = start(f"tls={certificates.certificate},{certificates.key}", loops=2)
