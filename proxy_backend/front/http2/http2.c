@@ -23,10 +23,27 @@ enum { FRAMES_PER_STREAM = 4, FRAMES_BESIDES = 1024 };
 
 /* ── what nghttp2 hears, with the lock held ─────────────────────────────────────────────────────────── */
 
+/* Whether headers are for a stream that there cannot be any more, or never was: its id is lower than another one's (RFC 9113, 5.1.1). nghttp2 would pass
+ * over them. */
+static bool is_unexpected(const Session *session, const nghttp2_frame_hd *head)
+{
+    if (head->type != NGHTTP2_HEADERS || head->stream_id > session->newest ||
+        nghttp2.session_get_stream_user_data(session->session, head->stream_id))
+        return false;
+    unsigned count = session->cut_off_count < CUT_OFF ? session->cut_off_count : CUT_OFF;
+    for (unsigned i = 0; i < count; i++)
+        if (session->cut_off[i] == head->stream_id)
+            return false;
+    return true;
+}
+
 static int frame_begins(nghttp2_session *of, const nghttp2_frame_hd *head, void *user)
 {
     Session *session = connection_state(user);
-    (void)of;
+    if (is_unexpected(session, head)) {
+        refusals_count(REFUSED_MALFORMED);
+        return nghttp2.session_terminate_session(of, NGHTTP2_PROTOCOL_ERROR) ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
+    }
     session->continuations = head->type == NGHTTP2_CONTINUATION ? session->continuations + 1 : 0;
     if (session->continuations <= MOST_CONTINUATIONS)
         return 0;
@@ -38,6 +55,7 @@ static int headers_begin(nghttp2_session *session, const nghttp2_frame *frame, v
 {
     if (frame->hd.type != NGHTTP2_HEADERS || frame->headers.cat != NGHTTP2_HCAT_REQUEST)
         return 0;
+    ((Session *)connection_state(user))->newest = frame->hd.stream_id;
     GrpcStream *stream = grpc_stream_new(user, frame->hd.stream_id);
     if (stream == NULL)
         return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
@@ -190,6 +208,10 @@ static int stream_closed(nghttp2_session *session, int32_t id, uint32_t error, v
     if (stream == NULL)
         return 0;
     bool answered = stream->finishing && stream->first == NULL;
+    if (!stream->ended) {
+        Session *own = connection_state(user);
+        own->cut_off[own->cut_off_count++ % CUT_OFF] = id;
+    }
     grpc_stream_close(stream);
     if (!answered && stream->heard_of)
         session_tell(EVENT_CANCELLED, stream);

@@ -7,6 +7,8 @@
 /* What a message that waits costs, however small it is. */
 enum { WAITING_BYTES = 512 };
 
+enum { CUT_OFF = 64 };
+
 /* Of one connection: what its Protocol keeps. */
 typedef struct {
     pthread_mutex_t lock; /* guards all of it, and the streams */
@@ -18,6 +20,10 @@ typedef struct {
         unsent_counted; /* of all streams' messages that are not with nghttp2; how much of it is counted (net/limits.h) */
     size_t ungranted; /* bytes of requests that the client may not send again as long as it leaves much unread */
     unsigned continuations;
+    int32_t newest; /* the largest id of a stream that the client has begun */
+    int32_t cut_off
+        [CUT_OFF]; /* the last streams that ended before the client's end of them: more may be on its way for these */
+    unsigned cut_off_count;
     unsigned told; /* messages in this turn; the loop's thread's */
     uint64_t resets, resets_since_ms;
     bool draining, goodbye, blocked;

@@ -15,6 +15,7 @@ from support.front.grpc.echo import GrpcEcho, once, stream
 from support.front.raw_http2 import (
     CONTINUATION,
     DATA,
+    GOAWAY,
     HEADERS,
     PING,
     PREFACE,
@@ -24,6 +25,7 @@ from support.front.raw_http2 import (
     frame,
     frames,
     hello,
+    read_frames,
     rest,
 )
 
@@ -200,6 +202,42 @@ def test_hostile_bytes_end_their_connection_only(start: Start, hostile: bytes) -
             connection.sendall(hostile)
             rest(connection)
         assert once(channel, "Now", b"x") == b"x"
+    server.end()
+
+
+_END_STREAM, _END_HEADERS = 1, 4
+
+
+@pytest.mark.parametrize("before", [(3,), (1, 3)])
+@pytest.mark.parametrize("stream_id", [1, 2])
+def test_a_stream_with_a_lower_id_than_another_one_is_a_connection_error(
+    start: Start, before: tuple[int, ...], stream_id: int
+) -> None:
+    """RFC 9113, 5.1.1: it has never been there, or is over since its client has ended it."""
+    server = start()
+    with hello(server.port) as client:
+        for one in before:
+            client.sendall(call(one, b"/echo/None", flags=_END_STREAM | _END_HEADERS))
+        client.sendall(call(stream_id))
+        said = read_frames(client)
+        end = next(payload for kind, payload in said if kind == GOAWAY)
+    protocol_error, stream_closed = 1, 5
+    assert int.from_bytes(end[4:8], "big") in (protocol_error, stream_closed)
+    server.end()
+
+
+def test_what_comes_late_for_a_stream_that_the_server_has_ended_is_passed_over(
+    start: Start,
+) -> None:
+    """Its client has sent it before it knew."""
+    server = start()
+    with hello(server.port) as client:
+        said = frames(client)
+        client.sendall(call(1, timeout=b"no time"))
+        assert (RESET, 1) in said  # answered, and not waited for
+        client.sendall(call(1, flags=_END_STREAM | _END_HEADERS))
+        client.sendall(frame(PING, 0, 0, b"12345678"))
+        assert (PING, 0) in said
     server.end()
 
 
