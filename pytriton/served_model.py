@@ -78,7 +78,7 @@ class Model:
             if self._info.served_by == "tritonserver":  # no instances of ours to look at
                 states = [self._info.state]
             changing = [state for state in states if state not in ("ready", *_AT_AN_END)]
-            changing += [self._info.state] if self._info.state == "restoring" else []
+            changing += [self._info.state] if self._info.state in ("restoring", "loading") else []
             if status.server.state == "ready" and self._info.state == "asleep":
                 return
             up = status.server.state == "ready" and self._info.state in ("ready", "degraded")

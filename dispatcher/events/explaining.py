@@ -172,7 +172,7 @@ def _of_model(situation: Situation) -> Iterator[Finding]:
         return
     if info.state == "failed":
         yield _failed(info)
-    elif info.state == "restoring":
+    elif info.state in ("restoring", "loading"):
         yield _restoring(info, situation.now)
         yield from _waiting_for_memory(situation)
     elif info.state == "unloaded":
@@ -195,7 +195,9 @@ def _of_model(situation: Situation) -> Iterator[Finding]:
 
 
 def _restoring(info: messages.ModelInfo, now: float) -> Finding:
-    begin = "it was registered before the daemon's start, and"
+    begin = "it lies in a model repository, and"
+    if info.state == "restoring":
+        begin = "it was registered before the daemon's start, and"
     if not info.loading_since:
         text = f"{begin} waits for its turn to be loaded"
         return Finding(

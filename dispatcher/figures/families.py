@@ -30,7 +30,7 @@ Sample = tuple[tuple[str, ...], Value]
 _INSTANCE = ("model", "version", "model_instance")
 _MODEL = ("model", "version")
 _MODEL_STATES = (
-    *(state.value for state in ModelState), "degraded", "asleep", "waking", "restoring", "failed"
+    *(state.value for state in ModelState), "degraded", "asleep", "waking", "restoring", "loading", "failed"
 )  # fmt: skip
 _INSTANCE_STATES = (*(state.value for state in InstanceState), "unready")
 

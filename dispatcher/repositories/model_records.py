@@ -36,6 +36,7 @@ class ModelRecord:
     config: dict[str, Any] | None = None  #: an override, for tritonserver's next start
     steps: list[str] = dataclasses.field(default_factory=list)  #: of an ensemble
     loaded_at: float = 0.0
+    loading_since: float = 0.0  #: 0: it waits for its turn, or is not being loaded
     given: Path | None = None  #: the repository of files that came with the request to load it
     backend: str = ""  #: of one that tritonserver serves; "" where only its cloud tells
     ends: int = 0  #: so often in a row tritonserver has ended while it loaded this
@@ -45,6 +46,11 @@ class ModelRecord:
     def ends_server(self) -> bool:
         """Whether tritonserver does not survive its load."""
         return self.ends >= ENDS_TRIED
+
+    @property
+    def is_coming(self) -> bool:
+        """Whether nobody serves it yet, and it is being loaded or waits for its turn."""
+        return self.state == "loading" and not self.served_by
 
     @property
     def is_missing(self) -> bool:
@@ -172,8 +178,9 @@ class ModelRecords(dict[str, ModelRecord]):
         return [] if known is None else sorted(set(known.steps))
 
     def infos(self, http_url: str) -> list[messages.ModelInfo]:
-        """Return what status shows of the models that tritonserver serves itself, and of those that failed."""
+        """Return what status shows of models that tritonserver serves itself, and of those that nobody serves (yet)."""
         registered = {one.spec.name for one in self._registry}
+        kept = self._registry.restoring
         return [
             messages.ModelInfo(
                 name=name,
@@ -185,10 +192,12 @@ class ModelRecords(dict[str, ModelRecord]):
                 served_by=known.served_by,
                 error=known.reason if known.state == "failed" else None,
                 versions=known.versions if len(known.versions) > 1 else [],
+                loading_since=known.loading_since,
             )
             for name, known in self.items()
             if known.served_by == TRITONSERVER
             or (known.state == "failed" and not known.served_by and name not in registered)
+            or (known.is_coming and name not in registered and not kept.comes(name))
         ]
 
     def marks(self) -> list[tuple[Callable[[], object], object, Callable[[bool], None], str]]:

@@ -240,7 +240,7 @@ class RepositoryModels:
             self.known.mend(name)
             before = dataclasses.replace(known_model)
             unneeded = given
-            known_model.state = "loading"
+            known_model.state, known_model.loading_since = "loading", time.time()
             try:
                 await self._loading.load(
                     name, names[name], known_model, config, partial(self._load_steps, above=above)
@@ -259,6 +259,7 @@ class RepositoryModels:
                 if str(known_model.given) != names[name]:
                     unneeded, known_model.given = known_model.given, given
             finally:
+                known_model.loading_since = 0.0
                 self._given.remove(unneeded)
             known_model.state, known_model.reason = "ready", ""
             known_model.loaded_at = time.time()

@@ -13,6 +13,8 @@ from pytriton.ipc.rates import duration
 
 #: Between two looks: the daemon tells only who asks.
 _LOOK_S = 0.2
+#: The states of a model that is being loaded after a start, kept or of a repository, or waits for its turn.
+_COMING = ("restoring", "loading")
 #: While nothing changes, --wait-models says so often what it waits for.
 _REPORT_INTERVAL_S = 10.0
 #: So many models that are being loaded are named.
@@ -22,11 +24,10 @@ _MAX_NAMED = 3
 def remarks(status: messages.Status) -> Iterator[str]:
     """Yield a sentence about those that are being restored, could not be, and are not loaded before a request."""
     states = Counter(model.state for model in status.models)
-    if states["restoring"]:
-        yield (
-            f"{_models(states['restoring'])} being restored: `pytriton-daemon status` shows them, and --wait-models "
-            "waits for them"
-        )
+    coming = sum(states[state] for state in _COMING)
+    if coming:
+        waits = "; --wait-models waits for those that are kept" if states["restoring"] else ""
+        yield f"{_models(coming)} being loaded: `pytriton-daemon status` shows them{waits}"
     if states["asleep"]:
         yield f"{_models(states['asleep'])} asleep: the first request has each loaded"
     if states["failed"]:
@@ -40,7 +41,7 @@ def progress(models: Sequence[messages.ModelInfo], now: float) -> str:
         models: of a status
         now: seconds since the epoch
     """
-    left = [model for model in models if model.state == "restoring"]
+    left = [model for model in models if model.state in _COMING]
     failed = sum(model.state == "failed" for model in models)
     if not left:
         return ""
@@ -98,4 +99,4 @@ def wait_until_restored(
 
 
 def _models(count: int) -> str:
-    return f"{count:,} kept model is" if count == 1 else f"{count:,} kept models are"
+    return f"{count:,} model is" if count == 1 else f"{count:,} models are"

@@ -98,7 +98,7 @@ def print_status(status: messages.Status) -> None:
 
 def _restoring(model: messages.ModelInfo) -> str:
     """Return how far a model is that is being restored; "" for any other."""
-    if model.state != "restoring":
+    if model.state not in ("restoring", "loading"):
         return ""
     if not model.loading_since:
         return "waits for its turn"

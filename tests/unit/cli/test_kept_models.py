@@ -25,13 +25,15 @@ def said(*states: str) -> messages.Status:
     [
         ((), []),
         (("ready", "waking"), []),
-        (("restoring",), ["1 kept model is being restored"]),
+        (("restoring",), ["1 model is being loaded"]),
         (
             ("restoring", "restoring", "asleep"),
-            ["2 kept models are being", "1 kept model is asleep"],
+            ["2 models are being", "1 model is asleep"],
         ),
-        (("failed", "ready"), ["1 kept model is not served"]),
-        (("asleep",) * 1000, ["1,000 kept models are asleep"]),
+        (("loading", "restoring"), ["2 models are being loaded"]),
+        (("loading",), ["1 model is being loaded: `pytriton-daemon status` shows them"]),
+        (("failed", "ready"), ["1 model is not served"]),
+        (("asleep",) * 1000, ["1,000 models are asleep"]),
     ],
 )
 def test_it_says_how_far_they_are(states: tuple[str, ...], texts: list[str]) -> None:

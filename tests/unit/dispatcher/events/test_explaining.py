@@ -310,6 +310,24 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
         "repository",
         "",
     ),
+    "restore under way": (
+        situation(info(state="restoring", loading_since=NOW - 42.0)),
+        "m is restoring: it was registered before the daemon's start, and has been loading for 42 s",
+        "restore",
+        "`pytriton-daemon logs m` shows what it does",
+    ),
+    "restore to come": (
+        situation(info(state="restoring")),
+        "m is restoring: it was registered before the daemon's start, and waits for its turn to be loaded",
+        "restore",
+        "shows what is loaded first",
+    ),
+    "repository's load under way": (
+        situation(info(state="loading", served_by="", loading_since=NOW - 42.0)),
+        "m is loading: it lies in a model repository, and has been loading for 42 s",
+        "restore",
+        "load_timeout_s ends a load that hangs",
+    ),
     "failed restore": (
         situation(info(state="failed", error="ModuleNotFoundError: No module named 'torch'")),
         "m is failed: it was registered before the daemon's start and could not be restored: ModuleNot",

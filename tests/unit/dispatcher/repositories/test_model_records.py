@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from pytriton.dispatcher.models.kept.restoring import Restoring
+from pytriton.dispatcher.models.kept.state_dir import Content
 from pytriton.dispatcher.repositories.model_records import TRITONSERVER, WORKERS, ModelRecords
 
 
@@ -17,13 +19,19 @@ def registered(name: str, *, ready: bool = True, unloaded: bool = False) -> Any:
     return SimpleNamespace(spec=spec, ready=ready, in_triton=in_triton, state=state)
 
 
+class Registered(list[Any]):
+    """The registrations; none is being restored."""
+
+    restoring = Restoring(Content([], []))
+
+
 class Known:
     """A model that tritonserver serves itself, an ensemble of it and of one that workers serve, and one that failed."""
 
     def __init__(self) -> None:
         self.server = SimpleNamespace(ready=True)
         self.workers = registered("workers")
-        self.registry = [self.workers]
+        self.registry = Registered([self.workers])
         parts: Any = (self.server, self.registry)
         self.records = ModelRecords(*parts)
         for name, served_by, state in (

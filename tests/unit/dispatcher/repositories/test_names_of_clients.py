@@ -134,6 +134,7 @@ def test_a_name_that_is_being_restored_is_waited_for_and_no_other(start: Start) 
             "pair": "loading",  # py is a step of it
             "py": "loading",
         }
+        assert brain.state_of("pair") == "loading"
         worker = brain.alive("py")[0]
         brain.usual_plan = "serves"
         worker.greet()
@@ -162,3 +163,19 @@ def test_an_ensemble_waits_for_a_step_that_is_being_restored(
     brain.advance(1.0)
     assert states(brain)["mixed"] == "ready tritonserver"
     assert brain.state_of("stuck") == "restoring"
+
+
+def test_status_shows_what_is_being_loaded(start: Start) -> None:
+    """For how long, too; and what waits for its turn."""
+    brain = start(usual_plan="hangs")
+    infos = {one.name: one for one in brain.loop.ask(brain.daemon.model_infos)}
+    assert (infos["py"].state, infos["pair"].state) == ("loading", "loading")
+    assert infos["py"].loading_since > 0.0
+    assert infos["pair"].loading_since == 0.0  # for py
+    assert infos["own"].loading_since == 0.0
+    text = brain.loop.ask(lambda: brain.daemon._status.for_service_manager().text)
+    assert text == "ready: 1 of 4 models ready; loading py"
+    brain.alive("py")[0].loaded()
+    brain.advance(1.0)
+    assert states(brain) == ALL
+    assert not any(one.loading_since for one in brain.loop.ask(brain.daemon.model_infos))
