@@ -130,23 +130,42 @@ class RepositoryModels:
             if one.served_by == TRITONSERVER
         }
         # An ensemble's steps were loaded before it, so they were known before.
-        in_order = sorted(self.known.items(), key=lambda one: one[1].loaded_at)
-        for name, known in in_order:
-            if known.served_by != TRITONSERVER:
-                continue
-            async with known.lock:
-                if known.is_missing:
-                    try:
-                        await self._loading.load_again(name, known, maybe_python=self._needs_python)
-                    except ServerLost:  # the next one is told to load all that are ready
-                        return
-                    except RemoteFailure as failure:
-                        known.state, known.reason = "failed", failure.text
-                        self._events.tell(kinds.NOT_LOADED, model=name, reason=failure.text)
-                    else:
-                        known.state, known.reason = "ready", ""
+        in_order = sorted(self._former, key=lambda name: self.known.of(name).loaded_at)
+        # Those during whose load tritonserver has ended are loaded one by one, so that it is seen which one ends it.
+        alone = [name for name in in_order if self.known.of(name).steps or self.known.of(name).ends]
+        loads: list[asyncio.Task[bool]] = []
+        try:
+            for name in in_order:
+                if name not in alone:
+                    await self._registry.load_slots.until_free()
+                    loads.append(self._registry.load_slots.begin(name, self._load_missing(name)))
+            survived = all(await asyncio.gather(*loads))
+        finally:
+            for load in loads:
+                load.cancel()
+        for name in alone:
+            survived = survived and await self._load_missing(name)
+        if not survived:  # the next one is told to load all that are ready
+            return
         self.known.server_lost = False
         self._registry.news.tell()
+
+    async def _load_missing(self, name: str) -> bool:
+        """Load a model into a tritonserver that was started again; False: that has ended meanwhile."""
+        known = self.known.of(name)
+        async with known.lock:
+            if not known.is_missing:
+                return True
+            try:
+                await self._loading.load_again(name, known, maybe_python=self._needs_python)
+            except ServerLost:
+                return False
+            except RemoteFailure as failure:
+                known.state, known.reason = "failed", failure.text
+                self._events.tell(kinds.NOT_LOADED, model=name, reason=failure.text)
+            else:
+                known.state, known.reason = "ready", ""
+        return True
 
     def former_serves_on(self) -> None:
         """Undo the last `load_again`: the tritonserver that was to replace another one does not."""

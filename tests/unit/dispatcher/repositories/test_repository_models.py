@@ -187,6 +187,38 @@ def test_tritonserver_ends_and_has_all_of_them_again(start: Start) -> None:
     assert (brain.rundir.models / "own").is_symlink()
 
 
+def test_a_load_that_hangs_after_a_restart_holds_up_no_other_model(
+    start: Start, repository: Path
+) -> None:
+    for name in ("other", "third"):
+        repositories.add(repository, name, {"1/libtriton_mine.so": b""}, 'backend: "mine"')
+    brain = start()
+    obstacle = Obstacle("hang")
+    brain.server.obstacles["own"] = obstacle
+    brain.server.end()
+    brain.advance(10.0)
+    assert {"other", "third"} <= set(brain.server.models)
+    assert "own" not in brain.server.models
+    brain.loop.ask(obstacle.gone.set)
+    brain.advance(1.0)
+    assert states(brain) == {**ALL, "other": "ready tritonserver", "third": "ready tritonserver"}
+
+
+def test_the_model_that_ends_tritonserver_at_each_start_is_found_among_many(
+    start: Start, repository: Path
+) -> None:
+    """The others, which it took along, are served."""
+    for name in ("other", "third"):
+        repositories.add(repository, name, {"1/libtriton_mine.so": b""}, 'backend: "mine"')
+    brain = start()
+    brain.server.obstacles["other"] = Obstacle("end", times=9)
+    brain.server.end()
+    brain.advance(60.0)
+    told = states(brain)
+    assert told.pop("other").startswith("failed")
+    assert told == {**ALL, "third": "ready tritonserver"}
+
+
 class LatePython:
     """In the place of `PythonOnDemand`: the python backend's Python takes until a test says that it is there."""
 
