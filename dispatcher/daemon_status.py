@@ -134,10 +134,13 @@ class DaemonStatus:
         models = self.model_infos()
         ready = sum(model.state in messages.SERVED_STATES for model in models)
         text = f"{self.phase}: {ready} of {len(models)} models ready"
-        loading = [model.name for model in models if model.loading_since]
-        if loading:
-            more = ", …" if len(loading) > _MAX_NAMED else ""
-            text += f"; loading {', '.join(loading[:_MAX_NAMED])}{more}"
+        for what, names in (
+            ("loading", [model.name for model in models if model.loading_since]),
+            ("degraded", [model.name for model in models if model.state == "degraded"]),
+        ):
+            if names:
+                more = ", …" if len(names) > _MAX_NAMED else ""
+                text += f"; {what} {', '.join(names[:_MAX_NAMED])}{more}"
         if self.phase != "starting" and not self._server.ready:
             text += f"; {self._watch.problem() or 'tritonserver is being started again'}"
         return State(

@@ -162,8 +162,17 @@ def test_a_port_in_use_is_named_with_its_holder(shell: Shell) -> None:
         holder.listen()
         port = holder.getsockname()[1]
         said = shell("start", *PORTS, "--http-port", str(port), code=ExitCode.PORT_IN_USE)
-    assert f"port {port}" in said
-    assert f"pid {os.getpid()}" in said
+        assert f"port {port}" in said
+        assert f"pid {os.getpid()}" in said
+        detached = shell(
+            "start", "--detach", *PORTS, "--http-port", str(port), code=ExitCode.PORT_IN_USE
+        )
+    (told,) = [one for one in detached.splitlines() if f"port {port}" in one]
+    by = f"in use by pid {os.getpid()} ("
+    wanted = (
+        f"pytriton-daemon: the daemon did not start: port {port} (http_port) on 127.0.0.1 is {by}"
+    )
+    assert told.startswith(wanted)  # the reason first, and once
 
 
 def test_sockets_of_a_killed_daemon_are_no_obstacle() -> None:

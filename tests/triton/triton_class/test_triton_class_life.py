@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import logging
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -96,7 +97,8 @@ def test_a_port_in_use_names_its_holder_and_others_work_beside(tmp_path: Path) -
         port = urlsplit(first.http_url).port
         assert port is not None
         third = Triton(config=local_config(http_port=port), workspace=tmp_path / "w")
-        wanted = rf"port {port} \(http_port\) on 127.0.0.1 is in use by pid \d+ \("
+        holder = rf"a Triton object of this process \(pid {os.getpid()}\)"
+        wanted = rf"port {port} \(http_port\) on 127.0.0.1 is in use by {holder}; stop that"
         with pytest.raises(DaemonStartError, match=wanted) as caught:
             third.run()
         assert caught.value.exit_code == ExitCode.PORT_IN_USE

@@ -164,6 +164,8 @@ def test_the_service_manager_is_told_how_many_models_are_ready(parts: Parts) -> 
     assert parts.status.for_service_manager() == State(
         "ready: 1 of 2 models ready", healthy=True, busy=False
     )
+    parts.registered = [_info("a"), _info("b", "degraded")]  # it serves
+    assert parts.status.for_service_manager().text == "ready: 2 of 2 models ready; degraded b"
     parts.readiness.announced = False  # models are being restored
     assert parts.status.for_service_manager().busy
 
