@@ -146,7 +146,7 @@ class Page:
         if self._plotting is None or self._plotting.done():
             self._plotting = asyncio.create_task(self._plot())
         await self._refresh()
-        return _answer(view.overview(self._history))
+        return _answer(view.overview(self._history, private=await self._is_owner(request)))
 
     async def _plot(self) -> None:
         """Go on taking snapshots while somebody watches."""

@@ -24,10 +24,11 @@ from pytriton.dispatcher.page.tensors import outputs as declared_outputs
 from pytriton.ipc.lanes.histograms import BOUNDS_S, SIZE_BOUNDS
 from pytriton.ipc.messages.answers import ModelInfo, Status
 from pytriton.ipc.messages.events import Event, Explanation
-from pytriton.ipc.messages.figures import Histogram
+from pytriton.ipc.messages.figures import Figures, Histogram
 from pytriton.ipc.messages.requests import RequestEntry, Requests
 from pytriton.ipc.rates import headline, total
 
+_HIDDEN = "shown with the access token"
 #: Records of a log that are shown.
 LOG_LINES = 200
 _LOG_SIZE = 1 << 18
@@ -35,8 +36,12 @@ _LOG_SIZE = 1 << 18
 _BARS = 24
 
 
-def overview(history: History) -> dict[str, Any]:
-    """Return the daemon's line, and a row for each model and each instance; models with their plots."""
+def overview(history: History, *, private: bool) -> dict[str, Any]:
+    """Return the daemon's line, and a row for each model and each instance; models with their plots.
+
+    Args:
+        private: to somebody who may see errors: problems and last ends may quote what a callable raised
+    """
     figures = history.last
     if figures is None:
         return {"headline": "starting", "problems": [], "models": [], "at": time.time()}
@@ -44,15 +49,29 @@ def overview(history: History) -> dict[str, Any]:
     return {
         "at": figures.at,
         "headline": headline(figures.daemon, figures.at),
-        "problems": figures.daemon.problems,
+        "problems": figures.daemon.problems if private else _without_errors(figures),
         "requests_s": requests_s,
         "failures_s": failures_s,
         "total": history.total.as_dict(),
         "rows": [
-            {**asdict(row), "points": [] if row.instance else history.spark(row.model)}
+            {
+                **asdict(row),
+                "last_end": row.last_end if private or not row.last_end else _HIDDEN,
+                "points": [] if row.instance else history.spark(row.model),
+            }
             for row in history.rows
         ],
     }
+
+
+def _without_errors(figures: Figures) -> list[str]:
+    """Return what has a problem, without the problem itself."""
+    names = [f"model {one.name}: " for one in figures.models]
+    found = (
+        next((name for name in names if problem.startswith(name)), "a problem of the daemon: ")
+        for problem in figures.daemon.problems
+    )
+    return [f"{what}{_HIDDEN}" for what in dict.fromkeys(found)]
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,9 @@ class Case:
     def row(self) -> dict[str, Any]:
         """The model's row on the page, which `top` has, too."""
         url = self.daemon.client.status().operations[0]
-        with urllib.request.urlopen(f"{url}/page/view.json", timeout=60) as answer:
+        token = {"Authorization": f"Bearer {self.daemon.client.access_token}"}
+        asked = urllib.request.Request(f"{url}/page/view.json", headers=token)
+        with urllib.request.urlopen(asked, timeout=60) as answer:
             rows = json.loads(answer.read())["rows"]
         return next((one for one in rows if one["model"] == self.name and not one["instance"]), {})
 

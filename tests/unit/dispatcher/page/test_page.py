@@ -10,6 +10,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import httpx
+import msgspec
 import pytest
 from aiohttp import web
 from support.fakes.page_daemon import CONFIG, HOSTILE, STREAM, Daemon, info, status
@@ -199,7 +200,7 @@ def test_charts_keep_the_last_half_hour_and_forget_models_that_are_gone() -> Non
     assert (total["requests_s"][-1], total["waiting"][-1], total["resident"][-1]) == (1.0, 6, 824e6)
     history.add(snapshot(2000, model("a", work(1))))
     assert history.series("b").as_dict()["at"] == []
-    assert overview(History())["headline"] == "starting"
+    assert overview(History(), private=False)["headline"] == "starting"
 
 
 def test_who_looks_is_told_why_a_model_is_as_it_is_and_what_happened_if_it_is_the_owner(
@@ -219,6 +220,27 @@ def test_who_looks_is_told_why_a_model_is_as_it_is_and_what_happened_if_it_is_th
     assert (newest["says"], newest["instance"], newest["reason"]) == ("worker ended", 0, HOSTILE)
     assert (newest["numbers"], newest["level"]) == ("pid 8", "warning")
     assert oldest["who"] == "user ann, process 7 (python a.py)"
+
+
+def test_errors_are_for_the_owner_also_in_the_overview(daemon: Daemon) -> None:
+    """A problem may quote the exception of a callable."""
+    failed = snapshot(
+        1010, model("digits", work(50), last_exit="RuntimeError: secret"), model("b", work(1))
+    )
+    problems = ["model digits: it loops: RuntimeError: secret", "the disk is full"]
+    daemon.figures = msgspec.structs.replace(
+        failed, daemon=msgspec.structs.replace(failed.daemon, problems=problems)
+    )
+    found = daemon.ask("GET", "/page/view.json").json()
+    assert "secret" not in str(found)
+    assert found["problems"] == [
+        "model digits: shown with the access token",
+        "a problem of the daemon: shown with the access token",
+    ]
+    assert [row["last_end"] for row in found["rows"] if row["model"] == "b"] == ["", ""]
+    owners = daemon.ask("GET", "/page/view.json", headers=_OWNER).json()
+    assert owners["problems"] == problems
+    assert owners["rows"][0]["last_end"] == "RuntimeError: secret"
 
 
 def test_events_and_the_audit_are_for_the_owner(daemon: Daemon) -> None:
