@@ -251,7 +251,12 @@ class Upgrade:
         return parts.registry.adoption.unsettled()
 
     def _server_unsettled(self) -> str:
-        return "" if self.parts.server.settled else "tritonserver is being started or replaced"
+        server = self.parts.server
+        if server.settled:
+            return ""
+        if server.is_alone:
+            return "a tritonserver that was replaced still has requests: `status` shows until when"
+        return "tritonserver is being started or replaced"
 
     async def _until(self, unsettled: Callable[[], str], wait_s: float) -> None:
         deadline = asyncio.get_running_loop().time() + wait_s
