@@ -125,3 +125,17 @@ def test_a_tritonserver_that_cannot_be_replaced_serves_on(
     one.ends("w1")
     assert one.task.exception() is None
     one.close()
+
+
+def test_sequences_in_progress_put_tritonserver_off_until_they_have_ended(
+    loop: VirtualLoop,
+) -> None:
+    one = Renewed(loop, "w1:old", FORMER)
+    one.server_fails = RemoteFailure(ErrorKind.UNAVAILABLE, "2 sequences are in progress")
+    one.ends("w1")
+    loop.advance(60.0)
+    assert one.history == ["w1"]
+    one.server_fails = None
+    loop.advance(6.0)
+    assert one.history == ["w1", "server"]
+    one.close()
