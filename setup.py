@@ -30,9 +30,10 @@ class BuildWithPrograms(build_py):
         if self.editable_mode:  # the daemon builds it for itself
             return
         backend = Path(self.build_lib, "pytriton", "proxy_backend")
-        native, front = backend / "native", backend / "front"
+        native, front, interposer = (backend / one for one in ("native", "front", "interposer"))
         try:
             proxy_compiler.compile_library(native, native / proxy_compiler.LIBRARY)
+            proxy_compiler.compile_library(interposer, interposer / proxy_compiler.INTERPOSER)
             proxy_compiler.compile_front(front, front / proxy_compiler.FRONT)
         except proxy_compiler.BuildError as error:
             self.warn(f"the wheel goes without the compiled proxy, or the native front: {error}")

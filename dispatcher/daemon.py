@@ -69,6 +69,7 @@ class Daemon(DaemonParts):
         # Signals that came during an upgrade have waited.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         self._control.bind(None if handed is None else handed.state.control)
+        await self.client_requests.start()
         serving = asyncio.create_task(self._control.serve())
         self._status.vital.append(serving)
         telling = asyncio.create_task(self._notifier.keep(self._status.for_service_manager))
@@ -88,6 +89,7 @@ class Daemon(DaemonParts):
             await self.registry.stop()
         else:
             await self._serve_until_stopped(on_ready)
+        await self.client_requests.close()
         await self._server.stop()
         await self._workers.forks.hold()
         serving.cancel()

@@ -35,6 +35,7 @@ from pytriton.dispatcher.openai_models import told_of
 from pytriton.dispatcher.operations.starting import Operations
 from pytriton.dispatcher.readiness import Readiness
 from pytriton.dispatcher.renewing import Renewing
+from pytriton.dispatcher.repositories.client_requests import ClientRequests
 from pytriton.dispatcher.repositories.index_watch import IndexWatch
 from pytriton.dispatcher.repositories.model_control import ModelControl
 from pytriton.dispatcher.repositories.repository_models import RepositoryModels
@@ -46,7 +47,13 @@ from pytriton.dispatcher.serving_again import ServingAgain
 from pytriton.dispatcher.settings import advisories
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.taking_over import BY_ITSELF, Origin
-from pytriton.dispatcher.triton.front import SHM, Front, ServerPlace, new_shm_prefix
+from pytriton.dispatcher.triton.front import (
+    MODEL_CONTROL_SOCKET,
+    SHM,
+    Front,
+    ServerPlace,
+    new_shm_prefix,
+)
 from pytriton.dispatcher.triton.fronts.native_front import NativeFront
 from pytriton.dispatcher.triton.fronts.triton_front import TritonFront
 from pytriton.dispatcher.triton.restarting import ServerWatch
@@ -156,6 +163,13 @@ class DaemonParts(ABC):
             events=self.events,
         )
         self.model_control = ModelControl(self.registry, self.repository_models)
+        #: Clients of tritonserver that load and unload models.
+        self.client_requests = ClientRequests(
+            self.rundir.models.parent / MODEL_CONTROL_SOCKET,
+            self._server,
+            self.registry,
+            self.repository_models,
+        )
         self.index_watch = IndexWatch(self._server, self.registry, self.repository_models.known)
         self._again = ServingAgain(self.registry, self.repository_models)
         self._server_watch = ServerWatch(

@@ -20,6 +20,7 @@ from pathlib import Path
 from pytriton.dispatcher.install.cache import Progress, ServerRuntimeError, publish
 from pytriton.dispatcher.install.proxy_compiler import (
     FLAGS,
+    INTERPOSER,
     LIBRARY,
     BuildError,
     compile_library,
@@ -32,7 +33,7 @@ _LOAD_S = 60.0
 
 
 def sources(program: str = "native") -> Path:
-    """Return the folder of the C sources in this installation: of the proxy, or of the "front"."""
+    """Return the folder of the C sources in this installation: of the proxy, the "front", or the "interposer"."""
     package = importlib.util.find_spec("pytriton.proxy_backend")
     if package is None or not package.submodule_search_locations:
         raise ServerRuntimeError(
@@ -64,6 +65,30 @@ def build(cache: Path, progress: Progress) -> Path:
     if flaw:
         raise ServerRuntimeError(f"the compiled proxy cannot be loaded: {flaw}")
     return target
+
+
+def build_interposer(cache: Path, progress: Progress) -> Path:
+    """Return the library that is preloaded into tritonserver; build it if it is not there yet.
+
+    Raises:
+        ServerRuntimeError: it cannot be built; the text holds what the compiler said.
+    """
+    folder = sources("interposer")
+    if _loads(folder / INTERPOSER):
+        return folder / INTERPOSER
+    target = cache / "interposer" / source_key(folder, FLAGS)
+
+    def make(draft: Path) -> None:
+        try:
+            compile_library(folder, draft / INTERPOSER)
+        except BuildError as error:
+            raise ServerRuntimeError(str(error)) from error
+
+    publish(target, make, lambda there: (there / INTERPOSER).is_file(), progress)
+    flaw = _flaw(target / INTERPOSER)
+    if flaw:
+        raise ServerRuntimeError(flaw)
+    return target / INTERPOSER
 
 
 def is_built(cache: Path) -> bool:

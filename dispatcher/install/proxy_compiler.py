@@ -28,6 +28,8 @@ FLAGS = (
     "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=3", "-fstack-protector-strong", "-fstack-clash-protection",
     "-Wl,-z,relro", "-Wl,-z,lazy", "-Wl,-z,noexecstack",
 )  # fmt: skip
+#: The library that has the dispatcher carry out clients' requests to load and unload models.
+INTERPOSER = "libpytriton_interposer.so"
 #: The native front, which is a program that loads Triton's core.
 FRONT = "pytriton-front"
 FRONT_FLAGS = (
@@ -52,7 +54,9 @@ def compiler() -> str | None:
 
 
 def compile_library(folder: Path, library: Path) -> None:
-    """Compile the proxy: the C sources in `folder` and its rooms, whose includes are written from `folder`.
+    """Compile the proxy, or the interposer: the C sources in `folder` and its rooms.
+
+    Their includes are written from `folder`.
 
     Raises:
         BuildError: there is no compiler, or it failed.

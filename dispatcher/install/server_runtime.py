@@ -35,7 +35,7 @@ from pytriton.dispatcher.install.compiled_front import (
     library_environment,
     make_front,
 )
-from pytriton.dispatcher.install.compiled_proxy import build, misfit
+from pytriton.dispatcher.install.compiled_proxy import build, build_interposer, misfit
 from pytriton.dispatcher.install.interpreters import PROXY_VERSIONS, find_interpreter
 from pytriton.dispatcher.install.proxy_compiler import NATIVE_BACKEND
 from pytriton.dispatcher.install.proxy_env import (
@@ -110,6 +110,8 @@ class ServerRuntime:
     python: PythonBackend | None
     front: NativeProgram | None = None  #: None: NVIDIA's executable
     options: frozenset[str] = frozenset()  #: those of NVIDIA's executable, where it serves
+    #: Has clients' requests to load and unload models come to the daemon; None: they are tritonserver's alone.
+    interposer: Path | None = None
 
 
 def find_or_install_server(choice: ServerChoice, progress: Progress) -> ServerRuntime:
@@ -148,7 +150,17 @@ def find_or_install_server(choice: ServerChoice, progress: Progress) -> ServerRu
             "tritonserver"
         )
     options = frozenset() if front is not None else _options(tree, choice)
-    runtime = ServerRuntime(tree, source, choice, native, python=None, front=front, options=options)
+    interposer = _interposer(choice, progress) if native is not None or front is not None else None
+    runtime = ServerRuntime(
+        tree,
+        source,
+        choice,
+        native,
+        python=None,
+        front=front,
+        options=options,
+        interposer=interposer,
+    )
     if native is not None and not choice.python_backend:
         return runtime
     try:
@@ -216,6 +228,15 @@ def _native_proxy(choice: ServerChoice, tree: ServerTree, source: str, progress:
     if flaw:
         raise ServerRuntimeError(f"{tree.root} does not take the compiled proxy: {flaw}")
     return native
+
+
+def _interposer(choice: ServerChoice, progress: Progress) -> Path | None:
+    """Return the library that has clients' requests about models come to the daemon; None if it cannot be had."""
+    try:
+        return build_interposer(cache_dir(choice.cache_dir), progress)
+    except ServerRuntimeError as error:
+        progress(f"clients that load models of repositories load what tritonserver has: {error}")
+        return None
 
 
 def _native_front(
@@ -404,6 +425,6 @@ def _copy_proxy(folder: Path) -> None:
         shutil.copytree(
             source,
             package / name.rpartition(".")[2],
-            ignore=shutil.ignore_patterns("__pycache__", "*.pyc", "native", "front"),
+            ignore=shutil.ignore_patterns("__pycache__", "*.pyc", "native", "front", "interposer"),
             copy_function=shutil.copyfile,  # whose times they have says nothing
         )

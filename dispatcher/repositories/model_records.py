@@ -39,6 +39,7 @@ class ModelRecord:
     loading_since: float = 0.0  #: 0: it waits for its turn, or is not being loaded
     given: Path | None = None  #: the repository of files that came with the request to load it
     backend: str = ""  #: of one that tritonserver serves; "" where only its cloud tells
+    as_step: bool = False  #: it was loaded for an ensemble alone
     ends: int = 0  #: so often in a row tritonserver has ended while it loaded this
     lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
 
@@ -61,6 +62,7 @@ class ModelRecord:
     def unload(self) -> None:
         """Say that nobody serves it, and nothing of what was."""
         self.state, self.served_by, self.registration = "unloaded", "", None
+        self.as_step = False
         self.versions, self.steps, self.reason = [], [], ""
 
 

@@ -110,7 +110,7 @@ class RepositoryModels:
             await self.watch.run()
 
     async def _load_wanted(self) -> None:
-        names = await self._names()
+        names = await self.names()
         wanted = list(names)
         if self._config.model_control_mode == "explicit":
             wanted = list(self._config.load_model)
@@ -244,7 +244,7 @@ class RepositoryModels:
         """
         # One that a client has registered keeps its name, if it can be restored.
         await self._registry.restoring.until_settled(name)
-        names = await self._names()
+        names = await self.names()
         given = await self._write(name, files) if files else None
         if given is not None:
             names[name] = str(given)
@@ -281,6 +281,7 @@ class RepositoryModels:
                 known_model.loading_since = 0.0
                 self._given.remove(unneeded)
             known_model.state, known_model.reason = "ready", ""
+            known_model.as_step = bool(above) and (before.as_step or not before.served_by)
             known_model.loaded_at = time.time()
         self._registry.news.tell()
         _log.info("model of a repository loaded", model=name, served_by=known_model.served_by)
@@ -314,7 +315,7 @@ class RepositoryModels:
 
     async def index(self) -> list[messages.RepositoryModel]:
         """Return all models that there are, with what became of them."""
-        names = await self._names()
+        names = await self.names()
         loading = not self._begun
         for name, known in self.known.items():
             if not known.lock.locked():
@@ -331,15 +332,15 @@ class RepositoryModels:
             for name in sorted({*names, *self.known})
         ]
 
-    # ── how ──────────────────────────────────────────────────────────────────────────────────────
-
-    async def _names(self) -> dict[str, str]:
+    async def names(self) -> dict[str, str]:
         """Return name -> repository; that of files which came with a request is the last to count."""
         found = await self._places.names()
         for name, known in self.known.items():
             if known.given is not None:
                 found.setdefault(name, str(known.given))
         return found
+
+    # ── how ──────────────────────────────────────────────────────────────────────────────────────
 
     def _served(self, name: str) -> ModelRecord:
         """Return the record of a model that is served from a repository; raises RemoteFailure if it is not."""
@@ -380,7 +381,7 @@ class RepositoryModels:
             self._registry.restoring.ask_for(step)
             await self._registry.restoring.until_settled(step)
         ours = {registration.spec.name for registration in self._registry}
-        there = await self._names()
+        there = await self.names()
         for step in dict.fromkeys(steps):
             if step in above or step in ours or step not in there or self.known.of(step).served_by:
                 continue

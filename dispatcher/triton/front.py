@@ -34,6 +34,10 @@ from pytriton.dispatcher.triton.gate import Models
 _log = structlog.get_logger(__name__)
 
 SHM = Path("/dev/shm")
+#: Where a server asks about its clients' requests to load and unload models, in the runtime directory.
+MODEL_CONTROL_SOCKET = "models.sock"
+#: Becomes LD_PRELOAD of tritonserver (private_shm.py).
+PRELOAD_VARIABLE = "PYTRITON_PRELOAD"
 
 #: A front takes memory for each large answer anew. glibc gives large pieces of freed memory back to the kernel at once,
 #: and raises these limits by itself, up to these values, as it sees larger pieces freed. With them from the beginning
@@ -271,6 +275,21 @@ class HandsOver(Protocol):
 
     def adopt(self, state: ServerState) -> Child:
         """Go on with that; raises OSError where the process or a socket is gone."""
+
+
+def model_control(place: ServerPlace) -> dict[str, str]:
+    """Return what has a server ask the daemon about its clients' requests to load and unload models.
+
+    `privately` preloads the library: the Python before tritonserver shall not have it.
+    """
+    library = place.runtime.interposer
+    if library is None:
+        return {}
+    former = os.environ.get("LD_PRELOAD")
+    return {
+        PRELOAD_VARIABLE: f"{library}:{former}" if former else str(library),
+        "PYTRITON_MODEL_CONTROL": str(place.models.parent / MODEL_CONTROL_SOCKET),
+    }
 
 
 def new_shm_prefix() -> str:

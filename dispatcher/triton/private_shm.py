@@ -112,4 +112,7 @@ if __name__ == "__main__":
         sys.stderr.flush()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    preload = os.environ.pop("PYTRITON_PRELOAD", None)
+    if preload is not None:  # for tritonserver alone
+        os.environ["LD_PRELOAD"] = preload
     os.execv(program, sys.argv[2:])

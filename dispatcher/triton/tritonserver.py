@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -108,6 +109,8 @@ class TritonServer:
         self.on_retired: Callable[[int], None] = lambda pid: None
         self._replacing = asyncio.Lock()
         self._loads: set[_Load] = set()
+        #: How many loads and unloads of each model the daemon itself waits for.
+        self._changing: Counter[str] = Counter()
         self._abandons = False  #: it is about to end for good
         #: Cleared while another process is about to take this one's place, or is given up: no model shall change.
         self.placed = asyncio.Event()
@@ -446,6 +449,7 @@ class TritonServer:
             self._check_headroom(name, config, process.pid)
         load = _Load()
         self._loads.add(load)
+        self._changing[name] += 1
         for one in self._loads if len(self._loads) > 1 else ():
             one.alone = False
         loading = self._ask("load", f"model {name}", lambda process: process.load(name, text))
@@ -459,9 +463,15 @@ class TritonServer:
                 kind = ServerCrashed if load.alone and process.crashed else ServerLost
                 raise kind(ErrorKind.UNAVAILABLE, how) from failure
             raise
+        else:
+            await self._ask_retiring(lambda process: process.load(name, text))
         finally:
             self._loads.discard(load)
-        await self._ask_retiring(lambda process: process.load(name, text))
+            self._changing -= Counter([name])
+
+    def is_changing(self, name: str) -> bool:
+        """Whether the daemon itself has told it to load or unload a model, and waits for that."""
+        return name in self._changing
 
     def abandon_loads(self) -> None:
         """Wait for no load that is under way any more: tritonserver is about to end, and takes it along."""
@@ -478,12 +488,16 @@ class TritonServer:
             RemoteFailure: tritonserver refused or is not up.
         """
         process = self._process
+        self._changing[name] += 1
         try:
             await self._ask("unload", f"model {name}", lambda process: process.admin.unload(name))
         except RemoteFailure:
             if process is None or not await process.ends_now():
                 raise
-        await self._ask_retiring(lambda process: process.admin.unload(name))
+        else:
+            await self._ask_retiring(lambda process: process.admin.unload(name))
+        finally:
+            self._changing -= Counter([name])
 
     async def take_out(self, name: str) -> None:
         """Unload a model that it has though it is not to; that it keeps it is logged."""

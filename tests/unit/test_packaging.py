@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from support.keeping_compiler import keeping_compiler
 
-from pytriton.dispatcher.install.proxy_compiler import FRONT, LIBRARY, compiler
+from pytriton.dispatcher.install.proxy_compiler import FRONT, INTERPOSER, LIBRARY, compiler
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -191,6 +191,7 @@ def test_the_wheel_brings_the_compiled_proxy_for_every_python(built: Path) -> No
     assert "-py3-none-linux_" in wheel.name
     assert PurePosixPath("pytriton/proxy_backend/native", LIBRARY) in wheel_names(built)
     assert PurePosixPath("pytriton/proxy_backend/front", FRONT) in wheel_names(built)
+    assert PurePosixPath("pytriton/proxy_backend/interposer", INTERPOSER) in wheel_names(built)
 
 
 def test_both_have_every_c_source_in_its_room(built: Path) -> None:
@@ -243,5 +244,7 @@ def test_an_archive_without_the_symlinks_builds_the_same_wheel(
     """A zip of the repository may lose symlinks: the build must not need them."""
     names = [name for name in wheel_names(built_bare) if ".dist-info" not in name.parts[0]]
     same = [name for name in wheel_names(built) if ".dist-info" not in name.parts[0]]
-    assert sorted(names) == sorted(name for name in same if name.name not in (LIBRARY, FRONT))
+    assert sorted(names) == sorted(
+        name for name in same if name.name not in (LIBRARY, FRONT, INTERPOSER)
+    )
     assert sorted(name for name in names if name.suffix == ".py") == expected_files()

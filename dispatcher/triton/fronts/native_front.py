@@ -32,6 +32,7 @@ from pytriton.dispatcher.triton.front import (
     ServerPlace,
     Unreached,
     Work,
+    model_control,
     privately,
 )
 from pytriton.dispatcher.triton.fronts import native_settings
@@ -197,7 +198,11 @@ class NativeFront:
         )
         settings = _readable(document)
         python = python_link(place.backends)
-        environment = {**MEMORY, **server_environment(place.runtime, os.environ, python)}
+        environment = {
+            **MEMORY,
+            **server_environment(place.runtime, os.environ, python),
+            **model_control(place),
+        }
         environment[KEY_VARIABLE] = secrets.token_hex(16)
         argv = [str(self.program), f"--settings={settings}"]
         try:

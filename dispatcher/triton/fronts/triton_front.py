@@ -12,7 +12,15 @@ from pytriton.dispatcher.install.server_runtime import python_link, server_envir
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import admin_token
 from pytriton.dispatcher.triton.endpoints import Endpoints, reachable
-from pytriton.dispatcher.triton.front import MEMORY, Awaited, Refused, ServerPlace, Work, privately
+from pytriton.dispatcher.triton.front import (
+    MEMORY,
+    Awaited,
+    Refused,
+    ServerPlace,
+    Work,
+    model_control,
+    privately,
+)
 from pytriton.dispatcher.triton.fronts import command_line
 from pytriton.dispatcher.triton.fronts.admin_client import AdminClient
 from pytriton.dispatcher.triton.gate import Gate
@@ -48,7 +56,11 @@ class TritonFront:
             self._config, place, self.endpoints.served, preload, vertex=vertex
         )
         python = python_link(place.backends)
-        env = {**MEMORY, **server_environment(place.runtime, os.environ, python)}
+        env = {
+            **MEMORY,
+            **server_environment(place.runtime, os.environ, python),
+            **model_control(place),
+        }
         env[KEY_VARIABLE] = secrets.token_hex(16)
         return await Child.start(
             privately([str(self.program), *arguments]),

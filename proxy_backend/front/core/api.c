@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 #include "core/api.h"
 
 #include "base/log.h"
@@ -27,11 +28,13 @@ static void put_version(Text *text, void *core)
         text_format(text, " (its API is %u.%u; %d.%d has all)", major, minor, API_MAJOR, API_MINOR);
 }
 
+/* Look for all functions in a core that the process has loaded. */
 static bool find_all(void *core, const char *library, Problem *problem)
 {
     Text lacking = {0};
     for (size_t i = 0; i < FUNCTIONS; i++) {
-        void *found = dlsym(core, names[i]);
+        /* Not that of the core itself: the interposer's functions come before it (interposer/interposer.c). */
+        void *found = dlsym(RTLD_DEFAULT, names[i]);
         if (found == NULL)
             text_format(&lacking, "%s%s", lacking.size ? ", " : "", names[i]);
         memcpy((char *)&triton + i * sizeof found, &found, sizeof found);

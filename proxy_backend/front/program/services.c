@@ -20,7 +20,7 @@
 #include <sys/un.h>
 
 enum {
-    JOB_THREADS = 16, /* a model's load takes one for as long as it lasts */
+    JOB_THREADS = 48, /* a load takes one for as long as it lasts, and another one when the dispatcher carries it out */
     JOBS_WAITING = 1024,
     READER_THREADS = 2, /* for large requests, each of which may become as large as the limit: so many at a time */
     READERS_WAITING = 1 << 20, /* a connection has one at a time */

@@ -315,11 +315,13 @@ def test_with_the_compiled_proxy_no_python_is_looked_for(
 ) -> None:
     """On a machine that has no Python for it: one of 3.13 alone, say."""
     monkeypatch.setattr(server_runtime, "build", lambda *_: tmp_path / "native")
+    monkeypatch.setattr(server_runtime, "build_interposer", lambda *_: tmp_path / "interposer.so")
     monkeypatch.setattr(server_runtime, "misfit", lambda *_: None)
     monkeypatch.setattr(interpreters, "_all_candidates", lambda _: iter(()))
     choice = ServerChoice(tritonserver=make_server(tmp_path / "server"), cache_dir=tmp_path / "c")
     runtime = find_or_install_server(choice, print)
     assert (runtime.native, runtime.python) == (tmp_path / "native", None)
+    assert runtime.interposer == tmp_path / "interposer.so"
     assert not (tmp_path / "c").exists()
     for needs in (
         replace(choice, proxy="python"),
