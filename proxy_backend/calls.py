@@ -30,6 +30,7 @@ from pytriton.ipc.calls.call_messages import (
     Answer,
     AnswerRead,
     Call,
+    CallCancelled,
     CallDropped,
     CallMessage,
     Retiring,
@@ -266,6 +267,10 @@ class _Wire:
                     raise LaneError("the worker has read what it was not sent")
                 if under.read().final:
                     del self._calls[message.id]
+        elif isinstance(message, CallCancelled):
+            under = self._calls.get(message.id)
+            if under is not None:
+                under.handle.close()  # its model sees that nobody waits
         elif isinstance(message, CallDropped):
             under = self._calls.get(message.id)
             if under is not None:

@@ -96,6 +96,9 @@ class Pending(Protocol):
     async def wait_async(self) -> Delivery:
         """Wait for the next answer; one task at a time."""
 
+    def request_cancel(self) -> None:
+        """Ask the model to stop; what it still answers comes, to its end."""
+
     def cancel(self) -> None:
         """Give it up: it has no more answers. A second time, or after its end, nothing happens."""
 

@@ -34,12 +34,13 @@ __all__ = [
 
 #: Triton's log lines, `--log-format=default` and `ISO8601`: level, file:line, text.
 _GLOG = re.compile(
-    r"(?:([IWEF])\d{4} \d\d:\d\d:\d\d\.\d+|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ([IWEF]))"
+    r"(?:([VIWEF])\d{4} \d\d:\d\d:\d\d\.\d+|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ([IWEF]))"
     r"\s+\d+ ([^\s:\]]+:\d+)\] ?(.*)",
     re.DOTALL,
 )
 _NUMBERS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
-_LEVELS = {"I": "info", "W": "warning", "E": "error", "F": "critical"}
+#: "V" is what `pb_utils.Logger.log_verbose` of a worker writes; tritonserver says "I" there.
+_LEVELS = {"V": "debug", "I": "info", "W": "warning", "E": "error", "F": "critical"}
 #: Said at each load of a model whose configuration came with the load request; it means nothing.
 _NOISE = "Failed to set config modification time: model_config_content_name_ is empty"
 

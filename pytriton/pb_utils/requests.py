@@ -50,9 +50,8 @@ def _check_values(outputs: Any, correlation_id: Any, flags: int, timeout: int) -
     if isinstance(outputs, str) or not all(isinstance(name, str) for name in outputs):
         raise TypeError(f"requested_output_names has to be a list of str, got {outputs!r:.200}")
     if not isinstance(correlation_id, (int, str)):
-        raise TritonModelException(
-            f"Correlation ID must be integer or string, got {correlation_id!r:.80}"
-        )
+        wrong = TypeError if correlation_id is None else TritonModelException
+        raise wrong(f"Correlation ID must be integer or string, got {correlation_id!r:.80}")
     if isinstance(correlation_id, int) and not 0 <= correlation_id < 1 << 64:
         raise TritonModelException(
             f"Correlation ID must be from 0 to 2**64 - 1, got {correlation_id}"

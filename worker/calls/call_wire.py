@@ -13,7 +13,14 @@ from pytriton.exceptions import CallError
 from pytriton.ipc import datatypes
 from pytriton.ipc.calls.call_chain import Link
 from pytriton.ipc.calls.call_connection import CallConnection
-from pytriton.ipc.calls.call_messages import Answer, AnswerRead, Call, CallDropped, Retiring
+from pytriton.ipc.calls.call_messages import (
+    Answer,
+    AnswerRead,
+    Call,
+    CallCancelled,
+    CallDropped,
+    Retiring,
+)
 from pytriton.ipc.calls.call_slots import Slot, Slots
 from pytriton.ipc.errors import described, shown
 from pytriton.ipc.lanes import tensors
@@ -119,6 +126,12 @@ class Wire:
         if number in self._pending:
             with contextlib.suppress(LaneClosed):
                 self._connection.send(CallDropped(number))
+
+    def cancel(self, number: int) -> None:
+        """Ask the model of a call that is under way to stop."""
+        if number in self._pending:
+            with contextlib.suppress(LaneClosed):
+                self._connection.send(CallCancelled(number))
 
     def hang_up(self) -> None:
         """End the connection."""

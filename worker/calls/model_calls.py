@@ -154,6 +154,7 @@ class _Pending:
         self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
         self._sent: tuple[Wire, int] | None = None
         self._ended = False
+        self._cancelled = False
 
     def sent(self, wire: Wire, number: int) -> None:
         """Note that the call is under way with this number on this connection."""
@@ -220,12 +221,21 @@ class _Pending:
             wire, number = self._sent
             wire.drop(number)
 
+    def request_cancel(self) -> None:
+        """Ask the model to stop; what it still answers comes, to its end."""
+        self._cancelled = True
+        if self._sent is not None and not self._ended:
+            wire, number = self._sent
+            wire.cancel(number)
+
     def _read(self, wire: Wire | None, answer: Answer) -> Delivery | None:
         """Return what an answer holds; None if the call had to be sent again."""
         if answer.code == MOVED:
             if wire is not None:
                 wire.has_read(answer)
             self._caller.send(self)
+            if self._cancelled:
+                self.request_cancel()
             return None
         if wire is None:
             return Delivery({}, True, answer.error, answer.code)

@@ -37,6 +37,8 @@ class WorkerHost(host.Host):
         self._endpoint = endpoint
         self._updates: list[MetricUpdate] = []
         self._listener: Callable[[], None] | None = None
+        #: Between `initialize` and `finalize`: only then can other models be called.
+        self.is_serving = False
 
     def metric(self, update: MetricUpdate) -> None:
         self._updates.append(update)
@@ -76,6 +78,7 @@ class WorkerHost(host.Host):
         return isinstance(answer, messages.Readiness) and answer.ready
 
     def infer(self, request: pb_utils.InferenceRequest, *, decoupled: bool) -> Any:
+        self._require_serving()
         try:
             pending = calls.begin(_call(request, decoupled=decoupled))
         except PyTritonError as error:
@@ -87,7 +90,14 @@ class WorkerHost(host.Host):
         assert delivery is not None  # no time-out was given
         return _response(delivery)
 
+    def _require_serving(self) -> None:
+        if not self.is_serving:  # in the words of Triton's backend
+            raise pb_utils.TritonModelException(
+                "BLS is only supported during the 'execute' function."
+            )
+
     async def async_infer(self, request: pb_utils.InferenceRequest, *, decoupled: bool) -> Any:
+        self._require_serving()
         try:
             pending = calls.begin(_call(request, decoupled=decoupled))
         except PyTritonError as error:
@@ -114,6 +124,7 @@ class ResponseIterator(Iterator[pb_utils.InferenceResponse]):
         self._pending = pending
         self._first = first
         self._ended = False
+        self._cancelled = False
 
     def __next__(self) -> pb_utils.InferenceResponse:
         if self._ended:
@@ -138,9 +149,13 @@ class ResponseIterator(Iterator[pb_utils.InferenceResponse]):
         return _response(delivery)
 
     def cancel(self) -> None:
-        """Have the model stop; no more responses come."""
-        self._ended, self._first = True, None
-        self._pending.cancel()
+        """Ask the model to stop: what it still sends comes, and then the end."""
+        self._cancelled = True
+        self._pending.request_cancel()
+
+    def __del__(self) -> None:
+        if self._cancelled and not self._ended:
+            self._pending.cancel()  # else what comes would wait for this reader
 
 
 def _call(request: pb_utils.InferenceRequest, *, decoupled: bool) -> calls.ModelCall:

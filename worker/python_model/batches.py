@@ -32,12 +32,14 @@ from pytriton.ipc.lanes.lane_messages import (
     TensorRef,
 )
 from pytriton.ipc.parameters import CHAIN_PARAMETER, HANDLE_PARAMETER
+from pytriton.pb_utils import host
 from pytriton.pb_utils.helpers import serialize_byte_tensor
 from pytriton.worker.callable_errors import callable_errors, reason
 from pytriton.worker.fault_reports import cut_for_client, report_error
 from pytriton.worker.model import Model, Part, Unrecoverable
 from pytriton.worker.outputs.output_memory import OutputBuffers
 from pytriton.worker.outputs.output_transfer import lay_down
+from pytriton.worker.python_model.backend_host import WorkerHost
 from pytriton.worker.python_model.readiness import Watch
 
 
@@ -87,6 +89,9 @@ class PythonModel(Model):
         if self._watch is not None:
             self._watch.stop()
         finalize = getattr(self._instance, "finalize", None)
+        ours = host.current()
+        if isinstance(ours, WorkerHost):
+            ours.is_serving = False
         if finalize is None:
             return
         try:

@@ -46,7 +46,8 @@ def load_python_model(
     assert model is not None
     pb_utils.install()
     folder = Path(model.folder) / str(spec.version) if model.folder else None
-    host.use(WorkerHost(worker, spec.name, None if folder is None else str(folder), endpoint))
+    ours = WorkerHost(worker, spec.name, None if folder is None else str(folder), endpoint)
+    host.use(ours)
     made = model_class(folder, model.file) if folder is not None else load_object(payload, spec)
     loaded = made() if inspect.isclass(made) else made
     arguments = instance_arguments(spec, instance)
@@ -54,6 +55,7 @@ def load_python_model(
         raise LoadError(f"model {spec.name}: class {type(loaded).__name__} has no method `execute`")
     if hasattr(loaded, "initialize"):
         loaded.initialize(arguments)
+    ours.is_serving = True
     if hasattr(loaded, "is_ready"):
         wait_ready(spec.name, loaded.is_ready, spec.load_timeout_s, begun)
     return PythonModel(spec, loaded, arguments["model_instance_name"])

@@ -18,6 +18,7 @@ from pytriton.ipc.lanes.lane_messages import (
     ResponseDetails,
     ResponseRef,
 )
+from pytriton.ipc.parameters import HANDLE_PARAMETER
 from pytriton.worker.fault_reports import report
 from pytriton.worker.model import Part
 from pytriton.worker.python_model.batches import (
@@ -221,7 +222,12 @@ class PythonStream:
             self._loop.changed.wait_for(lambda: self.lost or not self._must_wait(index))
             if self.lost or index not in self._open:
                 return
-            gone = index in self._cancelled and self._model.decoupled
+            # Another model that has asked it to stop still takes what comes.
+            gone = (
+                index in self._cancelled
+                and self._model.decoupled
+                and HANDLE_PARAMETER not in self._refs[index].parameters
+            )
             if response is not None and not gone:
                 ref = self._model.written(
                     response, self._refs[index], self.outbox.lane, final=final

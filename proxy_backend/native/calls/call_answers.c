@@ -78,10 +78,15 @@ void call_end(Call *call, const char *text, const char *code)
     buffer_free(&message);
 }
 
-void call_drop(Call *call, const char *text, const char *code)
+void call_cancel(Call *call)
 {
     if (call->request)
         failed(TRITONSERVER_InferenceRequestCancel(call->request));
+}
+
+void call_drop(Call *call, const char *text, const char *code)
+{
+    call_cancel(call);
     call_end(call, text, code);
 }
 

@@ -133,8 +133,9 @@ static bool heard(Calls *calls, Reader *reader)
     if (text_is(tag, CALL_NAME))
         return fields > 0 && call_read(reader, fields - 1, &message) && begin(calls, &message);
     bool was_read = text_is(tag, ANSWER_READ_NAME), final = false, right = true;
+    bool cancelled = text_is(tag, CALL_CANCELLED_NAME);
     int64_t id = get_int(reader);
-    if (reader->malformed || !(was_read || text_is(tag, CALL_DROPPED_NAME)))
+    if (reader->malformed || !(was_read || cancelled || text_is(tag, CALL_DROPPED_NAME)))
         return false;
     pthread_mutex_lock(&calls->lock);
     Call **at = find(calls, id);
@@ -142,6 +143,8 @@ static bool heard(Calls *calls, Reader *reader)
         right = *at && call_read_one(*at, &final);
         if (right && final)
             unlist(calls, at);
+    } else if (*at && cancelled) {
+        call_cancel(*at);
     } else if (*at) {
         call_drop(*at, NULL, "");
     }

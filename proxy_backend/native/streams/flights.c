@@ -103,6 +103,7 @@ Flight *flight_new(const Proxy *proxy, TRITONBACKEND_Request **requests, uint32_
             return NULL;
         }
         flight->streams[i].flow = flow_of(requests[i]);
+        flight->streams[i].to.is_call = flight->streams[i].flow != NULL;
     }
     return flight;
 }

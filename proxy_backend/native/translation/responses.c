@@ -159,8 +159,8 @@ bool pass_response(Proxy *proxy, const Receiver *to, Reader *answer, Outcome *ou
         return true;
     }
     outcome->final = to->request || details.final;
-    /* To one that has gone nothing is sent: the less in the moment of a cancellation, the better (endings.c). */
-    outcome->silent = to->factory && (details.empty || is_gone(to->factory));
+    /* To a client that has gone nothing is sent: the less in the moment of a cancellation, the better (endings.c). */
+    outcome->silent = to->factory && (details.empty || (!to->is_call && is_gone(to->factory)));
     if (outcome->silent)
         return true;
     /* What is made has to be sent: tritonserver keeps a place for it, and all that comes later waits behind it. */

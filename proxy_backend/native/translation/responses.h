@@ -15,6 +15,7 @@ typedef struct {
     Sent sent;
     char **requested; /* the outputs that the client wants; none: all */
     uint32_t requested_count;
+    bool is_call; /* another model asks: what comes after it has asked for the end is still for it */
     bool last; /* of its batch */
     Unfinished *unfinished; /* where outputs are read from the worker's own memory; else NULL */
 } Receiver;

@@ -209,6 +209,11 @@ static const Field CallDropped_fields[] = {
 };
 static const Declared CallDropped = {"CallDropped", false, 1, CallDropped_fields};
 
+static const Field CallCancelled_fields[] = {
+    {"id", true, {.kind = SHAPE_INT}},
+};
+static const Declared CallCancelled = {"CallCancelled", false, 1, CallCancelled_fields};
+
 static const Field AnswerRead_fields[] = {
     {"id", true, {.kind = SHAPE_INT}},
 };
@@ -346,7 +351,7 @@ const Declared *const lane_messages[] = {
 };
 
 const Declared *const call_messages[] = {
-    &Call, &CallDropped, &AnswerRead, &Answer, &Retiring, &Memory, &Forget, NULL
+    &Call, &CallDropped, &CallCancelled, &AnswerRead, &Answer, &Retiring, &Memory, &Forget, NULL
 };
 
 const Declared *const control_messages[] = {

@@ -151,6 +151,9 @@ enum {
 /* worker → proxy: nobody waits for this call any longer; it gets no more answers. */
 #define CALL_DROPPED_NAME "CallDropped"
 enum { CALL_DROPPED_SIZE = 2, CALL_DROPPED_LEAST = 2, CALL_DROPPED_id = 1 };
+/* worker → proxy: ask the called model to stop; what it still answers is sent as before. */
+#define CALL_CANCELLED_NAME "CallCancelled"
+enum { CALL_CANCELLED_SIZE = 2, CALL_CANCELLED_LEAST = 2, CALL_CANCELLED_id = 1 };
 /* worker → proxy: the oldest answer of this call that was not yet read has been read. */
 #define ANSWER_READ_NAME "AnswerRead"
 enum { ANSWER_READ_SIZE = 2, ANSWER_READ_LEAST = 2, ANSWER_READ_id = 1 };

@@ -10,6 +10,7 @@ thread of a worker may call, many calls may be under way at once, and answers co
       │◀────────────────────────────────────────────────────────│
       │  AnswerRead(id)     its memory may be used again        │
       │────────────────────────────────────────────────────────▶│
+      │  CallCancelled(id)  its model may stop                  │
       │  CallDropped(id)    nobody waits for it any longer      │
       │────────────────────────────────────────────────────────▶│
       │                Retiring()   make no new calls here      │
@@ -66,6 +67,12 @@ class CallDropped(_Message, frozen=True):
     id: int
 
 
+class CallCancelled(_Message, frozen=True):
+    """worker → proxy: ask the called model to stop; what it still answers is sent as before."""
+
+    id: int
+
+
 class AnswerRead(_Message, frozen=True):
     """worker → proxy: the oldest answer of this call that was not yet read has been read."""
 
@@ -103,7 +110,7 @@ class Forget(_Message, frozen=True):
     number: int
 
 
-CallMessage = Union[Call, CallDropped, AnswerRead, Answer, Retiring, Memory, Forget]
+CallMessage = Union[Call, CallDropped, CallCancelled, AnswerRead, Answer, Retiring, Memory, Forget]
 
 encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(CallMessage).decode

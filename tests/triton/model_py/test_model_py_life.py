@@ -123,6 +123,7 @@ def test_log_lines_and_finalize_reach_the_models_log(daemon: RunningDaemon, tmp_
         initialize="pb_utils.Logger.log_warn('the cache is cold')",
         more="    def finalize(self):\n"
         "        pb_utils.Logger.log_info('says goodbye')\n"
+        "        pb_utils.Logger.log_verbose('chatters')\n"
         "        raise ValueError('cannot say goodbye')\n",
     )
     model = daemon.client.register_model(folder)
@@ -133,6 +134,7 @@ def test_log_lines_and_finalize_reach_the_models_log(daemon: RunningDaemon, tmp_
     assert any("says goodbye" in line and '"info"' in line for line in said)
     assert any("finalize of model speaking failed" in line and '"error"' in line for line in said)
     assert any("cannot say goodbye" in line for line in said)
+    assert not any("chatters" in line for line in said)  # log_level is info
 
 
 def test_what_goes_wrong_while_loading_is_told(daemon: RunningDaemon, tmp_path: Path) -> None:
@@ -164,6 +166,10 @@ def test_what_goes_wrong_while_loading_is_told(daemon: RunningDaemon, tmp_path: 
     )
     with pytest.raises(PyTritonValidationError, match=r"TYPE_STRING.*TYPE_FP32"):
         client.register_model(contrary)
+    calls = "pb_utils.InferenceRequest(inputs=[], requested_output_names=[], model_name='m').exec()"
+    calling = make_model(tmp_path / "calling-early", initialize=calls)
+    with pytest.raises(RegistrationError, match="BLS is only supported during the 'execute'"):
+        client.register_model(calling)
     assert "broken" not in [model.name for model in client.models()]
 
 

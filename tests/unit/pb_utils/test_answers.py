@@ -115,6 +115,8 @@ def test_requests_made_here() -> None:
     for correlation_id in (1.5, -1, 1 << 64):
         with pytest.raises(pb_utils.TritonModelException, match="Correlation ID"):
             pb_utils.InferenceRequest(**_GIVEN, correlation_id=correlation_id)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="Correlation ID"):  # as of any other argument
+        pb_utils.InferenceRequest(**_GIVEN, correlation_id=None)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="TRITONSERVER_MEMORY"):
         pb_utils.PreferredMemory(3)  # type: ignore[arg-type]
 

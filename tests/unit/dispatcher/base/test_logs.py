@@ -225,6 +225,15 @@ def test_tables_of_tritonserver_are_only_for_debugging(line: bytes, rundir: Runt
         assert records(rundir.log_file())[-1]["level"] == level
 
 
+def test_what_a_model_says_verbosely_is_for_debugging(rundir: RuntimeDir) -> None:
+    said = b"V1121 05:13:48.926368 4701 model.py:27] chatter"
+    open_log(rundir)
+    logs.log_child_line(logs.child_logger(source="worker"), said)
+    open_log(rundir, log_level="debug")
+    record = logged(rundir, said)
+    assert (record["level"], record["event"], record["at"]) == ("debug", "chatter", "model.py:27")
+
+
 @pytest.mark.parametrize(
     "line", [b"", b"\n", b" \t", b"I1121 05:13:48.926368 4701 server.cc:604] \n"]
 )

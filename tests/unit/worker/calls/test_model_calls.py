@@ -20,7 +20,15 @@ from pytriton.exceptions import CallError
 from pytriton.ipc.calls import call_slots
 from pytriton.ipc.calls.call_chain import Link, encode_chain
 from pytriton.ipc.calls.call_connection import CallConnection, socket_path
-from pytriton.ipc.calls.call_messages import MOVED, Answer, AnswerRead, Call, CallDropped, Retiring
+from pytriton.ipc.calls.call_messages import (
+    MOVED,
+    Answer,
+    AnswerRead,
+    Call,
+    CallCancelled,
+    CallDropped,
+    Retiring,
+)
 from pytriton.ipc.calls.call_slots import Slots
 from pytriton.ipc.lanes import tensors
 from pytriton.ipc.lanes.lane import LaneClosed, LaneSilent
@@ -132,6 +140,23 @@ def test_a_task_waits_without_blocking_its_loop(worker: Worker) -> None:
 def test_an_answer_that_does_not_come_in_time_is_none(worker: Worker) -> None:
     worker.proxy()
     assert worker.begin().wait(0.01) is None
+
+
+def test_a_call_that_is_asked_to_stop_goes_on_to_its_end(worker: Worker) -> None:
+    proxy = worker.proxy()
+    pending = worker.begin(stream=True)
+    call = received(proxy)
+    pending.request_cancel()
+    assert proxy.receive() == CallCancelled(call.id)
+    for final in (False, True):
+        proxy.send(Answer(call.id, [], final))
+        delivery = pending.wait(60)
+        assert delivery is not None
+        assert delivery.final == final
+        assert proxy.receive() == AnswerRead(call.id)
+    pending.request_cancel()  # it has ended
+    worker.begin(stream=True)
+    assert isinstance(proxy.receive(), Call)
 
 
 def test_a_call_that_is_given_up_is_dropped_once(worker: Worker) -> None:

@@ -29,6 +29,7 @@ class Pending:
     def __init__(self, *deliveries: Delivery) -> None:
         self._deliveries = list(deliveries)
         self.cancelled = False
+        self.requests = 0  #: to stop
 
     def wait(self, timeout_s: float | None = None) -> Delivery:
         return self._deliveries.pop(0)
@@ -38,13 +39,18 @@ class Pending:
             await asyncio.Event().wait()
         return self._deliveries.pop(0)
 
+    def request_cancel(self) -> None:
+        self.requests += 1
+
     def cancel(self) -> None:
         self.cancelled = True
 
 
 @pytest.fixture
 def host() -> WorkerHost:
-    return WorkerHost("w1", "m", None, "ipc://x")
+    made = WorkerHost("w1", "m", None, "ipc://x")
+    made.is_serving = True
+    return made
 
 
 @pytest.fixture
@@ -135,14 +141,40 @@ def test_a_coroutine_has_the_first_answer_before_a_plain_for_asks(
     assert len(one.output_tensors()) == 1
 
 
-def test_a_stream_that_is_given_up_is_cancelled(host: WorkerHost, begin: Any) -> None:
-    pending, _ = begin(Delivery(ONE, False))
+def test_a_stream_that_is_cancelled_has_what_its_model_still_sends(
+    host: WorkerHost, begin: Any
+) -> None:
+    pending, _ = begin(Delivery(ONE, False), Delivery(ONE, False), Delivery({}, True))
     stream = host.infer(request(), decoupled=True)
     next(stream)
     stream.cancel()
-    assert pending.cancelled
-    assert list(stream) == []
+    assert (pending.requests, pending.cancelled) == (1, False)
+    assert len(list(stream)) == 1
+    del stream
+    assert not pending.cancelled  # it has ended by itself
 
+
+def test_a_cancelled_stream_that_nobody_reads_is_given_up(host: WorkerHost, begin: Any) -> None:
+    pending, _ = begin(Delivery(ONE, False))
+    stream = host.infer(request(), decoupled=True)
+    del stream
+    assert not pending.cancelled  # its work is to be done
+    stream = host.infer(request(), decoupled=True)
+    stream.cancel()
+    del stream
+    assert pending.cancelled
+
+
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_other_models_are_called_between_initialize_and_finalize_only(decoupled: bool) -> None:
+    outside = WorkerHost("w1", "m", None, "ipc://x")
+    with pytest.raises(pb_utils.TritonModelException, match="only supported during the 'execute'"):
+        outside.infer(request(), decoupled=decoupled)
+    with pytest.raises(pb_utils.TritonModelException, match="only supported during the 'execute'"):
+        asyncio.run(outside.async_infer(request(), decoupled=decoupled))
+
+
+def test_a_task_that_is_cancelled_gives_its_call_up(host: WorkerHost, begin: Any) -> None:
     async def cancelled() -> None:
         task = asyncio.ensure_future(host.async_infer(request(), decoupled=True))
         await asyncio.sleep(0)
