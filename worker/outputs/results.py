@@ -231,11 +231,10 @@ class ResultWriter:
         if self._batching:
             self._check_batch_axis(output, value, request)
         if value.ndim != len(output.dims) + self._batching:
-            if request.inputs or self._batching or value.shape[:1] != (1,):
+            one_row = value.ndim == len(output.dims) + 1 and len(value) == 1
+            if request.inputs or self._batching or not one_row:
                 self._refuse_rank(output, value)
             value = value[0]  # made for a batch, which nothing can say the size of
-            if value.ndim != len(output.dims):
-                self._refuse_rank(output, value)
         if self._strict:
             self._check_shape(output, value)
         if output.datatype == "BYTES":
