@@ -3,7 +3,7 @@
     running daemon ──▶ HandOver, in a file without a name ──▶ execve ──▶ the next version reads it, and adopts
 
 What lives on is the process with its children and with the descriptors that are named here: sockets that it listens
-on, pipes of children, pages of memory. All else is written down. docs/architecture.md, "Upgrade", tells the order.
+on, pipes of children, pages of memory. All else is written down. docs/decisions/upgrade-in-place.md has the reasons.
 """
 
 from __future__ import annotations

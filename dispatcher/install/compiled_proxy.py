@@ -2,7 +2,7 @@
 
 A model whose proxy is compiled has no process of its own inside Triton, and its batches make one way less
 between processes. A wheel brings the library along; from a checkout, it is built once per machine with a C
-compiler. A machine without one is served by the Python proxy (docs/concepts/architecture.md has how they differ).
+compiler. A machine without one is served by the Python proxy (docs/decisions/compiled-proxy.md has how they differ).
 
 >>> build(cache_dir(), progress=print)                                     # doctest: +SKIP
 PosixPath('.../native-proxy/3f2a…')

@@ -1,7 +1,7 @@
 """The proxy's private Python environment: numpy 1.x, pyzmq and msgspec, and nothing of the user's.
 
-Why it is private is in docs/concepts/architecture.md: the stub works with numpy 1.x only, and it must not
-matter what a user's environment holds. The stub finds an environment through the first `python3` on
+It is private because the stub works with numpy 1.x only, and it must not matter what a user's environment
+holds. The stub finds an environment through the first `python3` on
 PATH, so this is a virtual environment whose `bin` tritonserver gets first on its PATH.
 
 The pip inside fills it, which reads the user's own settings: index, proxy, certificates, offline folders.

@@ -1,7 +1,7 @@
 """tritonserver's own options: which there are, and which of them the daemon sets itself.
 
 Source: `tritonserver --help` of Triton 2.51, the version in the wheel whose binaries we fetch
-(docs/concepts/architecture.md). A user's own tritonserver of another version may have others: those go to NVIDIA's
+(docs/contributing/triton-notes.md). A user's own tritonserver of another version may have others: those go to NVIDIA's
 executable, which is asked whether it has them (dispatcher/install/server_runtime.py).
 """
 

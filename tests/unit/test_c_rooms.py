@@ -1,4 +1,4 @@
-"""Where C sources lie: in rooms with layers, as the tables of docs/concepts/architecture.md say."""
+"""Check that includes between C sources follow the layers in docs/contributing/c-sources.md."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ONE_HEADER_EACH = ["proxy_backend/native"]
 
 def _tables() -> dict[str, list[list[str]]]:
     """Return the layers of each program, topmost first."""
-    text = (ROOT / "docs" / "concepts" / "architecture.md").read_text()
+    text = (ROOT / "docs" / "contributing" / "c-sources.md").read_text()
     return {
         found["program"]: [
             re.findall(r"`([^`]+)`", row.split("|")[1]) for row in found["rows"].splitlines()

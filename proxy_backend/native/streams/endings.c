@@ -1,6 +1,6 @@
 /* A request that ends in the moment in which its call is cancelled ends tritonserver: its gRPC part (2.51) frees the state
  * of the request while an answer of it is still being written. So a request whose client has gone ends later, when
- * nothing of it is on its way. docs/concepts/architecture.md, "Clients that give up streams", has what was measured.
+ * nothing of it is on its way. docs/contributing/triton-notes.md, "Clients that cancel streams", has what was measured.
  */
 #define _GNU_SOURCE
 #include "streams/endings.h"

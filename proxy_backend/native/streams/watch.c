@@ -1,7 +1,7 @@
 /* tritonserver's gRPC part (2.51) can hang when clients cancel streams whose answers come fast: two of its threads take two
  * locks in different order and wait for each other, one of them with our answer, and from then on no stream of any client
  * goes on. Nothing can be done about that from inside but to end the process, which the dispatcher starts again.
- * docs/concepts/architecture.md, "Clients that give up streams", has what was measured.
+ * docs/contributing/triton-notes.md, "Clients that cancel streams", has what was measured.
  */
 #define _GNU_SOURCE
 #include "streams/watch.h"
