@@ -98,8 +98,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(409, {"error": "1 sequences are in progress"})
                 return
             if self.server.behaviour != "lingers":
-                self._answer(200, None)
-                os._exit(0)
+                try:  # who asks may be gone when it has the answer
+                    self._answer(200, None)
+                finally:
+                    os._exit(0)
         elif self.path == "/v2/repository/index":
             index = [{"name": name, "state": state} for name, state in self.server.models.items()]
             self._answer(200, index)
