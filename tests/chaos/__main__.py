@@ -6,6 +6,8 @@ import argparse
 import os
 import sys
 
+from support.task_groups import mount
+
 from chaos.faults import FAULTS
 from chaos.promises import chosen, judged
 from chaos.run import run
@@ -29,6 +31,9 @@ def main() -> int:
     if "fill-shm" in names and not os.environ.get("CHAOS_OWN_SHM"):
         print("fill-shm is left out: it takes a mount namespace of its own, so root")
         names.remove("fill-shm")
+    if "limit-tasks" in names and mount() is None:
+        print("limit-tasks is left out: it takes a control group of its own, so root")
+        names.remove("limit-tasks")
     outcome = run(given.seed, given.seconds, names, given.clients, elastic=given.elastic)
     print(table(outcome))
     if given.elastic:

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 
 import psutil
 from support.running import eventually
+from support.task_groups import task_group
 
 from chaos import models
 from chaos.load import Asker, AskError, GrpcAsker, HttpAsker, ask_guilty, ask_once
+from pytriton.exceptions import RegistrationError
 
 if TYPE_CHECKING:
     from chaos.run import Ground
@@ -238,6 +240,36 @@ def kill_daemon(ground: Ground, chance: random.Random) -> None:
     ground.restart(signal.SIGKILL)
 
 
+def fail_to_load(ground: Ground, chance: random.Random) -> None:
+    """Models that cannot be loaded, or whose warm-up raises: new ones, and such as are to replace others."""
+    before = ground.daemon.client.status().server.pid
+    for warms_up in (False, True):
+        for name in ("unloadable", chance.choice(["single", "double"])):
+            with contextlib.suppress(RegistrationError):
+                models.register_broken(ground.daemon.client, name, warms_up=warms_up)
+                raise AssertionError(f"{name} was registered though it cannot be loaded")
+    assert ground.daemon.client.status().server.pid == before, "tritonserver has ended"
+
+
+def limit_tasks(ground: Ground, chance: random.Random) -> None:
+    """Allow a few more tasks than there are, and register models until one is refused (see scripts/chaos)."""
+    client = ground.daemon.client
+    before, registered = client.status().server.pid, []
+    with task_group() as group:
+        group.add([psutil.Process(ground.daemon.process.pid), *ground.daemon.children()])
+        group.limit(group.tasks + chance.randrange(2, 30))
+        with contextlib.suppress(RegistrationError):
+            for number in range(30):
+                name = f"many{number}"
+                models.register_plain(client, name, instances=chance.choice([1, 2, 3]))
+                registered.append(name)
+            raise AssertionError("no registration was refused")
+        group.limit(None)
+    assert client.status().server.pid == before, "tritonserver has ended"
+    for name in registered:
+        client.unregister(name)
+
+
 def fill_shm(ground: Ground, chance: random.Random) -> None:
     """/dev/shm has no room for a while (our own one, see scripts/chaos)."""
     path = f"/dev/shm/chaos-{os.getpid()}"
@@ -266,6 +298,8 @@ FAULTS: dict[str, Fault] = {
     "poison": Fault(poison, free=True),
     "poison-among-others": Fault(poison_among_others, free=True),
     "huge-output": Fault(huge_output, free=True),
+    "fail-to-load": Fault(fail_to_load, free=True),
+    "limit-tasks": Fault(limit_tasks, free=True),
     "kill-loading": Fault(kill_loading_workers, free=False),
     "kill-proxy": Fault(kill_proxy, free=False),
     "fill-shm": Fault(fill_shm, free=False),

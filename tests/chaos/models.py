@@ -106,6 +106,39 @@ def register(client: DaemonClient, model: str, *, replace: bool = False) -> None
     )
 
 
+def register_plain(client: DaemonClient, model: str, *, instances: int) -> None:
+    """Serve a model that nobody asks."""
+
+    def infer(requests: Any) -> Any:
+        return [{"y": request["x"]} for request in requests]
+
+    config = ModelConfig(max_batch_size=MAX_BATCH_SIZE)
+    client.register(infer, model, INPUTS, OUTPUTS, config, instances=instances, progress=False)
+
+
+def register_broken(client: DaemonClient, model: str, *, warms_up: bool) -> None:
+    """Try to serve, or to put in another one's place, what cannot be loaded, or raises when it is warmed up."""
+
+    def infer(requests: Any = None) -> Any:
+        raise ValueError("no weights")
+
+    sample = {"data_type": "TYPE_INT64", "dims": [2], "zero_data": True}
+    warmup = [{"name": "first", "batch_size": 1, "inputs": {"x": sample}}]
+    config = ModelConfig(
+        max_batch_size=MAX_BATCH_SIZE, extra={"model_warmup": warmup} if warms_up else {}
+    )
+    client.register(
+        infer,
+        model,
+        INPUTS,
+        OUTPUTS,
+        config,
+        factory=not warms_up,  # which is called with nothing
+        replace=True,
+        progress=False,
+    )
+
+
 def _slowly(infer: Any) -> Any:
     def factory() -> Any:
         time.sleep(_LOAD_S)

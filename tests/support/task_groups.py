@@ -1,0 +1,73 @@
+"""A control group of a test's own that limits how many tasks its processes may have."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import psutil
+
+from support.running import eventually
+
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+def mount() -> Path | None:
+    """Return a control group in which others can be made that count tasks; None: this machine allows none."""
+    for place in (_CGROUPS / "pids", _CGROUPS):
+        control = place / "cgroup.subtree_control"
+        counts = place.name == "pids" or (control.exists() and "pids" in control.read_text())
+        if (place / "cgroup.procs").exists() and counts and os.access(place, os.W_OK):
+            return place
+    return None
+
+
+class TaskGroup:
+    """A control group; its processes go back to where it was made when it ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks its processes have."""
+        return int((self._folder / "pids.current").read_text())
+
+    def add(self, processes: Iterable[psutil.Process]) -> None:
+        """Take processes with all their threads; those that they start from then on are in it, too."""
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                (self._folder / "cgroup.procs").write_text(str(process.pid))
+
+    def limit(self, tasks: int | None) -> None:
+        """Allow so many tasks; None: any number."""
+        (self._folder / "pids.max").write_text("max" if tasks is None else str(tasks))
+
+    def _is_removed(self) -> bool:
+        for pid in (self._folder / "cgroup.procs").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                (self._folder.parent / "cgroup.procs").write_text(pid)
+        with contextlib.suppress(OSError):
+            self._folder.rmdir()
+        return not self._folder.exists()
+
+    def close(self) -> None:
+        """Remove it."""
+        eventually(self._is_removed, "the control group is empty")
+
+
+@contextlib.contextmanager
+def task_group() -> Iterator[TaskGroup]:
+    """Make a group for the time of a block; `mount` says whether that can be."""
+    place = mount()
+    assert place is not None
+    folder = place / f"pytriton-tests-{secrets.token_hex(4)}"
+    folder.mkdir()
+    group = TaskGroup(folder)
+    try:
+        yield group
+    finally:
+        group.close()
