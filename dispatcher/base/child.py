@@ -91,7 +91,7 @@ class Child:
         """
         popen = subprocess.Popen(
             argv,
-            env=dict(env),
+            env=kill_on_death.mark(env),
             cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -5,7 +5,8 @@ started: tritonserver's stubs notice such an end only between batches, and not a
 for tritonserver with Python's lock held; and nothing removes tritonserver's regions from /dev/shm.
 It is a shell (1 MB) that reads which process groups there are, and at the end of its
 input, however that comes, kills them and removes the regions. Resource trackers of `multiprocessing` may clean
-up first.
+up first. What has left its process group (`setsid`, `start_new_session=True`) is found by a variable that all children
+of the daemon have in their environment, and hand on to what they start.
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
 import structlog
 
 _log = structlog.get_logger(__name__)
+
+#: Of the environment of all that the daemon starts: the helper's process id.
+VARIABLE = "PYTRITON_KILL_ON_DEATH"
 
 #: $1 is the beginning of the regions' paths. Lines are "+GROUP" and "-GROUP". In stat, what follows the name are a
 #: process's state, parent and group. Trackers (group_end.py) get two seconds; a shell cannot wait for others' children.
@@ -58,6 +63,14 @@ for look in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
   sleep 0.1
 done
 for group in $with; do kill -s KILL -- "-$group"; done
+for round in 1 2 3; do
+  left=
+  for path in $(grep -lsz "^PYTRITON_KILL_ON_DEATH=$$\\$" /proc/[0-9]*/environ); do
+    process=${path#/proc/} left=1
+    kill -s KILL "${process%/environ}"
+  done
+  [ -n "$left" ] || break
+done
 """
 
 
@@ -97,6 +110,10 @@ class KillOnDeath:
         """The descriptor on which the helper is told."""
         return self._input.fileno()
 
+    def mark(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment of a process that is to be ended with this one, also if it leaves its group."""
+        return {**environment, VARIABLE: str(self.pid)}
+
     def add(self, group: int) -> None:
         """Put a process group on the list of those to kill."""
         self._tell(f"+{group}\n")
@@ -106,7 +123,7 @@ class KillOnDeath:
         self._tell(f"-{group}\n")
 
     def close(self) -> None:
-        """Close the helper's input: it kills the process groups that are left, if any, and ends."""
+        """Close the helper's input: it kills the process groups that are left, and what has left them, and ends."""
         self._input.close()
         with contextlib.suppress(ChildProcessError):  # somebody has waited for it
             os.waitpid(self.pid, 0)

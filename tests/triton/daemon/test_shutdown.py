@@ -85,6 +85,32 @@ def test_a_batch_under_way_is_answered(
     assert list((runtime_dir / "l").iterdir()) == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_what_a_callable_has_started_does_not_outlive_the_daemon(
+    fresh_daemon: RunningDaemon, tmp_path: Path, number: int
+) -> None:
+    """Also in a session of its own, and after its parents have ended."""
+    pid_file = tmp_path / "pid"
+
+    @batch
+    def infer(x: Array) -> dict[str, Array]:
+        command = f"setsid sh -c 'echo $$ > {pid_file}; exec sleep 1000' &"
+        subprocess.run(["sh", "-c", command], start_new_session=True, check=True)
+        return {"y": x}
+
+    _register(fresh_daemon, infer)
+    _ask(fresh_daemon)
+    pid = eventually(lambda: pid_file.exists() and pid_file.read_text().strip(), "it has started")
+    left = psutil.Process(int(pid))
+    if number == signal.SIGTERM:
+        assert fresh_daemon.stop(number) == ExitCode.OK
+    else:
+        fresh_daemon.process.send_signal(number)
+        fresh_daemon.process.wait(60)
+    _, alive = psutil.wait_procs([left], timeout=60)
+    assert not alive
+
+
 def test_shutdown_by_a_client(fresh_daemon: RunningDaemon) -> None:
     """The same over the control socket."""
     _register(fresh_daemon, _slow(Path("/"), 0))

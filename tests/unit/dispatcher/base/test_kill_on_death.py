@@ -67,3 +67,26 @@ def test_one_that_somebody_has_killed_does_not_hinder_the_end(
     kill_on_death.close()
     first.close()
     assert not psutil.pid_exists(first.pid)
+
+
+def test_what_has_left_its_group_is_ended_too(tmp_path: Path) -> None:
+    """It has the variable from its parents, which have ended; what others have started stays."""
+    kill_on_death, another = KillOnDeath(tmp_path / "mine-"), KillOnDeath(tmp_path / "others-")
+    script = "setsid sleep 1000 >/dev/null & echo $!"
+    try:
+        found = []
+        for guard in (kill_on_death, another):
+            parent = subprocess.run(
+                ["/bin/sh", "-c", script],
+                env=guard.mark({"PATH": os.environ["PATH"]}), start_new_session=True,
+                stdout=subprocess.PIPE, check=True,
+            )  # fmt: skip
+            found.append(psutil.Process(int(parent.stdout)))
+        kill_on_death.close()
+        _, alive = psutil.wait_procs(found[:1], timeout=30)
+        assert not alive
+        assert found[1].is_running()
+    finally:
+        another.close()
+    psutil.wait_procs(found, timeout=30)
+    assert not any(one.is_running() for one in found)
