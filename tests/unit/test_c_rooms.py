@@ -12,7 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 #: A table: its head names the program's folder, each row the rooms of one layer, topmost first.
 _TABLE = re.compile(
-    r"^\| room of `(?P<program>[^`]+)` \| job \|\n\|---\|---\|\n(?P<rows>(?:\|.*\n)+)", re.M
+    r"^\| directory of `(?P<program>[^`]+)` \| contents \|\n\|---\|---\|\n(?P<rows>(?:\|.*\n)+)",
+    re.M,
 )
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 #: Programs in which each source has a header of its own.
