@@ -64,7 +64,7 @@ class Scene:
             status=self.status,
             ending=SimpleNamespace(asked=self.asked),
             control=control,
-            server=SimpleNamespace(hands_over=True, settled=True),
+            server=SimpleNamespace(hands_over=True, settled=True, is_alone=False),
             openai=SimpleNamespace(settled=True),
             temporary=SimpleNamespace(ending=False),
             repository_models=SimpleNamespace(

@@ -40,7 +40,7 @@ class Parts(SimpleNamespace):
             ending=SimpleNamespace(asked=SimpleNamespace(is_set=lambda: False)),
             temporary=SimpleNamespace(ending=False),
             control=SimpleNamespace(changing=0, hold=self._hold, release=self._release),
-            server=SimpleNamespace(hands_over=True, settled=True),
+            server=SimpleNamespace(hands_over=True, settled=True, is_alone=False),
             openai=SimpleNamespace(settled=True),
             repository_models=SimpleNamespace(
                 settled=True,
