@@ -81,8 +81,17 @@ def _unread_answers(place: Place, count: int, tally: Tally) -> None:
             send(client, post(place, body, model=place.large))
         deadline = time.monotonic() + _ATTACK_S
         for client in clients:
-            tally.add(_end_of(client, deadline))
+            tally.add(_refused_or_ended(client, deadline))
             client.close()
+
+
+def _refused_or_ended(client: socket.socket, deadline: float) -> str:
+    """Wait for the head of an answer; of a large one, which is not read, for the end of the connection."""
+    with contextlib.suppress(socket.timeout, ConnectionError):
+        head = client.recv(32, socket.MSG_PEEK)
+        if head and status(head) != "200":
+            return status(head)
+    return _end_of(client, deadline)
 
 
 def _unfinished_bodies(place: Place, count: int, tally: Tally) -> None:
