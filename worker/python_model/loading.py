@@ -7,8 +7,9 @@ import importlib.util
 import inspect
 import sys
 import types
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pytriton import pb_utils
 from pytriton.ipc import messages
@@ -61,6 +62,18 @@ def load_python_model(
     return PythonModel(spec, loaded, arguments["model_instance_name"])
 
 
+class _Source(SourceFileLoader):
+    """Loads a file from its source each time.
+
+    Cached bytecode counts as current when the source has the same size and was written in the same second, as it may be
+    when a model is edited and loaded again.
+    """
+
+    def path_stats(self, path: str) -> NoReturn:
+        """Say that nothing is known of the source: then no bytecode is read or written."""
+        raise OSError(f"the bytecode of {path} is not cached")
+
+
 def model_class(folder: Path, file: str) -> Any:
     """Import `file` of a version's folder as Triton does; return its class `TritonPythonModel`.
 
@@ -79,7 +92,7 @@ def model_class(folder: Path, file: str) -> Any:
             sys.path.append(entry)
     make_package(folder)
     name = f"{folder.name}.{path.stem}"
-    found = importlib.util.spec_from_file_location(name, path)
+    found = importlib.util.spec_from_file_location(name, path, loader=_Source(name, str(path)))
     assert found is not None  # it ends in .py
     assert found.loader is not None
     module = importlib.util.module_from_spec(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -101,3 +102,16 @@ def test_one_that_does_not_become_ready_is_not_waited_for_longer_than_a_load_may
     )
     with pytest.raises(LoadError, match="ready"):
         load(folder, load_timeout_s=0.01)
+
+
+def test_a_file_that_was_edited_within_the_same_second_is_read_anew(tmp_path: Path) -> None:
+    """Of the same size: cached bytecode would be taken for current."""
+    folder = tmp_path / "m" / "1"
+    folder.mkdir(parents=True)
+    seen = []
+    for number in (1, 2):
+        file = folder / "model.py"
+        file.write_text(f"class TritonPythonModel:\n    number = {number}\n")
+        os.utime(file, (1_700_000_000, 1_700_000_000))
+        seen.append(model_class(folder, "model.py").number)
+    assert seen == [1, 2]
