@@ -14,7 +14,7 @@ from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
 _spec = importlib.util.spec_from_file_location(
-    "proxy_compiler", HERE / "dispatcher" / "install" / "proxy_compiler.py"
+    "proxy_compiler", HERE / "pytriton" / "_host" / "install" / "proxy_compiler.py"
 )
 assert _spec is not None
 assert _spec.loader is not None

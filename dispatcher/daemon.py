@@ -22,24 +22,24 @@ from collections.abc import Callable, Sequence
 import structlog
 import zmq
 
+from pytriton._host.client_keys import KeyStoreError
+from pytriton._host.ports import PortError
+from pytriton._host.service_manager import socket_activation
+from pytriton._host.settings import start_flags
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton._protocol.exit_codes import ExitCode
 from pytriton.dispatcher import handlers
-from pytriton.dispatcher.base.ports import PortError
-from pytriton.dispatcher.base.service_manager import held_sockets
-from pytriton.dispatcher.control.client_keys import KeyStoreError
 from pytriton.dispatcher.control.control_socket import Peer
 from pytriton.dispatcher.control.peers import user_name
-from pytriton.dispatcher.daemon_parts import DaemonParts
 from pytriton.dispatcher.daemon_status import own_version
-from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.models.registration import Registration
-from pytriton.dispatcher.settings import start_flags
-from pytriton.dispatcher.taking_over import SIGNALS
-from pytriton.dispatcher.triton import clouds
-from pytriton.dispatcher.triton.first_start import start_server
-from pytriton.dispatcher.triton.server_process import ServerStartError
-from pytriton.ipc import messages
-from pytriton.ipc.errors import ErrorKind, RemoteFailure
-from pytriton.ipc.exit_codes import ExitCode
+from pytriton.dispatcher.server import cloud_frontends
+from pytriton.dispatcher.server.cold_start import start_server
+from pytriton.dispatcher.server.server_process import ServerStartError
+from pytriton.dispatcher.services import Services
+from pytriton.dispatcher.telemetry.events import kinds
+from pytriton.dispatcher.upgrade.takeover import SIGNALS
 
 _log = structlog.get_logger(__name__)
 
@@ -48,7 +48,7 @@ OnReady = Callable[[messages.Status], None]
 _LATE_S = 1.0
 
 
-class Daemon(DaemonParts):
+class Daemon(Services):
     """One dispatcher in one runtime directory."""
 
     async def main(self, on_ready: OnReady | None) -> int:
@@ -120,7 +120,7 @@ class Daemon(DaemonParts):
         A model of a repository may need any other one: an ensemble has steps, and other backends call models.
         """
         awaits = self._front.awaits and self._server.proxy_is_native
-        vertex = clouds.vertex_model(self.config.tritonserver_options)
+        vertex = cloud_frontends.vertex_model(self.config.tritonserver_options)
         return awaits and not self.config.model_repository and spec.name != vertex
 
     def _listen_tcp(self) -> ExitCode | None:
@@ -175,7 +175,7 @@ class Daemon(DaemonParts):
         telling.cancel()
         opening.cancel()
         await self.openai.stop(self.config.grace_period_s)
-        if held_sockets.addresses():  # what waits in them is for the next daemon
+        if socket_activation.addresses():  # what waits in them is for the next daemon
             await self._server.leave()
         watching.cancel()
         following.cancel()

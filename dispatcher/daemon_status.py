@@ -11,17 +11,17 @@ from functools import cache
 
 import structlog
 
-from pytriton.dispatcher.base.service_manager.systemd import State
+from pytriton._host.service_manager.systemd import State
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._protocol import messages
+from pytriton._protocol.files.rundir import RuntimeDir
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
-from pytriton.dispatcher.openai_front.supervisor import OpenAIFront
+from pytriton.dispatcher.openai.supervisor import OpenAIFront
 from pytriton.dispatcher.readiness import Readiness
-from pytriton.dispatcher.repositories.repository_models import RepositoryModels
-from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.dispatcher.triton.restarting import ServerWatch
-from pytriton.dispatcher.triton.tritonserver import TritonServer
-from pytriton.ipc import messages
-from pytriton.ipc.files.rundir import RuntimeDir
+from pytriton.dispatcher.repository.repository_models import RepositoryModels
+from pytriton.dispatcher.server.restart import ServerWatch
+from pytriton.dispatcher.server.tritonserver import TritonServer
 
 _log = structlog.get_logger(__name__)
 

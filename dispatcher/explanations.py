@@ -6,10 +6,10 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from pytriton.dispatcher.events.explaining import Situation, explain
-from pytriton.dispatcher.events.kinds import KINDS
-from pytriton.ipc import messages
-from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton.dispatcher.telemetry.events.explain import Situation, explain
+from pytriton.dispatcher.telemetry.events.kinds import KINDS
 
 if TYPE_CHECKING:
     from pytriton.dispatcher.daemon import Daemon

@@ -9,19 +9,19 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher import explanations, worker_handlers
-from pytriton.dispatcher.base.logs import tail
 from pytriton.dispatcher.control.control_socket import Peer
-from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.models.admission import check, check_cache, check_devices
+from pytriton.dispatcher.models.failure_events import failure_told, registration_told
 from pytriton.dispatcher.models.served_models import told_registrations
-from pytriton.dispatcher.models.told_failures import failure_told, registration_told
 from pytriton.dispatcher.openai_models import check_aliases
-from pytriton.dispatcher.requests import profiling
+from pytriton.dispatcher.runtime.logs import tail
+from pytriton.dispatcher.telemetry.events import kinds
+from pytriton.dispatcher.telemetry.requests import profiling
 from pytriton.dispatcher.worker_handlers import BRING_S, Handler, Payloads, check_protocol
-from pytriton.dispatcher.workers.one_worker.registrant import Registrant
-from pytriton.ipc import messages
-from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton.dispatcher.workers.process.registrant import Registrant
 
 if TYPE_CHECKING:
     from pytriton.dispatcher.daemon import Daemon

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
-from pytriton.dispatcher.openai_front.state import Answering, Served, State, Upstream
-from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.dispatcher.triton.front import Front
-from pytriton.ipc import messages
-from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton.dispatcher.openai.state import Answering, Served, State, Upstream
+from pytriton.dispatcher.server.frontend import Front
 
 __all__ = ["check_aliases", "told_of", "upstream"]
 

@@ -15,21 +15,22 @@ import signal
 import sys
 from pathlib import Path
 
-from pytriton.dispatcher import taking_over
-from pytriton.dispatcher.base import handover, last_exit
-from pytriton.dispatcher.base.owner import Owner, OwnerError, owner_of
+from pytriton._host import exit_record
+from pytriton._host.settings.declarations import ConfigError, DaemonConfig
+from pytriton._protocol.exit_codes import ExitCode
+from pytriton._protocol.journal import print_error
 from pytriton.dispatcher.run import run
-from pytriton.dispatcher.settings.declarations import ConfigError, DaemonConfig
-from pytriton.dispatcher.taking_over import Origin, TakeOver
-from pytriton.ipc.exit_codes import ExitCode
-from pytriton.ipc.journal import print_error
+from pytriton.dispatcher.runtime import upgrade_snapshot
+from pytriton.dispatcher.runtime.owner import Owner, OwnerError, owner_of
+from pytriton.dispatcher.upgrade import takeover
+from pytriton.dispatcher.upgrade.takeover import Origin, TakeOver
 
 
 def main() -> int:
     """Read the settings, run the daemon, return its exit code."""
     arguments = _arguments()
     if arguments.can_take_over:
-        taking_over.say(taking_over.judge(sys.stdin.buffer.read()))
+        takeover.say(takeover.judge(sys.stdin.buffer.read()))
         return ExitCode.OK
     if arguments.take_over is not None:
         return _take_over(arguments.take_over)
@@ -61,10 +62,10 @@ def main() -> int:
 def _take_over(descriptor: int) -> int:
     """Be the daemon that this process has been until now, in this version."""
     environ = dict(os.environ)  # a daemon takes some variables out
-    document = handover.read(descriptor)
+    document = upgrade_snapshot.read(descriptor)
     left: TakeOver | None = None
     try:
-        left = taking_over.taken_over(document)
+        left = takeover.taken_over(document)
         config = DaemonConfig.from_json(left.state.config)
         code = run(config, owner=owner_of(None, os.environ), origin=Origin(left))
         why = f"it ended with code {code}"
@@ -73,7 +74,7 @@ def _take_over(descriptor: int) -> int:
             raise
         why = f"{type(error).__name__}: {error}"
     if left is None or not left.done:
-        taking_over.start_afresh(handover.remains(document), why, environ)
+        takeover.start_afresh(upgrade_snapshot.remains(document), why, environ)
     return code
 
 
@@ -81,7 +82,7 @@ def _run(config: DaemonConfig, owner: Owner, report: int | None, origin: Origin)
     """Run a daemon that ends with its owner."""
     try:
         code = run(config, lambda status: _report(report, state="ready"), owner, origin)
-        end = last_exit.read(config.rundir)
+        end = exit_record.read(config.rundir)
     except KeyboardInterrupt:  # before there was a loop to stop
         owner.end_all()
     finally:
@@ -95,8 +96,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--config-json", choices=["-"], default="-", help="settings: on stdin")
     parser.add_argument("--owner", type=int, metavar="PID", help="end with this process")
     parser.add_argument("--workspace", type=Path, metavar="DIR", help="to make, and to remove")
-    parser.add_argument("--can-take-over", action="store_true", help="see taking_over.py")
-    parser.add_argument("--take-over", type=int, metavar="FD", help="see taking_over.py")
+    parser.add_argument("--can-take-over", action="store_true", help="see takeover.py")
+    parser.add_argument("--take-over", type=int, metavar="FD", help="see takeover.py")
     parser.add_argument("--because", default="", help="why it starts afresh")
     parser.add_argument("--report", type=int, metavar="FD", help="write about itself here")
     return parser.parse_args()

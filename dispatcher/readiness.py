@@ -5,7 +5,7 @@
                  └──────────────────── tritonserver has ended, or is started anew ◀───────────┘
 
 The setting `ready_when` says which models have to be served. Vertex AI's frontend needs another start of tritonserver,
-see clouds.py.
+see cloud_frontends.py.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Callable
 
 import structlog
 
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._protocol.errors import RemoteFailure
 from pytriton.dispatcher.models.registry import Registry
-from pytriton.dispatcher.repositories.repository_models import RepositoryModels
-from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.dispatcher.triton import clouds
-from pytriton.dispatcher.triton.restarting import ServerWatch
-from pytriton.dispatcher.triton.tritonserver import TritonServer
-from pytriton.ipc.errors import RemoteFailure
+from pytriton.dispatcher.repository.repository_models import RepositoryModels
+from pytriton.dispatcher.server import cloud_frontends
+from pytriton.dispatcher.server.restart import ServerWatch
+from pytriton.dispatcher.server.tritonserver import TritonServer
 
 _log = structlog.get_logger(__name__)
 
@@ -46,7 +46,7 @@ class Readiness:
         announce: Callable[[], None],
     ) -> None:
         self._when = config.ready_when
-        self._vertex = clouds.vertex_model(config.tritonserver_options)
+        self._vertex = cloud_frontends.vertex_model(config.tritonserver_options)
         self._server = server
         self._registry = registry
         self._repository = repository

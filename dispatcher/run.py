@@ -15,30 +15,31 @@ from typing import IO, NamedTuple
 
 import structlog
 
-from pytriton.dispatcher.base import last_exit, logs
-from pytriton.dispatcher.base.held_directory import HeldDirectory
-from pytriton.dispatcher.base.owner import Owner
-from pytriton.dispatcher.base.service_manager import held_sockets
-from pytriton.dispatcher.base.service_manager.held_sockets import HeldSocketError
-from pytriton.dispatcher.base.service_manager.systemd import Notifier
-from pytriton.dispatcher.daemon import Daemon, OnReady
-from pytriton.dispatcher.events.webhook_settings import WebhookError, read_hooks
-from pytriton.dispatcher.install.server_choice import choice_of
-from pytriton.dispatcher.install.server_runtime import (
+from pytriton._host import exit_record
+from pytriton._host.install.server_choice import choice_of
+from pytriton._host.install.server_runtime import (
     ServerRuntime,
     ServerRuntimeError,
     find_or_install_server,
 )
-from pytriton.dispatcher.models.kept import state_dir
-from pytriton.dispatcher.models.kept.state_dir import Store, StoreError
-from pytriton.dispatcher.operations.certificate import CertificateError, tls_context
-from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.dispatcher.taking_over import BY_ITSELF, Origin
-from pytriton.dispatcher.triton import admin_token
-from pytriton.ipc.exit_codes import ExitCode
-from pytriton.ipc.files.private_files import open_private
-from pytriton.ipc.files.rundir import RuntimeDir, RuntimeDirError, share
-from pytriton.ipc.journal import print_error
+from pytriton._host.service_manager import socket_activation
+from pytriton._host.service_manager.socket_activation import SocketActivationError
+from pytriton._host.service_manager.systemd import Notifier
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._protocol.exit_codes import ExitCode
+from pytriton._protocol.files.private_files import open_private
+from pytriton._protocol.files.rundir import RuntimeDir, RuntimeDirError, share
+from pytriton._protocol.journal import print_error
+from pytriton.dispatcher.daemon import Daemon, OnReady
+from pytriton.dispatcher.models.persistence import state_dir
+from pytriton.dispatcher.models.persistence.state_dir import Store, StoreError
+from pytriton.dispatcher.runtime import logs
+from pytriton.dispatcher.runtime.owner import Owner
+from pytriton.dispatcher.runtime.runtime_dir_guard import RuntimeDirGuard
+from pytriton.dispatcher.server import admin_token
+from pytriton.dispatcher.telemetry.events.webhook_settings import WebhookError, read_hooks
+from pytriton.dispatcher.telemetry.http.certificate import CertificateError, tls_context
+from pytriton.dispatcher.upgrade.takeover import BY_ITSELF, Origin
 
 _log = structlog.get_logger(__name__)
 
@@ -54,10 +55,10 @@ def take_held_sockets(config: DaemonConfig, environ: MutableMapping[str, str]) -
     """Take the sockets on which a service manager listens for the daemon.
 
     Raises:
-        HeldSocketError: one is for nothing that the settings name: connections would wait in it for ever; or
+        SocketActivationError: one is for nothing that the settings name: connections would wait in it for ever; or
             they name another address.
     """
-    held_sockets.take(environ)
+    socket_activation.take(environ)
     named = {
         name: getattr(config, f"{name}_port")
         for name in ("http", "grpc", "metrics")
@@ -65,19 +66,19 @@ def take_held_sockets(config: DaemonConfig, environ: MutableMapping[str, str]) -
     }
     named["openai"] = config.openai_port
     named["operations"] = int((config.operations or ":0").rpartition(":")[2])
-    held = held_sockets.addresses()
+    held = socket_activation.addresses()
     for address, port in held:
         if port not in named.values():
             ports = ", ".join(f"{name} {number}" for name, number in named.items() if number)
-            raise HeldSocketError(
+            raise SocketActivationError(
                 f"the service manager listens on port {port} of {address} for the daemon, whose settings name other "
                 f"ports ({ports}): change ListenStream= of its socket unit, or the settings"
             )
     for name, port in named.items():
         listens = [address for address, number in held if number == port]
         setting, wanted = _address_of(name, config)
-        if listens and not any(held_sockets.is_same_address(one, wanted) for one in listens):
-            raise HeldSocketError(
+        if listens and not any(socket_activation.is_same_address(one, wanted) for one in listens):
+            raise SocketActivationError(
                 f"the service manager listens for the daemon on {', '.join(listens)} (port {port}), and the setting "
                 f"{setting} says {wanted}: change ListenStream= of its socket unit, or the setting"
             )
@@ -112,7 +113,7 @@ def run(
     owner: Owner | None = None,
     origin: Origin = BY_ITSELF,
 ) -> int:
-    """Run a daemon in this process until it is told to stop; return its exit code (ipc/exit_codes.py).
+    """Run a daemon in this process until it is told to stop; return its exit code (_protocol/exit_codes.py).
 
     Args:
         config: its settings
@@ -140,7 +141,7 @@ def run(
             with _store(config, locks) as store:
                 place = Place(config, rundir, runtime, store, notifier, lock)
                 return asyncio.run(_main(place, on_ready, owner, origin))
-    except (*FileErrors, HeldSocketError) as error:
+    except (*FileErrors, SocketActivationError) as error:
         print_error(f"pytriton-daemon: {error}")
         return ExitCode.USAGE
     except AlreadyRunning as error:
@@ -148,10 +149,10 @@ def run(
         return ExitCode.ALREADY_RUNNING
     except ServerRuntimeError as error:
         _log.error("no tritonserver to run", reason=str(error))
-        last_exit.write(rundir, ExitCode.NO_SERVER, str(error))
+        exit_record.write(rundir, ExitCode.NO_SERVER, str(error))
         return ExitCode.NO_SERVER
     except Exception as error:
-        last_exit.write(rundir, ExitCode.FAULT, repr(error))
+        exit_record.write(rundir, ExitCode.FAULT, repr(error))
         raise
 
 
@@ -175,7 +176,7 @@ async def _main(place: Place, on_ready: OnReady | None, owner: Owner | None, ori
         owner.then(daemon.ending.orphaned, asyncio.get_running_loop(), config.grace_period_s)
     ending = daemon.ending
     watching = asyncio.create_task(
-        HeldDirectory(rundir, lock).watch(
+        RuntimeDirGuard(rundir, lock).watch(
             deleted=lambda why: ending.request(why, ExitCode.FAULT), taken=ending.dispossessed
         )
     )
@@ -224,7 +225,7 @@ def _locked(rundir: RuntimeDir, group: str | None, locks: tuple[int, int] | None
         try:
             yield lock.fileno()
         finally:
-            if HeldDirectory(rundir, lock.fileno()).is_there:
+            if RuntimeDirGuard(rundir, lock.fileno()).is_there:
                 rundir.control_socket.unlink(missing_ok=True)
             lock.truncate(0)
 

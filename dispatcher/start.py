@@ -10,13 +10,13 @@ from typing import IO
 
 import msgspec
 
-from pytriton.dispatcher.base.init_process import run_with_init
-from pytriton.dispatcher.base.service_manager.systemd import VARIABLES
-from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.dispatcher.triton import admin_token
-from pytriton.ipc import messages
-from pytriton.ipc.exit_codes import ExitCode
-from pytriton.ipc.journal import print_error
+from pytriton._host.service_manager.systemd import VARIABLES
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._protocol import messages
+from pytriton._protocol.exit_codes import ExitCode
+from pytriton._protocol.journal import print_error
+from pytriton.dispatcher.runtime.init_process import run_with_init
+from pytriton.dispatcher.server import admin_token
 
 
 def run_here(config: DaemonConfig, on_ready: Callable[[messages.Status], None]) -> int:
@@ -55,8 +55,8 @@ def hide_token(config: DaemonConfig) -> None:
 
 def _be_daemon(config: DaemonConfig, on_ready: Callable[[messages.Status], None]) -> int:
     # Here: the first process of a container stays small.
-    from pytriton.dispatcher.base.owner import OwnerError, owner_of
     from pytriton.dispatcher.run import run
+    from pytriton.dispatcher.runtime.owner import OwnerError, owner_of
 
     try:  # in this very process: it has a thread
         owner = owner_of(None, os.environ)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import msgspec
 
-from pytriton.dispatcher.base.handover import PROTOCOLS
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.control.control_socket import Peer
-from pytriton.dispatcher.workers.one_worker.hosted_worker import HostedWorker
-from pytriton.ipc import messages
-from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton.dispatcher.runtime.upgrade_snapshot import PROTOCOLS
+from pytriton.dispatcher.workers.process.hosted_worker import HostedWorker
 
 if TYPE_CHECKING:
     from pytriton.dispatcher.daemon import Daemon

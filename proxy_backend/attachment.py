@@ -7,9 +7,9 @@ import os
 import time
 from typing import Any
 
-from pytriton.ipc import messages
-from pytriton.ipc.control import ControlClient
-from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError
+from pytriton._protocol import messages
+from pytriton._protocol.control import ControlClient
+from pytriton._protocol.lanes.lane import Lane, LaneClosed, LaneError
 from pytriton.proxy_backend.calls import Calls
 
 

@@ -23,9 +23,9 @@ from functools import partial
 
 import triton_python_backend_utils as pb_utils
 
-from pytriton.ipc import messages
-from pytriton.ipc.calls.call_connection import CallConnection, socket_path
-from pytriton.ipc.calls.call_messages import (
+from pytriton._protocol import messages
+from pytriton._protocol.calls.call_connection import CallConnection, socket_path
+from pytriton._protocol.calls.call_messages import (
     MOVED,
     Answer,
     AnswerRead,
@@ -35,10 +35,10 @@ from pytriton.ipc.calls.call_messages import (
     CallMessage,
     Retiring,
 )
-from pytriton.ipc.calls.call_slots import Slots
-from pytriton.ipc.errors import sendable
-from pytriton.ipc.lanes.arena import ArenaError
-from pytriton.ipc.lanes.lane import LaneClosed, LaneError, LaneSilent
+from pytriton._protocol.calls.call_slots import Slots
+from pytriton._protocol.errors import sendable
+from pytriton._protocol.lanes.arena import ArenaError
+from pytriton._protocol.lanes.lane import LaneClosed, LaneError, LaneSilent
 from pytriton.proxy_backend import chains
 from pytriton.proxy_backend.exec import Executor
 from pytriton.proxy_backend.translate import Translator

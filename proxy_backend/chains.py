@@ -21,13 +21,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from pytriton.ipc import linux, messages
-from pytriton.ipc.calls.call_chain import KEY_VARIABLE, Link, decode_chain, encode_chain
-from pytriton.ipc.calls.call_messages import Call
-from pytriton.ipc.control import ControlClient, ControlTimeout
-from pytriton.ipc.errors import RemoteFailure
-from pytriton.ipc.lanes.lane_messages import RequestRef
-from pytriton.ipc.parameters import CHAIN_PARAMETER, HANDLE_PARAMETER, NO_CHAIN_PARAMETER
+from pytriton._protocol import linux, messages
+from pytriton._protocol.calls.call_chain import KEY_VARIABLE, Link, decode_chain, encode_chain
+from pytriton._protocol.calls.call_messages import Call
+from pytriton._protocol.control import ControlClient, ControlTimeout
+from pytriton._protocol.errors import RemoteFailure
+from pytriton._protocol.lanes.lane_messages import RequestRef
+from pytriton._protocol.parameters import CHAIN_PARAMETER, HANDLE_PARAMETER, NO_CHAIN_PARAMETER
 
 #: So many models may wait for each other.
 _MOST_DEEP = 16

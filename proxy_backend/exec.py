@@ -17,14 +17,14 @@ from typing import Any, Protocol
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from pytriton.ipc import datatypes
-from pytriton.ipc.calls.call_connection import CallConnection
-from pytriton.ipc.calls.call_messages import Answer, Call
-from pytriton.ipc.calls.call_slots import Slot, Slots
-from pytriton.ipc.errors import sendable
-from pytriton.ipc.lanes import tensors
-from pytriton.ipc.lanes.lane_messages import TensorRef
-from pytriton.ipc.parameters import CHAIN_PARAMETER, HANDLE_PARAMETER
+from pytriton._protocol import datatypes
+from pytriton._protocol.calls.call_connection import CallConnection
+from pytriton._protocol.calls.call_messages import Answer, Call
+from pytriton._protocol.calls.call_slots import Slot, Slots
+from pytriton._protocol.errors import sendable
+from pytriton._protocol.lanes import tensors
+from pytriton._protocol.lanes.lane_messages import TensorRef
+from pytriton._protocol.parameters import CHAIN_PARAMETER, HANDLE_PARAMETER
 from pytriton.proxy_backend import stub, translate
 from pytriton.proxy_backend.chains import Handle, refused, sealed
 from pytriton.proxy_backend.regions import Regions

@@ -8,11 +8,11 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from pytriton.ipc.errors import with_id
-from pytriton.ipc.lanes.lane import LaneError
-from pytriton.ipc.lanes.lane_messages import Batch, BatchTrace
-from pytriton.ipc.lanes.request_names import id_at
-from pytriton.ipc.messages import Verdict
+from pytriton._protocol.errors import with_id
+from pytriton._protocol.lanes.lane import LaneError
+from pytriton._protocol.lanes.lane_messages import Batch, BatchTrace
+from pytriton._protocol.lanes.request_names import id_at
+from pytriton._protocol.messages import Verdict
 from pytriton.proxy_backend import translate
 from pytriton.proxy_backend.chains import has_closed, tell_failure
 

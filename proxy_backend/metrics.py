@@ -10,7 +10,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from pytriton.ipc.lanes.lane_messages import (
+from pytriton._protocol.lanes.lane_messages import (
     MOST_METRICS,
     TRITONS_METRICS,
     Metrics,

@@ -16,14 +16,20 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from pytriton.ipc import config_datatypes, messages
-from pytriton.ipc.control import ControlClient
-from pytriton.ipc.errors import RemoteFailure, with_id
-from pytriton.ipc.lanes.arena import ArenaError
-from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
-from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, BatchFailed, BatchTrace, ResponseRef
-from pytriton.ipc.lanes.request_names import given_id, id_at
-from pytriton.ipc.parameters import (
+from pytriton._protocol import config_datatypes, messages
+from pytriton._protocol.control import ControlClient
+from pytriton._protocol.errors import RemoteFailure, with_id
+from pytriton._protocol.lanes.arena import ArenaError
+from pytriton._protocol.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
+from pytriton._protocol.lanes.lane_messages import (
+    Batch,
+    BatchDone,
+    BatchFailed,
+    BatchTrace,
+    ResponseRef,
+)
+from pytriton._protocol.lanes.request_names import given_id, id_at
+from pytriton._protocol.parameters import (
     CONTROL_PARAMETER,
     PYTHON_MODEL_PARAMETER,
     REGISTRATION_PARAMETER,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from pytriton.ipc.lanes.lane import Lane, LaneClosed
-from pytriton.ipc.lanes.lane_messages import ARENA, Credit, ResponseRef
+from pytriton._protocol.lanes.lane import Lane, LaneClosed
+from pytriton._protocol.lanes.lane_messages import ARENA, Credit, ResponseRef
 
 #: Parts, and bytes of them, that are given back at once; and how full the worker's arena is where it waits: it sends
 #: nothing more, and empties the arena, only when all has been given back.

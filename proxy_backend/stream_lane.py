@@ -13,10 +13,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from pytriton.ipc import messages
-from pytriton.ipc.errors import RemoteFailure
-from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
-from pytriton.ipc.lanes.lane_messages import (
+from pytriton._protocol import messages
+from pytriton._protocol.errors import RemoteFailure
+from pytriton._protocol.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
+from pytriton._protocol.lanes.lane_messages import (
     Batch,
     BatchBegun,
     BatchDone,

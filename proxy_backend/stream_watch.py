@@ -10,8 +10,8 @@ import threading
 import time
 from collections.abc import Mapping
 
-from pytriton.ipc.lanes.lane import Lane
-from pytriton.ipc.lanes.lane_messages import Cancel
+from pytriton._protocol.lanes.lane import Lane
+from pytriton._protocol.lanes.lane_messages import Cancel
 from pytriton.proxy_backend.attachment import Attachment
 from pytriton.proxy_backend.flights import Flight
 

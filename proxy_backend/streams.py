@@ -18,12 +18,12 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from pytriton.ipc import messages
-from pytriton.ipc.errors import RemoteFailure, with_id
-from pytriton.ipc.lanes.arena import ArenaError
-from pytriton.ipc.lanes.lane import LaneClosed, LaneError
-from pytriton.ipc.lanes.lane_messages import Batch
-from pytriton.ipc.lanes.request_names import given_id
+from pytriton._protocol import messages
+from pytriton._protocol.errors import RemoteFailure, with_id
+from pytriton._protocol.lanes.arena import ArenaError
+from pytriton._protocol.lanes.lane import LaneClosed, LaneError
+from pytriton._protocol.lanes.lane_messages import Batch
+from pytriton._protocol.lanes.request_names import given_id
 from pytriton.proxy_backend import translate
 from pytriton.proxy_backend.attachment import Attachment
 from pytriton.proxy_backend.chains import Circular, check_chain, handles

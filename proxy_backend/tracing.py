@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from pytriton.ipc.lanes.lane_messages import BatchTrace
+from pytriton._protocol.lanes.lane_messages import BatchTrace
 
 
 def trace_of(requests: Sequence[Any]) -> BatchTrace | None:

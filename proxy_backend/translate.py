@@ -15,12 +15,17 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from pytriton.ipc import datatypes
-from pytriton.ipc.lanes import tensors
-from pytriton.ipc.lanes.arena import WORTH_A_LOOK, NoMemoryLeft, refuse_more_than_available
-from pytriton.ipc.lanes.lane import Lane, LaneError
-from pytriton.ipc.lanes.lane_messages import RequestDetails, RequestRef, ResponseRef, TensorRef
-from pytriton.ipc.parameters import VERSION_PARAMETER
+from pytriton._protocol import datatypes
+from pytriton._protocol.lanes import tensors
+from pytriton._protocol.lanes.arena import WORTH_A_LOOK, NoMemoryLeft, refuse_more_than_available
+from pytriton._protocol.lanes.lane import Lane, LaneError
+from pytriton._protocol.lanes.lane_messages import (
+    RequestDetails,
+    RequestRef,
+    ResponseRef,
+    TensorRef,
+)
+from pytriton._protocol.parameters import VERSION_PARAMETER
 from pytriton.proxy_backend import stub
 from pytriton.proxy_backend.regions import Regions
 

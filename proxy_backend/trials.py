@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pytriton.ipc import messages
+from pytriton._protocol import messages
 
 
 @dataclass

@@ -8,7 +8,7 @@ Importing this package starts nothing and loads nothing: every public name is re
     >>> client.register(infer_fn, model_name="linear", ...)      # doctest: +SKIP
 
 Inside tritonserver the proxy sees an empty file in this one's place, laid out by the dispatcher:
-nothing in `pytriton.ipc` or `pytriton.proxy_backend` may rely on a name defined here.
+nothing in `pytriton._protocol` or `pytriton.proxy_backend` may rely on a name defined here.
 """
 
 from __future__ import annotations

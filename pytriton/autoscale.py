@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
+from pytriton._protocol import messages
+from pytriton._protocol.scalars import plain
+from pytriton._protocol.wording import closest_keywords
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.ipc import messages
-from pytriton.ipc.scalars import plain
-from pytriton.ipc.wording import closest_keywords
 
 __all__ = [
     "INSTANCES_PARAMETER",

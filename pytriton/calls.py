@@ -16,8 +16,8 @@ from typing import Any, Protocol, Union
 import numpy as np
 import numpy.typing as npt
 
+from pytriton._protocol.casting import MASKED, is_masked
 from pytriton.exceptions import CallError, CallTimeoutError, PyTritonInvalidOperationError
-from pytriton.ipc.casting import MASKED, is_masked
 
 __all__ = [
     "Caller",

@@ -30,10 +30,13 @@ import pytriton._linux_only  # noqa: F401
 from pytriton._clash import clashing_distribution
 from pytriton._control.connection import Connection
 from pytriton._control.daemon_life import DaemonLife
-from pytriton._control.encrypted import RemoteConnection
 from pytriton._control.registration_progress import Report, reporter
-from pytriton._model_py.python_registering import PythonRegistering
-from pytriton._registering.option_help import takes
+from pytriton._control.remote_connection import RemoteConnection
+from pytriton._protocol import messages
+from pytriton._protocol.closeable import Closeable
+from pytriton._protocol.files.rundir import RuntimeDir, clients_runtime_dir
+from pytriton._register.option_help import takes
+from pytriton._register.python_models.register import PythonModelRegistration
 from pytriton.autoscale import Instances, autoscale_of
 from pytriton.exceptions import (
     DaemonNotRunningError,
@@ -41,9 +44,6 @@ from pytriton.exceptions import (
     PyTritonBadParameterError,
     PyTritonDaemonError,
 )
-from pytriton.ipc import messages
-from pytriton.ipc.closeable import Closeable
-from pytriton.ipc.files.rundir import RuntimeDir, clients_runtime_dir
 from pytriton.profiles import Profile
 from pytriton.run_options import RegisterOptions
 from pytriton.served_model import Model
@@ -51,7 +51,7 @@ from pytriton.served_model import Model
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from pytriton._registering.registering import Target
+    from pytriton._register.message import Target
     from pytriton.fleet.addresses import Nodes
     from pytriton.fleet.client import FleetClient
     from pytriton.fleet.on_ray.client import RayFleetClient
@@ -142,7 +142,7 @@ def _fleet(
     return FleetClient(nodes, timeout_s, key_file)
 
 
-class DaemonClient(PythonRegistering, DaemonLife, Closeable):
+class DaemonClient(PythonModelRegistration, DaemonLife, Closeable):
     """The daemon's control socket as methods. For any number of threads, and after a fork.
 
     Made by `connect`. Every method raises DaemonNotRunningError when the daemon is gone.
@@ -188,12 +188,12 @@ class DaemonClient(PythonRegistering, DaemonLife, Closeable):
         Example:
             >>> model = client.register(double, "double", [x], [y], instances=2)  # doctest: +SKIP
         """
-        from pytriton._registering.registering import plan
+        from pytriton._register.message import plan
 
         planned = plan(infer_fn, model_name, inputs, outputs, config, options)
         name = planned.message.spec.name
         if planned.message.spec.isolation == "thread":
-            from pytriton._registering import hosting
+            from pytriton._register import hosting
 
             return Model(self, hosting.register(self._connection, planned, progress))
         payloads = planned.payloads()
@@ -324,7 +324,7 @@ class DaemonClient(PythonRegistering, DaemonLife, Closeable):
         return Model(self, answer.model)
 
     def renew_trial(self, name: str, trial: str, share: float | None = None) -> None:
-        """Have a registration on trial go on; see `pytriton.ipc.messages.Trial`, which `register_prepared` can send.
+        """Have a registration on trial go on; see `pytriton._protocol.messages.Trial`, which `register_prepared` can send.
 
         Raises:
             ModelNotFoundError: the model is not on this trial (any more).

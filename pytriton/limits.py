@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Union
 
+from pytriton._protocol import messages, sizes
+from pytriton._protocol.wording import closest_keywords
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.ipc import messages, sizes
-from pytriton.ipc.wording import closest_keywords
 
 __all__ = ["Limits"]
 

@@ -22,8 +22,8 @@ KINDS = (CALLABLE, LIBRARIES, OURS, IDLE)
 _FRAME = re.compile(r"(?P<name>.*) \((?P<file>.*?)(?::(?P<line>\d+))?\)")
 #: Where a worker is when it has nothing to do: function and file, from the folder of the worker on.
 _WAITS = {
-    ("run", "loop.py"), ("run", "answer_loop.py"), ("Loop.run", "loop.py"),
-    ("PythonStreamLoop.run", "answer_loop.py"),
+    ("run", "loop.py"), ("run", "decoupled_loop.py"), ("Loop.run", "loop.py"),
+    ("PythonStreamLoop.run", "decoupled_loop.py"),
 }  # fmt: skip
 #: The same of one whose callable has streams and is asynchronous: the event loop's own wait.
 _EVENT_LOOP = "selectors.py"

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Optional, TypedDict, Union, get_type_hints
 
-from pytriton._registering import option_checks as checks
+from pytriton._register import option_checks as checks
 from pytriton.autoscale import Instances
 from pytriton.limits import Limits, Size
 from pytriton.openai.card import OpenAI, card_of

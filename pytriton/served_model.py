@@ -9,8 +9,8 @@ from pytriton.autoscale import Instances
 from pytriton.exceptions import PyTritonDaemonError
 
 if TYPE_CHECKING:
+    from pytriton._protocol import messages
     from pytriton.daemon import DaemonClient
-    from pytriton.ipc import messages
 
 #: States of an instance that do not become "ready" any more.
 _AT_AN_END = ("failed", "stopping", "stopped")

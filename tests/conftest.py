@@ -17,7 +17,7 @@ from support.examples import examples
 from support.kept_daemons import KeptDaemons
 from support.running import RunningDaemon
 
-from pytriton.dispatcher.settings.declarations import ENV_OWNER
+from pytriton._host.settings.declarations import ENV_OWNER
 
 pytest_plugins = [
     "support.suite.distributing",

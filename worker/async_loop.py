@@ -13,9 +13,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from pytriton.ipc.lanes.arena import KEPT_S
-from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
-from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, BatchFailed
+from pytriton._protocol.lanes.arena import KEPT_S
+from pytriton._protocol.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
+from pytriton._protocol.lanes.lane_messages import Batch, BatchDone, BatchFailed
 from pytriton.worker.loop import Loop
 from pytriton.worker.model import Part, Unrecoverable
 from pytriton.worker.request_ids import serving

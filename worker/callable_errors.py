@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import sys
 
+from pytriton._protocol.errors import members
 from pytriton.exceptions import PyTritonUnrecoverableError
-from pytriton.ipc.errors import members
 
 
 def callable_errors() -> tuple[type[BaseException], ...]:

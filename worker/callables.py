@@ -8,12 +8,12 @@ import platform
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pytriton._protocol import messages
+from pytriton._protocol.errors import shown
+from pytriton._protocol.payload import unpack
+from pytriton._protocol.wording import with_article
 from pytriton.decorators.checking import misfit
 from pytriton.decorators.wrapping import ASYNCHRONOUS, Kind, kind_of
-from pytriton.ipc import messages
-from pytriton.ipc.errors import shown
-from pytriton.ipc.payload import unpack
-from pytriton.ipc.wording import with_article
 from pytriton.worker import project_modules
 from pytriton.worker.memory_modules import load_payload
 

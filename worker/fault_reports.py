@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, TextIO
 
 import cloudpickle
 
-from pytriton.ipc.errors import described, for_client, sendable
-from pytriton.ipc.lanes.request_names import trace_id
-from pytriton.ipc.records import encoded, record_of
+from pytriton._protocol.errors import described, for_client, sendable
+from pytriton._protocol.lanes.request_names import trace_id
+from pytriton._protocol.records import encoded, record_of
 from pytriton.worker.callable_errors import is_cancellation
 from pytriton.worker.request_ids import ids_of
 
 if TYPE_CHECKING:
-    from pytriton.ipc.lanes.lane_messages import Batch
+    from pytriton._protocol.lanes.lane_messages import Batch
 
 _here = threading.local()
 #: How a callable comes to be loaded and called; no matter of its owner's.

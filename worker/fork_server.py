@@ -20,8 +20,8 @@ from typing import Any, Optional
 
 import msgspec
 
-from pytriton.ipc import linux
-from pytriton.ipc.forking import (
+from pytriton._protocol import linux
+from pytriton._protocol.fork_protocol import (
     BEGUN,
     FORKS,
     GO,

@@ -20,16 +20,16 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 
-from pytriton.ipc import linux, messages
-from pytriton.ipc.control import ControlClient
-from pytriton.ipc.lanes.arena import KEPT_S, ArenaError
-from pytriton.ipc.lanes.gauge import Gauge
-from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
-from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, BatchFailed, BatchLent, Credit
-from pytriton.worker.ending import EndSignal
+from pytriton._protocol import linux, messages
+from pytriton._protocol.control import ControlClient
+from pytriton._protocol.lanes.arena import KEPT_S, ArenaError
+from pytriton._protocol.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
+from pytriton._protocol.lanes.lane_messages import Batch, BatchDone, BatchFailed, BatchLent, Credit
+from pytriton._protocol.lanes.stats_page import Gauge
 from pytriton.worker.fault_reports import report
 from pytriton.worker.model import Model, Part, Unrecoverable
 from pytriton.worker.request_log import Answers, RequestLog
+from pytriton.worker.shutdown import EndSignal
 from pytriton.worker.worker_limits import Allowance
 
 

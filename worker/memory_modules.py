@@ -27,7 +27,7 @@ from typing import Any
 
 import msgspec
 
-from pytriton.ipc.payload import (
+from pytriton._protocol.payload import (
     Definition,
     Header,
     MemoryModule,
@@ -109,7 +109,7 @@ def restore() -> Any:
     sys.meta_path.insert(0, _Finder())
     if inheritance.folder:
         from pytriton import pb_utils
-        from pytriton.worker.python_model.loading import make_package
+        from pytriton.worker.python_model.loader import make_package
 
         pb_utils.install()
         make_package(Path(inheritance.folder))

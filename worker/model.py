@@ -6,13 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from pytriton import buffers, request_ids
-from pytriton.decorators import context, set_triton_context
-from pytriton.decorators.wrapping import ASYNCHRONOUS, kind_of
-from pytriton.exceptions import PyTritonUnrecoverableError
-from pytriton.ipc import config_datatypes, datatypes, messages
-from pytriton.ipc.errors import with_id
-from pytriton.ipc.lanes.lane import Lane
-from pytriton.ipc.lanes.lane_messages import (
+from pytriton._protocol import config_datatypes, datatypes, messages
+from pytriton._protocol.errors import with_id
+from pytriton._protocol.lanes.lane import Lane
+from pytriton._protocol.lanes.lane_messages import (
     Batch,
     BatchDone,
     BatchFailed,
@@ -20,8 +17,11 @@ from pytriton.ipc.lanes.lane_messages import (
     ResponseRef,
     TensorRef,
 )
-from pytriton.ipc.lanes.request_names import id_at
-from pytriton.ipc.lanes.tensors import TextError, as_text
+from pytriton._protocol.lanes.request_names import id_at
+from pytriton._protocol.lanes.tensors import TextError, as_text
+from pytriton.decorators import context, set_triton_context
+from pytriton.decorators.wrapping import ASYNCHRONOUS, kind_of
+from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.model_config.triton_model_config import TritonModelConfig
 from pytriton.proxy.types import Request
 from pytriton.worker.callable_errors import callable_errors, is_cancellation, reason

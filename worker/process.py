@@ -13,14 +13,13 @@ import sys
 import time
 from collections.abc import Sequence
 
-from pytriton.ipc import linux, messages
-from pytriton.ipc.control import ControlClient, identity_of
-from pytriton.ipc.exit_codes import WORKER_UNRECOVERABLE
-from pytriton.ipc.lanes.gauge import Gauge
+from pytriton._protocol import linux, messages
+from pytriton._protocol.control import ControlClient, identity_of
+from pytriton._protocol.exit_codes import WORKER_UNRECOVERABLE
+from pytriton._protocol.lanes.stats_page import Gauge
 from pytriton.worker import environment, worker_limits
 from pytriton.worker.callables import load_callable, run_check
 from pytriton.worker.calls.model_calls import Caller
-from pytriton.worker.ending import EndSignal
 from pytriton.worker.fault_reports import (
     report,
     report_error,
@@ -31,6 +30,7 @@ from pytriton.worker.fault_reports import (
 from pytriton.worker.heap import keep_freed_memory
 from pytriton.worker.memory_modules import establish
 from pytriton.worker.model import Model
+from pytriton.worker.shutdown import EndSignal
 from pytriton.worker.streams.stream_loops import loop_of
 from pytriton.worker.tracing import batch_spans
 from pytriton.worker.user_metrics import watch
@@ -130,7 +130,7 @@ def _load_model(
     establish(payloads[0], os.path.join(folder, str(load.spec.version)) if folder else "")
     if python_model is not None:
         # Here, so that other workers do without it.
-        from pytriton.worker.python_model.loading import load_python_model
+        from pytriton.worker.python_model.loader import load_python_model
 
         return load_python_model(
             payloads[0], load.spec, load.instance, endpoint=endpoint, worker=worker, begun=begun

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Optional
 
-from pytriton.ipc.payload import Lines, Source
+from pytriton._protocol.payload import Lines, Source
 
 
 def use(sources: Sequence[Source]) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from pytriton.ipc.lanes.lane_messages import Batch, RequestRef
-from pytriton.ipc.lanes.request_names import given_id, id_at, trace_id
+from pytriton._protocol.lanes.lane_messages import Batch, RequestRef
+from pytriton._protocol.lanes.request_names import given_id, id_at, trace_id
 
 if TYPE_CHECKING:
     from pytriton.worker.model import Part

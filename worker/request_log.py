@@ -6,17 +6,17 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Union
 
-from pytriton.ipc.lanes.gauge import Gauge
-from pytriton.ipc.lanes.lane_messages import (
+from pytriton._protocol.lanes.lane_messages import (
     Batch,
     BatchDone,
     BatchFailed,
     RequestRef,
     ResponseRef,
 )
-from pytriton.ipc.lanes.request_names import id_at, object_of
-from pytriton.ipc.lanes.request_records import RequestRecord
-from pytriton.ipc.parameters import VERSION_PARAMETER
+from pytriton._protocol.lanes.request_names import id_at, object_of
+from pytriton._protocol.lanes.request_records import RequestRecord
+from pytriton._protocol.lanes.stats_page import Gauge
+from pytriton._protocol.parameters import VERSION_PARAMETER
 from pytriton.worker.callable_errors import reason
 
 if TYPE_CHECKING:

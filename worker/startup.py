@@ -25,10 +25,10 @@ def main() -> int:
             file=sys.stderr,
         )
         return 1
-    from pytriton.ipc.forking import FORKS
+    from pytriton._protocol.fork_protocol import FORKS
     from pytriton.worker import fork_server
-    from pytriton.worker.ending import end_in_time
     from pytriton.worker.process import run
+    from pytriton.worker.shutdown import end_in_time
 
     if worker == FORKS:
         forked = fork_server.serve(int(parent_pid), int(gauge_fd))

@@ -15,9 +15,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from pytriton.ipc import messages
-from pytriton.ipc.control import ControlClient
-from pytriton.ipc.lanes.gauge import Gauge
+from pytriton._protocol import messages
+from pytriton._protocol.control import ControlClient
+from pytriton._protocol.lanes.stats_page import Gauge
 from pytriton.worker.callables import Infer
 from pytriton.worker.calls.model_calls import Caller
 from pytriton.worker.fault_reports import report_error, report_to, told, traceback_of

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from pytriton.ipc.errors import sendable
-from pytriton.ipc.lanes.user_metrics import (
+from pytriton._protocol.errors import sendable
+from pytriton._protocol.lanes.user_metrics import (
     MOST_BYTES,
     MOST_VALUES,
     UserFamily,

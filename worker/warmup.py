@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from pytriton.ipc import config_datatypes, datatypes, messages
-from pytriton.ipc.lanes import tensors
-from pytriton.ipc.lanes.lane import Lane
-from pytriton.ipc.lanes.tensors import Array
+from pytriton._protocol import config_datatypes, datatypes, messages
+from pytriton._protocol.lanes import tensors
+from pytriton._protocol.lanes.lane import Lane
+from pytriton._protocol.lanes.tensors import Array
 from pytriton.model_config import ModelWarmup, WarmupInput
 from pytriton.worker.callable_errors import callable_errors
 from pytriton.worker.fault_reports import note, told

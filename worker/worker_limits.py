@@ -8,7 +8,7 @@ import os
 import resource
 import time
 
-from pytriton.ipc import messages
+from pytriton._protocol import messages
 
 #: Where memory ends, the kernel shall end workers before tritonserver and the dispatcher (proc(5), oom_score_adj:
 #: -1000 never … 1000 first). It adds up this and the thousandths of the memory that a process uses: with less than

@@ -25,8 +25,12 @@ import zmq
 import zmq.asyncio
 from zmq.auth.asyncio import AsyncioAuthenticator
 
-from pytriton.dispatcher.base.ports import listening_at
-from pytriton.dispatcher.control.client_keys import KeyStore
+from pytriton._host.client_keys import KeyStore
+from pytriton._host.ports import listening_at
+from pytriton._protocol import control, messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton._protocol.files.rundir import share
+from pytriton._protocol.messages.client import Changing
 from pytriton.dispatcher.control.peers import (
     Admitted,
     KeyGuard,
@@ -38,11 +42,7 @@ from pytriton.dispatcher.control.peers import (
     message_sender,
 )
 from pytriton.dispatcher.control.pending_requests import Requests
-from pytriton.dispatcher.events.actor import acting_for
-from pytriton.ipc import control, messages
-from pytriton.ipc.errors import ErrorKind, RemoteFailure
-from pytriton.ipc.files.rundir import share
-from pytriton.ipc.messages.client import Changing
+from pytriton.dispatcher.telemetry.events.actor import acting_for
 
 _log = structlog.get_logger(__name__)
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import structlog
 import zmq
 
-from pytriton.dispatcher.control.client_keys import KeyStore
-from pytriton.ipc.errors import ErrorKind
+from pytriton._host.client_keys import KeyStore
+from pytriton._protocol.errors import ErrorKind
 
 _log = structlog.get_logger(__name__)
 
@@ -118,7 +118,7 @@ def _command(words: Sequence[str]) -> str:
             return f"{program} {rest[0]}"
         program = os.path.basename(rest[0]) if rest[0] != "-m" else " ".join([program, *rest[:2]])
         rest = rest[2:] if rest[0] == "-m" else rest[1:]
-    ours = program.endswith(("pytriton-daemon", " pytriton.cli"))
+    ours = program.endswith(("pytriton-daemon", " pytriton._cli"))
     return f"{program} {rest[0]}" if ours and rest and rest[0].isidentifier() else program
 
 

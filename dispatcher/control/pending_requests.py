@@ -10,9 +10,9 @@ from typing import Any
 
 import structlog
 
+from pytriton._protocol import linux
+from pytriton._protocol.errors import ErrorKind
 from pytriton.dispatcher.control.peers import Refused
-from pytriton.ipc import linux
-from pytriton.ipc.errors import ErrorKind
 
 _log = structlog.get_logger(__name__)
 

@@ -15,8 +15,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from pytriton._protocol.messages import Autoscale
 from pytriton.dispatcher.elastic.samples import Figures, Sample, Window, figures
-from pytriton.ipc.messages import Autoscale
 
 #: It goes down to a number that the load is at most so much of the target of.
 _SLACK = 0.9

@@ -2,8 +2,8 @@
 
     connections.py   how many connections there are, and how long one may idle
     browsers.py      requests of browsers for other sites' pages
-    inflating.py     compressed bodies, piece by piece
-    complaints.py    what the log says of clients: counted, never quoted
+    decompression.py     compressed bodies, piece by piece
+    error_log.py    what the log says of clients: counted, never quoted
 
 The OpenAI front and the operations server use it. It knows of aiohttp, and of neither of them. May import: base.
 """

@@ -6,11 +6,11 @@ import math
 import re
 from collections.abc import Sequence
 
-from pytriton._registering import gpus
-from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.dispatcher.workers.one_worker import numbering
-from pytriton.ipc import messages
-from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton._register import gpus
+from pytriton.dispatcher.workers.process import slots
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 #: A file name has at most 255 bytes, and the longest one made of a model's name is its log's.
@@ -180,7 +180,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_instances(spec: messages.ModelSpec) -> None:
-    if numbering.count(spec) > MOST_WORKERS:
+    if slots.count(spec) > MOST_WORKERS:
         raise RemoteFailure(
             ErrorKind.INVALID,
             f"{spec.instances} instances and {spec.spares} spares: at most {MOST_WORKERS} together, each is a "

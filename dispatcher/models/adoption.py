@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pytriton.dispatcher.base.handover import HandOver, RegistrationState, UnusableHandOver
-from pytriton.dispatcher.models.kept.restoring import Restoring
-from pytriton.dispatcher.models.kept.state_dir import Entry
+from pytriton.dispatcher.models.deployer import Serving
+from pytriton.dispatcher.models.persistence.restorer import Restorer
+from pytriton.dispatcher.models.persistence.state_dir import Entry
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.served_models import ServedModels
-from pytriton.dispatcher.models.serving import Serving
+from pytriton.dispatcher.runtime.upgrade_snapshot import (
+    HandOver,
+    RegistrationState,
+    UnusableHandOver,
+)
 from pytriton.dispatcher.workers.pool import AdoptWorker
 
 
@@ -22,7 +26,7 @@ class Adoption:
         restoring: those that are kept, and their payloads
     """
 
-    def __init__(self, served: ServedModels, serving: Serving, restoring: Restoring) -> None:
+    def __init__(self, served: ServedModels, serving: Serving, restoring: Restorer) -> None:
         self._served = served
         self._serving = serving
         self._restoring = restoring

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton._protocol.registration_digest import digest_of, payload_hashes
 from pytriton.dispatcher.models.admission import MOST_WORKERS, check_autoscale
-from pytriton.dispatcher.models.kept.state_dir import Entry
-from pytriton.ipc import messages
-from pytriton.ipc.errors import ErrorKind, RemoteFailure
-from pytriton.ipc.registration_digest import digest_of, payload_hashes
+from pytriton.dispatcher.models.persistence.state_dir import Entry
 
 
 class Declared:

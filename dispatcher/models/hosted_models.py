@@ -8,9 +8,9 @@ from functools import partial
 
 import structlog
 
+from pytriton._protocol.errors import RemoteFailure
 from pytriton.dispatcher.models.registration import Registration
-from pytriton.dispatcher.workers.one_worker.registrant import Registrant
-from pytriton.ipc.errors import RemoteFailure
+from pytriton.dispatcher.workers.process.registrant import Registrant
 
 _log = structlog.get_logger(__name__)
 

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from pytriton.dispatcher.base.news import News
+from pytriton.dispatcher.runtime.change_signal import ChangeSignal
 
 #: Loads at once. Each may take all cores, or only wait for a disk or a network.
 MAX_CONCURRENT_LOADS = 8
@@ -42,7 +42,7 @@ class LoadSlots:
         self._most = most
         self._taken = self._extra = 0
         self._queue = asyncio.Lock()
-        self._released = News()
+        self._released = ChangeSignal()
         self._watchers: set[asyncio.Task[None]] = set()
 
     async def until_free(self) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytriton.dispatcher.workers.one_worker.compute_threads import share_of
-from pytriton.ipc import messages
+from pytriton._protocol import messages
+from pytriton.dispatcher.workers.process.compute_threads import share_of
 
 
 def info_of(

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
 
 
 class Reservations:

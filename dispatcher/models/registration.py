@@ -17,29 +17,29 @@ from typing import Any
 
 import msgspec
 
-from pytriton.dispatcher.base.handover import RegistrationState
-from pytriton.dispatcher.base.states import ModelState
-from pytriton.dispatcher.base.tasks import uninterrupted
-from pytriton.dispatcher.events import kinds
-from pytriton.dispatcher.events.events import LOG_ONLY, Events
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.models.declared import Declared
 from pytriton.dispatcher.models.in_triton.model_in_triton import ModelInTriton
-from pytriton.dispatcher.models.kept.state_dir import Entry
 from pytriton.dispatcher.models.model_info import info_of
-from pytriton.dispatcher.models.patience import Patience
-from pytriton.dispatcher.triton import own_repository
-from pytriton.dispatcher.triton.server_process import ServerCrashed, ServerLost
-from pytriton.dispatcher.triton.tritonserver import TritonServer
+from pytriton.dispatcher.models.persistence.state_dir import Entry
+from pytriton.dispatcher.models.wait_policy import ServerWait
+from pytriton.dispatcher.runtime.states import ModelState
+from pytriton.dispatcher.runtime.tasks import uninterrupted
+from pytriton.dispatcher.runtime.upgrade_snapshot import RegistrationState
+from pytriton.dispatcher.server import own_repository
+from pytriton.dispatcher.server.server_process import ServerCrashed, ServerLost
+from pytriton.dispatcher.server.tritonserver import TritonServer
+from pytriton.dispatcher.telemetry.events import kinds
+from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.workers.backoff import RestartPolicy
+from pytriton.dispatcher.workers.concurrent_loads import ReportProgress
 from pytriton.dispatcher.workers.memory_account import Account
-from pytriton.dispatcher.workers.one_worker.registrant import Registrant
-from pytriton.dispatcher.workers.one_worker.worker_factory import StartWorker
-from pytriton.dispatcher.workers.parking import Parking
+from pytriton.dispatcher.workers.model_counters import Tally
 from pytriton.dispatcher.workers.pool import AdoptWorker, Pool
-from pytriton.dispatcher.workers.several_loads import ReportProgress
-from pytriton.dispatcher.workers.tally import Tally
-from pytriton.ipc import messages
-from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
+from pytriton.dispatcher.workers.process.registrant import Registrant
+from pytriton.dispatcher.workers.process.worker_factory import StartWorker
 
 #: The most tries of a load that tritonserver does not survive: the load itself may be what ends it.
 _LOAD_ATTEMPTS = 3
@@ -65,7 +65,7 @@ class Registration:
         tally: Tally | None = None,
         events: Events = LOG_ONLY,
         asleep: bool = False,
-        parking: Parking | None = None,
+        parking: PrestartedWorkers | None = None,
         account: Account | None = None,
     ) -> None:
         self.key = key
@@ -155,7 +155,7 @@ class Registration:
         server: TritonServer,
         models: Path,
         report: ReportProgress,
-        patience: Patience,
+        patience: ServerWait,
         take_over: Callable[[], Awaitable[None]],
         *,
         unready_after_s: float,

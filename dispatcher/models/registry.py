@@ -14,31 +14,31 @@ from functools import partial
 import msgspec
 import structlog
 
-from pytriton.dispatcher.events import kinds
-from pytriton.dispatcher.events.events import LOG_ONLY, Events
-from pytriton.dispatcher.models.adaptations import Adaptations
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton._protocol.files.rundir import RuntimeDir
 from pytriton.dispatcher.models.admission import check, check_devices, check_free, check_trial
 from pytriton.dispatcher.models.adoption import Adoption
+from pytriton.dispatcher.models.background_changes import BackgroundChanges
+from pytriton.dispatcher.models.deployer import OnServed, Serving, StillWanted
+from pytriton.dispatcher.models.failure_events import failure_told, registration_told
 from pytriton.dispatcher.models.hosted_models import HostedModels
-from pytriton.dispatcher.models.kept.kept_models import Keeping, KeptModels
-from pytriton.dispatcher.models.kept.restoring import Restoring
-from pytriton.dispatcher.models.kept.state_dir import Entry, Store
 from pytriton.dispatcher.models.load_slots import LoadSlots
+from pytriton.dispatcher.models.persistence.registration_store import Persistence, RegistrationStore
+from pytriton.dispatcher.models.persistence.restorer import Restorer
+from pytriton.dispatcher.models.persistence.state_dir import Entry, Store
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.served_models import ServedModels
 from pytriton.dispatcher.models.server_starts import ServerStarts
-from pytriton.dispatcher.models.serving import OnServed, Serving, StillWanted
-from pytriton.dispatcher.models.told_failures import failure_told, registration_told
-from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.dispatcher.triton import own_repository
-from pytriton.dispatcher.triton.tritonserver import TritonServer
+from pytriton.dispatcher.server import own_repository
+from pytriton.dispatcher.server.tritonserver import TritonServer
+from pytriton.dispatcher.telemetry.events import kinds
+from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
+from pytriton.dispatcher.workers.concurrent_loads import ReportProgress, report_to_nobody
 from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
-from pytriton.dispatcher.workers.one_worker.registrant import Registrant
-from pytriton.dispatcher.workers.one_worker.worker_factory import StartWorker
-from pytriton.dispatcher.workers.several_loads import ReportProgress, report_to_nobody
-from pytriton.ipc import messages
-from pytriton.ipc.errors import ErrorKind, RemoteFailure
-from pytriton.ipc.files.rundir import RuntimeDir
+from pytriton.dispatcher.workers.process.registrant import Registrant
+from pytriton.dispatcher.workers.process.worker_factory import StartWorker
 
 _log = structlog.get_logger(__name__)
 
@@ -70,12 +70,12 @@ class Registry(ServedModels):
     ) -> None:
         self.accounts = accounts or MemoryAccounts()
         self.load_slots = LoadSlots(self.accounts.until_put_off)
-        self.restoring = Restoring(store.read(), events, self.load_slots)
+        self.restoring = Restorer(store.read(), events, self.load_slots)
         super().__init__(rundir.models, self.restoring)
         self._config = config
         self._server = server
         self._events = events
-        self._kept = KeptModels(store)
+        self._kept = RegistrationStore(store)
         self._serving = Serving(
             config,
             rundir,
@@ -92,7 +92,7 @@ class Registry(ServedModels):
         self.is_placing = self._serving.is_placing
         self.stopping = False  #: for good: all models end, and none is gone
         self.refusal = ""  #: why no model may be changed any more, though all serve on
-        self.adaptations = Adaptations(
+        self.adaptations = BackgroundChanges(
             self._serving.reservations, self, server, lambda: self._config.grace_period_s
         )
         self.server_starts = ServerStarts(server, self, self._serving, self.restoring)
@@ -156,11 +156,11 @@ class Registry(ServedModels):
         await self.adaptations.give_way(spec.name)
         self.check_open(spec.name, "registered")
         self._refuse_taken(request)
-        keeping = Keeping.WRITTEN if keep else Keeping.ELSEWHERE
+        keeping = Persistence.WRITTEN if keep else Persistence.ELSEWHERE
         if request.temporary or registrant is not None:
-            keeping = Keeping.NOT
+            keeping = Persistence.NOT
         former = self.names.get(spec.name)
-        undoable = keeping is Keeping.WRITTEN and (former is None or former.kept)
+        undoable = keeping is Persistence.WRITTEN and (former is None or former.kept)
         check_trial(spec, can_be_undone=undoable)
         before = {} if former is None else {"before": former.spec.instances}
         registration = await self._serving.place(
@@ -239,7 +239,7 @@ class Registry(ServedModels):
             if entry.spec.name in self:
                 text = f"another model of the name {entry.spec.name!r} is served"
                 raise RemoteFailure(ErrorKind.EXISTS, text)
-            await self._serving.place(entry, None, report_to_nobody, keeping=Keeping.THERE)
+            await self._serving.place(entry, None, report_to_nobody, keeping=Persistence.THERE)
 
         await self.restoring.run(register)
 

@@ -6,15 +6,15 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.models.declared import Declared
-from pytriton.dispatcher.models.kept.restoring import Restoring
+from pytriton.dispatcher.models.persistence.restorer import Restorer
 from pytriton.dispatcher.models.registration import Registration
-from pytriton.dispatcher.triton import own_repository
-from pytriton.dispatcher.workers.one_worker.registrant import Registrant
-from pytriton.dispatcher.workers.one_worker.worker import Worker
-from pytriton.dispatcher.workers.tally import Ledger
-from pytriton.ipc import messages
-from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton.dispatcher.server import own_repository
+from pytriton.dispatcher.workers.model_counters import CounterRegistry
+from pytriton.dispatcher.workers.process.registrant import Registrant
+from pytriton.dispatcher.workers.process.worker import Worker
 
 
 class ServedModels:
@@ -30,10 +30,10 @@ class ServedModels:
         ledger: what is counted of each, by name.
     """
 
-    def __init__(self, models: Path, restoring: Restoring) -> None:
+    def __init__(self, models: Path, restoring: Restorer) -> None:
         self.names: dict[str, Registration] = {}
         self.keys: dict[str, Registration] = {}
-        self.ledger = Ledger()
+        self.ledger = CounterRegistry()
         self._models = models
         self._restoring = restoring
 

@@ -7,13 +7,13 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+from pytriton._protocol import messages
+from pytriton._protocol.errors import RemoteFailure
 from pytriton.dispatcher.models.admission import check_devices, why_it_cannot_sleep
-from pytriton.dispatcher.models.kept.restoring import Restoring
+from pytriton.dispatcher.models.deployer import Serving, begins_asleep
+from pytriton.dispatcher.models.persistence.restorer import Restorer
 from pytriton.dispatcher.models.served_models import ServedModels
-from pytriton.dispatcher.models.serving import Serving, begins_asleep
-from pytriton.dispatcher.triton.tritonserver import TritonServer
-from pytriton.ipc import messages
-from pytriton.ipc.errors import RemoteFailure
+from pytriton.dispatcher.server.tritonserver import TritonServer
 
 
 class ServerStarts:
@@ -27,7 +27,7 @@ class ServerStarts:
     """
 
     def __init__(
-        self, server: TritonServer, served: ServedModels, serving: Serving, restoring: Restoring
+        self, server: TritonServer, served: ServedModels, serving: Serving, restoring: Restorer
     ) -> None:
         self._server = server
         self._served = served

@@ -1,7 +1,7 @@
 """The loop that has models follow their load: it looks at the gauges, decides, and scales.
 
     gauges of workers  ──▶ samples ──▶ elastic/policy.py: what each model should have
-    tritonserver's queue ─┘       ──▶ elastic/sharing.py: what the machine has room for ──▶ Adaptations.follow_load
+    tritonserver's queue ─┘       ──▶ elastic/sharing.py: what the machine has room for ──▶ BackgroundChanges.follow_load
 
 It reads pages of memory and /proc, and asks tritonserver for its metrics while a model has work; no batch waits for it.
 A decision is an event, with its numbers, and what `status` says of the model.
@@ -17,17 +17,17 @@ from typing import NamedTuple
 
 import structlog
 
+from pytriton._protocol import linux, messages
+from pytriton._protocol.errors import RemoteFailure
+from pytriton._protocol.lanes.stats_page import NOTHING, Counts
 from pytriton.dispatcher.elastic.policy import Decision, decide
 from pytriton.dispatcher.elastic.samples import Sample, Window
 from pytriton.dispatcher.elastic.sharing import Cost, Grant, Room, Want, share_out
-from pytriton.dispatcher.events import kinds
-from pytriton.dispatcher.figures.process_memory import memory_of
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
-from pytriton.dispatcher.workers.one_worker.compute_threads import usable_cpus
-from pytriton.ipc import linux, messages
-from pytriton.ipc.errors import RemoteFailure
-from pytriton.ipc.lanes.gauge import NOTHING, Counts
+from pytriton.dispatcher.telemetry.events import kinds
+from pytriton.dispatcher.telemetry.metrics.process_memory import memory_of
+from pytriton.dispatcher.workers.process.compute_threads import usable_cpus
 
 _log = structlog.get_logger(__name__)
 
@@ -282,7 +282,7 @@ class Autoscaler:
 
 async def queued_at(url: Callable[[], str]) -> Mapping[str, int]:
     """Return how many requests wait in the queues of tritonserver, by model, if it says so in time."""
-    from pytriton.dispatcher.figures import triton_metrics
+    from pytriton.dispatcher.telemetry.metrics import triton_metrics
 
     where = partial(triton_metrics.waiting_at, url())
     return await asyncio.get_running_loop().run_in_executor(None, where)

@@ -15,6 +15,10 @@ from functools import partial
 
 import structlog
 
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._host.settings.parsing import budget_of
+from pytriton._protocol import linux, messages
+from pytriton._protocol.files.shared_entries import Entry
 from pytriton.dispatcher.elastic.memory import (
     MEMORY,
     Amounts,
@@ -29,19 +33,15 @@ from pytriton.dispatcher.elastic.memory import (
     resource_text,
 )
 from pytriton.dispatcher.elastic.sharing import Room
-from pytriton.dispatcher.figures import nvidia_smi
-from pytriton.dispatcher.figures.gpu_memory import GpuMemory
-from pytriton.dispatcher.figures.process_memory import memory_of
 from pytriton.dispatcher.models.admission import why_it_cannot_sleep
-from pytriton.dispatcher.models.kept.kept_sizes import KeptSizes
+from pytriton.dispatcher.models.persistence.size_store import SizeStore
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
-from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.dispatcher.settings.parsing import budget_of
+from pytriton.dispatcher.telemetry.metrics import nvidia_smi
+from pytriton.dispatcher.telemetry.metrics.gpu_memory import GpuMemory
+from pytriton.dispatcher.telemetry.metrics.process_memory import memory_of
 from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
-from pytriton.dispatcher.workers.memory_waiting import Waiting
-from pytriton.ipc import linux, messages
-from pytriton.ipc.files.shared_entries import Entry
+from pytriton.dispatcher.workers.memory_claim import Waiting
 
 _log = structlog.get_logger(__name__)
 
@@ -114,7 +114,7 @@ class MemoryBudget:
     def __init__(
         self,
         registry: Registry,
-        kept: KeptSizes,
+        kept: SizeStore,
         *,
         any_may_sleep: bool = False,
         shared: Callable[[], Mapping[str, Entry]] = dict,
@@ -369,7 +369,7 @@ class MemoryBudget:
         return Size(own, self.gpu.get(pid, 0))
 
 
-def accounts_of(config: DaemonConfig, kept: KeptSizes) -> MemoryAccounts:
+def accounts_of(config: DaemonConfig, kept: SizeStore) -> MemoryAccounts:
     """Return the accounts of a daemon's models, with its budgets, and with what is known of sizes."""
     limits: dict[str, int] = {}
     names: dict[str, str] = {}

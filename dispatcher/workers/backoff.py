@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pytriton._protocol import messages
 from pytriton.dispatcher.workers.sleep import WakeBounds
-from pytriton.ipc import messages
 
 #: So many failures in a row are a crash loop: the worker, its replacement, and the one after that.
 CRASH_LOOP = 3

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from pytriton.dispatcher.base.handover import SupervisedState, WorkerState
-from pytriton.dispatcher.base.states import InstanceState
+from pytriton._protocol import messages
+from pytriton.dispatcher.runtime.states import InstanceState
+from pytriton.dispatcher.runtime.upgrade_snapshot import SupervisedState, WorkerState
 from pytriton.dispatcher.workers.backoff import CRASH_LOOP, Streak
-from pytriton.dispatcher.workers.one_worker.worker import Worker
-from pytriton.ipc import messages
+from pytriton.dispatcher.workers.process.worker import Worker
 
 #: Ends that are kept for status.
 _ENDS_KEPT = 5

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pytriton.dispatcher.workers.one_worker import numbering
+from pytriton._protocol import messages
+from pytriton.dispatcher.workers.process import slots
 from pytriton.dispatcher.workers.sleep import Sleep
 from pytriton.dispatcher.workers.supervisor import Supervisor
-from pytriton.ipc import messages
 
 
 class Instances:
@@ -57,7 +57,7 @@ class Instances:
     @property
     def own_versions(self) -> list[int]:
         """The versions that have workers of their own; none: each worker serves all there are."""
-        return numbering.versions(self.spec)
+        return slots.versions(self.spec)
 
     def ready(self, version: int | None = None) -> list[str]:
         """Return the names of the workers that serve (a version)."""

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.elastic.known_size import KnownSize
 from pytriton.dispatcher.elastic.memory import (
     LEAST_ESTIMATE,
@@ -22,12 +24,10 @@ from pytriton.dispatcher.elastic.memory import (
     setting_text,
     size_text,
 )
-from pytriton.dispatcher.events import kinds
-from pytriton.dispatcher.events.events import LOG_ONLY, Events
-from pytriton.dispatcher.workers.memory_waiting import Waiting
-from pytriton.dispatcher.workers.one_worker import numbering
-from pytriton.ipc import messages
-from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton.dispatcher.telemetry.events import kinds
+from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
+from pytriton.dispatcher.workers.memory_claim import Waiting
+from pytriton.dispatcher.workers.process import slots
 
 if TYPE_CHECKING:
     from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
@@ -121,7 +121,7 @@ class Account:
     def _estimate(self, kind: str, payload: int = 0) -> int:
         """Return what a worker is taken to need; all of them together never much of the budget."""
         limit = self._accounts.limits.get(kind, 0)
-        most = round(limit * _MOST_ESTIMATED) // max(1, numbering.count(self.spec))
+        most = round(limit * _MOST_ESTIMATED) // max(1, slots.count(self.spec))
         if self._modest:
             return min(most, max(LEAST_ESTIMATE, 2 * payload))
         return min(most, estimate(self._accounts.usual(self, kind), payload, limit))
@@ -173,7 +173,7 @@ class Account:
         devices = self.spec.devices
         if not devices:
             return []
-        device = devices[numbering.instance_of(self.spec, slot) % len(devices)]
+        device = devices[slots.instance_of(self.spec, slot) % len(devices)]
         names = [name.strip() for name in (device or "").split(",") if name.strip()]
         return [self._accounts.gpus.get(name, name) for name in names]
 
@@ -211,7 +211,7 @@ class Account:
         """
         self.known, self.shared = Size(size.memory, size.gpu), dict(size.shared)
         self._lived = size.lived
-        if self._beyond(numbering.count(self.spec)):
+        if self._beyond(slots.count(self.spec)):
             self.known, self.shared, self._lived = None, {}, False
 
     # ── room ─────────────────────────────────────────────────────────────────────────────────────
@@ -252,7 +252,7 @@ class Account:
         Raises:
             RemoteFailure: there was none in time, or never will be.
         """
-        count = numbering.count(spec)
+        count = slots.count(spec)
         self.check(spec, count)
         if not self.bounded or count <= self.granted:
             self.granted = max(self.granted, count)

@@ -11,13 +11,13 @@ import asyncio
 import sys
 from collections.abc import Mapping
 
-from pytriton.dispatcher.base.news import News
+from pytriton._protocol import messages
 from pytriton.dispatcher.elastic.known_size import KnownSize
 from pytriton.dispatcher.elastic.memory import LEAST_ESTIMATE, MEMORY, Amounts, Claim, added
-from pytriton.dispatcher.events.events import LOG_ONLY, Events
+from pytriton.dispatcher.runtime.change_signal import ChangeSignal
+from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.workers.memory_account import Account
-from pytriton.dispatcher.workers.memory_waiting import Waiting
-from pytriton.ipc import messages
+from pytriton.dispatcher.workers.memory_claim import Waiting
 
 #: Models whose size is known though they may be gone.
 _MOST_SIZES = 10_000
@@ -47,7 +47,7 @@ class MemoryAccounts:
         self.gpus: dict[str, str] = dict(gpus or {})
         self.mapped: dict[str, int] = {}
         self.waiting: list[Waiting] = []
-        self.news = News()
+        self.news = ChangeSignal()
         self.waits = self.refusals = self.slept = 0
         self.last_grant = 0.0
         self.open_accounts: list[Account] = []

@@ -7,31 +7,31 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Optional
 
-from pytriton.dispatcher.base.handover import PoolState, WorkerState
-from pytriton.dispatcher.base.tasks import uninterrupted
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton._protocol.lanes.stats_page import Reading
 from pytriton.dispatcher.elastic.memory import Amounts
-from pytriton.dispatcher.events import kinds
-from pytriton.dispatcher.events.events import LOG_ONLY, Events
-from pytriton.dispatcher.workers import several_loads
+from pytriton.dispatcher.runtime.tasks import uninterrupted
+from pytriton.dispatcher.runtime.upgrade_snapshot import PoolState, WorkerState
+from pytriton.dispatcher.telemetry.events import kinds
+from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
+from pytriton.dispatcher.workers import concurrent_loads
 from pytriton.dispatcher.workers.backoff import RestartPolicy
+from pytriton.dispatcher.workers.batch_retry import BatchRetry
+from pytriton.dispatcher.workers.concurrent_loads import ReportProgress
 from pytriton.dispatcher.workers.instances import Instances
 from pytriton.dispatcher.workers.memory_account import Account
 from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
-from pytriton.dispatcher.workers.one_worker import numbering
-from pytriton.dispatcher.workers.one_worker.registrant import Registrant
-from pytriton.dispatcher.workers.one_worker.worker import Worker
-from pytriton.dispatcher.workers.one_worker.worker_factory import StartWorker
-from pytriton.dispatcher.workers.parking import Parking
+from pytriton.dispatcher.workers.model_counters import Tally
+from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
+from pytriton.dispatcher.workers.process import slots
+from pytriton.dispatcher.workers.process.registrant import Registrant
+from pytriton.dispatcher.workers.process.worker import Worker
+from pytriton.dispatcher.workers.process.worker_factory import StartWorker
 from pytriton.dispatcher.workers.served_proxies import ServedProxies
-from pytriton.dispatcher.workers.several_loads import ReportProgress
 from pytriton.dispatcher.workers.sleep import FURTHER_WAIT_S, Sleep
 from pytriton.dispatcher.workers.supervisor import Adopted, Supervisor
-from pytriton.dispatcher.workers.tally import Tally
-from pytriton.dispatcher.workers.verdicts import Verdicts
 from pytriton.dispatcher.workers.worker_starts import WorkerStarts
-from pytriton.ipc import messages
-from pytriton.ipc.errors import ErrorKind, RemoteFailure
-from pytriton.ipc.lanes.gauge import Reading
 
 #: Goes on with a worker of a former version of this process: its state, the model, its slot; None: it is gone.
 AdoptWorker = Callable[[WorkerState, messages.ModelSpec, int], Optional[Worker]]
@@ -53,7 +53,7 @@ class Pool:
         events: Events = LOG_ONLY,
         *,
         asleep: bool = False,
-        parking: Parking | None = None,
+        parking: PrestartedWorkers | None = None,
         account: Account | None = None,
         native: bool = False,
     ) -> None:
@@ -73,13 +73,13 @@ class Pool:
             self._instances, self._workers, self.sleep, self._changed, self.wake_up, self._events
         )
         #: The decisions about batches that were lost, or are overdue.
-        self.verdicts = Verdicts(spec, self._workers, tally, self._events)
+        self.verdicts = BatchRetry(spec, self._workers, tally, self._events)
         self._starts = WorkerStarts(
             start_worker,
             registrant,
             self._workers,
             tally,
-            parking or Parking(0),
+            parking or PrestartedWorkers(0),
             self.account,
             self.verdicts.forget,
         )
@@ -94,7 +94,7 @@ class Pool:
         """
         spec = self._instances.spec
         if self.sleep.asleep:
-            self.account.check(spec, numbering.count(spec))
+            self.account.check(spec, slots.count(spec))
         else:
             await self._get_room(spec, report)
             await self._grow(spec, report)
@@ -130,7 +130,7 @@ class Pool:
         Raises:
             RemoteFailure: one could not be loaded; the pool is as it was.
         """
-        fewer = numbering.count(spec) <= numbering.count(self._instances.spec)
+        fewer = slots.count(spec) <= slots.count(self._instances.spec)
         if fewer and self.sleep.lacks_room and self.can_serve:
             return  # `shrink` has the wake that waits hear of it
         await self._get_room(spec, report)
@@ -157,9 +157,9 @@ class Pool:
         """End the workers that `spec` does not have any more; their proxies go to those that stay."""
         instances = self._instances
         instances.spec = spec
-        leaving = instances.supervisors[numbering.count(spec) :]
-        self.account.want_less(numbering.count(spec))
-        room = self.account.leave(numbering.count(spec))
+        leaving = instances.supervisors[slots.count(spec) :]
+        self.account.want_less(slots.count(spec))
+        room = self.account.leave(slots.count(spec))
         await self._stop_supervisors(leaving, grace_s, "scale")
         self.account.gone(room)
         instances.supervisors = [one for one in instances.supervisors if one not in leaving]
@@ -191,7 +191,7 @@ class Pool:
             return
         self.sleep.wake(why)
         spec = self._instances.spec
-        if self.account.within(numbering.count(spec)) == numbering.count(spec):
+        if self.account.within(slots.count(spec)) == slots.count(spec):
             self._fill_up()
         else:
             self.sleep.lacks_room = True
@@ -237,7 +237,7 @@ class Pool:
         Raises:
             RemoteFailure: there is none in time, or never.
         """
-        if self.account.within(numbering.count(spec)) < numbering.count(spec):
+        if self.account.within(slots.count(spec)) < slots.count(spec):
             await report(messages.Progress("loading", "waiting for memory (memory_budget)"))
         await self.account.take(spec, self._policy.wake_bounds.seconds)
 
@@ -253,7 +253,7 @@ class Pool:
 
     def _fill_up(self) -> None:
         spec, supervisors = self._instances.spec, self._instances.supervisors
-        for slot in range(len(supervisors), self.account.within(numbering.count(spec))):
+        for slot in range(len(supervisors), self.account.within(slots.count(spec))):
             supervisors.append(self._supervisor(slot, spec, woken=True))
 
     async def heal(self, report: ReportProgress) -> None:
@@ -262,7 +262,7 @@ class Pool:
         Raises:
             RemoteFailure: one could not be loaded; its instance goes on as before.
         """
-        await several_loads.heal(self._instances.spec.name, self._instances.supervisors, report)
+        await concurrent_loads.heal(self._instances.spec.name, self._instances.supervisors, report)
 
     async def stop(self, grace_s: float, reason: str = "stop") -> None:
         """End all workers, for one of worker.END_REASONS. Returns when they are gone."""
@@ -283,10 +283,10 @@ class Pool:
         return sum(reading.answered for reading in readings)
 
     async def _grow(self, spec: messages.ModelSpec, report: ReportProgress) -> None:
-        slots = range(len(self._instances.supervisors), numbering.count(spec))
-        new = [self._supervisor(slot, spec) for slot in slots]
+        new_slots = range(len(self._instances.supervisors), slots.count(spec))
+        new = [self._supervisor(slot, spec) for slot in new_slots]
         self._instances.supervisors.extend(new)
-        await several_loads.until_first_ready(new, report)
+        await concurrent_loads.until_first_ready(new, report)
 
     def _supervisor(
         self,

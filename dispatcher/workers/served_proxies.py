@@ -7,16 +7,16 @@ import contextlib
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
 
-from pytriton.dispatcher.events import kinds
-from pytriton.dispatcher.events.events import Events
-from pytriton.dispatcher.workers import several_loads
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton._protocol.messages import Verdict
+from pytriton.dispatcher.telemetry.events import kinds
+from pytriton.dispatcher.telemetry.events.events import Events
+from pytriton.dispatcher.workers import concurrent_loads
 from pytriton.dispatcher.workers.instances import Instances
-from pytriton.dispatcher.workers.one_worker.worker import Worker
+from pytriton.dispatcher.workers.process.worker import Worker
 from pytriton.dispatcher.workers.routing import Routes
 from pytriton.dispatcher.workers.sleep import Sleep
-from pytriton.ipc import messages
-from pytriton.ipc.errors import ErrorKind, RemoteFailure
-from pytriton.ipc.messages import Verdict
 
 
 class ServedProxies:
@@ -162,7 +162,7 @@ class ServedProxies:
         return Verdict(
             "fail",
             f"the calls go round in a circle, {' → '.join([*chain, name])}, and can never end: all "
-            f"{several_loads.workers(len(ready))} of model {name} wait for this one. Break the circle, or register "
+            f"{concurrent_loads.workers(len(ready))} of model {name} wait for this one. Break the circle, or register "
             f"{name} with more instances than it goes round",
         )
 

@@ -14,10 +14,10 @@ import asyncio
 import time
 from dataclasses import dataclass
 
-from pytriton.dispatcher.events import kinds
-from pytriton.dispatcher.events.events import Events
-from pytriton.dispatcher.workers.tally import Tally
-from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton.dispatcher.telemetry.events import kinds
+from pytriton.dispatcher.telemetry.events.events import Events
+from pytriton.dispatcher.workers.model_counters import Tally
 
 #: Seconds for which further instances of a model that serves already ask for memory at a time.
 FURTHER_WAIT_S = 60.0

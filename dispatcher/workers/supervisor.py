@@ -15,25 +15,25 @@ from typing import NamedTuple, Optional, cast
 
 import structlog
 
-from pytriton.dispatcher.base.handover import SupervisedState
-from pytriton.dispatcher.base.states import LACKING, InstanceState, StateMachine
-from pytriton.dispatcher.events import kinds
-from pytriton.dispatcher.events.events import LOG_ONLY, Events
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton.dispatcher.runtime.states import LACKING, InstanceState, StateMachine
+from pytriton.dispatcher.runtime.upgrade_snapshot import SupervisedState
+from pytriton.dispatcher.telemetry.events import kinds
+from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.workers.backoff import Exchanges, RestartPolicy
-from pytriton.dispatcher.workers.healing import Healing
 from pytriton.dispatcher.workers.instance_record import InstanceRecord
 from pytriton.dispatcher.workers.memory_account import Account
 from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
-from pytriton.dispatcher.workers.one_worker import numbering
-from pytriton.dispatcher.workers.one_worker.worker import Worker
-from pytriton.dispatcher.workers.one_worker.worker_loading import (
+from pytriton.dispatcher.workers.process import slots
+from pytriton.dispatcher.workers.process.worker import Worker
+from pytriton.dispatcher.workers.process.worker_loading import (
     load_failure,
     until_loaded,
     wait_any,
 )
-from pytriton.dispatcher.workers.one_worker.worker_process import WorkerProcess
-from pytriton.ipc import messages
-from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton.dispatcher.workers.process.worker_process import WorkerProcess
+from pytriton.dispatcher.workers.retry_now import ImmediateRetry
 
 _log = structlog.get_logger(__name__)
 
@@ -85,10 +85,8 @@ class Supervisor:
         """
         self._account = account or MemoryAccounts().open(spec)
         self._slot = slot
-        self.index = numbering.instance_of(spec, slot)
-        self.version = (
-            numbering.taken_by(spec, slot)[0].version if numbering.versions(spec) else None
-        )
+        self.index = slots.instance_of(spec, slot)
+        self.version = slots.taken_by(spec, slot)[0].version if slots.versions(spec) else None
         self.worker: Worker | None = None
         self._record = InstanceRecord(self.index, self.version)
         self._loop = asyncio.get_running_loop()
@@ -105,7 +103,7 @@ class Supervisor:
         self._tell = tell
         self._events = events.about(spec.name, self.version or spec.version, self.index)
         self._streak = self._record.streak
-        self._healing = Healing()
+        self._healing = ImmediateRetry()
         self._ready_at = self._started_at = 0.0
         self._workers: set[Worker] = set()
         self._aside: set[asyncio.Task[None]] = set()
@@ -297,7 +295,7 @@ class Supervisor:
             limits = self._spec.limits
             if limits.memory_hard is not None or limits.processes is not None:
                 # It imports psutil, which takes 10 ms.
-                from pytriton.dispatcher.workers.one_worker.hard_limits import guard
+                from pytriton.dispatcher.workers.process.hard_limits import guard
 
                 self._set_aside(guard(worker, limits, self._events))
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pytriton.dispatcher.base.tasks import uninterrupted
+from pytriton._protocol import messages
+from pytriton._protocol.errors import RemoteFailure
+from pytriton.dispatcher.runtime.tasks import uninterrupted
 from pytriton.dispatcher.workers.memory_account import Account
-from pytriton.dispatcher.workers.one_worker.registrant import Registrant
-from pytriton.dispatcher.workers.one_worker.worker import Worker
-from pytriton.dispatcher.workers.one_worker.worker_factory import StartWorker
-from pytriton.dispatcher.workers.parking import Parking
-from pytriton.dispatcher.workers.tally import Tally
-from pytriton.ipc import messages
-from pytriton.ipc.errors import RemoteFailure
+from pytriton.dispatcher.workers.model_counters import Tally
+from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
+from pytriton.dispatcher.workers.process.registrant import Registrant
+from pytriton.dispatcher.workers.process.worker import Worker
+from pytriton.dispatcher.workers.process.worker_factory import StartWorker
 
 #: Ended workers whose end can still be explained to proxies.
 _ENDED_KEPT = 16
@@ -37,7 +37,7 @@ class WorkerStarts:
         registrant: Registrant | None,
         workers: dict[str, Worker],
         tally: Tally,
-        parking: Parking,
+        parking: PrestartedWorkers,
         account: Account,
         forget: Callable[[str], None],
     ) -> None:

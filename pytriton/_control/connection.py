@@ -12,7 +12,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from pytriton._control.asking import Question, Watch, ask
+from pytriton._control.request import Question, Watch, ask
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton._protocol.files.rundir import ENV_RUNTIME_DIR, RuntimeDir
 from pytriton.exceptions import (
     DaemonNotRunningError,
     ModelExistsError,
@@ -20,12 +23,9 @@ from pytriton.exceptions import (
     PyTritonDaemonError,
     RegistrationError,
 )
-from pytriton.ipc import messages
-from pytriton.ipc.errors import ErrorKind, RemoteFailure
-from pytriton.ipc.files.rundir import ENV_RUNTIME_DIR, RuntimeDir
 
 if TYPE_CHECKING:
-    from pytriton.ipc import control
+    from pytriton._protocol import control
 
 #: How often the daemon's lock is looked at while there is no answer.
 _LOOK_S = 0.5
@@ -76,7 +76,7 @@ class Connection:
 
     def ask(self, question: Question) -> messages.AnyMessage:
         """Return the answer to a question; raises as `asking.ask`, and when no daemon runs."""
-        from pytriton.ipc import control  # the first use of ZeroMQ
+        from pytriton._protocol import control  # the first use of ZeroMQ
 
         pid = self.daemon_pid()
         for left in reversed(range(_MOST_UPGRADES)):

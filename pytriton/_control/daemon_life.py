@@ -6,11 +6,11 @@ import sys
 from typing import TYPE_CHECKING
 
 from pytriton._control.daemon_view import DaemonView
+from pytriton._protocol import messages
 from pytriton.exceptions import DaemonNotRunningError, PyTritonDaemonError
-from pytriton.ipc import messages
 
 if TYPE_CHECKING:
-    from pytriton._registering.hosting import Host
+    from pytriton._register.hosting import Host
 
 
 class DaemonLife(DaemonView):
@@ -51,7 +51,7 @@ class DaemonLife(DaemonView):
             PyTritonDaemonError: the daemon is still the version that it was, and serves on; or it has started
                 afresh. Says why.
         """
-        from pytriton._control.upgrading import NotUpgraded, upgrade
+        from pytriton._control.upgrade import NotUpgraded, upgrade
 
         def ask(message: messages.AnyMessage) -> messages.AnyMessage:
             if isinstance(message, messages.Upgrade):
@@ -71,6 +71,6 @@ class DaemonLife(DaemonView):
 
     def _hosts(self) -> list[Host]:
         """Return what runs in threads of this process by this client."""
-        hosting = sys.modules.get("pytriton._registering.hosting")  # not there: nothing does
+        hosting = sys.modules.get("pytriton._register.hosting")  # not there: nothing does
         hosts = [] if hosting is None else hosting.hosts()
         return [host for host in hosts if host.serves_by(self._connection)]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
-from pytriton._control.asking import Question
 from pytriton._control.connection import Connection, MessageT, exception_of, expected
-from pytriton._control.encrypted import RemoteConnection
 from pytriton._control.registration_progress import Report
+from pytriton._control.remote_connection import RemoteConnection
+from pytriton._control.request import Question
+from pytriton._protocol import messages
+from pytriton._protocol.access import access_headers
+from pytriton._protocol.errors import RemoteFailure
 from pytriton.exceptions import ModelNotFoundError
-from pytriton.ipc import messages
-from pytriton.ipc.access import access_headers
-from pytriton.ipc.errors import RemoteFailure
 
 #: What the daemon answers at once, so that a longer silence than `connect(timeout_s=...)` means that it hangs. Any
 #: other message is waited on for as long as the daemon lives.

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Optional, Union
 
+from pytriton._protocol import messages
 from pytriton.exceptions import PyTritonBadParameterError
-from pytriton.ipc import messages
 
 Report = Callable[[messages.Progress], None]
 

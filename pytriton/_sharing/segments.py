@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Union
 
-from pytriton.ipc import linux
-from pytriton.ipc.files import shared_entries
-from pytriton.ipc.files.shared_entries import ENV_SHARED_DIR, Entry, Holder
-from pytriton.ipc.files.shared_entries import MEMFD_NAME as _NAME
+from pytriton._protocol import linux
+from pytriton._protocol.files import shared_entries
+from pytriton._protocol.files.shared_entries import ENV_SHARED_DIR, Entry, Holder
+from pytriton._protocol.files.shared_entries import MEMFD_NAME as _NAME
 
 #: What is written at once.
 _CHUNK = 16 << 20

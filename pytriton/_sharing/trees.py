@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from pytriton._protocol.casting import is_masked
 from pytriton._sharing.segments import Buffer, Segment
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.ipc.casting import is_masked
 
 _ALIGNED = 64
 _PLAIN = (str, int, float, bool, type(None))

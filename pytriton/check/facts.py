@@ -152,7 +152,7 @@ def _packages() -> str:
 
 def _doctor() -> str:
     # A program of its own: only the launcher may import the daemon's parts.
-    return _said([sys.executable, "-m", "pytriton.cli", "doctor"])
+    return _said([sys.executable, "-m", "pytriton._cli", "doctor"])
 
 
 def _said(command: list[str]) -> str:

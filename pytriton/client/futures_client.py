@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, TypeVar
 
+from pytriton._protocol.closeable import Closeable
 from pytriton.client._inference.daemon_threads import DaemonThreads
 from pytriton.client._inference.request import InferMethods, Request
 from pytriton.client._inference.tensor_conversion import Outputs
@@ -18,7 +19,6 @@ from pytriton.client._transport.url import Urls
 from pytriton.client.exceptions import PyTritonClientClosedError, PyTritonClientQueueFullError
 from pytriton.client.model_client import ModelClient
 from pytriton.client.tls import TlsOptions
-from pytriton.ipc.closeable import Closeable
 from pytriton.model_config.triton_model_config import TritonModelConfig
 
 __all__ = ["FuturesModelClient"]

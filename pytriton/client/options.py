@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Optional, Union
 
+from pytriton._protocol.scalars import plain
+from pytriton._protocol.wording import closest_keywords
 from pytriton.client.exceptions import PyTritonClientValueError
-from pytriton.ipc.scalars import plain
-from pytriton.ipc.wording import closest_keywords
 
 __all__ = [
     "Headers",

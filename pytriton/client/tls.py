@@ -7,8 +7,8 @@ import ssl
 from dataclasses import dataclass
 from typing import Any, Union
 
+from pytriton._protocol.wording import closest_keywords
 from pytriton.client.exceptions import PyTritonClientValueError
-from pytriton.ipc.wording import closest_keywords
 
 __all__ = ["TlsOptions"]
 

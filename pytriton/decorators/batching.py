@@ -15,10 +15,10 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from pytriton._protocol.wording import with_article
 from pytriton.decorators.outputs import named_outputs
 from pytriton.decorators.wrapping import Adapter, Decorator, Plan, decorate
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.ipc.wording import with_article
 from pytriton.proxy.pieces import Pieces
 from pytriton.proxy.types import Request
 

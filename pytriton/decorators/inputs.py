@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pytriton._protocol.casting import MASKED, is_masked
 from pytriton.constants import TRITON_CONTEXT_FIELD_NAME
 from pytriton.decorators.batching import get_inference_request_batch_size
 from pytriton.decorators.context import CONTEXT_ATTRIBUTE, find_model_config, get_triton_context
@@ -20,7 +21,6 @@ from pytriton.decorators.grouping import (
 from pytriton.decorators.outputs import named_outputs
 from pytriton.decorators.wrapping import Adapter, Decorator, Plan, decorate, only
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonRuntimeError
-from pytriton.ipc.casting import MASKED, is_masked
 from pytriton.model_config.dtypes import to_triton_datatype
 from pytriton.model_config.tensor import shape_fits
 from pytriton.model_config.triton_model_config import TensorSpec, TritonModelConfig

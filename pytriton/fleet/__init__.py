@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pytriton.fleet.canary import Canary as Canary
     from pytriton.fleet.client import FleetClient as FleetClient
-    from pytriton.fleet.served import FleetModel as FleetModel
-    from pytriton.fleet.served import NodeStatus as NodeStatus
+    from pytriton.fleet.placement_status import FleetModel as FleetModel
+    from pytriton.fleet.placement_status import NodeStatus as NodeStatus
 
 __all__ = ["Canary", "FleetClient", "FleetModel", "NodeStatus"]
 
 _NAMES = {
     "Canary": "pytriton.fleet.canary",
     "FleetClient": "pytriton.fleet.client",
-    "FleetModel": "pytriton.fleet.served",
-    "NodeStatus": "pytriton.fleet.served",
+    "FleetModel": "pytriton.fleet.placement_status",
+    "NodeStatus": "pytriton.fleet.placement_status",
 }
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Union
 
+from pytriton._protocol.wording import closest_keywords
 from pytriton.exceptions import PyTritonBadParameterError
-from pytriton.ipc.wording import closest_keywords
 
 
 @closest_keywords

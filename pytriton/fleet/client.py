@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pytriton._control.registration_progress import Report, reporter
-from pytriton._registering.option_help import takes
+from pytriton._protocol import messages
+from pytriton._protocol.closeable import Closeable
+from pytriton._register.option_help import takes
 from pytriton.autoscale import Instances, autoscale_of
 from pytriton.daemon import DaemonClient
 from pytriton.exceptions import (
@@ -20,20 +22,18 @@ from pytriton.exceptions import (
     ModelNotFoundError,
     PyTritonBadParameterError,
 )
+from pytriton.fleet.broadcast import Change, FleetModelExistsError, ask_each
 from pytriton.fleet.canary import Canary, canary_of
-from pytriton.fleet.fan_out import Change, FleetModelExistsError, ask_each
+from pytriton.fleet.fleet_status import Clients, FleetView, raise_first
+from pytriton.fleet.placement_status import FleetModel
 from pytriton.fleet.rollout import Rollout
-from pytriton.fleet.served import FleetModel
-from pytriton.fleet.syncing import carry_out, plan_sync
-from pytriton.fleet.view import Clients, FleetView, raise_first
-from pytriton.ipc import messages
-from pytriton.ipc.closeable import Closeable
+from pytriton.fleet.sync import carry_out, plan_sync
 from pytriton.run_options import RegisterOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from pytriton._registering.registering import Target
+    from pytriton._register.message import Target
     from pytriton.model_config import ModelConfig, Tensor
 
 
@@ -83,7 +83,7 @@ class FleetClient(FleetView, Closeable):
             FleetError: it failed on a node, and was withdrawn from the others; `failures` has the errors.
             CanaryError: it did worse than what it was to replace, which all nodes serve again.
         """
-        from pytriton._registering.registering import plan
+        from pytriton._register.message import plan
 
         planned = plan(infer_fn, model_name, inputs, outputs, config, options)
         message = planned.message

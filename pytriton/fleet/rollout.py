@@ -16,13 +16,13 @@ from typing import Optional
 import msgspec
 
 from pytriton._control.registration_progress import Report
+from pytriton._protocol import messages
 from pytriton.daemon import DaemonClient
 from pytriton.exceptions import CanaryError, FleetError
+from pytriton.fleet.broadcast import Answers, Change, ask_each
 from pytriton.fleet.canary import Canary, waves_of
-from pytriton.fleet.fan_out import Answers, Change, ask_each
-from pytriton.fleet.judging import Seen, Watch, seen_of
+from pytriton.fleet.canary_analysis import Seen, Watch, seen_of
 from pytriton.fleet.trial import LEASE_S, FleetTrial
-from pytriton.ipc import messages
 
 _LOOK_S = 0.5
 #: How often the progress of a watch is told.

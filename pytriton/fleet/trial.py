@@ -14,10 +14,10 @@ from typing import Optional
 
 import msgspec
 
+from pytriton._protocol import messages
 from pytriton.daemon import DaemonClient
 from pytriton.exceptions import FleetError, ModelNotFoundError, PyTritonError
-from pytriton.fleet.fan_out import MOST_AT_ONCE, ask_each
-from pytriton.ipc import messages
+from pytriton.fleet.broadcast import MOST_AT_ONCE, ask_each
 
 #: A node waits so long for a sign of life of its registrant.
 LEASE_S = 30.0

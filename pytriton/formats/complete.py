@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pytriton._protocol import config_datatypes
 from pytriton.formats.loaded import FormatError, Loaded, TensorInfo
-from pytriton.ipc import config_datatypes
 
 #: The largest batch where config.pbtxt says nothing and the file allows any.
 DEFAULT_MAX_BATCH_SIZE = 64

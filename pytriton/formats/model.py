@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from pytriton._protocol import config_datatypes, datatypes
+from pytriton._protocol.parameters import VERSION_PARAMETER
 from pytriton.decorators.batching import gather, split
 from pytriton.formats import table
 from pytriton.formats.complete import check_fit
 from pytriton.formats.loaded import Array, FormatError, Loaded, names_of
 from pytriton.formats.recipe import Recipe
-from pytriton.ipc import config_datatypes, datatypes
-from pytriton.ipc.parameters import VERSION_PARAMETER
 
 __all__ = ["FolderModel", "load_file"]
 

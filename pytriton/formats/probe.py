@@ -11,10 +11,10 @@ import sys
 import traceback
 from typing import Any
 
+from pytriton._protocol.errors import described
 from pytriton.formats.complete import complete
 from pytriton.formats.loaded import FormatError
 from pytriton.formats.model import load_file
-from pytriton.ipc.errors import described
 
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pytriton.ipc.payload import Header, pack
+from pytriton._protocol.payload import Header, pack
 
 
 @dataclasses.dataclass(frozen=True)

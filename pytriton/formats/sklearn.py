@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from pytriton._protocol.wording import with_article
 from pytriton.formats.loaded import Array, FormatError, Loaded, TensorInfo, names_of, parameter
-from pytriton.ipc.wording import with_article
 from pytriton.model_config.dtypes import to_triton_datatype
 
 _METHODS = ("predict", "predict_proba", "transform", "decision_function", "score_samples")

@@ -83,7 +83,7 @@ FORMATS: tuple[Format, ...] = (
     ),
 )
 
-#: Triton Python models, which have a way of their own into workers (dispatcher/repositories/folder_spec.py).
+#: Triton Python models, which have a way of their own into workers (dispatcher/repository/folder_spec.py).
 PYTHON = Format("Python", "python", (), ("model.py",), "", {"numpy": "numpy"})
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from pytriton._protocol.wording import closest_keywords
 from pytriton.exceptions import PyTritonBadParameterError
-from pytriton.ipc.wording import closest_keywords
 from pytriton.model_config.warmup import ModelWarmup, WarmupInput
 
 __all__ = [

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from pytriton._protocol import datatypes
 from pytriton.exceptions import PyTritonBadParameterError
-from pytriton.ipc import datatypes
 
 __all__ = [
     "normalise_dtype",

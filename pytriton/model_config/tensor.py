@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pytriton._protocol.wording import closest_keywords
 from pytriton.exceptions import PyTritonBadParameterError
-from pytriton.ipc.wording import closest_keywords
 from pytriton.model_config.dtypes import normalise_dtype
 
 __all__ = ["Tensor", "shape_fits"]

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from pytriton._protocol.wording import closest_keywords
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonModelConfigError
-from pytriton.ipc.wording import closest_keywords
 from pytriton.model_config.common import (
     DeviceKind,
     DynamicBatcher,

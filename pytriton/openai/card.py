@@ -7,9 +7,9 @@ from typing import Any, Optional, Union
 
 import msgspec
 
+from pytriton._protocol.messages.model_spec import OpenAICard
+from pytriton._protocol.scalars import plain
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.ipc.messages.model_spec import OpenAICard
-from pytriton.ipc.scalars import plain
 
 __all__ = ["KINDS", "ModelCard", "OpenAI", "card_of"]
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytriton.openai.answers import (
+from pytriton.openai.deltas import Delta
+from pytriton.openai.requests import ChatRequest, CompletionRequest
+from pytriton.openai.response_writer import (
     Answer,
     Choice,
     Choices,
@@ -16,8 +18,6 @@ from pytriton.openai.answers import (
     usage_body,
     without_nothing,
 )
-from pytriton.openai.deltas import Delta
-from pytriton.openai.requests import ChatRequest, CompletionRequest
 
 __all__ = ["chat_answer", "completion_answer"]
 

@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 import msgspec
 
-from pytriton.ipc.scalars import plain
+from pytriton._protocol.scalars import plain
 
 __all__ = ["Delta", "ToolCall", "Usage", "deltas_of"]
 

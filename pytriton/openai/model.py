@@ -12,9 +12,9 @@ import numpy as np
 from pytriton.decorators.wrapping import Kind, kind_of
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config import ModelConfig, Tensor
-from pytriton.openai.asked import REQUEST, STREAM, TEXT
 from pytriton.openai.card import ModelCard
 from pytriton.openai.embeddings import EMBEDDING, INPUT, TOKENS, AsyncTextEmbedding, TextEmbedding
+from pytriton.openai.request import REQUEST, STREAM, TEXT
 from pytriton.openai.serving import OUTPUT, AsyncTexts, Texts
 
 __all__ = ["MOST_TEXTS", "OpenAIModel", "make_model"]

@@ -7,10 +7,17 @@ from typing import Any
 
 import msgspec
 
-from pytriton.openai.answers import Answer, Choice, Counted, body_text, created_now, json_text
 from pytriton.openai.deltas import Delta, ToolCall, Usage
 from pytriton.openai.errors import APIError
 from pytriton.openai.requests import ChatRequest
+from pytriton.openai.response_writer import (
+    Answer,
+    Choice,
+    Counted,
+    body_text,
+    created_now,
+    json_text,
+)
 
 __all__ = ["response_answer"]
 

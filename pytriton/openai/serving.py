@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from pytriton.openai.asked import Asked, read, refusal
+from pytriton.openai.coalesce import Held
 from pytriton.openai.deltas import Delta, deltas_of
 from pytriton.openai.errors import APIError
-from pytriton.openai.held import Held
+from pytriton.openai.request import Asked, read, refusal
 from pytriton.openai.requests import ChatRequest, CompletionRequest, only_answer
 from pytriton.proxy.one_text import OneText
 from pytriton.proxy.sending import sending

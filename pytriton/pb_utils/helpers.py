@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Optional
 import numpy as np
 import numpy.typing as npt
 
-from pytriton.ipc import datatypes
-from pytriton.ipc.lanes import tensors
+from pytriton._protocol import datatypes
+from pytriton._protocol.lanes import tensors
 from pytriton.pb_utils import host
 
 if TYPE_CHECKING:

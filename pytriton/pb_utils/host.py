@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Optional
 from pytriton.pb_utils.errors import TritonModelException
 
 if TYPE_CHECKING:
-    from pytriton.ipc.lanes.lane_messages import MetricUpdate
+    from pytriton._protocol.lanes.lane_messages import MetricUpdate
     from pytriton.pb_utils.requests import InferenceRequest
 
 

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-from pytriton.ipc.lanes.lane_messages import (
+from pytriton._protocol.lanes.lane_messages import (
     MOST_BUCKETS,
     MOST_LABELS,
     MOST_METRICS,

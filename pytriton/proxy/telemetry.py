@@ -59,6 +59,6 @@ def trace_environment(trace_config: Sequence[str] | None) -> dict[str, str]:
         >>> trace_environment(["opentelemetry,url=http://127.0.0.1:4318/v1/traces"])
         {'OTEL_EXPORTER_OTLP_TRACES_ENDPOINT': 'http://127.0.0.1:4318/v1/traces'}
     """
-    from pytriton.ipc import trace_config as settings
+    from pytriton._protocol import trace_config as settings
 
     return settings.environment(trace_config or ())

@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Union
 
+from pytriton._protocol.closeable import Closeable
 from pytriton.daemon import DaemonClient, connect
 from pytriton.exceptions import PyTritonInvalidOperationError
-from pytriton.ipc.closeable import Closeable
 from pytriton.runner.calls import AsyncCalls, SyncCalls
 from pytriton.runner.errors import RunnerArgumentError
 from pytriton.runner.link import Link

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from pytriton._control.registration_progress import Report
+    from pytriton._protocol import messages
     from pytriton.daemon import DaemonClient
-    from pytriton.ipc import messages
     from pytriton.model_config import ModelConfig, Tensor
     from pytriton.run_options import CallableOptions
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pytriton._protocol import env_variables
 from pytriton.exceptions import (
     ModelNotFoundError,
     PyTritonBadParameterError,
     PyTritonInvalidOperationError,
     PyTritonValidationError,
 )
-from pytriton.ipc import variables
 from pytriton.triton.server import environment
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class BoundModel:
         self._check_options()
 
     def _check_options(self) -> None:
-        from pytriton._registering.merged_options import check_names
+        from pytriton._register.merged_options import check_names
         from pytriton.run_options import CallableOptions, names_of
 
         isolation = self.options.get("isolation")
@@ -89,11 +89,11 @@ class BoundModel:
         }
         said = {**self._declared(), **options}
         if said.get("isolation") != "thread":  # which has them anyway
-            from pytriton._registering.surroundings import wanted_variables
+            from pytriton._register.environment import wanted_variables
 
             # Nothing of it is kept when the script ends, so its secrets go, too.
             own = said.get("python") is None and said.get("requirements") is None
-            everything = variables.whole(environment(), own_interpreter=own)
+            everything = env_variables.whole(environment(), own_interpreter=own)
             options["env"] = {**everything, **wanted_variables(said.get("env"))}
         served = client.register(
             list(self.infer_func) if self._several else self.infer_func,

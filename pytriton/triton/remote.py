@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytriton._protocol import linux
 from pytriton.constants import DEFAULT_TRITON_STARTUP_TIMEOUT_S
 from pytriton.exceptions import (
     PyTritonDaemonError,
     PyTritonInvalidOperationError,
 )
-from pytriton.ipc import linux
 from pytriton.triton.base import TritonBase, logger
 from pytriton.triton.models import BoundModel
 

@@ -7,9 +7,9 @@ import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from pytriton._protocol.access import ACCESS_HEADER
+from pytriton._protocol.wording import closest_keywords
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.ipc.access import ACCESS_HEADER
-from pytriton.ipc.wording import closest_keywords
 
 __all__ = [
     "DEFAULT_PROTECTED_ENDPOINTS",

@@ -1,6 +1,6 @@
 """The private daemon of a `Triton` object or a runner: a child process that ends when this one ends, however it ends.
 
-The daemon watches this process (dispatcher/base/owner.py) and reports about itself over a pipe.
+The daemon watches this process (dispatcher/runtime/owner.py) and reports about itself over a pipe.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
+from pytriton._protocol.files.rundir import MAX_SOCKET_PATH, RuntimeDir
 from pytriton.exceptions import DaemonStartError
-from pytriton.ipc.files.rundir import MAX_SOCKET_PATH, RuntimeDir
 
 #: Of a service manager, or for an interpreter that somebody sits at: neither is for a child.
 STAYING = (
@@ -194,7 +194,7 @@ class ServerProcess:
         return reports
 
     def _popen(self, writing: int) -> subprocess.Popen[bytes]:
-        from pytriton._registering.surroundings import own_interpreter
+        from pytriton._register.environment import own_interpreter
 
         command = [own_interpreter(), "-m", "pytriton.dispatcher", "--owner", str(os.getpid())]
         command += ["--report", str(writing)]

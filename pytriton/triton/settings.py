@@ -1,4 +1,4 @@
-"""The settings of a private daemon (dispatcher/settings), made of TritonConfig and TritonSecurityConfig."""
+"""The settings of a private daemon (pytriton/_host/settings), made of TritonConfig and TritonSecurityConfig."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from pytriton._protocol.access import ACCESS_HEADER
+from pytriton._protocol.trace_config import with_absolute_files
 from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT, DEFAULT_METRICS_PORT
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.ipc.access import ACCESS_HEADER
-from pytriton.ipc.trace_config import with_absolute_files
 from pytriton.triton.config import TritonConfig
 from pytriton.triton.security import TritonSecurityConfig, unknown_endpoints
 

@@ -10,7 +10,7 @@ import statistics
 import time
 from collections.abc import Callable
 
-from pytriton.ipc.lanes.gauge import Gauge
+from pytriton._protocol.lanes.stats_page import Gauge
 
 _ROUNDS, _CALLS = 1000, 500
 #: So long a batch has waited for its worker.

@@ -18,7 +18,7 @@ from benchmarks.load.client import Connection
 from benchmarks.load.wire import Request, WrongAnswer
 from benchmarks.systems.base import SERVERS, Ports, System
 from benchmarks.workloads import Workload
-from pytriton.dispatcher.base.ports import free_ports
+from pytriton._host.ports import free_ports
 
 _KEEPER = Path(__file__).with_name("keeper.py")
 _START_S = 120.0

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import typer.main
 
 from checking import mentions, tutorials
-from pytriton.cli.app import app
+from pytriton._cli.app import app
 
 #: A block of code between fences, or indented behind an empty line.
 _CODE = re.compile(r"^( *)(```|~~~).*?^\1\2 *$|(?<=\n\n)(    [^\n]*\n)+", re.M | re.S)

@@ -7,8 +7,8 @@ from typing import Any
 
 import typer.main
 
-from pytriton.cli.app import app
-from pytriton.dispatcher.settings.declarations import options
+from pytriton._cli.app import app
+from pytriton._host.settings.declarations import options
 
 _HEAD = """\
 # Commands and flags

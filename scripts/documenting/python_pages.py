@@ -85,7 +85,7 @@ PAGES = {
         (
             "pytriton.fleet.client.FleetClient",
             "pytriton.fleet.canary.Canary",
-            "pytriton.fleet.served",
+            "pytriton.fleet.placement_status",
         ),
     ),
     "exceptions": Page(

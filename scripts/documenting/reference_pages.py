@@ -12,11 +12,10 @@ import msgspec
 
 import pytriton.client.exceptions
 import pytriton.exceptions
-from pytriton.dispatcher.events import rendering
-from pytriton.ipc import messages
-from pytriton.ipc.exit_codes import FINAL, ExitCode
-from pytriton.ipc.lanes import lane_messages
-from pytriton.ipc.messages import (
+from pytriton._protocol import messages
+from pytriton._protocol.exit_codes import FINAL, ExitCode
+from pytriton._protocol.lanes import lane_messages
+from pytriton._protocol.messages import (
     answers,
     base,
     client,
@@ -28,6 +27,7 @@ from pytriton.ipc.messages import (
     requests,
     worker,
 )
+from pytriton.dispatcher.telemetry.events import rendering
 from pytriton.run_options import OPTIONS, RegisterOptions
 
 _CONTROL = (client, answers, model_spec, worker, python_model, proxy, events, figures, requests)

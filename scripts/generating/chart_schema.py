@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pytriton.dispatcher.settings.declarations import options
-from pytriton.dispatcher.settings.option import Option
+from pytriton._host.settings.declarations import options
+from pytriton._host.settings.option import Option
 
 PATH = Path("deploy/helm/pytriton-daemon/values.schema.json")
 #: Settings that the chart makes of other values.

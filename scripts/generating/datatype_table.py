@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytriton.ipc import datatypes
+from pytriton._protocol import datatypes
 
 PATH = Path("proxy_backend/front/core/datatypes.h")
-_HEAD = """/* Written by scripts/generate from pytriton/ipc/datatypes.py: do not edit.
+_HEAD = """/* Written by scripts/generate from pytriton/_protocol/datatypes.py: do not edit.
  *
  * Number in Triton's C API, name in requests, bytes; 0: its values have none in common.
  */

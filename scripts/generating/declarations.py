@@ -1,4 +1,4 @@
-"""proxy_backend/native/wire/declarations.c: of what shape the messages are that pytriton/ipc declares.
+"""proxy_backend/native/wire/declarations.c: of what shape the messages are that pytriton/_protocol declares.
 
 The compiled proxy looks at each message that it is sent, whole, before it reads it (wire/shapes.c): what msgspec
 refuses at the other end is refused there, too, and by the same declaration.
@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from pytriton.ipc import messages
-from pytriton.ipc.calls import call_messages
-from pytriton.ipc.lanes import lane_messages
-from pytriton.ipc.messages import proxy
+from pytriton._protocol import messages
+from pytriton._protocol.calls import call_messages
+from pytriton._protocol.lanes import lane_messages
+from pytriton._protocol.messages import proxy
 
 PATH = Path("proxy_backend/native/wire/declarations.c")
 _Struct = type[msgspec.Struct]
@@ -27,7 +27,7 @@ SETS: dict[str, tuple[_Struct, ...]] = {
     "call_messages": call_messages.CallMessage.__args__,  # type: ignore[attr-defined]
     "control_messages": (*proxy.WithProxy.__args__, messages.Failure),  # type: ignore[attr-defined]
 }
-_HEAD = """/* Written by scripts/generate from the messages of pytriton/ipc: do not edit. */
+_HEAD = """/* Written by scripts/generate from the messages of pytriton/_protocol: do not edit. */
 /* clang-format off */
 #include "wire/declarations.h"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytriton.dispatcher.events.rendering import with_table
-from pytriton.dispatcher.figures.metrics_page import metrics_page
-from pytriton.dispatcher.settings.rendering import configuration_page
+from pytriton._host.settings.rendering import configuration_page
+from pytriton.dispatcher.telemetry.events.rendering import with_table
+from pytriton.dispatcher.telemetry.metrics.metrics_page import metrics_page
 
 _DOCS = Path("docs")
 _EVENTS = _DOCS / "operations" / "explain.md"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pytriton.dispatcher.base.states import CHANGES, InstanceState, ModelState
+from pytriton.dispatcher.runtime.states import CHANGES, InstanceState, ModelState
 
 _FOLDER = Path("docs/pictures")
 _INK, _LINE, _MUTED = "#1f2937", "#4b5563", "#6b7280"

@@ -1,4 +1,4 @@
-"""proxy_backend/native/wire/protocol.h: what the compiled proxy has to know of the messages that pytriton/ipc declares.
+"""proxy_backend/native/wire/protocol.h: what the compiled proxy has to know of the messages that pytriton/_protocol declares.
 
 A message on a lane or on a connection for calls is an array: its name, then its fields. A control message is a map:
 "type" and its name, then each field's name and value. So the header has, of every message that the proxy meets, the
@@ -16,11 +16,11 @@ from typing import Any
 import msgspec
 
 from generating import datatype_table
-from pytriton.ipc import messages, parameters
-from pytriton.ipc.calls import call_chain, call_connection, call_messages
-from pytriton.ipc.lanes import lane, lane_messages
-from pytriton.ipc.messages import proxy
-from pytriton.ipc.messages.base import PROTOCOL
+from pytriton._protocol import messages, parameters
+from pytriton._protocol.calls import call_chain, call_connection, call_messages
+from pytriton._protocol.lanes import lane, lane_messages
+from pytriton._protocol.messages import proxy
+from pytriton._protocol.messages.base import PROTOCOL
 
 PATH = Path("proxy_backend/native/wire/protocol.h")
 _Struct = type[msgspec.Struct]
@@ -36,7 +36,7 @@ _PARTS: tuple[_Struct, ...] = (
     lane_messages.MetricUpdate,
     call_chain.Link,
 )
-_HEAD = """/* Written by scripts/generate from the messages of pytriton/ipc: do not edit.
+_HEAD = """/* Written by scripts/generate from the messages of pytriton/_protocol: do not edit.
  *
  * Of an array (lanes, calls): NAME_SIZE elements if all are there, at least NAME_LEAST. The first one of a message
  * is its name; NAME_field is the place of a field. Of a map (control): NAME_FIELDS fields besides its type.
@@ -58,14 +58,15 @@ def header() -> str:
         _datatypes(),
         _section("What messages are made of", [_array(one) for one in _PARTS]),
         _section(
-            "Messages on a lane: pytriton/ipc/lanes/lane_messages.py", [_array(one) for one in lane]
+            "Messages on a lane: pytriton/_protocol/lanes/lane_messages.py",
+            [_array(one) for one in lane],
         ),
         _section(
-            "Messages about calls: pytriton/ipc/calls/call_messages.py",
+            "Messages about calls: pytriton/_protocol/calls/call_messages.py",
             [_array(one) for one in call],
         ),
         _section(
-            "Messages of the control socket: pytriton/ipc/messages/proxy.py",
+            "Messages of the control socket: pytriton/_protocol/messages/proxy.py",
             [_map(one) for one in control],
         ),
         "#endif\n",

@@ -1,4 +1,4 @@
-"""pytriton/ipc/messages/wire.json: the shape of each message under the protocol's number, so that both change together.
+"""pytriton/_protocol/messages/wire.json: the shape of each message under the protocol's number, so that both change together.
 
 A process of another version reads what this one declares. So a shape that changes takes another `PROTOCOL`; only then
 does scripts/generate write this file anew. What every process of that number understands all the same, such as a field
@@ -18,12 +18,12 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from pytriton.ipc import messages
-from pytriton.ipc.calls import call_messages
-from pytriton.ipc.lanes import lane_messages
-from pytriton.ipc.messages.base import PROTOCOL
+from pytriton._protocol import messages
+from pytriton._protocol.calls import call_messages
+from pytriton._protocol.lanes import lane_messages
+from pytriton._protocol.messages.base import PROTOCOL
 
-PATH = Path("pytriton/ipc/messages/wire.json")
+PATH = Path("pytriton/_protocol/messages/wire.json")
 _Struct = type[msgspec.Struct]
 _DIGITS = 12  #: of a digest: enough to see a change
 
@@ -78,7 +78,7 @@ def renewed(
         ]
         raise ChangedWire(
             f"messages have another shape than protocol {protocol} has had: {', '.join(sorted(names))}. Raise PROTOCOL "
-            "in pytriton/ipc/messages/base.py and run scripts/generate; or, where every process of this number "
+            "in pytriton/_protocol/messages/base.py and run scripts/generate; or, where every process of this number "
             'understands them all the same, run scripts/generate --compatible "WHY"'
         )
     return Wire(protocol, [*known.compatible, note], ordered)

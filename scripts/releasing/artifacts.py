@@ -22,7 +22,7 @@ from releasing.running import ReleaseError, run
 _PROCESSES = ("dispatcher", "worker", "proxy_backend")
 _INSTALLED = (".py", ".c", ".h", ".typed")
 #: Data files that are installed, too.
-_DATA = ("dispatcher/page/static/", "dispatcher/settings/advisories.json")
+_DATA = ("dispatcher/telemetry/dashboard/static/", "pytriton/_host/settings/advisories.json")
 _LIBRARY = "pytriton/proxy_backend/native/libtriton_pytriton_native.so"
 _FRONT = "pytriton/proxy_backend/front/pytriton-front"
 _COMPILED = {_LIBRARY: "compiled proxy", _FRONT: "native front"}

@@ -94,10 +94,12 @@ def licence_of(metadata: dict[str, Any]) -> str:
 
 def tritonserver_pin(source: Path) -> dict[str, str]:
     """Return what the source says of the wheel that tritonserver is fetched from."""
-    text = (source / "dispatcher" / "install" / "wheel.py").read_text("utf-8")
+    text = (source / "pytriton" / "_host" / "install" / "wheel.py").read_text("utf-8")
     pin = dict(_PIN.findall(text))
     if not {"distribution", "version", "sha256", "triton_version"} <= set(pin):
-        raise ReleaseError("dispatcher/install/wheel.py does not name the pinned wheel any more")
+        raise ReleaseError(
+            "pytriton/_host/install/wheel.py does not name the pinned wheel any more"
+        )
     return pin
 
 

@@ -30,8 +30,8 @@ class Formats:
 def formats(source: Path) -> Formats:
     """Return the numbers of exported files."""
     return Formats(
-        _number(source / "dispatcher" / "models" / "kept" / "state_dir.py", _STATE),
-        _number(source / "pytriton" / "ipc" / "messages" / "base.py", _PROTOCOL),
+        _number(source / "dispatcher" / "models" / "persistence" / "state_dir.py", _STATE),
+        _number(source / "pytriton" / "_protocol" / "messages" / "base.py", _PROTOCOL),
     )
 
 

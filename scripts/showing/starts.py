@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 from support.running import RunningDaemon
 
-from pytriton.dispatcher.models.kept.state_dir import Store
+from pytriton.dispatcher.models.persistence.state_dir import Store
 from pytriton.model_config import ModelConfig, Tensor
 from showing.asking import ask, load_of_machine
 from showing.memory import pss

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
+from pytriton._protocol.messages import Autoscale
 from pytriton.dispatcher.elastic.sharing import Cost, Room
-from pytriton.ipc.messages import Autoscale
 from simulating import plot, shapes
 from simulating.machine import Machine, Model, Setting
 from simulating.shapes import Shape

@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from pytriton._protocol.messages import Autoscale
 from pytriton.dispatcher.elastic.memory import MEMORY, Claim, Holder, plan
 from pytriton.dispatcher.elastic.policy import decide
 from pytriton.dispatcher.elastic.samples import Sample, Window
 from pytriton.dispatcher.elastic.sharing import Cost, Room, Want, share_out
-from pytriton.ipc.messages import Autoscale
 from simulating.shapes import Shape, arrivals
 
 

@@ -39,8 +39,8 @@ from support.models.inference import Inference
 from support.models.streaming import Streaming
 from support.running import RunningDaemon, eventually
 
-from pytriton.cli import link
-from pytriton.cli.errors import CliError
+from pytriton._cli import daemon_connection
+from pytriton._cli.errors import CliError
 from pytriton.model_config import ModelConfig, Tensor
 
 _X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
@@ -380,7 +380,7 @@ class Ground:
 
     def _restarted(self) -> bool:
         try:
-            link.replace_server(self.daemon.config.rundir)
+            daemon_connection.replace_server(self.daemon.config.rundir)
         except CliError as error:
             if "sequences are in progress" not in str(error):
                 raise

@@ -18,9 +18,9 @@ from support.running import RunningDaemon, eventually
 from chaos import models
 from chaos.faults import FAULTS
 from chaos.leaks import Holding
-from chaos.ledger import Ledger
+from chaos.ledger import CounterRegistry
 from chaos.load import Load
-from pytriton.ipc.messages import SERVED_STATES
+from pytriton._protocol.messages import SERVED_STATES
 
 #: Everything has to be mended within this time of a fault.
 _MENDED_S = 90.0
@@ -37,7 +37,7 @@ class Outcome:
     `memory_slept`: models that slept for others, of the last daemon.
     """
 
-    ledger: Ledger
+    ledger: CounterRegistry
     leaks: list[str] = field(default_factory=list)
     seconds: float = 0.0
     memory_slept: int = 0
@@ -46,7 +46,7 @@ class Outcome:
 class Ground:
     """The daemon that is broken; a restarted one listens on the same ports and has the same state directory."""
 
-    def __init__(self, state_dir: str, ledger: Ledger, *, elastic: bool = False) -> None:
+    def __init__(self, state_dir: str, ledger: CounterRegistry, *, elastic: bool = False) -> None:
         self.ledger = ledger
         self._slack = models.ELASTIC_WORKERS if elastic else 0
         self._settings: dict[str, Any] = {
@@ -140,7 +140,7 @@ class Ground:
 
 
 @contextlib.contextmanager
-def _loaded(ground: Ground, ledger: Ledger, clients: int) -> Iterator[Load]:
+def _loaded(ground: Ground, ledger: CounterRegistry, clients: int) -> Iterator[Load]:
     load = Load(ground.daemon.http, ground.daemon.grpc, ledger, clients)
     load.start()
     try:
@@ -156,7 +156,7 @@ def run(
     if elastic:
         models.add_elastic()
     chance = random.Random(seed)
-    ledger = Ledger()
+    ledger = CounterRegistry()
     outcome = Outcome(ledger)
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="chaos-") as state_dir:
@@ -176,7 +176,9 @@ def run(
     return outcome
 
 
-def _inject(name: str, ground: Ground, ledger: Ledger, load: Load, chance: random.Random) -> None:
+def _inject(
+    name: str, ground: Ground, ledger: CounterRegistry, load: Load, chance: random.Random
+) -> None:
     print(f"{time.strftime('%X')} {name}", file=sys.stderr, flush=True)
     ledger.begin(name)
     FAULTS[name].inject(ground, chance)
@@ -184,7 +186,7 @@ def _inject(name: str, ground: Ground, ledger: Ledger, load: Load, chance: rando
     _answered(ledger, load)
 
 
-def _answered(ledger: Ledger, load: Load) -> None:
+def _answered(ledger: CounterRegistry, load: Load) -> None:
     """Wait for so many answers, and for each client: what it was asking before belongs to the fault that is over."""
     wanted = ledger.answered() + _BETWEEN
     rounds = [ended + 2 for ended in load.ended]

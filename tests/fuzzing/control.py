@@ -18,7 +18,7 @@ from fuzzing.ground import MODEL, Ground
 from fuzzing.parsing import control_bytes
 from fuzzing.target import Finding, Tally, Target
 from fuzzing.values import Maker, packed
-from pytriton.ipc import control, messages
+from pytriton._protocol import control, messages
 
 Frames = list[bytes]
 

@@ -17,9 +17,9 @@ from support.models.streaming import Streaming
 from support.running import RunningDaemon
 
 from fuzzing.target import Finding
+from pytriton._protocol import control, messages
 from pytriton.daemon import Model
 from pytriton.decorators import batch
-from pytriton.ipc import control, messages
 from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
 
 MODEL = "fuzzed"

@@ -13,11 +13,11 @@ import numpy as np
 
 from fuzzing.target import Function
 from fuzzing.values import Maker, packed
-from pytriton.ipc import datatypes, linux
-from pytriton.ipc.lanes import lane_messages, tensors
-from pytriton.ipc.lanes.arena import ArenaError
-from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError
-from pytriton.ipc.lanes.lane_messages import TensorRef
+from pytriton._protocol import datatypes, linux
+from pytriton._protocol.lanes import lane_messages, tensors
+from pytriton._protocol.lanes.arena import ArenaError
+from pytriton._protocol.lanes.lane import Lane, LaneClosed, LaneError
+from pytriton._protocol.lanes.lane_messages import TensorRef
 
 #: Bytes of the memory that is passed as if it held tensors.
 MEMORY = 8192

@@ -8,17 +8,17 @@ import msgspec
 
 from fuzzing.target import Function
 from fuzzing.values import Maker, packed
-from pytriton.dispatcher.settings import sources
-from pytriton.dispatcher.settings.declarations import (
+from pytriton._host.settings import sources
+from pytriton._host.settings.declarations import (
     ENV_PREFIX,
     ConfigError,
     DaemonConfig,
     flag_name,
     options,
 )
-from pytriton.ipc import control, messages, payload
-from pytriton.ipc.lanes import tensors
-from pytriton.ipc.lanes.arena import ArenaError
+from pytriton._protocol import control, messages, payload
+from pytriton._protocol.lanes import tensors
+from pytriton._protocol.lanes.arena import ArenaError
 
 
 def control_bytes(maker: Maker) -> bytes:

@@ -7,7 +7,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from pytriton.cli.app import app
+from pytriton._cli.app import app
 
 
 @functools.cache

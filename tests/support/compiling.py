@@ -21,7 +21,7 @@ from typing import Union
 
 import pytest
 
-from pytriton.dispatcher.install.proxy_compiler import compiler
+from pytriton._host.install.proxy_compiler import compiler
 from support.kept import kept_folder, remove_unused
 
 _ROOT = Path(__file__).parents[2]

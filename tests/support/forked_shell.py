@@ -48,7 +48,9 @@ class ForkedShell:
 
     def __init__(self, folder: Path, *modules: str) -> None:
         self.folder = folder
-        self._forking = Forking("pytriton.cli.app", "pytriton.cli.link", "warm_commands", *modules)
+        self._forking = Forking(
+            "pytriton._cli.app", "pytriton._cli.daemon_connection", "warm_commands", *modules
+        )
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(str(folder / "socket"))
         self._listener.listen()

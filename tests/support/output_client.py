@@ -12,10 +12,10 @@ import pytest
 
 import pytriton
 from pytriton import buffers
-from pytriton.ipc import datatypes, messages
-from pytriton.ipc.lanes import tensors
-from pytriton.ipc.lanes.lane import Lane
-from pytriton.ipc.lanes.lane_messages import (
+from pytriton._protocol import datatypes, messages
+from pytriton._protocol.lanes import tensors
+from pytriton._protocol.lanes.lane import Lane
+from pytriton._protocol.lanes.lane_messages import (
     ARENA,
     Batch,
     BatchDone,
@@ -23,7 +23,7 @@ from pytriton.ipc.lanes.lane_messages import (
     RequestRef,
     TensorRef,
 )
-from pytriton.ipc.lanes.tensors import Array
+from pytriton._protocol.lanes.tensors import Array
 from pytriton.model_config import ModelConfig, Tensor, to_triton_config
 from pytriton.worker import event_loops, request_ids
 from pytriton.worker.model import Model, Part

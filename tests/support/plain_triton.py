@@ -13,14 +13,14 @@ from pathlib import Path
 import tritonclient.http
 from geventhttpclient.response import HTTPConnectionClosed
 
-from pytriton.dispatcher.base.ports import free_ports
-from pytriton.dispatcher.install.server_runtime import (
+from pytriton._host.install.server_runtime import (
     PythonBackend,
     ServerChoice,
     ServerRuntime,
     find_or_install_server,
     server_environment,
 )
+from pytriton._host.ports import free_ports
 from support.running import eventually
 
 

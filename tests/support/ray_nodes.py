@@ -68,7 +68,7 @@ def start_balancer(
     ray_address: str, fleet: str, folder: Path, http_at: str, grpc_at: str
 ) -> subprocess.Popen[bytes]:
     """Start `pytriton-daemon fleet balance` for a fleet on Ray; its HAProxy is in `folder`."""
-    command = [sys.executable, "-W", "ignore", "-m", "pytriton.cli", "fleet", "balance", "--fleet", fleet]  # fmt: skip
+    command = [sys.executable, "-W", "ignore", "-m", "pytriton._cli", "fleet", "balance", "--fleet", fleet]  # fmt: skip
     command += ["--ray-address", ray_address, "--http", http_at, "--grpc", grpc_at]
     return subprocess.Popen([*command, "--interval", "0.5", "--folder", str(folder)])
 

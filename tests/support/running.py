@@ -18,9 +18,9 @@ from typing import IO, Any
 
 import psutil
 
+from pytriton._host.settings.declarations import ENV_OWNER, DaemonConfig
+from pytriton._protocol.fork_protocol import FORKS
 from pytriton.daemon import DaemonClient, connect
-from pytriton.dispatcher.settings.declarations import ENV_OWNER, DaemonConfig
-from pytriton.ipc.forking import FORKS
 from support.forks.forking import Forking
 
 #: Fetching the server on a machine that never did takes long; everything else is a matter of

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytriton.dispatcher.settings.declarations import ConfigError
-from pytriton.dispatcher.settings.sources import load
+from pytriton._host.settings.declarations import ConfigError
+from pytriton._host.settings.sources import load
 
 #: An environment in which no settings file of this machine is found, but /etc's.
 EMPTY_ENV = {"HOME": "/nonexistent"}

@@ -22,8 +22,8 @@ import os, sys
 import zmq, msgspec, psutil, pytriton
 from pytriton.daemon import connect
 from pytriton.exceptions import DaemonNotRunningError
-from pytriton.ipc import control, errors, messages
-from pytriton.ipc.files.rundir import RuntimeDir
+from pytriton._protocol import control, errors, messages
+from pytriton._protocol.files.rundir import RuntimeDir
 uid, *groups = map(int, sys.argv[2].split(","))
 os.setgroups(groups)
 os.setgid(uid)

@@ -10,7 +10,7 @@ from support.models.calling import Ask, Serve, serving
 from support.models.inference import Inference
 from support.running import FRONT, RunningDaemon
 
-from pytriton.dispatcher.settings.declarations import ENV_PREFIX
+from pytriton._host.settings.declarations import ENV_PREFIX
 
 # Scripts and commands start daemons of their own.
 if FRONT != "native":  # which is the default

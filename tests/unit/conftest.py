@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from pytriton._protocol.lanes.lane import Lane
+from pytriton._protocol.messages import World
 from pytriton.decorators import context
 from pytriton.decorators.context import TritonContext
-from pytriton.ipc.lanes.lane import Lane
-from pytriton.ipc.messages import World
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +57,7 @@ class _NothingMore:
 @pytest.fixture
 def no_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     """A registration starts no interpreter: what a worker would import is not the subject, and each takes 30 ms."""
-    monkeypatch.setattr("pytriton._registering.worker_imports.Probe", _NothingMore)
+    monkeypatch.setattr("pytriton._register.worker_imports.Probe", _NothingMore)
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytriton._model_py.model_programs import prepare_model
-from pytriton._registering.registering import prepare
+from pytriton._protocol import messages
+from pytriton._register.message import prepare
+from pytriton._register.python_models.model_programs import prepare_model
 from pytriton.autoscale import (
     INSTANCES_PARAMETER,
     Autoscale,
@@ -17,7 +18,6 @@ from pytriton.autoscale import (
     instances_of_text,
 )
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.ipc import messages
 from pytriton.model_config import Tensor
 
 pytestmark = pytest.mark.usefixtures("no_interpreter")

@@ -69,9 +69,9 @@ def test_every_room_of_the_dispatcher_is_on_the_map(room: str) -> None:
 def test_the_order_of_the_rooms_is_that_of_the_contract() -> None:
     contracts = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     layers = re.findall(r'"(.*)",', contracts.partition('id = "rooms"')[2].partition("]")[0])
-    floors = [set(re.findall(r"dispatcher\.(\w+)", layer)) for layer in layers[1:]]
+    floors = [set(re.findall(r"dispatcher\.([\w.]+)", layer)) for layer in layers[1:]]
     order = TEXT.partition("in this order: `")[2].partition("`")[0]
-    said = [set(re.findall(r"\w+", floor)) for floor in order.split("▶")[1:]]
+    said = [set(re.findall(r"[\w.]+", floor)) for floor in order.split("▶")[1:]]
     assert said == floors
 
 

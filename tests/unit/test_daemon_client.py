@@ -15,6 +15,8 @@ from support.fakes.fake_dispatcher import SERVER, FakeDispatcher, status
 from support.models.descriptors import leaves_open
 
 from pytriton._control.connection import Connection
+from pytriton._protocol import messages
+from pytriton._protocol.files.rundir import ENV_RUNTIME_DIR
 from pytriton.daemon import DaemonClient, connect
 from pytriton.exceptions import (
     DaemonNotRunningError,
@@ -23,8 +25,6 @@ from pytriton.exceptions import (
     PyTritonDaemonError,
     RegistrationError,
 )
-from pytriton.ipc import messages
-from pytriton.ipc.files.rundir import ENV_RUNTIME_DIR
 from pytriton.model_config import Tensor
 
 X = Tensor(name="x", dtype=np.float32, shape=(-1,))

@@ -18,8 +18,8 @@ import pytest
 from releasing.images import instructions
 from support.command_line import whole_command_line
 
-from pytriton.dispatcher.install import proxy_compiler
-from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton._host.install import proxy_compiler
+from pytriton._host.settings.declarations import DaemonConfig
 
 if sys.version_info >= (3, 11):
     import tomllib

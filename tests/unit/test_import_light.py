@@ -152,8 +152,8 @@ def test_a_daemon_asks_tritonserver_without_tritonclient() -> None:
     """It would import numpy, and take a quarter of a daemon's start: to ask over gRPC, to write config.pbtxt."""
     code = (
         "import asyncio\n"
-        "from pytriton.dispatcher.settings.declarations import DaemonConfig\n"
-        "from pytriton.dispatcher.triton.fronts.admin_client import AdminClient\n"
+        "from pytriton._host.settings.declarations import DaemonConfig\n"
+        "from pytriton.dispatcher.server.frontends.admin_client import AdminClient\n"
         "from pytriton.formats import pbtxt\n"
         "async def connect(): await AdminClient(DaemonConfig(), 1, 1)._connected()\n"
         "asyncio.run(connect())\n"
@@ -177,7 +177,7 @@ def test_a_model_of_a_repository_is_prepared_without_numpy_and_grpc(tmp_path: Pa
         "requirements": None, "install": False, "env": {},
     }  # fmt: skip
     code = (
-        "from pytriton._model_py import prepare_folder\n"
+        "from pytriton._register.python_models import prepare_folder\n"
         f"assert prepare_folder.answer({question!r})['spec']['name'] == 'm'"
     )
     names = modules_after(code)
@@ -192,8 +192,8 @@ def test_a_daemon_asks_its_native_front_without_aiohttp() -> None:
     """It takes as long to import as half of the daemon."""
     code = (
         "import asyncio, pathlib\n"
-        "from pytriton.dispatcher.triton.front import Unreached\n"
-        "from pytriton.dispatcher.triton.fronts.native_admin import NativeAdmin\n"
+        "from pytriton.dispatcher.server.frontend import Unreached\n"
+        "from pytriton.dispatcher.server.frontends.native_admin import NativeAdmin\n"
         "async def ask():\n"
         "    futures = [asyncio.get_running_loop().create_future() for _ in 'ab']\n"
         "    try: await NativeAdmin(pathlib.Path('none').absolute(), *futures).load('m', None)\n"
@@ -201,7 +201,7 @@ def test_a_daemon_asks_its_native_front_without_aiohttp() -> None:
         "assert asyncio.run(ask()) == 'asked'"
     )
     names = modules_after(code)
-    assert "pytriton.dispatcher.triton.fronts.native_admin" in names
+    assert "pytriton.dispatcher.server.frontends.native_admin" in names
     assert sorted(names & {"aiohttp", "requests", "http.client", "tritonclient"}) == []
 
 
@@ -216,14 +216,14 @@ def test_a_daemons_process_does_without_rich(tmp_path: Path) -> None:
 def test_a_command_imports_no_other_command_and_no_pydantic() -> None:
     """typer makes the parameters of what it is given, and has pydantic convert their values."""
     code = (
-        "import sys; from pytriton.cli import main\n"
+        "import sys; from pytriton._cli import main\n"
         "sys.argv[1:] = ['status', '--json', '--runtime-dir', 'none']\n"
         "try: main()\n"
         "except SystemExit as end: assert end.code == 3, end.code  # no daemon runs"
     )
     names = modules_after(code)
-    commands = {name for name in names if name.startswith("pytriton.cli.commands.")}
-    assert commands == {"pytriton.cli.commands.looking"}
+    commands = {name for name in names if name.startswith("pytriton._cli.commands.")}
+    assert commands == {"pytriton._cli.commands.status"}
     assert "typer" in names
     assert sorted(names & {"importlib.metadata", "pydantic", "rich", "tomllib"}) == []
 

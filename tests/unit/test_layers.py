@@ -1,4 +1,4 @@
-"""Who may import whom: the processes meet only in `pytriton.ipc`."""
+"""Who may import whom: the processes meet only in `pytriton._protocol`."""
 
 from __future__ import annotations
 
@@ -18,19 +18,27 @@ TOPS = ("pytriton", "dispatcher", "proxy_backend", "worker")
 WIRE = {"msgspec", "numpy", "zmq"}  # all that the proxy's environment holds
 STUB_ONLY = "triton_python_backend_utils"
 #: Used where it is installed; the proxy's environment does not have it.
-OPTIONAL = {"pytriton.ipc.datatypes": {"ml_dtypes"}}
+OPTIONAL = {"pytriton._protocol.datatypes": {"ml_dtypes"}}
 
 #: Part of ours -> the parts of ours that it may import, apart from itself.
 MAY_IMPORT = {
-    "pytriton.ipc": set(),
-    "pytriton.proxy_backend": {"pytriton.ipc"},
-    "pytriton.dispatcher": {
+    "pytriton._protocol": set(),
+    "pytriton.proxy_backend": {"pytriton._protocol"},
+    "pytriton._host": {
         "pytriton._clash",
-        "pytriton._registering.gpus",
+        "pytriton._protocol",
+        "pytriton.exceptions",
+        "pytriton.formats",
+        "pytriton.openai",
+    },
+    "pytriton.dispatcher": {
+        "pytriton._host",
+        "pytriton._clash",
+        "pytriton._register.gpus",
         "pytriton.autoscale",
         "pytriton.exceptions",
         "pytriton.formats",
-        "pytriton.ipc",
+        "pytriton._protocol",
         "pytriton.model_config",
         "pytriton.openai",
     },
@@ -39,7 +47,7 @@ MAY_IMPORT = {
         "pytriton.calls",
         "pytriton.decorators",
         "pytriton.exceptions",
-        "pytriton.ipc",
+        "pytriton._protocol",
         "pytriton.model_config",
         "pytriton.pb_utils",
         "pytriton.proxy.one_text",
@@ -51,7 +59,7 @@ MAY_IMPORT = {
     },
 }
 #: Public, and a process part's user: isolation="thread" is a worker in the caller's own process.
-HOSTS = {"pytriton._registering.hosting": "pytriton.worker"}
+HOSTS = {"pytriton._register.hosting": "pytriton.worker"}
 PROCESSES = {"pytriton.dispatcher", "pytriton.proxy_backend", "pytriton.worker"}
 
 
@@ -116,7 +124,7 @@ def part_of(name: str) -> str | None:
 def test_a_module_imports_only_what_its_part_may(name: str) -> None:
     ours = {one for one in imports_of(name, MODULES[name]) if within(one, "pytriton")}
     part = part_of(name)
-    if within(name, "pytriton.cli"):  # the launcher: it runs a daemon in its own process
+    if within(name, "pytriton._cli"):  # the launcher: it runs a daemon in its own process
         wrong = set()
     elif part is None:  # public: all but the processes, which it starts and talks to
         processes = PROCESSES - {HOSTS.get(name)}
@@ -129,7 +137,8 @@ def test_a_module_imports_only_what_its_part_may(name: str) -> None:
 
 @pytest.mark.skipif(sys.version_info < (3, 10), reason="Python 3.9 cannot list its own modules")
 @pytest.mark.parametrize(
-    "name", sorted(n for n in MODULES if part_of(n) in ("pytriton.ipc", "pytriton.proxy_backend"))
+    "name",
+    sorted(n for n in MODULES if part_of(n) in ("pytriton._protocol", "pytriton.proxy_backend")),
 )
 def test_what_runs_inside_tritonserver_needs_only_its_small_environment(name: str) -> None:
     if sys.version_info >= (3, 10):
@@ -145,9 +154,9 @@ def test_ipc_and_proxy_work_beside_an_empty_package_file(tmp_path: Path) -> None
     package = tmp_path / "pytriton"
     package.mkdir()
     (package / "__init__.py").touch()
-    (package / "ipc").symlink_to(ROOT / "pytriton" / "ipc")
+    (package / "_protocol").symlink_to(ROOT / "pytriton" / "_protocol")
     (package / "proxy_backend").symlink_to(ROOT / "proxy_backend")
-    names = [n for n in MODULES if part_of(n) in ("pytriton.ipc", "pytriton.proxy_backend")]
+    names = [n for n in MODULES if part_of(n) in ("pytriton._protocol", "pytriton.proxy_backend")]
     code = (
         "import importlib, sys\n"
         f"sys.modules.update(dict.fromkeys({sorted(set().union(*OPTIONAL.values()))!r}))\n"

@@ -16,7 +16,7 @@ DAEMON_ONLY = (
     "uvicorn", "uvloop", "virtualenv", "zmq",
 )  # fmt: skip
 #: What a worker's environment need not have: all but cloudpickle, msgspec, numpy and pyzmq
-#: (pytriton/_registering/environments.py).
+#: (pytriton/_register/environments.py).
 NOT_IN_WORKERS = (
     "aiohttp", "filelock", "gevent", "grpc", "ml_dtypes", "prometheus_client", "psutil", "rich", "starlette",
     "structlog", "textual", "tritonclient", "typer", "uvicorn", "uvloop", "virtualenv",
@@ -81,7 +81,7 @@ def test_a_worker_needs_four_packages(tmp_path: Path) -> None:
         "from pytriton.daemon import connect",
         "import pytriton; pytriton.connect",
         "import pytriton; pytriton.triton",
-        "from pytriton.cli import main; main()",
+        "from pytriton._cli import main; main()",
         "from pytriton.check import main; main()",
     ],
 )

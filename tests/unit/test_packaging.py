@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from support.keeping_compiler import keeping_compiler
 
-from pytriton.dispatcher.install.proxy_compiler import FRONT, INTERPOSER, LIBRARY, compiler
+from pytriton._host.install.proxy_compiler import FRONT, INTERPOSER, LIBRARY, compiler
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -183,7 +183,7 @@ def test_the_wheel_made_from_the_sdist_has_every_module_once(built: Path) -> Non
     names = wheel_names(built)
     assert sorted(name for name in names if name.suffix == ".py") == expected_files()
     assert PurePosixPath("pytriton/py.typed") in names
-    assert PurePosixPath("pytriton/dispatcher/settings/advisories.json") in names
+    assert PurePosixPath("pytriton/_host/settings/advisories.json") in names
 
 
 def test_the_wheel_brings_the_compiled_proxy_for_every_python(built: Path) -> None:
@@ -235,7 +235,7 @@ def test_the_metadata_names_command_licence_and_python(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         (entry_points,) = (name for name in archive.namelist() if name.endswith("entry_points.txt"))
-        assert "pytriton-daemon = pytriton.cli:main" in archive.read(entry_points).decode()
+        assert "pytriton-daemon = pytriton._cli:main" in archive.read(entry_points).decode()
 
 
 def test_an_archive_without_the_symlinks_builds_the_same_wheel(

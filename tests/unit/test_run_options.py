@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from pytriton import run_options
-from pytriton._model_py.model_programs import prepare_model
-from pytriton._registering.registering import prepare
+from pytriton._protocol import messages
+from pytriton._register.message import prepare
+from pytriton._register.python_models.model_programs import prepare_model
 from pytriton.daemon import DaemonClient
 from pytriton.declaration import declare
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.ipc import messages
 from pytriton.limits import Limits
 from pytriton.model_config import Tensor
 from pytriton.run_options import OPTIONS, names_of

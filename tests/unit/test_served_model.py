@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pytriton import served_model
+from pytriton._protocol import messages
 from pytriton.exceptions import PyTritonDaemonError
-from pytriton.ipc import messages
 from pytriton.served_model import Model
 
 

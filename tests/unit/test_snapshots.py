@@ -21,13 +21,13 @@ import typer.main
 from documenting.python_pages import PAGES
 from support.fakes.brain import Brain
 
-from pytriton.cli.app import app
-from pytriton.dispatcher.events.kinds import KINDS
-from pytriton.dispatcher.figures.families import FAMILIES
-from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.ipc import messages
-from pytriton.ipc.errors import ErrorKind
-from pytriton.ipc.exit_codes import ExitCode
+from pytriton._cli.app import app
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind
+from pytriton._protocol.exit_codes import ExitCode
+from pytriton.dispatcher.telemetry.events.kinds import KINDS
+from pytriton.dispatcher.telemetry.metrics.families import FAMILIES
 
 FOLDER = Path(__file__).parent / "snapshots"
 WRITES = os.environ.get("PYTRITON_WRITE_SNAPSHOTS") == "1"

@@ -8,12 +8,10 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from pytriton.calls import ModelCall
-from pytriton.exceptions import CallError
-from pytriton.ipc import datatypes
-from pytriton.ipc.calls.call_chain import Link
-from pytriton.ipc.calls.call_connection import CallConnection
-from pytriton.ipc.calls.call_messages import (
+from pytriton._protocol import datatypes
+from pytriton._protocol.calls.call_chain import Link
+from pytriton._protocol.calls.call_connection import CallConnection
+from pytriton._protocol.calls.call_messages import (
     Answer,
     AnswerRead,
     Call,
@@ -21,13 +19,15 @@ from pytriton.ipc.calls.call_messages import (
     CallDropped,
     Retiring,
 )
-from pytriton.ipc.calls.call_slots import Slot, Slots
-from pytriton.ipc.errors import described, shown
-from pytriton.ipc.lanes import tensors
-from pytriton.ipc.lanes.arena import KEPT_S, ArenaError
-from pytriton.ipc.lanes.lane import LaneClosed, LaneError, LaneSilent
-from pytriton.ipc.lanes.lane_messages import TensorRef
-from pytriton.ipc.lanes.tensors import Array
+from pytriton._protocol.calls.call_slots import Slot, Slots
+from pytriton._protocol.errors import described, shown
+from pytriton._protocol.lanes import tensors
+from pytriton._protocol.lanes.arena import KEPT_S, ArenaError
+from pytriton._protocol.lanes.lane import LaneClosed, LaneError, LaneSilent
+from pytriton._protocol.lanes.lane_messages import TensorRef
+from pytriton._protocol.lanes.tensors import Array
+from pytriton.calls import ModelCall
+from pytriton.exceptions import CallError
 from pytriton.worker.fault_reports import report_error
 
 _NAMES = {dtype: name for name, dtype in datatypes.NUMERIC.items() if name != "BF16"}

@@ -20,14 +20,14 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from pytriton import calls
+from pytriton._protocol.calls.call_chain import Link, decode_chain
+from pytriton._protocol.calls.call_connection import CallConnection, socket_path
+from pytriton._protocol.calls.call_messages import MOVED, Answer
+from pytriton._protocol.lanes.arena import ArenaError
+from pytriton._protocol.lanes.lane import LaneError
+from pytriton._protocol.parameters import CHAIN_PARAMETER
 from pytriton.calls import Delivery, ModelCall
 from pytriton.exceptions import CallError
-from pytriton.ipc.calls.call_chain import Link, decode_chain
-from pytriton.ipc.calls.call_connection import CallConnection, socket_path
-from pytriton.ipc.calls.call_messages import MOVED, Answer
-from pytriton.ipc.lanes.arena import ArenaError
-from pytriton.ipc.lanes.lane import LaneError
-from pytriton.ipc.parameters import CHAIN_PARAMETER
 from pytriton.worker.calls.call_wire import Wire
 from pytriton.worker.model import Model
 from pytriton.worker.request_ids import serving

@@ -22,12 +22,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pytriton.ipc import datatypes
-from pytriton.ipc.lanes import tensors
-from pytriton.ipc.lanes.lane import Lane
-from pytriton.ipc.lanes.lane_messages import Batch, RequestRef, TensorRef
-from pytriton.ipc.lanes.tensors import Array
-from pytriton.ipc.parameters import CHAIN_PARAMETER, HANDLE_PARAMETER
+from pytriton._protocol import datatypes
+from pytriton._protocol.lanes import tensors
+from pytriton._protocol.lanes.lane import Lane
+from pytriton._protocol.lanes.lane_messages import Batch, RequestRef, TensorRef
+from pytriton._protocol.lanes.tensors import Array
+from pytriton._protocol.parameters import CHAIN_PARAMETER, HANDLE_PARAMETER
 from pytriton.proxy.pieces import Pieces
 from pytriton.proxy.types import Request
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from msgspec import structs
 
-from pytriton.ipc.errors import with_id
-from pytriton.ipc.lanes.lane_messages import (
+from pytriton._protocol.errors import with_id
+from pytriton._protocol.lanes.lane_messages import (
     Batch,
     BatchDone,
     BatchFailed,
@@ -21,7 +21,7 @@ from pytriton.ipc.lanes.lane_messages import (
     RequestRef,
     ResponseRef,
 )
-from pytriton.ipc.lanes.request_names import id_at
+from pytriton._protocol.lanes.request_names import id_at
 
 
 class RequiredInputs:

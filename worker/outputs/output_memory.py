@@ -25,12 +25,12 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from pytriton.ipc.errors import described
-from pytriton.ipc.lanes import tensors
-from pytriton.ipc.lanes.arena import Arena, ArenaError
-from pytriton.ipc.lanes.lane import Lane
-from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, BatchFailed, TensorRef
-from pytriton.ipc.lanes.tensors import Array
+from pytriton._protocol.errors import described
+from pytriton._protocol.lanes import tensors
+from pytriton._protocol.lanes.arena import Arena, ArenaError
+from pytriton._protocol.lanes.lane import Lane
+from pytriton._protocol.lanes.lane_messages import Batch, BatchDone, BatchFailed, TensorRef
+from pytriton._protocol.lanes.tensors import Array
 from pytriton.worker.request_ids import serving
 
 #: The number under which a lane's peer knows the arena of its buffers.

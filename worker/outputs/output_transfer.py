@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from pytriton.ipc import linux
-from pytriton.ipc.lanes import tensors
-from pytriton.ipc.lanes.lane import Lane
-from pytriton.ipc.lanes.lane_messages import OWN, TensorRef
-from pytriton.ipc.lanes.tensors import Array
+from pytriton._protocol import linux
+from pytriton._protocol.lanes import tensors
+from pytriton._protocol.lanes.lane import Lane
+from pytriton._protocol.lanes.lane_messages import OWN, TensorRef
+from pytriton._protocol.lanes.tensors import Array
 
 #: Below, a copy costs no more than to look up the pages and to wait for the proxy.
 _SMALLEST = 1 << 20

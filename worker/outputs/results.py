@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pytriton.ipc.casting import MASKED, is_masked, lost_by_cast
-from pytriton.ipc.errors import shown
-from pytriton.ipc.lanes import tensors
-from pytriton.ipc.lanes.lane import Lane
-from pytriton.ipc.lanes.lane_messages import RequestRef, ResponseRef, TensorRef
-from pytriton.ipc.lanes.tensors import Array
+from pytriton._protocol.casting import MASKED, is_masked, lost_by_cast
+from pytriton._protocol.errors import shown
+from pytriton._protocol.lanes import tensors
+from pytriton._protocol.lanes.lane import Lane
+from pytriton._protocol.lanes.lane_messages import RequestRef, ResponseRef, TensorRef
+from pytriton._protocol.lanes.tensors import Array
 from pytriton.proxy.one_text import OneText
 from pytriton.proxy.pieces import Pieces
 from pytriton.proxy.types import Request

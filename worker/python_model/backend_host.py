@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pytriton import calls, pb_utils
+from pytriton._protocol import messages
+from pytriton._protocol.control import ControlClient, ControlTimeout
+from pytriton._protocol.errors import RemoteFailure, sendable
+from pytriton._protocol.lanes.lane_messages import MetricUpdate
 from pytriton.exceptions import PyTritonError
-from pytriton.ipc import messages
-from pytriton.ipc.control import ControlClient, ControlTimeout
-from pytriton.ipc.errors import RemoteFailure, sendable
-from pytriton.ipc.lanes.lane_messages import MetricUpdate
 from pytriton.pb_utils import host
 
 #: Seconds within which a daemon that is well answers.

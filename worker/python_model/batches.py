@@ -2,7 +2,7 @@
 
     requests on the lane ──▶ pb_utils requests ──▶ execute ──▶ pb_utils responses ──▶ the lane
 
-Where answers may come at any time, answer_loop.py serves it; else `execute` returns them, and
+Where answers may come at any time, decoupled_loop.py serves it; else `execute` returns them, and
 the loop is that of every callable (loop.py).
 """
 
@@ -16,13 +16,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytriton import pb_utils, request_ids
-from pytriton.exceptions import PyTritonUnrecoverableError
-from pytriton.ipc import datatypes, messages
-from pytriton.ipc.errors import described, for_client
-from pytriton.ipc.lanes import tensors
-from pytriton.ipc.lanes.arena import ArenaError
-from pytriton.ipc.lanes.lane import Lane, LaneError
-from pytriton.ipc.lanes.lane_messages import (
+from pytriton._protocol import datatypes, messages
+from pytriton._protocol.errors import described, for_client
+from pytriton._protocol.lanes import tensors
+from pytriton._protocol.lanes.arena import ArenaError
+from pytriton._protocol.lanes.lane import Lane, LaneError
+from pytriton._protocol.lanes.lane_messages import (
     BatchDone,
     BatchFailed,
     RequestDetails,
@@ -31,7 +30,8 @@ from pytriton.ipc.lanes.lane_messages import (
     ResponseRef,
     TensorRef,
 )
-from pytriton.ipc.parameters import CHAIN_PARAMETER, HANDLE_PARAMETER
+from pytriton._protocol.parameters import CHAIN_PARAMETER, HANDLE_PARAMETER
+from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.pb_utils import host
 from pytriton.pb_utils.helpers import serialize_byte_tensor
 from pytriton.worker.callable_errors import callable_errors, reason

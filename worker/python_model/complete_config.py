@@ -47,12 +47,12 @@ def _completed(library: str, question: dict[str, Any]) -> dict[str, Any]:
     _become_importable(library)
     from pathlib import Path
 
-    from pytriton.ipc import linux
+    from pytriton._protocol import linux
 
     if "parent" in question:
         linux.die_with_parent(question["parent"])  # who is told to give up does not wait for us
     from pytriton import pb_utils
-    from pytriton.worker.python_model.loading import model_class
+    from pytriton.worker.python_model.loader import model_class
 
     pb_utils.install()
     folder, file = question["folder"], question["file"]

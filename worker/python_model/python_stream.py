@@ -8,8 +8,8 @@ import weakref
 from typing import Any, Protocol
 
 from pytriton import pb_utils
-from pytriton.ipc.lanes.lane import LaneClosed, LaneError
-from pytriton.ipc.lanes.lane_messages import (
+from pytriton._protocol.lanes.lane import LaneClosed, LaneError
+from pytriton._protocol.lanes.lane_messages import (
     Batch,
     BatchDone,
     BatchFailed,
@@ -18,7 +18,7 @@ from pytriton.ipc.lanes.lane_messages import (
     ResponseDetails,
     ResponseRef,
 )
-from pytriton.ipc.parameters import HANDLE_PARAMETER
+from pytriton._protocol.parameters import HANDLE_PARAMETER
 from pytriton.worker.fault_reports import report
 from pytriton.worker.model import Part
 from pytriton.worker.python_model.batches import (

@@ -17,9 +17,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pytriton.ipc import messages
-from pytriton.ipc.control import ControlClient
-from pytriton.ipc.errors import shown
+from pytriton._protocol import messages
+from pytriton._protocol.control import ControlClient
+from pytriton._protocol.errors import shown
 from pytriton.pb_utils import Logger
 from pytriton.worker.callable_errors import callable_errors
 from pytriton.worker.callables import LoadError

@@ -6,16 +6,16 @@ import asyncio
 from functools import partial
 from typing import Any
 
-from pytriton.ipc.lanes.arena import ArenaError
-from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError
-from pytriton.ipc.lanes.lane_messages import Batch
+from pytriton._protocol.lanes.arena import ArenaError
+from pytriton._protocol.lanes.lane import Lane, LaneClosed, LaneError
+from pytriton._protocol.lanes.lane_messages import Batch
 from pytriton.proxy.sending import sending
 from pytriton.proxy.types import Request
 from pytriton.worker.async_loop import OnEventLoop
 from pytriton.worker.event_loops import within_limit
 from pytriton.worker.model import Part
 from pytriton.worker.request_ids import serving
-from pytriton.worker.streams.gathering import GatheringOutbox, Turns
+from pytriton.worker.streams.response_batching import GatheringOutbox, Turns
 from pytriton.worker.streams.stream_answers import Outbox, Stream
 from pytriton.worker.streams.stream_loops import StreamLoop
 

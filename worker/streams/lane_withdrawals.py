@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytriton.ipc.lanes.lane import Lane
+from pytriton._protocol.lanes.lane import Lane
 
 
 class Withdrawals:

@@ -13,12 +13,10 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pytriton.exceptions import PyTritonUnrecoverableError
-from pytriton.ipc.errors import with_id
-from pytriton.ipc.lanes.arena import ArenaError
-from pytriton.ipc.lanes.gauge import Gauge
-from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
-from pytriton.ipc.lanes.lane_messages import (
+from pytriton._protocol.errors import with_id
+from pytriton._protocol.lanes.arena import ArenaError
+from pytriton._protocol.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
+from pytriton._protocol.lanes.lane_messages import (
     Batch,
     BatchBegun,
     BatchDone,
@@ -34,8 +32,10 @@ from pytriton.ipc.lanes.lane_messages import (
     ResponseRef,
     Room,
 )
-from pytriton.ipc.lanes.request_names import id_at
-from pytriton.ipc.lanes.tensors import TextError
+from pytriton._protocol.lanes.request_names import id_at
+from pytriton._protocol.lanes.stats_page import Gauge
+from pytriton._protocol.lanes.tensors import TextError
+from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.proxy.one_text import OneText
 from pytriton.worker.callable_errors import reason
 from pytriton.worker.fault_reports import report_error, told

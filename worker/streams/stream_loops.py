@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from pytriton._protocol.lanes.arena import ArenaError
+from pytriton._protocol.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
+from pytriton._protocol.lanes.lane_messages import Batch
 from pytriton.exceptions import PyTritonUnrecoverableError
-from pytriton.ipc.lanes.arena import ArenaError
-from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
-from pytriton.ipc.lanes.lane_messages import Batch
 from pytriton.proxy.types import Request
 from pytriton.worker.callable_errors import callable_errors, reason
 from pytriton.worker.fault_reports import told
@@ -130,7 +130,7 @@ class StreamLoop(Loop):
 def loop_of(model: Model) -> type[Loop]:
     """Return the kind of loop that a model needs."""
     if model.streams:
-        from pytriton.worker.python_model.answer_loop import PythonStreamLoop
+        from pytriton.worker.python_model.decoupled_loop import PythonStreamLoop
 
         return PythonStreamLoop
     if not model.decoupled and model.asynchronous:

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from pytriton.ipc.lanes.lane_messages import Batch
+from pytriton._protocol.lanes.lane_messages import Batch
 from pytriton.proxy import telemetry
 from pytriton.proxy.types import Request
 from pytriton.worker.callables import Infer

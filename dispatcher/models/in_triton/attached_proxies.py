@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
 
-from pytriton.ipc import linux
-from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton._protocol import linux
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
 
 _SHM = Path("/dev/shm")
 

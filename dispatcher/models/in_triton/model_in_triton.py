@@ -15,16 +15,16 @@ from typing import Any
 
 import structlog
 
-from pytriton.dispatcher.base.handover import RegistrationState
-from pytriton.dispatcher.base.states import ModelState, StateMachine
-from pytriton.dispatcher.events import kinds
-from pytriton.dispatcher.events.events import LOG_ONLY, Events
+from pytriton._protocol.errors import RemoteFailure
 from pytriton.dispatcher.models.in_triton.proxy_ends import ProxyEnds
-from pytriton.dispatcher.triton import own_repository, preloading
-from pytriton.dispatcher.triton.server_process import ServerLost
-from pytriton.dispatcher.triton.tritonserver import TritonServer
+from pytriton.dispatcher.runtime.states import ModelState, StateMachine
+from pytriton.dispatcher.runtime.upgrade_snapshot import RegistrationState
+from pytriton.dispatcher.server import own_repository, preloading
+from pytriton.dispatcher.server.server_process import ServerLost
+from pytriton.dispatcher.server.tritonserver import TritonServer
+from pytriton.dispatcher.telemetry.events import kinds
+from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.workers.pool import Pool
-from pytriton.ipc.errors import RemoteFailure
 
 _log = structlog.get_logger(__name__)
 

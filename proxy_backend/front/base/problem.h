@@ -36,7 +36,7 @@ typedef struct {
     size_t awaited; /* of PROBLEM_AWAITED: which model, awaited.c's */
 } Problem;
 
-enum { PROBLEM_TEXT = 8192 }; /* room for what a model says, see pytriton/ipc/errors.py */
+enum { PROBLEM_TEXT = 8192 }; /* room for what a model says, see pytriton/_protocol/errors.py */
 
 /* Say what is wrong; an earlier one is replaced. Returns false, for `return problem_set(...)`. */
 __attribute__((format(printf, 3, 4))) bool problem_set(Problem *problem, ProblemKind kind, const char *format, ...);

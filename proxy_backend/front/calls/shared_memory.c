@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* What Triton's python backend, and the daemon (new_shm_prefix in dispatcher/triton/front.py), begin the names of their own memory with. */
+/* What Triton's python backend, and the daemon (new_shm_prefix in dispatcher/server/frontend.py), begin the names of their own memory with. */
 #define PYTHON_BACKEND_PREFIX "triton_python_backend_shm_region_"
 #define DAEMON_PREFIX "pytriton-"
 

@@ -1,4 +1,4 @@
-/* Written by scripts/generate from pytriton/ipc/datatypes.py: do not edit.
+/* Written by scripts/generate from pytriton/_protocol/datatypes.py: do not edit.
  *
  * Number in Triton's C API, name in requests, bytes; 0: its values have none in common.
  */

@@ -236,7 +236,7 @@ static void answered(Call *call, Answer *answer)
     answer_problem(call, &problem);
 }
 
-/* The events of an answer of a model behind the OpenAI API, whose text "s..." is for a client as it is (pytriton/openai/answers.py). */
+/* The events of an answer of a model behind the OpenAI API, whose text "s..." is for a client as it is (pytriton/openai/response_writer.py). */
 static bool events_of(const Answer *answer, Slice *events)
 {
     const AnswerOutput *output = answer->outputs;

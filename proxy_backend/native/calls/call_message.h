@@ -6,7 +6,7 @@
 
 enum { MOST_DIMS = 64 };
 
-/* A Call of pytriton/ipc/calls/call_messages.py. Its texts lie in the message. */
+/* A Call of pytriton/_protocol/calls/call_messages.py. Its texts lie in the message. */
 typedef struct {
     int64_t id, version;
     Text model;

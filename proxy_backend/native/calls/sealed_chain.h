@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The key of the seals, from tritonserver's environment (pytriton/ipc/calls/call_chain.py). */
+/* The key of the seals, from tritonserver's environment (pytriton/_protocol/calls/call_chain.py). */
 #define KEY_VARIABLE "PYTRITON_CALLS_KEY"
 enum { SEAL = 32 };
 

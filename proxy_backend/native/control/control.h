@@ -1,4 +1,4 @@
-/* The asking end of the dispatcher's control socket: see pytriton/ipc/control.py for the frames and messages. */
+/* The asking end of the dispatcher's control socket: see pytriton/_protocol/control.py for the frames and messages. */
 #ifndef PYTRITON_CONTROL_H
 #define PYTRITON_CONTROL_H
 

@@ -1,5 +1,5 @@
 /* The connection on which a worker asks for calls to other models: packets, and memory of both ends.
- * The protocol is that of pytriton/ipc/calls/call_connection.py. Any thread sends; one receives.
+ * The protocol is that of pytriton/_protocol/calls/call_connection.py. Any thread sends; one receives.
  */
 #ifndef PYTRITON_CONNECTION_H
 #define PYTRITON_CONNECTION_H

@@ -1,4 +1,4 @@
-/* This end of a lane: the connection with one worker. The protocol is that of pytriton/ipc/lanes/lane.py and lane_messages.py. */
+/* This end of a lane: the connection with one worker. The protocol is that of pytriton/_protocol/lanes/lane.py and lane_messages.py. */
 #ifndef PYTRITON_LANE_H
 #define PYTRITON_LANE_H
 

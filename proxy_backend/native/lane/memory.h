@@ -1,4 +1,4 @@
-/* Shared memory: this end's (Arena) and the other end's (Mapped). See pytriton/ipc/lanes/arena.py. */
+/* Shared memory: this end's (Arena) and the other end's (Mapped). See pytriton/_protocol/lanes/arena.py. */
 #ifndef PYTRITON_MEMORY_H
 #define PYTRITON_MEMORY_H
 

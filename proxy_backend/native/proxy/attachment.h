@@ -13,7 +13,7 @@ char *attach(Proxy *proxy, bool batch);
 void drop_lane(Proxy *proxy);
 /* Send Detach: this proxy ends. */
 void detach(Proxy *proxy);
-/* The facts for a verdict about requests whose worker is lost or overdue (LaneLost in ipc/messages/proxy.py). */
+/* The facts for a verdict about requests whose worker is lost or overdue (LaneLost in _protocol/messages/proxy.py). */
 typedef struct {
     int losses;        /* workers that were lost while they had them */
     uint32_t requests; /* how many they are */

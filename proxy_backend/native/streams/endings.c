@@ -15,15 +15,15 @@
 /* gRPC gives up what was on its way when a client goes, at once. */
 static const uint64_t later_ns = 300000000;
 
-typedef struct Ending {
-    struct Ending *next;
+typedef struct ShutdownController {
+    struct ShutdownController *next;
     TRITONBACKEND_ResponseFactory *factory;
     uint64_t due_ns;
-} Ending;
+} ShutdownController;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t added = PTHREAD_COND_INITIALIZER;
-static Ending *endings, **last = &endings; /* by due_ns */
+static ShutdownController *endings, **last = &endings; /* by due_ns */
 
 static void end_now(TRITONBACKEND_ResponseFactory *factory)
 {
@@ -31,12 +31,12 @@ static void end_now(TRITONBACKEND_ResponseFactory *factory)
     failed(TRITONBACKEND_ResponseFactoryDelete(factory));
 }
 
-static Ending *next_ending(void)
+static ShutdownController *next_ending(void)
 {
     pthread_mutex_lock(&lock);
     while (endings == NULL)
         pthread_cond_wait(&added, &lock);
-    Ending *ending = endings;
+    ShutdownController *ending = endings;
     endings = ending->next;
     if (endings == NULL)
         last = &endings;
@@ -48,7 +48,7 @@ static void *end_all(void *unused)
 {
     (void)unused;
     for (;;) {
-        Ending *ending = next_ending();
+        ShutdownController *ending = next_ending();
         struct timespec due = {
             .tv_sec = (time_t)(ending->due_ns / 1000000000), .tv_nsec = (long)(ending->due_ns % 1000000000)};
         while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &due, NULL))
@@ -73,12 +73,12 @@ void end_later(TRITONBACKEND_ResponseFactory *factory)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, start);
-    Ending *ending = running ? malloc(sizeof *ending) : NULL;
+    ShutdownController *ending = running ? malloc(sizeof *ending) : NULL;
     if (ending == NULL) {
         end_now(factory);
         return;
     }
-    *ending = (Ending){.factory = factory, .due_ns = steady_ns() + later_ns};
+    *ending = (ShutdownController){.factory = factory, .due_ns = steady_ns() + later_ns};
     pthread_mutex_lock(&lock);
     *last = ending;
     last = &ending->next;

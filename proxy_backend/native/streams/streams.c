@@ -103,17 +103,17 @@ static LaneState send_batch(Streams *streams, Flight *flight, TRITONBACKEND_Requ
 typedef struct {
     uint64_t overdue_ns; /* when it has been too long; 0: never */
     uint64_t taken_ns;   /* of Loss */
-} Patience;
+} ServerWait;
 
 /* Of a batch that begins to wait now. */
-static Patience patience_of(const Streams *streams)
+static ServerWait patience_of(const Streams *streams)
 {
     double limit_s = streams->proxy->execution_timeout_s;
-    return (Patience){limit_s > 0 ? steady_ns() + (uint64_t)(limit_s * 1e9) : 0, 0};
+    return (ServerWait){limit_s > 0 ? steady_ns() + (uint64_t)(limit_s * 1e9) : 0, 0};
 }
 
 /* Wait for a change, with the lock held. When it is overdue that the worker begins a batch, the dispatcher is asked. */
-static void wait_on(Streams *streams, Flight *flight, Patience *patience)
+static void wait_on(Streams *streams, Flight *flight, ServerWait *patience)
 {
     uint64_t now_ns = steady_ns();
     double wait_s = 0;
@@ -143,7 +143,7 @@ static void wait_on(Streams *streams, Flight *flight, Patience *patience)
 /* Wait until there is room for a batch; `text`: there never will be any. With the lock held. */
 static void await_room(Streams *streams, Flight *flight, char **text)
 {
-    Patience patience = patience_of(streams);
+    ServerWait patience = patience_of(streams);
     flight->sent_ns = 0;
     while (*text == NULL && streams->proxy->lane && streams->under_way >= streams->room)
         wait_on(streams, flight, &patience);
@@ -162,7 +162,7 @@ static bool begun(Streams *streams, Flight *flight, TRITONBACKEND_Request **requ
     await_room(streams, flight, text);
     if (*text == NULL && proxy->lane) {
         LaneState state = send_batch(streams, flight, requests, text);
-        Patience patience = patience_of(streams);
+        ServerWait patience = patience_of(streams);
         if (state == LANE_OK)
             while (flight->under_way && !(streams->until_returned ? flight->returned : flight->begun))
                 wait_on(streams, flight, &patience);

@@ -1,4 +1,4 @@
-/* Ids as the worker has them, in its log and for the callable: pytriton/ipc/lanes/request_names.py. */
+/* Ids as the worker has them, in its log and for the callable: pytriton/_protocol/lanes/request_names.py. */
 #define _GNU_SOURCE
 #include "translation/names.h"
 
@@ -12,7 +12,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* Bytes of an id, and of what an error's text ends with, as gRPC sends it (ipc/errors.py). */
+/* Bytes of an id, and of what an error's text ends with, as gRPC sends it (_protocol/errors.py). */
 enum { LONGEST_NAME = 200, LONGEST_END = 300 };
 
 /* One line that a log and a header can show; NULL: it is empty. */

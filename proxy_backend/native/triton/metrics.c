@@ -35,7 +35,7 @@ typedef struct Metric {
     int holders;
 } Metric;
 
-/* One change, as it came: see MetricUpdate in pytriton/ipc/lanes/lane_messages.py. */
+/* One change, as it came: see MetricUpdate in pytriton/_protocol/lanes/lane_messages.py. */
 typedef struct {
     char *family, *description;
     int kind;

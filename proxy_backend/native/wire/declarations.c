@@ -1,4 +1,4 @@
-/* Written by scripts/generate from the messages of pytriton/ipc: do not edit. */
+/* Written by scripts/generate from the messages of pytriton/_protocol: do not edit. */
 /* clang-format off */
 #include "wire/declarations.h"
 

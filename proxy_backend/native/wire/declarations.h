@@ -1,4 +1,4 @@
-/* The shapes of messages: tables that declarations.c has from pytriton/ipc. */
+/* The shapes of messages: tables that declarations.c has from pytriton/_protocol. */
 #ifndef PYTRITON_DECLARATIONS_H
 #define PYTRITON_DECLARATIONS_H
 

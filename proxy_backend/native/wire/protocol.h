@@ -1,4 +1,4 @@
-/* Written by scripts/generate from the messages of pytriton/ipc: do not edit.
+/* Written by scripts/generate from the messages of pytriton/_protocol: do not edit.
  *
  * Of an array (lanes, calls): NAME_SIZE elements if all are there, at least NAME_LEAST. The first one of a message
  * is its name; NAME_field is the place of a field. Of a map (control): NAME_FIELDS fields besides its type.
@@ -85,7 +85,7 @@ enum {
 /* A model that waits for a call, and the worker that can do nothing else meanwhile. */
 enum { LINK_SIZE = 2, LINK_LEAST = 2, LINK_model = 0, LINK_worker = 1 };
 
-/* ── Messages on a lane: pytriton/ipc/lanes/lane_messages.py ───────────────────────────────────────────── */
+/* ── Messages on a lane: pytriton/_protocol/lanes/lane_messages.py ─────────────────────────────────────── */
 
 /* The descriptor in the packet behind this message is memory number `memory` from now on. */
 #define ANNOUNCE_NAME "Announce"
@@ -139,7 +139,7 @@ enum { GO_SIZE = 3, GO_LEAST = 3, GO_id = 1, GO_request = 2 };
 #define SPILLED_NAME "Spilled"
 enum { SPILLED_SIZE = 3, SPILLED_LEAST = 3, SPILLED_offset = 1, SPILLED_nbytes = 2 };
 
-/* ── Messages about calls: pytriton/ipc/calls/call_messages.py ─────────────────────────────────────────── */
+/* ── Messages about calls: pytriton/_protocol/calls/call_messages.py ───────────────────────────────────── */
 
 /* worker → proxy: call a model. */
 #define CALL_NAME "Call"
@@ -173,7 +173,7 @@ enum { MEMORY_SIZE = 2, MEMORY_LEAST = 2, MEMORY_number = 1 };
 #define FORGET_NAME "Forget"
 enum { FORGET_SIZE = 2, FORGET_LEAST = 2, FORGET_number = 1 };
 
-/* ── Messages of the control socket: pytriton/ipc/messages/proxy.py ────────────────────────────────────── */
+/* ── Messages of the control socket: pytriton/_protocol/messages/proxy.py ──────────────────────────────── */
 
 /* A proxy instance asks for a lane. `lost` names the worker that it could not reach, if there was one. */
 #define ATTACH_NAME "Attach"

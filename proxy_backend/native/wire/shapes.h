@@ -1,4 +1,4 @@
-/* Whether a message is as pytriton/ipc declares it: what msgspec takes at the other end is taken here, and nothing else. */
+/* Whether a message is as pytriton/_protocol declares it: what msgspec takes at the other end is taken here, and nothing else. */
 #ifndef PYTRITON_SHAPES_H
 #define PYTRITON_SHAPES_H
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pytriton._protocol.scalars import plain
 from pytriton.client._inference.request import Request
 from pytriton.client._inference.tensor_conversion import (
     Outputs,
@@ -34,7 +35,6 @@ from pytriton.client.exceptions import (
 )
 from pytriton.client.options import as_metadata
 from pytriton.client.tls import TlsOptions
-from pytriton.ipc.scalars import plain
 from pytriton.model_config.triton_model_config import TritonModelConfig
 
 __all__ = ["Core", "Prepared", "Settings"]

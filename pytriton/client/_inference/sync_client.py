@@ -6,12 +6,12 @@ import threading
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from pytriton._protocol.closeable import Closeable
 from pytriton.client._inference.base_client import BaseClient
 from pytriton.client._inference.core import require_timeout
 from pytriton.client._transport.connections import connect
 from pytriton.client._transport.steps import Steps, run
 from pytriton.client._transport.waiting import wait_for_server
-from pytriton.ipc.closeable import Closeable
 from pytriton.model_config.triton_model_config import TritonModelConfig
 
 __all__ = ["SyncClient"]

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pytriton._protocol.casting import MASKED, is_masked
 from pytriton.client.exceptions import (
     PyTritonClientModelDoesntSupportBatchingError,
     PyTritonClientValueError,
 )
 from pytriton.exceptions import PyTritonBadParameterError
-from pytriton.ipc.casting import MASKED, is_masked
 from pytriton.model_config.dtypes import to_triton_datatype
 from pytriton.model_config.triton_model_config import TensorSpec, TritonModelConfig
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable
 
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonError
 from pytriton.fleet.balancer.configuration import KEEP_ALIVE_S, Files, Settings, check_node, render
+from pytriton.fleet.balancer.dns import Names
 from pytriton.fleet.balancer.haproxy import HAProxy
 from pytriton.fleet.balancer.layout import Node, seen
-from pytriton.fleet.balancer.resolving import Names
-from pytriton.fleet.served import NodeStatus
+from pytriton.fleet.placement_status import NodeStatus
 
 #: For a request that was on its way in the last moment of its connection.
 _LATE_S = 2.0

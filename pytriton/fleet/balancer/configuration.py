@@ -25,8 +25,8 @@ from typing import NamedTuple, Optional
 
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.fleet.balancer import grpc_calls
+from pytriton.fleet.balancer.dns import is_ip
 from pytriton.fleet.balancer.layout import Endpoint, Node
-from pytriton.fleet.balancer.resolving import is_ip
 
 #: Changes and facts of one node, which must not be asked of whichever comes next.
 _OF_ONE_NODE = (

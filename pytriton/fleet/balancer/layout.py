@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Optional
 from urllib.parse import urlsplit
 
+from pytriton._protocol import messages
 from pytriton.exceptions import PyTritonBadParameterError
-from pytriton.fleet.served import NodeStatus
-from pytriton.ipc import messages
+from pytriton.fleet.placement_status import NodeStatus
 
 #: Addresses that a daemon tells because it listens on all: the node's own name says where it is.
 _OF_THE_MACHINE = ("127.0.0.1", "localhost", "::1")

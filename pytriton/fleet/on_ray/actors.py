@@ -21,14 +21,14 @@ from typing import Any, Optional
 
 import msgspec
 
+from pytriton._protocol import messages
+from pytriton._protocol.registration_digest import registration_digest
 from pytriton.daemon import DaemonClient, connect
 from pytriton.exceptions import DaemonNotRunningError, ModelNotFoundError, PyTritonDaemonError
-from pytriton.fleet.judging import Seen, seen_of
+from pytriton.fleet.canary_analysis import Seen, seen_of
 from pytriton.fleet.on_ray import import_ray
 from pytriton.fleet.on_ray.environments import Environments, registered_as
 from pytriton.fleet.on_ray.runtime_env import digest_with, split
-from pytriton.ipc import messages
-from pytriton.ipc.registration_digest import registration_digest
 
 #: In a runtime directory: locked by the actor that owns the daemon.
 _OWNER = "fleet.lock"
@@ -110,7 +110,7 @@ class NodeActor:
         left = self._left_here()
         if left is not None:
             return left
-        command = [sys.executable, "-m", "pytriton.cli", "start", "--detach", "--ephemeral"]
+        command = [sys.executable, "-m", "pytriton._cli", "start", "--detach", "--ephemeral"]
         command += ["--runtime-dir", self._runtime_dir, *self._flags]
         # What Ray sets for this actor, which holds no GPU, is not for a daemon that outlives it.
         env = {key: value for key, value in os.environ.items() if not key.startswith(_RAYS)}
@@ -290,7 +290,7 @@ def _owner_of(runtime_dir: Path) -> Optional[int]:
 def _stop(runtime_dir: str) -> None:
     """Stop a daemon; returns when it has ended."""
     subprocess.run(
-        [sys.executable, "-m", "pytriton.cli", "stop", "--runtime-dir", runtime_dir],
+        [sys.executable, "-m", "pytriton._cli", "stop", "--runtime-dir", runtime_dir],
         capture_output=True, timeout=_START_S, check=False,
     )  # fmt: skip
 

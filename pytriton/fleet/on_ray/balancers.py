@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from pytriton.fleet.on_ray.membership import ALL_MODELS
-from pytriton.fleet.on_ray.reconciling import Served
-from pytriton.fleet.served import NodeStatus
-from pytriton.ipc import messages
+from pytriton._protocol import messages
+from pytriton.fleet.on_ray.nodes import ALL_MODELS
+from pytriton.fleet.on_ray.reconciler import Served
+from pytriton.fleet.placement_status import NodeStatus
 
 #: After that, balancers are told of those nodes that do answer.
 _LATE_S = 60.0

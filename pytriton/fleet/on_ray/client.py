@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Optional
 import msgspec
 
 from pytriton._control.registration_progress import Report, reporter
-from pytriton._registering.option_help import takes
+from pytriton._protocol import messages
+from pytriton._protocol.scalars import plain
+from pytriton._register.option_help import takes
 from pytriton.exceptions import (
     CanaryError,
     FleetError,
@@ -21,20 +23,18 @@ from pytriton.exceptions import (
     PyTritonDaemonError,
 )
 from pytriton.fleet.canary import Canary, canary_of
+from pytriton.fleet.fleet_status import with_node
 from pytriton.fleet.on_ray import NAMESPACE, check_name, connected
 from pytriton.fleet.on_ray.resources import checked
 from pytriton.fleet.on_ray.runtime_env import check, uploaded, with_environment
 from pytriton.fleet.on_ray.versions import MOST_INSTANCES
-from pytriton.fleet.served import FleetModel, NodeStatus, models_of
-from pytriton.fleet.view import with_node
-from pytriton.ipc import messages
-from pytriton.ipc.scalars import plain
+from pytriton.fleet.placement_status import FleetModel, NodeStatus, models_of
 from pytriton.run_options import RegisterOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from pytriton._registering.registering import Target
+    from pytriton._register.message import Target
     from pytriton.model_config import ModelConfig, Tensor
 
 _LOOK_S = 0.2
@@ -121,7 +121,7 @@ class RayFleetClient:
                 replace is being put back.
             CanaryError: it did worse than what it was to replace, which all nodes serve again.
         """
-        from pytriton._registering.registering import plan
+        from pytriton._register.message import plan
 
         around = check(runtime_env, options)
         planned = plan(infer_fn, model_name, inputs, outputs, config, options)

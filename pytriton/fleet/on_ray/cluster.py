@@ -11,13 +11,13 @@ from typing import Any, NamedTuple, Optional, TypeVar
 
 import msgspec
 
-from pytriton.fleet.judging import Seen
+from pytriton._protocol import messages
+from pytriton.fleet.canary_analysis import Seen
 from pytriton.fleet.on_ray import NAMESPACE, import_ray
 from pytriton.fleet.on_ray.actors import Holder, NodeActor
 from pytriton.fleet.on_ray.environments import named_actors
-from pytriton.fleet.on_ray.membership import members, nodes_expression
-from pytriton.fleet.on_ray.reconciling import Served
-from pytriton.ipc import messages
+from pytriton.fleet.on_ray.nodes import members, nodes_expression
+from pytriton.fleet.on_ray.reconciler import Served
 
 #: Of a question that an actor answers at once.
 _ANSWER_S = 2.0

@@ -16,19 +16,19 @@ from typing import Any, Optional
 
 import msgspec
 
+from pytriton._protocol import messages
 from pytriton.fleet.canary import Canary
-from pytriton.fleet.judging import Seen
+from pytriton.fleet.canary_analysis import Seen
 from pytriton.fleet.on_ray import versions
+from pytriton.fleet.on_ray.actions import Steps
 from pytriton.fleet.on_ray.balancers import Balancers
 from pytriton.fleet.on_ray.cluster import Cluster
 from pytriton.fleet.on_ray.environments import without_mark
 from pytriton.fleet.on_ray.kept_state import Model, State, Store
-from pytriton.fleet.on_ray.membership import ALL_MODELS, departing
+from pytriton.fleet.on_ray.nodes import ALL_MODELS, departing
 from pytriton.fleet.on_ray.placement import Placement
-from pytriton.fleet.on_ray.reconciling import Served, Wanted, is_served, reconcile
+from pytriton.fleet.on_ray.reconciler import Served, Wanted, is_served, reconcile
 from pytriton.fleet.on_ray.rollouts import Rollouts, watched, with_shares
-from pytriton.fleet.on_ray.steps import Steps
-from pytriton.ipc import messages
 
 _logger = logging.getLogger("pytriton.fleet.on_ray")
 _LOOK_S = 0.5

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pytriton._registering.environments import PACKAGES_VARIABLE, worker_packages
+from pytriton._protocol import env_variables as rules
+from pytriton._protocol import messages
+from pytriton._register.environments import PACKAGES_VARIABLE, worker_packages
 from pytriton.exceptions import PyTritonDaemonError
 from pytriton.fleet.on_ray import NAMESPACE, environment_holder, import_ray
 from pytriton.fleet.on_ray.runtime_env import decoded, makes_interpreter
-from pytriton.ipc import messages
-from pytriton.ipc import variables as rules
 
 #: A variable of the workers: the fleet's digest of what was registered, and the key of its environment.
 VARIABLE = "PYTRITON_FLEET_REGISTRATION"

@@ -7,10 +7,10 @@ from typing import Any, Optional, Union
 
 import msgspec
 
+from pytriton._protocol import messages
 from pytriton.exceptions import PyTritonDaemonError
 from pytriton.fleet.canary import Canary
 from pytriton.fleet.on_ray import NAMESPACE, import_ray
-from pytriton.ipc import messages
 
 _NAMESPACE = NAMESPACE.encode()
 

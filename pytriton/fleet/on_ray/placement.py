@@ -6,7 +6,7 @@ from typing import Optional
 
 from pytriton.fleet.on_ray.cluster import Cluster
 from pytriton.fleet.on_ray.kept_state import Model, State
-from pytriton.fleet.on_ray.reconciling import Wanted
+from pytriton.fleet.on_ray.reconciler import Wanted
 
 
 class Placement:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from pytriton._protocol.scalars import plain
 from pytriton.exceptions import PyTritonBadParameterError
-from pytriton.ipc.scalars import plain
 
 #: The options of an actor of Ray that say what it holds, and where it may be.
 ALLOWED = ("num_cpus", "num_gpus", "memory", "resources", "accelerator_type", "label_selector")

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from pytriton.fleet.judging import Seen, Watch
+from pytriton._protocol import messages
+from pytriton.fleet.canary_analysis import Seen, Watch
 from pytriton.fleet.on_ray.kept_state import Model, Rolling
-from pytriton.fleet.on_ray.reconciling import Observed, Wanted
-from pytriton.ipc import messages
+from pytriton.fleet.on_ray.reconciler import Observed, Wanted
 
 #: How long a node with the new version may be silent: its daemon may be starting again.
 _SILENT_S = 120.0

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from pytriton._protocol import env_variables as rules
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.fleet.on_ray import import_ray
-from pytriton.ipc import variables as rules
 
 if TYPE_CHECKING:
-    from pytriton._registering.registering import Plan
+    from pytriton._register.message import Plan
     from pytriton.run_options import RegisterOptions
 
 #: What Ray makes on a node, and a daemon can give to the workers that it starts.
@@ -84,7 +84,7 @@ def with_environment(
     planned: Plan, runtime_env: Mapping[str, Any], options: RegisterOptions
 ) -> Plan:
     """Return a registration without what is of the registrant's interpreter, where the environment has another one."""
-    from pytriton._registering.surroundings import wanted_variables
+    from pytriton._register.environment import wanted_variables
 
     if not makes_interpreter(runtime_env):
         return planned

@@ -12,12 +12,12 @@ from typing import Any, Optional
 
 import msgspec
 
+from pytriton._protocol import messages
+from pytriton._protocol.registration_digest import registration_digest
 from pytriton.fleet.canary import Canary
 from pytriton.fleet.on_ray.environments import REQUEST_VARIABLE
 from pytriton.fleet.on_ray.kept_state import Model, Rolling
 from pytriton.fleet.on_ray.runtime_env import digest_with
-from pytriton.ipc import messages
-from pytriton.ipc.registration_digest import registration_digest
 
 #: Of one model: each is an actor that holds its place, and a worker.
 MOST_INSTANCES = 10_000

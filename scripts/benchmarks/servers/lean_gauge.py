@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from pytriton.ipc.lanes import gauge
-from pytriton.ipc.lanes.gauge import Gauge
+from pytriton._protocol.lanes import stats_page
+from pytriton._protocol.lanes.stats_page import Gauge
 from pytriton.worker import user_metrics
 
 
@@ -21,18 +21,18 @@ def install() -> None:
 
 def _begin(self: Gauge, requests: int, rows: int = 0, taken_ns: int = 0) -> int:
     words = self._words
-    words[gauge._REQUESTS] += requests
+    words[stats_page._REQUESTS] += requests
     now = time.monotonic_ns()
-    words[gauge._BEGUN_AT] = now
-    words[gauge._BEGUN] += 1
+    words[stats_page._BEGUN_AT] = now
+    words[stats_page._BEGUN] += 1
     return now
 
 
 def _end(self: Gauge, begun_ns: int = 0, parts: Any = (), answers: Any = ()) -> int:
     words = self._words
-    answered: int = words[gauge._ANSWERED] + 1
-    words[gauge._ANSWERED] = answered
-    words[gauge._BEGUN_AT] = 0
+    answered: int = words[stats_page._ANSWERED] + 1
+    words[stats_page._ANSWERED] = answered
+    words[stats_page._BEGUN_AT] = 0
     return answered
 
 

@@ -32,7 +32,7 @@ def main() -> int:
     command = [
         sys.executable,
         "-m",
-        "pytriton.cli",
+        "pytriton._cli",
         "start",
         "--runtime-dir",
         ours.runtime_dir(spec),

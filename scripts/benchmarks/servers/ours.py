@@ -93,7 +93,7 @@ def register(
 
 def launch(spec: dict[str, Any]) -> subprocess.Popen[bytes]:
     """Start a daemon on the ports of `spec`."""
-    command = [sys.executable, "-m", "pytriton.cli", "start", "--runtime-dir", runtime_dir(spec)]
+    command = [sys.executable, "-m", "pytriton._cli", "start", "--runtime-dir", runtime_dir(spec)]
     command += ["--ephemeral", "--http-address", "127.0.0.1", "--grpc-address", "127.0.0.1"]
     command += ["--metrics-address", "127.0.0.1"]
     if spec.get("telling") == "all":

@@ -10,7 +10,7 @@ from typing import Any
 
 import work
 
-from pytriton.dispatcher.install.server_runtime import (
+from pytriton._host.install.server_runtime import (
     ServerChoice,
     find_or_install_server,
     server_environment,

@@ -22,7 +22,7 @@ from benchmarks.systems.triton import (
     OursUncounted,
     Stub,
 )
-from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton._host.settings.declarations import DaemonConfig
 
 #: In the order in which each round measures them.
 SYSTEMS: tuple[System, ...] = (

@@ -90,7 +90,7 @@ class Stub(_Triton):
         return Path(sys.executable)
 
     def versions(self) -> dict[str, str]:
-        from pytriton.dispatcher.install.wheel import PINNED
+        from pytriton._host.install.wheel import PINNED
 
         return {"tritonserver": PINNED.triton_version}
 

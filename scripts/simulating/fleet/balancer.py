@@ -16,7 +16,7 @@ import psutil
 from pytriton.fleet.balancer.configuration import Files, Settings, render
 from pytriton.fleet.balancer.haproxy import HAProxy, find_haproxy
 from pytriton.fleet.balancer.layout import Node, seen
-from pytriton.fleet.served import NodeStatus
+from pytriton.fleet.placement_status import NodeStatus
 
 _NODES = """
 global

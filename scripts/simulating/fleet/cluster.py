@@ -12,11 +12,11 @@ from typing import Any, cast
 
 import msgspec
 
+from pytriton._protocol import messages
+from pytriton._protocol.registration_digest import registration_digest
 from pytriton.daemon import DaemonClient
 from pytriton.fleet.on_ray import NAMESPACE
 from pytriton.fleet.on_ray.actors import NodeActor
-from pytriton.ipc import messages
-from pytriton.ipc.registration_digest import registration_digest
 
 _ADDRESS = "127.0.0.1"
 _NODE_LABEL = "ray.io/node-id"

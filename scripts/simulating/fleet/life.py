@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from pytriton._protocol import messages
 from pytriton.fleet.on_ray.cluster import Cluster
 from pytriton.fleet.on_ray.controller import Controller
 from pytriton.fleet.on_ray.kept_state import Store
-from pytriton.fleet.on_ray.reconciling import is_served
-from pytriton.ipc import messages
+from pytriton.fleet.on_ray.reconciler import is_served
 from simulating.fleet.cluster import Ray
 
 _LOOK_S = 0.5

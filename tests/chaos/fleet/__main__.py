@@ -16,7 +16,7 @@ from support.ray_nodes import loopback_up, until
 
 from chaos.fleet.faults import FAULTS
 from chaos.fleet.ground import INSTANCES, Ground, serving
-from chaos.ledger import Ledger
+from chaos.ledger import CounterRegistry
 from chaos.load import AskError, HttpAsker, Load, NoAnswer
 from chaos.models import right_answer
 from chaos.promises import chosen, judged
@@ -51,7 +51,7 @@ def main() -> int:
 
 def _run(seed: int, seconds: float, names: Sequence[str], clients: int) -> Outcome:
     chance = random.Random(seed)
-    ledger = Ledger()
+    ledger = CounterRegistry()
     outcome = Outcome(ledger)
     with tempfile.TemporaryDirectory(prefix="ptf-") as folder:  # noqa: SIM117
         with serving(Path(folder), ledger, outcome.leaks) as ground:
@@ -88,7 +88,7 @@ def _is_served(ground: Ground) -> bool:
         asker.close()
 
 
-def _over(begun: float, seconds: float, names: Sequence[str], ledger: Ledger) -> bool:
+def _over(begun: float, seconds: float, names: Sequence[str], ledger: CounterRegistry) -> bool:
     return time.monotonic() - begun > seconds and set(names) <= set(ledger.accounts)
 
 
@@ -100,7 +100,7 @@ def _inject(name: str, ground: Ground, load: Load, chance: random.Random) -> Non
     _answered(ground.ledger, load)
 
 
-def _answered(ledger: Ledger, load: Load) -> None:
+def _answered(ledger: CounterRegistry, load: Load) -> None:
     """Wait for so many answers, and for each client: what it was asking before belongs to the fault that is over."""
     wanted = ledger.answered() + _BETWEEN
     rounds = [ended + 2 for ended in load.ended]

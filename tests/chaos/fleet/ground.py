@@ -24,12 +24,12 @@ from support.ray_nodes import (
 )
 
 from chaos import models
-from chaos.ledger import Ledger
+from chaos.ledger import CounterRegistry
+from pytriton._protocol import messages
 from pytriton.daemon import connect
 from pytriton.exceptions import PyTritonError
 from pytriton.fleet.on_ray.client import RayFleetClient
-from pytriton.fleet.on_ray.starting import start_fleet, stop_fleet
-from pytriton.ipc import messages
+from pytriton.fleet.on_ray.lifecycle import start_fleet, stop_fleet
 from pytriton.model_config import ModelConfig
 
 NODES = 3
@@ -44,7 +44,7 @@ _KNOWN_S = 2.0
 class Ground:
     """A fleet that serves; made by `serving`."""
 
-    def __init__(self, cluster: Any, folder: Path, ledger: Ledger) -> None:
+    def __init__(self, cluster: Any, folder: Path, ledger: CounterRegistry) -> None:
         self.cluster = cluster
         self.ledger = ledger
         self._serials = itertools.count()
@@ -153,7 +153,7 @@ class Ground:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, ledger: Ledger, leaks: list[str]) -> Iterator[Ground]:
+def serving(folder: Path, ledger: CounterRegistry, leaks: list[str]) -> Iterator[Ground]:
     """Yield a fleet that serves; in the end, processes that it has left are added to `leaks`."""
     before = {one.pid for one in processes_here()} | {os.getpid()}
     # Ray's control plane keeps its state, so that one that was killed can be started again.

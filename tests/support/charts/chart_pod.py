@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from pytriton.dispatcher.settings.declarations import ENV_OWNER
+from pytriton._host.settings.declarations import ENV_OWNER
 from support.charts.chart import Object, only, pod_of
 from support.running import eventually
 

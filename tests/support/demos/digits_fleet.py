@@ -19,7 +19,7 @@ from digits import MODEL_NAME, Array, load
 from pytriton.daemon import connect
 from pytriton.decorators import batch
 from pytriton.fleet.on_ray.client import RayFleetClient
-from pytriton.fleet.on_ray.starting import start_fleet, stop_fleet
+from pytriton.fleet.on_ray.lifecycle import start_fleet, stop_fleet
 from pytriton.model_config import ModelConfig, Tensor
 from support.ports import lasting_port
 from support.ray_nodes import FLAGS, end_balancer, start_balancer, until

@@ -28,7 +28,7 @@ from pytriton.exceptions import FleetError, PyTritonBadParameterError
 from pytriton.fleet.on_ray import NAMESPACE, connected
 from pytriton.fleet.on_ray.client import RayFleetClient
 from pytriton.fleet.on_ray.environments import named_actors
-from pytriton.fleet.on_ray.starting import start_fleet, stop_fleet
+from pytriton.fleet.on_ray.lifecycle import start_fleet, stop_fleet
 from pytriton.model_config import Tensor
 from support.ray_nodes import FLAGS, kill_node, loopback_up, processes_here, ray_cluster, until
 
@@ -52,7 +52,7 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
         wheel.writestr(about + "WHEEL", "Wheel-Version: 1.0\\nGenerator: builds\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
         wheel.writestr(about + "RECORD", "")
     return "tiny_part-1.0-py3-none-any.whl"
-"""  # noqa: E501
+"""
 
 
 @batch

@@ -25,7 +25,7 @@ from typing import Any
 
 import psutil
 from chaos import models
-from chaos.ledger import Ledger
+from chaos.ledger import CounterRegistry
 from chaos.load import Load
 from chaos.run import Outcome
 from chaos.table import table
@@ -67,7 +67,7 @@ class _Rays:
 
     def cli(self, *words: str) -> str:
         """Run `pytriton-daemon fleet`; return what it prints."""
-        return self._run("pytriton.cli", "fleet", *words)
+        return self._run("pytriton._cli", "fleet", *words)
 
     def register(self) -> None:
         """Register the model, with as many instances as it is to have."""
@@ -84,7 +84,7 @@ class _Rays:
     def balance(self, http_at: str, grpc_at: str) -> subprocess.Popen[bytes]:
         """Start `fleet balance`."""
         where = ["--http", http_at, "--grpc", grpc_at, "--folder", str(self._folder / "balancer")]
-        command = [sys.executable, "-W", "ignore", "-m", "pytriton.cli", "fleet", "balance"]
+        command = [sys.executable, "-W", "ignore", "-m", "pytriton._cli", "fleet", "balance"]
         more = ["--fleet", "default", "--interval", "0.5"]
         with open(self._folder / "balance.log", "ab") as log:
             return subprocess.Popen([*command, *where, *more], stderr=log, env=self._env)
@@ -117,7 +117,7 @@ class _Rays:
 
 
 def _play(rays: _Rays, away_s: float, lose: bool, folder: Path) -> Outcome:
-    ledger = Ledger()
+    ledger = CounterRegistry()
     outcome = Outcome(ledger)
     http_at, grpc_at = (f"127.0.0.1:{lasting_port()}" for _ in range(2))
     rays.start()

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 from tritonclient.utils import InferenceServerException
 
-from pytriton.cli.top.feed import Feed
-from pytriton.cli.top.screen import TopApp
+from pytriton._cli.top.feed import Feed
+from pytriton._cli.top.screen import TopApp
+from pytriton._protocol.files.rundir import RuntimeDir
 from pytriton.decorators import batch
-from pytriton.ipc.files.rundir import RuntimeDir
 from pytriton.model_config import ModelConfig, Tensor
 from support.browser import CHROMIUM, browser
 from support.models.inference import Inference

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
+from pytriton._protocol import messages
+from pytriton._protocol.files.shared_entries import Entry
 from pytriton.dispatcher.elastic.memory import MEMORY, Size
 from pytriton.dispatcher.elastic.sharing import Room
-from pytriton.ipc import messages
-from pytriton.ipc.files.shared_entries import Entry
 from support.fakes.brain import Brain
 from support.fakes.fake_clients import model_spec
 from support.fakes.fake_worker import FakeWorker

@@ -17,19 +17,19 @@ from typing import Any, cast
 import pytest
 import zmq
 
+from pytriton._host.service_manager.systemd import Notifier
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._protocol import control, messages
+from pytriton._protocol.errors import RemoteFailure
+from pytriton._protocol.files.rundir import RuntimeDir
 from pytriton.dispatcher import handlers
-from pytriton.dispatcher.base.service_manager.systemd import Notifier
 from pytriton.dispatcher.control.control_socket import ControlServer, Peer, _Door
 from pytriton.dispatcher.control.peers import Sender
 from pytriton.dispatcher.daemon import Daemon
-from pytriton.dispatcher.models.kept.state_dir import Entry, Store, decode
+from pytriton.dispatcher.models.deployer import Serving
+from pytriton.dispatcher.models.persistence.state_dir import Entry, Store, decode
 from pytriton.dispatcher.models.registry import Registry
-from pytriton.dispatcher.models.serving import Serving
-from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.dispatcher.triton.front import ServerPlace
-from pytriton.ipc import control, messages
-from pytriton.ipc.errors import RemoteFailure
-from pytriton.ipc.files.rundir import RuntimeDir
+from pytriton.dispatcher.server.frontend import ServerPlace
 from support.fakes.fake_clients import Client, Request
 from support.fakes.fake_processes import FakeProcesses
 from support.fakes.fake_worker import FakeWorker
@@ -37,10 +37,10 @@ from support.fakes.triton.fake_front import FakeFront
 from support.fakes.triton.fake_server import SERVER_PID, FakeServer
 from support.fakes.virtual_time import VirtualLoop
 
-_DAEMON = "pytriton.dispatcher.daemon_parts"
-_WORKER = "pytriton.dispatcher.workers.one_worker.worker_factory.WorkerProcess"
+_DAEMON = "pytriton.dispatcher.services"
+_WORKER = "pytriton.dispatcher.workers.process.worker_factory.WorkerProcess"
 #: What tells nothing on a virtual clock happens seldom: it would be half of what a daemon does that has nothing to do.
-_SELDOM = {"figures.loop_lag._LOOK_S": 10.0, "requests.collector._LOOK_S": 10.0}
+_SELDOM = {"telemetry.metrics.loop_lag._LOOK_S": 10.0, "telemetry.requests.collector._LOOK_S": 10.0}
 _NOBODY = cast(Peer, None)  # proxies are asked by the fake tritonserver, which needs no answer sent
 
 
@@ -156,7 +156,7 @@ class Brain:
         }.items():
             self._patch.setattr(f"{_DAEMON}.{name}", value)
         self._patch.setattr(_WORKER, SimpleNamespace(start=self._start_worker))
-        self._patch.setattr("pytriton.ipc.linux.pidfd_open", self.processes.pidfd_open)
+        self._patch.setattr("pytriton._protocol.linux.pidfd_open", self.processes.pidfd_open)
 
     def _make_server(self, config: DaemonConfig, place: ServerPlace, front: object) -> FakeServer:
         self.server = FakeServer(

@@ -6,9 +6,9 @@ import copy
 import socket
 from typing import Any
 
-from pytriton.ipc import messages
-from pytriton.ipc.errors import ErrorKind, RemoteFailure
-from pytriton.ipc.lanes.lane import Lane
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton._protocol.lanes.lane import Lane
 
 
 class FakeAttachment:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytriton.ipc import control, messages
+from pytriton._protocol import control, messages
 
 if TYPE_CHECKING:
     from support.fakes.brain import Brain

@@ -12,8 +12,8 @@ from typing import Any
 
 import zmq
 
-from pytriton.ipc import control, messages
-from pytriton.ipc.files.rundir import RuntimeDir
+from pytriton._protocol import control, messages
+from pytriton._protocol.files.rundir import RuntimeDir
 
 SERVER = messages.ServerInfo("ready", 2, http_url="http://h:1", grpc_url="grpc://h:2")
 Answer = Callable[[messages.AnyMessage], Sequence[messages.AnyMessage]]

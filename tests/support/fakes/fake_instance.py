@@ -7,11 +7,11 @@ import errno
 
 import msgspec
 
+from pytriton._protocol import messages
 from pytriton.dispatcher.workers.backoff import RestartPolicy
 from pytriton.dispatcher.workers.memory_account import Account
-from pytriton.dispatcher.workers.one_worker.worker import Worker
+from pytriton.dispatcher.workers.process.worker import Worker
 from pytriton.dispatcher.workers.supervisor import Supervisor
-from pytriton.ipc import messages
 from support.fakes.fake_worker import SPEC, FakeWorker
 from support.fakes.virtual_time import VirtualLoop
 

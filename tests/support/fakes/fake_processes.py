@@ -7,7 +7,7 @@ import os
 
 
 class FakeProcesses:
-    """All processes of a test; `pidfd_open` stands in for that of pytriton.ipc.linux."""
+    """All processes of a test; `pidfd_open` stands in for that of pytriton._protocol.linux."""
 
     def __init__(self) -> None:
         self._pids = itertools.count(5000)

@@ -6,9 +6,9 @@ import asyncio
 import time
 from pathlib import Path
 
-from pytriton.dispatcher.workers.one_worker.worker import Worker
-from pytriton.ipc import messages
-from pytriton.ipc.lanes.gauge import Gauge
+from pytriton._protocol import messages
+from pytriton._protocol.lanes.stats_page import Gauge
+from pytriton.dispatcher.workers.process.worker import Worker
 
 SPEC = messages.ModelSpec("m", 1, {}, messages.World("python"))
 

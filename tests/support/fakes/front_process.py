@@ -17,8 +17,8 @@ import msgspec
 import psutil
 from aiohttp import web
 
-from pytriton.dispatcher.openai_front.state import Answering, Served, State
-from pytriton.ipc.messages import OpenAICard
+from pytriton._protocol.messages import OpenAICard
+from pytriton.dispatcher.openai.state import Answering, Served, State
 from support.running import eventually
 
 #: What its keys file has to have.
@@ -92,7 +92,7 @@ class FrontProcess:
         listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
         self.address = listener.getsockname()
         self._states, theirs = socket.socketpair()
-        argv = [sys.executable, "-m", "pytriton.dispatcher.openai_front"]
+        argv = [sys.executable, "-m", "pytriton.dispatcher.openai"]
         fds = (listener.fileno(), theirs.fileno())
         with listener, theirs, open(log, "wb") as output:
             self.process = subprocess.Popen(

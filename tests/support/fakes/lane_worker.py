@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from pytriton.ipc.lanes.lane import Lane, LaneClosed
-from pytriton.ipc.lanes.lane_messages import Batch, FromProxy
+from pytriton._protocol.lanes.lane import Lane, LaneClosed
+from pytriton._protocol.lanes.lane_messages import Batch, FromProxy
 
 #: Says what is done about a message of a proxy; raising `Hangup` ends the lane.
 Behaviour = Callable[[Lane, FromProxy], None]

@@ -10,9 +10,9 @@ from typing import Any
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from pytriton.dispatcher.openai_front.server import Front
-from pytriton.dispatcher.openai_front.state import Answering, Served, State, Upstream
-from pytriton.ipc.messages import OpenAICard
+from pytriton._protocol.messages import OpenAICard
+from pytriton.dispatcher.openai.server import Front
+from pytriton.dispatcher.openai.state import Answering, Served, State, Upstream
 
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
 USAGE = '{"prompt_tokens":1,"completion_tokens":2}'

@@ -13,11 +13,11 @@ import msgspec
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from pytriton.dispatcher.page.routes import Page, Sources
-from pytriton.ipc.messages.answers import InstanceInfo, ModelInfo, ServerInfo, Status
-from pytriton.ipc.messages.events import Event, Explanation
-from pytriton.ipc.messages.figures import Figures
-from pytriton.ipc.messages.requests import RequestEntry, Requests
+from pytriton._protocol.messages.answers import InstanceInfo, ModelInfo, ServerInfo, Status
+from pytriton._protocol.messages.events import Event, Explanation
+from pytriton._protocol.messages.figures import Figures
+from pytriton._protocol.messages.requests import RequestEntry, Requests
+from pytriton.dispatcher.telemetry.dashboard.routes import Page, Sources
 from support.models.figures import model, snapshot, work
 
 HOSTILE = "<script>alert(1)</script>"

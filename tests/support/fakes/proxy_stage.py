@@ -13,11 +13,11 @@ from typing import Any
 from support.fakes.triton.fake_stub import Request, Sender, TritonPythonModel
 
 # isort: split
-from pytriton.ipc import messages
-from pytriton.ipc.lanes.lane import Lane
-from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, FromProxy, ResponseRef, Room
-from pytriton.ipc.messages import Verdict
-from pytriton.ipc.parameters import CONTROL_PARAMETER, REGISTRATION_PARAMETER
+from pytriton._protocol import messages
+from pytriton._protocol.lanes.lane import Lane
+from pytriton._protocol.lanes.lane_messages import Batch, BatchDone, FromProxy, ResponseRef, Room
+from pytriton._protocol.messages import Verdict
+from pytriton._protocol.parameters import CONTROL_PARAMETER, REGISTRATION_PARAMETER
 from pytriton.proxy_backend.streams import Streams
 from pytriton.proxy_backend.translate import Translator
 from support.fakes.fake_attachment import FakeAttachment

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from pytriton.ipc import linux
-from pytriton.ipc.lanes.lane_messages import Batch, RequestRef, TensorRef
+from pytriton._protocol import linux
+from pytriton._protocol.lanes.lane_messages import Batch, RequestRef, TensorRef
 
 TENSOR = TensorRef("x", "FP32", [2, 3], 1, 64, 24)
 BATCH = Batch(7, [RequestRef([TENSOR], "{}", ["y"], "id")])

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pytriton.ipc import messages
-from pytriton.ipc.control import ControlClient
-from pytriton.ipc.lanes.gauge import Gauge
-from pytriton.ipc.lanes.lane import Lane
-from pytriton.ipc.lanes.lane_messages import Room
+from pytriton._protocol import messages
+from pytriton._protocol.control import ControlClient
+from pytriton._protocol.lanes.lane import Lane
+from pytriton._protocol.lanes.lane_messages import Room
+from pytriton._protocol.lanes.stats_page import Gauge
 from pytriton.worker.loop import Loop
 from pytriton.worker.model import Model
-from pytriton.worker.python_model.answer_loop import PythonStreamLoop
+from pytriton.worker.python_model.decoupled_loop import PythonStreamLoop
 from pytriton.worker.streams.stream_loops import loop_of
 from pytriton.worker.thread import WorkerThread
 from pytriton.worker.worker_limits import Allowance

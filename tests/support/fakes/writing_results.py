@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from pytriton.ipc import datatypes
-from pytriton.ipc.lanes import tensors
-from pytriton.ipc.lanes.lane import Lane
-from pytriton.ipc.lanes.lane_messages import BatchDone, RequestRef, TensorRef
-from pytriton.ipc.lanes.tensors import Array
+from pytriton._protocol import datatypes
+from pytriton._protocol.lanes import tensors
+from pytriton._protocol.lanes.lane import Lane
+from pytriton._protocol.lanes.lane_messages import BatchDone, RequestRef, TensorRef
+from pytriton._protocol.lanes.tensors import Array
 from pytriton.worker.outputs.results import Output, ResultError, ResultWriter
 
 Lanes = tuple[Lane, Lane]

@@ -16,10 +16,10 @@ from typing import Any
 import psutil
 
 import pytriton
-from pytriton.dispatcher.base.child import Child
-from pytriton.dispatcher.base.kill_on_death import KillOnDeath
-from pytriton.dispatcher.workers.one_worker.fork_server import ForkServer, Surroundings
-from pytriton.dispatcher.workers.one_worker.fork_servers import ForkServers
+from pytriton.dispatcher.runtime.child import Child
+from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
+from pytriton.dispatcher.workers.process.fork_server import ForkServer, Surroundings
+from pytriton.dispatcher.workers.process.fork_servers import ForkServers
 
 #: Stands in the place of worker/boot.py, from where it imports as that does.
 _BOOT = """
@@ -27,7 +27,7 @@ import json, multiprocessing.process, os, resource, signal, sys, threading
 sys.path.insert(0, {source!r})
 import cloudpickle, msgspec, numpy, zmq
 import random
-from pytriton.ipc.forking import FORKS
+from pytriton._protocol.fork_protocol import FORKS
 from pytriton.worker import fork_server
 
 library, endpoint, worker, parent, gauge = sys.argv[1:]

@@ -166,7 +166,7 @@ class StartedProcess(subprocess.Popen[bytes]):
 
 
 #: The commands of pytriton-daemon; the last module lies beside this one.
-_COMMANDS = Forking("pytriton.cli.app", "pytriton.cli.link", "warm_commands")
+_COMMANDS = Forking("pytriton._cli.app", "pytriton._cli.daemon_connection", "warm_commands")
 
 
 def command(
@@ -174,4 +174,4 @@ def command(
 ) -> subprocess.CompletedProcess[str]:
     """Run `pytriton-daemon` with arguments, as `subprocess.run` does, without the time that it takes to start."""
     variables = os.environ if env is None else env
-    return _COMMANDS.run_module("pytriton.cli", arguments, cwd or Path.cwd(), variables)
+    return _COMMANDS.run_module("pytriton._cli", arguments, cwd or Path.cwd(), variables)

@@ -12,7 +12,7 @@ import socket
 import sys
 from typing import Any
 
-from pytriton.ipc.forking import CannotFork, Forker, join_helpers, show_as
+from pytriton._protocol.fork_protocol import CannotFork, Forker, join_helpers, show_as
 
 _LARGEST = 1 << 17  #: bytes of a wish: arguments and variables
 

@@ -10,9 +10,7 @@ from typing import Any
 import typer.main
 
 # What each command imports, and where one that finds no daemon looks.
-import pytriton._linux_only
-import pytriton.dispatcher.base.last_exit  # noqa: F401
-from pytriton.cli.app import app
+from pytriton._cli.app import app
 
 _commands: Any = typer.main.get_command(app)
 _commands.commands["status"].make_context("status", [])

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import psutil  # noqa: F401
 
-import pytriton.dispatcher.events.webhook
-import pytriton.dispatcher.figures.triton_metrics
-import pytriton.dispatcher.operations.operations_server
-import pytriton.dispatcher.workers.one_worker.hard_limits  # noqa: F401
+import pytriton.dispatcher.telemetry.events.webhook
+import pytriton.dispatcher.telemetry.http.operations_server
+import pytriton.dispatcher.telemetry.metrics.triton_metrics
+import pytriton.dispatcher.workers.process.hard_limits  # noqa: F401
 from pytriton.dispatcher.daemon_status import own_version
 from pytriton.formats import pbtxt
 

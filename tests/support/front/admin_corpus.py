@@ -1,7 +1,5 @@
 """Requests of the corpus that ask for something else than an inference: repository, traces, log, shared memory."""
 
-# ruff: noqa: E501 - tables: one request a line
-
 from __future__ import annotations
 
 import json

@@ -15,15 +15,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytriton.dispatcher.base.ports import free_ports
-from pytriton.dispatcher.install.cache import cache_dir
-from pytriton.dispatcher.install.compiled_front import library_environment, make_front
-from pytriton.dispatcher.install.proxy_compiler import compiler
-from pytriton.dispatcher.install.server_runtime import (
+from pytriton._host.install.cache import cache_dir
+from pytriton._host.install.compiled_front import library_environment, make_front
+from pytriton._host.install.proxy_compiler import compiler
+from pytriton._host.install.server_runtime import (
     ServerChoice,
     ServerRuntime,
     find_or_install_server,
 )
+from pytriton._host.ports import free_ports
 from support.front.building import FRONT
 from support.running import eventually
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytriton.dispatcher.install.proxy_compiler import FLAGS
+from pytriton._host.install.proxy_compiler import FLAGS
 from support.compiling import compile_program
 
 FRONT = Path(__file__).parents[3] / "proxy_backend" / "front"

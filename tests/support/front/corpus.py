@@ -1,7 +1,5 @@
 """Requests that are asked of NVIDIA's HTTP frontend and of the native one, in this order: right ones and wrong ones."""
 
-# ruff: noqa: E501 - tables: one request a line
-
 from __future__ import annotations
 
 import gzip

@@ -4,8 +4,6 @@ What is not in it has to be the same: the status, the headers that say what a bo
 by value, an error's text.
 """
 
-# ruff: noqa: E501 - a table: one decision a line
-
 from __future__ import annotations
 
 import json

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from pytriton.dispatcher.openai_front.state import READY, Answering, Served, State, Upstream
-from pytriton.ipc.messages import OpenAICard
+from pytriton._protocol.messages import OpenAICard
+from pytriton.dispatcher.openai.state import READY, Answering, Served, State, Upstream
 
 MODEL = "talking"
 USAGE = '{"prompt_tokens":1,"completion_tokens":2}'
@@ -40,7 +40,7 @@ def openai_front(private: Path, **answering: Any) -> Iterator[tuple[subprocess.P
     )
     with socket.create_server(("127.0.0.1", 0)) as listener, ours:
         argv = [
-            *(sys.executable, "-m", "pytriton.dispatcher.openai_front"),
+            *(sys.executable, "-m", "pytriton.dispatcher.openai"),
             *(f"--listen={listener.fileno()}", f"--state={its.fileno()}"),
         ]
         fds = (listener.fileno(), its.fileno())

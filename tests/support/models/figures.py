@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytriton.ipc.lanes.histograms import BOUNDS_S
-from pytriton.ipc.messages.figures import (
+from pytriton._protocol.lanes.histograms import BOUNDS_S
+from pytriton._protocol.messages.figures import (
     DaemonFigures,
     Figures,
     Histogram,

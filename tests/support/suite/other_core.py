@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pytriton.dispatcher.install.server_runtime import NEEDS_PYTHON_BACKEND, SERVER_VARIABLE
-from pytriton.dispatcher.install.server_tree import ServerTree, read_tree
-from pytriton.dispatcher.install.wheel import PINNED
+from pytriton._host.install.server_runtime import NEEDS_PYTHON_BACKEND, SERVER_VARIABLE
+from pytriton._host.install.server_tree import ServerTree, read_tree
+from pytriton._host.install.wheel import PINNED
 
 
 class Expected(NamedTuple):

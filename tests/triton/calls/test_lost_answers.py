@@ -15,8 +15,8 @@ from support.models.streaming import Streaming
 from support.running import RunningDaemon
 from tritonclient.utils import InferenceServerException
 
-from pytriton.ipc.lanes.lane import Lane
-from pytriton.ipc.lanes.lane_messages import BatchDone, LaneMessage
+from pytriton._protocol.lanes.lane import Lane
+from pytriton._protocol.lanes.lane_messages import BatchDone, LaneMessage
 
 _LIMIT_S = 1.0
 _RIGHT = {"x": np.zeros(1, np.float32)}

@@ -20,8 +20,8 @@ from support.models.model_folders import make_model
 from support.running import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
+from pytriton._protocol.access import access_headers
 from pytriton.decorators import batch
-from pytriton.ipc.access import access_headers
 from pytriton.model_config import ModelConfig, Tensor
 
 X = [Tensor(name="x", dtype=np.float32, shape=(1,))]

@@ -17,11 +17,11 @@ from support.models.inference import Array, Inference
 from support.running import RunningDaemon, eventually, halt
 from tritonclient.utils import InferenceServerException
 
-from pytriton._registering.registering import prepare
+from pytriton._protocol import messages
+from pytriton._protocol.control import ControlClient
+from pytriton._register.message import prepare
 from pytriton.decorators import batch
 from pytriton.exceptions import ModelExistsError, ModelNotFoundError
-from pytriton.ipc import messages
-from pytriton.ipc.control import ControlClient
 from pytriton.model_config import ModelConfig, Tensor
 
 #: A module whose factory says that it runs, and then waits for a file that never comes.
@@ -165,7 +165,7 @@ def test_ctrl_c_in_a_script(daemon: RunningDaemon, folder: Path) -> None:
 
 
 def test_ctrl_c_at_the_command_line(daemon: RunningDaemon, folder: Path) -> None:
-    command = ("-m", "pytriton.cli", "register", "slow:make", "--runtime-dir")
+    command = ("-m", "pytriton._cli", "register", "slow:make", "--runtime-dir")
     with registering(folder, *command, daemon.config.runtime_dir) as (client, worker):
         client.send_signal(signal.SIGINT)
         assert client.wait(60) == 130

@@ -19,7 +19,7 @@ import pytest
 from support.forks.forking import command
 from support.running import RunningDaemon, eventually
 
-from pytriton.ipc.exit_codes import ExitCode
+from pytriton._protocol.exit_codes import ExitCode
 
 PORTS = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
 MODULE = """
@@ -61,7 +61,7 @@ class Shell:
 
     def popen(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "pytriton.cli", *arguments],
+            [sys.executable, "-m", "pytriton._cli", *arguments],
             cwd=self.folder,
             env=self.env,
             stdout=subprocess.PIPE,

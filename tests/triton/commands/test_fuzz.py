@@ -8,7 +8,7 @@ import pytest
 from fuzzing.runner import NAMES, fuzz, table
 from fuzzing.values import Maker, packed
 
-from pytriton.ipc import messages
+from pytriton._protocol import messages
 
 CASES = int(os.environ.get("PYTRITON_FUZZ_CASES", "4000"))
 SEED = int(os.environ.get("PYTRITON_FUZZ_SEED", "1"))

@@ -15,8 +15,8 @@ from support.forks.forking import command
 from support.models.inference import Inference
 from support.running import RunningDaemon
 
+from pytriton._protocol.exit_codes import ExitCode
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationError
-from pytriton.ipc.exit_codes import ExitCode
 
 _MODULE = """
 import numpy as np

@@ -20,9 +20,9 @@ from support.running import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
 from pytriton import Limits
+from pytriton._host.settings.start_flags import StartFlags
 from pytriton.daemon import Model
 from pytriton.decorators import batch
-from pytriton.dispatcher.settings.start_flags import StartFlags
 from pytriton.exceptions import ModelNotFoundError, PyTritonDaemonError
 from pytriton.model_config import Tensor
 

@@ -20,11 +20,11 @@ from support.models.inference import Array, Inference
 from support.running import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
+from pytriton._protocol import messages
 from pytriton.daemon import connect
 from pytriton.decorators import batch
 from pytriton.exceptions import CanaryError, FleetError
 from pytriton.fleet import Canary, FleetClient
-from pytriton.ipc import messages
 from pytriton.model_config import Tensor
 
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]

@@ -15,8 +15,8 @@ from support.charts.chart_pod import Pod
 from support.ports import lasting_port
 from support.running import eventually
 
+from pytriton._host.client_keys import KeyStore
 from pytriton.daemon import connect
-from pytriton.dispatcher.control.client_keys import KeyStore
 
 PORTS = ("http", "grpc", "metrics", "operations", "openai")
 #: A Triton Python model, as a value of the chart.
@@ -40,7 +40,7 @@ output [{ name: "y" data_type: TYPE_FP32 dims: [1] }]
 }
 #: A declared callable, which holds a request as long as it is told to.
 MODULES = {
-    "held.py": """
+    "coalesce.py": """
 import os, pathlib, time
 import numpy as np
 from pytriton import declare

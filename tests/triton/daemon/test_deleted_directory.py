@@ -14,8 +14,8 @@ import pytest
 from support.models.inference import Array, Inference
 from support.running import RunningDaemon, eventually
 
+from pytriton._protocol.exit_codes import ExitCode
 from pytriton.decorators import batch
-from pytriton.ipc.exit_codes import ExitCode
 from pytriton.model_config import ModelConfig, Tensor
 
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]

@@ -18,8 +18,8 @@ from support.load.under_load import under_load
 from support.models.inference import Inference
 from support.running import RunningDaemon, eventually
 
-from pytriton._registering import gpus
-from pytriton.dispatcher.models.kept import state_dir
+from pytriton._register import gpus
+from pytriton.dispatcher.models.persistence import state_dir
 from pytriton.exceptions import RegistrationError
 from pytriton.model_config import ModelConfig, Tensor
 

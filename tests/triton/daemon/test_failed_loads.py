@@ -16,8 +16,8 @@ from support.running import RunningDaemon, eventually
 from support.task_groups import mount, task_group
 from support.unruly import ONES, X, Y
 
+from pytriton._protocol.exit_codes import ExitCode
 from pytriton.exceptions import RegistrationError
-from pytriton.ipc.exit_codes import ExitCode
 from pytriton.model_config import ModelConfig
 
 #: Longer than `RunningDaemon.stop` waits: who waits for all of it does not end in time.

@@ -15,9 +15,9 @@ from support.models.inference import Array, Inference
 from support.ports import lasting_port
 from support.running import RunningDaemon
 
+from pytriton._host.client_keys import KeyStore
 from pytriton.daemon import connect
 from pytriton.decorators import batch
-from pytriton.dispatcher.control.client_keys import KeyStore
 from pytriton.exceptions import FleetError
 from pytriton.fleet import FleetClient
 from pytriton.fleet.balancer.balance import Balancer

@@ -25,9 +25,9 @@ from support.load.all_clients import AllClients
 from support.models.inference import Inference
 from support.running import eventually
 
+from pytriton._protocol.exit_codes import ExitCode
 from pytriton.daemon import DaemonClient, connect
 from pytriton.exceptions import PyTritonDaemonError
-from pytriton.ipc.exit_codes import ExitCode
 from pytriton.model_config import Tensor
 
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
@@ -42,7 +42,7 @@ for number, copy in enumerate(copies, start=3):
     os.dup2(copy, number)
     os.close(copy)
 os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(copies)))
-os.execv(sys.executable, [sys.executable, "-m", "pytriton.cli", "start", *sys.argv[2:]])
+os.execv(sys.executable, [sys.executable, "-m", "pytriton._cli", "start", *sys.argv[2:]])
 """
 
 

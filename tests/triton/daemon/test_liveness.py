@@ -18,8 +18,8 @@ from support.models.inference import PROTOCOLS, Array, Inference
 from support.running import FRONT, RunningDaemon, eventually, halt
 from tritonclient.utils import InferenceServerException
 
+from pytriton._protocol.exit_codes import ExitCode
 from pytriton.decorators import batch
-from pytriton.ipc.exit_codes import ExitCode
 from pytriton.model_config import Tensor
 
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]

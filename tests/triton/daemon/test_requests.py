@@ -23,8 +23,8 @@ from support.models.streaming import Streaming
 from support.running import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
+from pytriton._protocol import messages
 from pytriton.exceptions import PyTritonDaemonError
-from pytriton.ipc import messages
 from pytriton.model_config import ModelConfig, Tensor
 
 X = [Tensor(name="x", dtype=np.float32, shape=(1,))]
@@ -216,7 +216,7 @@ def test_top_in_a_terminal_shows_the_models_and_their_slowest_requests(
     ask(asking, 0.3, request_id="in-a-terminal")
     sampled(daemon, "in-a-terminal")
     runtime_dir = str(daemon.config.runtime_dir)
-    command = (sys.executable, "-m", "pytriton.cli", "top", "--runtime-dir", runtime_dir)
+    command = (sys.executable, "-m", "pytriton._cli", "top", "--runtime-dir", runtime_dir)
     with terminal(*command) as tmux:
 
         def screen() -> str:

@@ -24,13 +24,13 @@ from support.models.inference import Inference
 from support.running import ANSWER_S, AS_SHIPPED, RunningDaemon, eventually, halt
 from tritonclient.utils import InferenceServerException
 
+from pytriton._host import exit_record
+from pytriton._host.service_manager.systemd import VARIABLES
+from pytriton._host.settings.start_flags import StartFlags
+from pytriton._protocol.exit_codes import ExitCode
+from pytriton._protocol.files.rundir import RuntimeDir
 from pytriton.daemon import connect
-from pytriton.dispatcher.base import last_exit
-from pytriton.dispatcher.base.service_manager.systemd import VARIABLES
-from pytriton.dispatcher.settings.start_flags import StartFlags
 from pytriton.exceptions import PyTritonUnrecoverableError
-from pytriton.ipc.exit_codes import ExitCode
-from pytriton.ipc.files.rundir import RuntimeDir
 from pytriton.model_config import ModelConfig, Tensor
 
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
@@ -181,7 +181,7 @@ def test_an_unrecoverable_error_is_told_with_its_model(manager: Manager) -> None
         assert stopping["STATUS"].startswith("stopping: unrecoverable error in model broken: ")
         assert "the GPU has fallen off the bus" in stopping["STATUS"]
         assert daemon.process.wait(60) == ExitCode.UNRECOVERABLE
-        end = last_exit.read(daemon.config.rundir)
+        end = exit_record.read(daemon.config.rundir)
         assert end is not None
         assert (end.pid, end.exit_code) == (daemon.process.pid, ExitCode.UNRECOVERABLE)
         kept = Path(daemon.config.runtime_dir, "last_end.json")
@@ -196,7 +196,7 @@ def test_a_killed_daemon_is_told_from_one_that_ended() -> None:
     with RunningDaemon.start() as daemon:
         daemon.process.kill()
         daemon.process.wait()
-        assert last_exit.killed_pid(daemon.config.rundir) == daemon.process.pid
+        assert exit_record.killed_pid(daemon.config.rundir) == daemon.process.pid
         status = command("status", "--runtime-dir", daemon.config.runtime_dir)
         assert f"pid {daemon.process.pid} was killed" in status.stderr
 
@@ -288,7 +288,7 @@ def test_supervisord_starts_it_again_and_stops_it() -> None:
         with connect(runtime_dir=rundir, timeout_s=ANSWER_S) as client:
             _break(client, client.status().server.grpc_url.rpartition("/")[2])
         second = eventually(lambda: _ready(rundir, first), "another daemon is ready", 200)
-        end = last_exit.read(RuntimeDir(rundir))
+        end = exit_record.read(RuntimeDir(rundir))
         assert end is not None
         assert (end.pid, end.exit_code) == (first, ExitCode.UNRECOVERABLE)
         family = [psutil.Process(second), *psutil.Process(second).children(recursive=True)]

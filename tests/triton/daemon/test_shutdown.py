@@ -21,10 +21,10 @@ from support.models.inference import Array, Inference
 from support.running import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
+from pytriton._protocol import messages
+from pytriton._protocol.exit_codes import ExitCode
 from pytriton.decorators import batch
 from pytriton.exceptions import PyTritonUnrecoverableError, RegistrationError
-from pytriton.ipc import messages
-from pytriton.ipc.exit_codes import ExitCode
 from pytriton.model_config import ModelConfig, Tensor
 
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]

@@ -16,10 +16,10 @@ import pytest
 from support.running import eventually
 from support.systemd.debian import PROGRAM, USER, Machine, booted, why_not
 
-from pytriton.dispatcher.install.cache import cache_dir
-from pytriton.dispatcher.install.server_choice import choice_of
-from pytriton.dispatcher.install.server_runtime import find_or_install_server
-from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton._host.install.cache import cache_dir
+from pytriton._host.install.server_choice import choice_of
+from pytriton._host.install.server_runtime import find_or_install_server
+from pytriton._host.settings.declarations import DaemonConfig
 
 pytestmark = [
     pytest.mark.skipif(bool(why_not()), reason=why_not() or "a machine can be booted"),
@@ -383,7 +383,7 @@ _HARDENED["all"] = "".join(_HARDENED.values())
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="Debian's Python is 3.11")
 @pytest.mark.parametrize("how", list(_HARDENED))
 def test_a_hardened_service_serves(service: Service, how: str) -> None:
-    service.program = [DEBIANS_PYTHON, "-m", "pytriton.cli"]
+    service.program = [DEBIANS_PYTHON, "-m", "pytriton._cli"]
     service.install(drop_in=f"[Service]\n{_HARDENED[how]}")
     service.start()
     service.machine.run(DEBIANS_PYTHON, "/opt/scripts/register.py")

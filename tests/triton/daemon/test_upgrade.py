@@ -22,11 +22,11 @@ from support.models.held_stream import held_stream
 from support.models.inference import Array
 from support.running import RunningDaemon, eventually
 
+from pytriton._protocol import messages
+from pytriton._protocol.exit_codes import ExitCode
 from pytriton.daemon import connect
 from pytriton.decorators import batch
 from pytriton.exceptions import PyTritonDaemonError
-from pytriton.ipc import messages
-from pytriton.ipc.exit_codes import ExitCode
 from pytriton.model_config import ModelConfig, Tensor
 
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
@@ -163,7 +163,7 @@ case "$*" in
 *--take-over*) shift 2; exec {python} -c '
 import sys
 from pytriton.dispatcher.process import main
-from pytriton.dispatcher.upgrade import Upgrade
+from pytriton.dispatcher.upgrade.coordinator import Upgrade
 
 def fail(*_):
     raise OSError("its worker is gone")
@@ -201,11 +201,11 @@ _OTHER = """#!/bin/sh
 shift 2  # -m pytriton.dispatcher
 exec {python} -c '
 import sys
-from pytriton.dispatcher.base import handover
-from pytriton.ipc import messages
+from pytriton.dispatcher.runtime import upgrade_snapshot
+from pytriton._protocol import messages
 
 messages.PROTOCOL += 1
-handover.PROTOCOLS = {protocols}
+upgrade_snapshot.PROTOCOLS = {protocols}
 
 from pytriton.dispatcher.process import main
 

@@ -15,8 +15,8 @@ from support.models.streaming import Streaming
 from support.running import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
+from pytriton._protocol.exit_codes import ExitCode
 from pytriton.exceptions import PyTritonUnrecoverableError
-from pytriton.ipc.exit_codes import ExitCode
 from pytriton.model_config import ModelConfig, Tensor
 
 N = [Tensor(name="n", dtype=np.int32, shape=(1,))]

@@ -23,9 +23,9 @@ from support.models.inference import Array, Inference
 from support.running import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
+from pytriton._protocol.lanes.lane_messages import Batch, RequestRef
 from pytriton.daemon import Model
 from pytriton.exceptions import RegistrationError
-from pytriton.ipc.lanes.lane_messages import Batch, RequestRef
 from pytriton.model_config import ModelConfig, Tensor
 
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,), optional=True)]

@@ -19,7 +19,7 @@ from support.kept_daemons import KeptDaemons
 from support.models.calling import UNBATCHED
 from support.running import RunningDaemon, eventually
 
-from pytriton.ipc.lanes.arena import KEPT, KEPT_S
+from pytriton._protocol.lanes.arena import KEPT, KEPT_S
 from pytriton.model_config import Tensor
 
 #: More than an arena keeps.

@@ -14,8 +14,8 @@ from support.models.inference import PROTOCOLS, Array, Inference
 from support.running import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
+from pytriton._host.log_files import tail
 from pytriton.decorators import batch
-from pytriton.dispatcher.base.log_files import tail
 from pytriton.model_config import ModelConfig, ModelWarmup, Tensor, WarmupInput
 
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]

@@ -26,10 +26,10 @@ from support.models.streaming import Streaming
 from support.running import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
-from pytriton.cli import link
-from pytriton.cli.errors import CliError
+from pytriton._cli import daemon_connection
+from pytriton._cli.errors import CliError
+from pytriton._host.install.server_runtime import ServerChoice, find_or_install_server
 from pytriton.decorators import batch
-from pytriton.dispatcher.install.server_runtime import ServerChoice, find_or_install_server
 from pytriton.model_config import ModelConfig, Tensor
 
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
@@ -244,7 +244,7 @@ def test_the_server_is_replaced_under_load_and_nothing_is_lost(daemon: RunningDa
     with AllClients(daemon, doubles) as load:
         for _ in range(3):
             pids.add(daemon.client.status().server.pid)
-            link.replace_server(daemon.config.rundir)
+            daemon_connection.replace_server(daemon.config.rundir)
             load.until_all_go_on()
     after = daemon.client.status()
     assert load.wrong == []
@@ -264,7 +264,9 @@ def test_a_replacement_answers_what_is_under_way(daemon: RunningDaemon, tmp_path
     with closing(connection(daemon)) as client:
         client.request("POST", "/v2/models/waits/infer", _BODY)
         eventually(begun.exists, "the request has begun")
-        replacing = threading.Thread(target=link.replace_server, args=(daemon.config.rundir,))
+        replacing = threading.Thread(
+            target=daemon_connection.replace_server, args=(daemon.config.rundir,)
+        )
         replacing.start()
         eventually(lambda: "tritonserver is replaced" in daemon.said(), "the other one serves")
         assert daemon.client.status().server.pid != first
@@ -307,7 +309,7 @@ def test_nvidia_s_executable_serves_where_the_native_front_cannot_be() -> None:
         assert over_grpc(running.grpc) == [[2.0, 2.0]]
 
         with pytest.raises(CliError, match="it takes front=native"):
-            link.replace_server(running.config.rundir)
+            daemon_connection.replace_server(running.config.rundir)
 
         former = running.client.status().server.pid
         assert former is not None
@@ -418,7 +420,7 @@ def test_regions_outlive_the_server(daemon: RunningDaemon, how: str) -> None:
         if how == "kill -9":
             os.kill(before, signal.SIGKILL)
         else:
-            link.replace_server(daemon.config.rundir)
+            daemon_connection.replace_server(daemon.config.rundir)
         assert answered()
         assert daemon.client.status().server.pid != before
         with closing(connection(daemon)) as client:
@@ -450,15 +452,15 @@ def test_a_sequence_in_progress_is_not_broken_without_force(daemon: RunningDaemo
     assert step(7, {"sequence_start": True}) == 200
     assert step(8, {"sequence_start": True}) == 200
     with pytest.raises(CliError, match="2 sequences are in progress"):
-        link.replace_server(daemon.config.rundir)
+        daemon_connection.replace_server(daemon.config.rundir)
     assert daemon.client.status().server.pid == first
     assert step(8, {"sequence_end": True}) == 200
     with pytest.raises(CliError, match=r"1 sequences are in progress.*--force"):
-        link.replace_server(daemon.config.rundir)
+        daemon_connection.replace_server(daemon.config.rundir)
     assert step(7, {}) == 200  # it goes on
-    replaced = link.replace_server(daemon.config.rundir, force=True)
+    replaced = daemon_connection.replace_server(daemon.config.rundir, force=True)
     assert (replaced.former, replaced.pid) == (first, daemon.client.status().server.pid)
     assert step(7, {}) == 400
     assert step(7, {"sequence_start": True, "sequence_end": True}) == 200
-    link.replace_server(daemon.config.rundir)  # nothing is in progress any more
+    daemon_connection.replace_server(daemon.config.rundir)  # nothing is in progress any more
     daemon.client.unregister("sequences")

@@ -4,8 +4,6 @@ Alike means: the same inference, or both say that the request is wrong. Which fa
 400 and 500, may differ.
 """
 
-# ruff: noqa: E501 - strategies: one a line
-
 from __future__ import annotations
 
 import json

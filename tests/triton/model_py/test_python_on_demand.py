@@ -11,10 +11,10 @@ from support.models import repositories
 from support.models.inference import Inference
 from support.running import RunningDaemon
 
+from pytriton._host.install.cache import cache_dir
+from pytriton._host.install.proxy_compiler import LIBRARY
+from pytriton._host.install.server_runtime import ServerChoice, find_or_install_server
 from pytriton.decorators import batch
-from pytriton.dispatcher.install.cache import cache_dir
-from pytriton.dispatcher.install.proxy_compiler import LIBRARY
-from pytriton.dispatcher.install.server_runtime import ServerChoice, find_or_install_server
 from pytriton.exceptions import RegistrationError
 from pytriton.model_config import Tensor
 

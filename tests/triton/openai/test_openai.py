@@ -24,7 +24,7 @@ from pydantic import BaseModel
 from support.forks.forking import command
 from support.running import RunningDaemon, eventually
 
-from pytriton.dispatcher.openai_front.keys import KeyFile
+from pytriton.dispatcher.openai.keys import KeyFile
 
 KEY = "sk-a-key-of-the-tests"
 KEYS = f"""

@@ -190,7 +190,7 @@ def test_a_verbose_log_does_not_show_the_token(closed: RunningDaemon) -> None:
 def test_a_token_among_the_flags() -> None:
     """It is not for long on the command line of `start`, and `token` tells it."""
     rundir, token = Path(tempfile.mkdtemp(prefix="ptd-")), "token-among-the-flags"
-    command = [sys.executable, "-m", "pytriton.cli"]
+    command = [sys.executable, "-m", "pytriton._cli"]
     place = ("--runtime-dir", str(rundir))
     ports = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
     with subprocess.Popen([*command, "start", *place, *ports, f"--access-token={token}"]) as start:

@@ -11,9 +11,9 @@ import pytest
 from support.running import RunningDaemon
 from support.users import NOBODY, needs_root, run_as, some_group
 
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._protocol.exit_codes import ExitCode
 from pytriton.dispatcher import run as dispatcher
-from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.ipc.exit_codes import ExitCode
 
 STATUS = "print(connect(folder).status().pid)\n"
 #: What a stranger would do who does not use our client.
@@ -95,7 +95,7 @@ def test_group_that_does_not_exist(tmp_path: Path, capfd: pytest.CaptureFixture[
 @needs_root
 def test_group_that_the_daemon_is_no_member_of(tmp_path: Path) -> None:
     code = (
-        "from pytriton.ipc.files.rundir import RuntimeDirError\n"
+        "from pytriton._protocol.files.rundir import RuntimeDirError\n"
         "try:\n"
         f"    RuntimeDir(__import__('pathlib').Path(folder)).create({some_group().gr_name!r})\n"
         "except RuntimeDirError as error:\n"

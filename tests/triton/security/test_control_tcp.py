@@ -14,13 +14,13 @@ from support.forks.forking import command
 from support.models.inference import Array, Inference
 from support.running import RunningDaemon, eventually
 
+from pytriton._host.client_keys import KeyStore
+from pytriton._protocol import messages
+from pytriton._protocol.control import ControlClient, ControlTimeout
+from pytriton._protocol.exit_codes import ExitCode
 from pytriton.daemon import DaemonClient, connect
 from pytriton.decorators import batch
-from pytriton.dispatcher.control.client_keys import KeyStore
 from pytriton.exceptions import DaemonNotRunningError, PyTritonDaemonError
-from pytriton.ipc import messages
-from pytriton.ipc.control import ControlClient, ControlTimeout
-from pytriton.ipc.exit_codes import ExitCode
 from pytriton.model_config import ModelConfig, Tensor
 
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]

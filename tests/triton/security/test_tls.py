@@ -16,10 +16,10 @@ from support.models.inference import Array, Inference
 from support.running import RunningDaemon
 from tritonclient.utils import InferenceServerException
 
+from pytriton._host.settings import grpc_tls
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._host.settings.triton_options import Options
 from pytriton.decorators import batch
-from pytriton.dispatcher.settings import grpc_tls
-from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.dispatcher.settings.triton_options import Options
 from pytriton.model_config import Tensor
 
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]

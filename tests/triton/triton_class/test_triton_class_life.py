@@ -19,11 +19,11 @@ from support.ports import lasting_port
 from support.running import eventually
 from support.scripts import local_config
 
+from pytriton._protocol.exit_codes import ExitCode
 from pytriton.client import ModelClient
 from pytriton.client.exceptions import PyTritonClientInferenceServerError
 from pytriton.decorators import batch
 from pytriton.exceptions import DaemonStartError, PyTritonUnrecoverableError
-from pytriton.ipc.exit_codes import ExitCode
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.triton import RemoteTriton, Triton
 

@@ -16,7 +16,7 @@ from support.environments import find_interpreter, installed_files, make_environ
 from support.models.inference import PROTOCOLS, Array, Inference
 from support.running import RunningDaemon
 
-from pytriton._registering import gpus
+from pytriton._register import gpus
 from pytriton.decorators import batch
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonError, RegistrationError
 from pytriton.model_config import ModelConfig, Tensor

@@ -27,10 +27,10 @@ from support.unruly import (
 )
 from tritonclient.utils import InferenceServerException
 
+from pytriton._protocol import messages
+from pytriton._protocol.control import ControlClient
+from pytriton._protocol.errors import RemoteFailure
 from pytriton.exceptions import RegistrationError
-from pytriton.ipc import messages
-from pytriton.ipc.control import ControlClient
-from pytriton.ipc.errors import RemoteFailure
 from pytriton.limits import Limits
 from pytriton.model_config.triton_config import to_triton_config
 

@@ -15,8 +15,8 @@ from support.models.inference import Inference
 from support.running import RunningDaemon, eventually
 from support.unruly import ONES, X, Y
 
+from pytriton._protocol.files import shared_entries
 from pytriton.exceptions import PyTritonError
-from pytriton.ipc.files import shared_entries
 
 NAMES = [f"m{number}" for number in range(6)]
 

@@ -18,14 +18,14 @@ from support.forks.forking import command
 from support.running import RunningDaemon
 from support.scripts import local_environment
 
-from pytriton.dispatcher.base import last_exit
-from pytriton.dispatcher.settings.declarations import ENV_OWNER
-from pytriton.ipc.exit_codes import ExitCode
-from pytriton.ipc.files.rundir import ENV_RUNTIME_DIR, RuntimeDir
+from pytriton._host import exit_record
+from pytriton._host.settings.declarations import ENV_OWNER
+from pytriton._protocol.exit_codes import ExitCode
+from pytriton._protocol.files.rundir import ENV_RUNTIME_DIR, RuntimeDir
 
 ROOT = Path(__file__).parents[3]
 _PORTS = "--http-port 0 --grpc-port 0 --metrics-port 0"
-_CLI = f"{sys.executable} -m pytriton.cli"
+_CLI = f"{sys.executable} -m pytriton._cli"
 #: Says so when it serves; the variables of `local_environment` say where.
 _SCRIPT = """
 from pytriton.triton import Triton
@@ -141,7 +141,7 @@ def test_a_demo_that_is_killed(runtime_dir: Path) -> None:
         assert left == []
     finally:
         _end(family)
-    end = last_exit.read(RuntimeDir(runtime_dir))
+    end = exit_record.read(RuntimeDir(runtime_dir))
     assert end is not None
     assert end.exit_code == ExitCode.INTERRUPTED
     assert end.reason == f"its owner, process {shell.pid}, has ended"

@@ -15,7 +15,7 @@ from support.running import FRONT, RunningDaemon, eventually
 from support.unruly import ONES, X, Y
 
 import pytriton
-from pytriton.cli import link
+from pytriton._cli import daemon_connection
 
 pytestmark = pytest.mark.skipif(
     FRONT == "triton", reason="NVIDIA's front has all of them from its start"
@@ -138,7 +138,7 @@ def test_they_come_after_another_tritonserver_has_taken_over(daemon: RunningDaem
     with ThreadPoolExecutor(4) as threads:
         asked = ["m9", "m9", "m10", "m1"]
         assert all(threads.map(lambda name: infer(daemon, name), asked))
-    link.replace_server(daemon.config.rundir)
+    daemon_connection.replace_server(daemon.config.rundir)
     assert rests(daemon, "m11")
     assert infer(daemon, "m11")
 

@@ -40,8 +40,8 @@ from support.unruly import (
 )
 from tritonclient.utils import InferenceServerException
 
-from pytriton.ipc.lanes.lane import Lane
-from pytriton.ipc.lanes.lane_messages import Batch
+from pytriton._protocol.lanes.lane import Lane
+from pytriton._protocol.lanes.lane_messages import Batch
 from pytriton.model_config import DynamicBatcher, ModelConfig
 
 #: What a batch may take that takes no time: long, where others want the same cores.

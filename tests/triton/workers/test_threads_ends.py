@@ -30,7 +30,7 @@ def test_nothing_is_kept_and_the_end_of_the_daemon_is_told(
         assert not list((tmp_path / "state" / "models").iterdir())
         running.stop(signal.SIGKILL)
         eventually(lambda: not pytriton_threads(), "the threads have ended")
-    [record] = [one for one in caplog.records if one.name == "pytriton._registering.hosting"]
+    [record] = [one for one in caplog.records if one.name == "pytriton._register.hosting"]
     assert record.levelno == logging.WARNING
     assert f"the daemon in {running.config.runtime_dir} has ended" in record.getMessage()
 
@@ -38,8 +38,8 @@ def test_nothing_is_kept_and_the_end_of_the_daemon_is_told(
 def test_an_unrecoverable_error_stops_the_daemon(
     fresh_daemon: RunningDaemon, caplog: pytest.LogCaptureFixture
 ) -> None:
+    from pytriton._protocol.exit_codes import ExitCode
     from pytriton.exceptions import PyTritonUnrecoverableError
-    from pytriton.ipc.exit_codes import ExitCode
 
     @batch
     def infer(x: Array) -> dict[str, Array]:

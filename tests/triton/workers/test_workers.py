@@ -23,6 +23,7 @@ from support.running import RunningDaemon, eventually
 from support.unruly import ONES, Serve, X, Y, refused, serving
 from tritonclient.utils import InferenceServerException
 
+from pytriton._protocol.messages import Progress
 from pytriton.decorators import batch
 from pytriton.exceptions import (
     ModelExistsError,
@@ -30,7 +31,6 @@ from pytriton.exceptions import (
     PicklingError,
     RegistrationError,
 )
-from pytriton.ipc.messages import Progress
 
 
 @pytest.fixture

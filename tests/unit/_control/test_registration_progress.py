@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pytriton._control.registration_progress import reporter
+from pytriton._protocol import messages
 from pytriton.exceptions import PyTritonBadParameterError
-from pytriton.ipc import messages
 
 
 class Terminal(io.StringIO):

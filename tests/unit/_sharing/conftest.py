@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from pytriton._protocol.files.shared_entries import ENV_SHARED_DIR
 from pytriton._sharing import segments
-from pytriton.ipc.files.shared_entries import ENV_SHARED_DIR
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import pytriton
-from pytriton.ipc.files import shared_entries
+from pytriton._protocol.files import shared_entries
 
 _AT_ONCE = fcntl.LOCK_EX | fcntl.LOCK_NB
 

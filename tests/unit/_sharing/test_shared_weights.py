@@ -21,11 +21,11 @@ from support.examples import examples
 from support.weights import same, write_safetensors
 
 import pytriton
+from pytriton._protocol import linux
+from pytriton._protocol.files import shared_entries
+from pytriton._protocol.files.shared_entries import ENV_SHARED_DIR, Entry, Holder
 from pytriton._sharing import segments
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.ipc import linux
-from pytriton.ipc.files import shared_entries
-from pytriton.ipc.files.shared_entries import ENV_SHARED_DIR, Entry, Holder
 
 #: Another process: it shares what the first line says, tells what it has, and lives until its input ends.
 _OTHER = """

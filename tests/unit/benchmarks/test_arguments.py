@@ -7,7 +7,7 @@ from benchmarks import counting, systems, workloads
 from benchmarks.__main__ import parse, split_only
 from benchmarks.systems.base import SERVERS
 
-from pytriton.ipc.lanes.gauge import Gauge
+from pytriton._protocol.lanes.stats_page import Gauge
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from support import compiling, kept
 from support.keeping_compiler import keeping_compiler
 
-from pytriton.dispatcher.install.proxy_compiler import compiler
+from pytriton._host.install.proxy_compiler import compiler
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from support.suite import other_core
 
-from pytriton.dispatcher.install.server_runtime import SERVER_VARIABLE
-from pytriton.dispatcher.install.wheel import PINNED
+from pytriton._host.install.server_runtime import SERVER_VARIABLE
+from pytriton._host.install.wheel import PINNED
 
 _ROOT = Path(__file__).parents[3]
 _ALL = (*other_core.DIFFERENCES, *other_core._EXECUTABLE)

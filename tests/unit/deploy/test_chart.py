@@ -14,8 +14,8 @@ import pytest
 import yaml
 from support.charts.chart import CHART, HOW, Object, load_chart, only, pod_of, render, require_helm
 
-from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.dispatcher.settings.sources import load_config
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._host.settings.sources import load_config
 
 helm = require_helm()
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason=HOW)

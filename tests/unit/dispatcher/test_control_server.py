@@ -16,6 +16,8 @@ import pytest
 import zmq
 import zmq.asyncio
 
+from pytriton._protocol import control, messages
+from pytriton._protocol.errors import RemoteFailure
 from pytriton.dispatcher.control import peers
 from pytriton.dispatcher.control.control_socket import (
     MOST_MESSAGE_BYTES,
@@ -24,9 +26,7 @@ from pytriton.dispatcher.control.control_socket import (
     Peer,
 )
 from pytriton.dispatcher.control.pending_requests import MOST_UNDER_WAY
-from pytriton.dispatcher.events.actor import asked_by
-from pytriton.ipc import control, messages
-from pytriton.ipc.errors import RemoteFailure
+from pytriton.dispatcher.telemetry.events.actor import asked_by
 
 HELD = messages.GetLogs("held")
 QUICK = messages.ListModels()
@@ -179,7 +179,7 @@ def test_the_audit_names_the_user_and_the_command_of_a_change(short_dir: Path) -
         (["/venv/bin/python3.11", "/venv/bin/pytriton-daemon", "scale", "m", "2"], "pytriton-daemon scale"),
         (["/venv/bin/pytriton-daemon", "--version"], "pytriton-daemon"),
         (["python", "-u", "jobs/train.py", "--api-key", "secret"], "python jobs/train.py"),
-        (["python3", "-m", "pytriton.cli", "register", "m:f"], "python3 -m pytriton.cli register"),
+        (["python3", "-m", "pytriton._cli", "register", "m:f"], "python3 -m pytriton._cli register"),
         (["python3", "-m", "http.server", "secret"], "python3 -m http.server"),
         (["python", "-c", "secret"], "python -c"),
         (["python"], "python"),

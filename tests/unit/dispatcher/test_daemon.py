@@ -18,21 +18,21 @@ from support.fakes.fake_worker import SPEC
 from support.fakes.triton import fake_server_program
 from support.ports import lasting_port
 
-from pytriton.dispatcher.base import last_exit
-from pytriton.dispatcher.base.owner import Owner
-from pytriton.dispatcher.base.service_manager.systemd import Notifier, State
+from pytriton._host import exit_record
+from pytriton._host.install.server_choice import ServerChoice
+from pytriton._host.install.server_runtime import ServerRuntime
+from pytriton._host.install.server_tree import ServerTree
+from pytriton._host.service_manager.systemd import Notifier, State
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._host.settings.start_flags import StartFlags
+from pytriton._protocol import messages
+from pytriton._protocol.errors import RemoteFailure
+from pytriton._protocol.exit_codes import ExitCode
+from pytriton._protocol.files.rundir import RuntimeDir
 from pytriton.dispatcher.daemon import Daemon
-from pytriton.dispatcher.install.server_choice import ServerChoice
-from pytriton.dispatcher.install.server_runtime import ServerRuntime
-from pytriton.dispatcher.install.server_tree import ServerTree
-from pytriton.dispatcher.models.kept.state_dir import Store
+from pytriton.dispatcher.models.persistence.state_dir import Store
 from pytriton.dispatcher.models.registration import Registration
-from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.dispatcher.settings.start_flags import StartFlags
-from pytriton.ipc import messages
-from pytriton.ipc.errors import RemoteFailure
-from pytriton.ipc.exit_codes import ExitCode
-from pytriton.ipc.files.rundir import RuntimeDir
+from pytriton.dispatcher.runtime.owner import Owner
 
 pytestmark = pytest.mark.programs
 
@@ -106,7 +106,7 @@ class Scene:
         self.store.close()
 
     def how_it_ended(self) -> tuple[int, str]:
-        end = last_exit.read(self.rundir)
+        end = exit_record.read(self.rundir)
         assert end is not None
         return end.exit_code, end.reason
 
@@ -202,7 +202,7 @@ def test_where_clients_with_a_key_cannot_be_answered_nothing_is_started(
 ) -> None:
     async def scene(one: Scene) -> None:
         if taken:
-            from pytriton.dispatcher.control.client_keys import key_store
+            from pytriton._host.client_keys import key_store
 
             key_store(one.config).make_server_key()
         code = await one.daemon.main(None)

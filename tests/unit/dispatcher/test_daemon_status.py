@@ -14,12 +14,12 @@ import pytest
 from support.fakes.brain import Brain, one_after_the_other
 from support.running import eventually
 
-from pytriton.dispatcher.base.service_manager.systemd import State
+from pytriton._host.service_manager.systemd import State
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._protocol import messages
+from pytriton._protocol.files.rundir import RuntimeDir
 from pytriton.dispatcher.daemon_status import DaemonStatus
 from pytriton.dispatcher.elastic.known_size import KnownSize
-from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.ipc import messages
-from pytriton.ipc.files.rundir import RuntimeDir
 
 
 def _info(name: str, state: str = "ready") -> messages.ModelInfo:

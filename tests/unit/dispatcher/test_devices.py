@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from support.fakes.fake_worker import SPEC
 
-from pytriton._registering import gpus
+from pytriton._protocol.errors import RemoteFailure
+from pytriton._register import gpus
 from pytriton.dispatcher.models.admission import check_devices
-from pytriton.dispatcher.workers.one_worker import worker_process
-from pytriton.ipc.errors import RemoteFailure
+from pytriton.dispatcher.workers.process import worker_process
 
 
 @pytest.fixture

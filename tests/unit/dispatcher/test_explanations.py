@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from support.fakes.virtual_time import VirtualLoop
 
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher import explanations
-from pytriton.ipc import messages
-from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 #: Serial, kind, model; the first at 1001 s, the second at 1002 s.
 _LOG = [

@@ -12,12 +12,12 @@ from support.fakes.brain import Brain
 from support.fakes.fake_clients import model_spec
 from support.fakes.triton.fake_server import SERVER_PID
 
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton._protocol.exit_codes import ExitCode
+from pytriton._protocol.messages import client
 from pytriton.dispatcher import handlers, worker_handlers
 from pytriton.dispatcher.handlers import newest
-from pytriton.ipc import messages
-from pytriton.ipc.errors import ErrorKind, RemoteFailure
-from pytriton.ipc.exit_codes import ExitCode
-from pytriton.ipc.messages import client
 
 _OTHER = messages.PROTOCOL + 1
 
@@ -336,7 +336,7 @@ def test_settings_are_read_anew_when_the_daemon_is_ready(
 ) -> None:
     changed = msgspec.structs.replace(brain.config, grace_period_s=1.0)
     answer = messages.Reloaded(["grace_period_s"], [])
-    monkeypatch.setattr("pytriton.dispatcher.live_settings.reread", lambda *_: (changed, answer))
+    monkeypatch.setattr("pytriton.dispatcher.settings_reload.reread", lambda *_: (changed, answer))
     assert ask(brain, messages.Reload()) == answer
     assert brain.daemon.config is changed
     brain.served(brain.client.register("m"))

@@ -10,8 +10,8 @@ from support.fakes.brain import Brain, one_after_the_other
 from support.fakes.triton.fake_server import FakeServer, Obstacle
 from support.models import repositories
 
+from pytriton._protocol import messages
 from pytriton.dispatcher.readiness import Readiness
-from pytriton.ipc import messages
 
 Start = Callable[..., Brain]
 _VERTEX = {"allow-vertex-ai": "true", "vertex-ai-default-model": "m"}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pytriton._protocol.files.rundir import RuntimeDir
 from pytriton.dispatcher.run import _locked
-from pytriton.ipc.files.rundir import RuntimeDir
 
 
 @pytest.fixture

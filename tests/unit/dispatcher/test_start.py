@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from pytriton._host.settings.declarations import ENV_OWNER, DaemonConfig
+from pytriton._protocol.exit_codes import ExitCode
 from pytriton.dispatcher import run, start
-from pytriton.dispatcher.settings.declarations import ENV_OWNER, DaemonConfig
-from pytriton.dispatcher.triton import admin_token
-from pytriton.ipc.exit_codes import ExitCode
+from pytriton.dispatcher.server import admin_token
 
 #: Stands in for the interpreter: writes what it got to where standard output goes.
 STAND_IN = f"""#!{sys.executable}

@@ -13,14 +13,14 @@ from typing import cast
 import pytest
 import zmq
 
-from pytriton.dispatcher.base import handover
-from pytriton.dispatcher.base.kill_on_death import KillOnDeath
-from pytriton.dispatcher.events import kinds
-from pytriton.dispatcher.taking_over import SIGNALS
-from pytriton.dispatcher.upgrade import Upgrade
-from pytriton.dispatcher.workers.one_worker.fork_servers import ForkServers
-from pytriton.dispatcher.workers.parking import Parking
-from pytriton.ipc import messages
+from pytriton._protocol import messages
+from pytriton.dispatcher.runtime import upgrade_snapshot
+from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
+from pytriton.dispatcher.telemetry.events import kinds
+from pytriton.dispatcher.upgrade.coordinator import Upgrade
+from pytriton.dispatcher.upgrade.takeover import SIGNALS
+from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
+from pytriton.dispatcher.workers.process.fork_servers import ForkServers
 
 NOW = messages.Upgrade(wait_s=0.0)
 NOBODY = cast(KillOnDeath, None)  # nothing is started
@@ -40,7 +40,7 @@ class Scene:
         self.executed = False
         self.on_suspend: Callable[[], object] = lambda: None
         self.asked = asyncio.Event()
-        self.parking = Parking(3)
+        self.parking = PrestartedWorkers(3)
         self.released = asyncio.Event()
         control = SimpleNamespace(
             changing=0,
@@ -80,8 +80,8 @@ class Scene:
         )
         self.upgrade = Upgrade(self.parts, self._execute)  # type: ignore[arg-type]
         monkeypatch.setattr(self.upgrade, "_state", lambda: None)
-        monkeypatch.setattr(handover, "encode", lambda state: b"")
-        monkeypatch.setattr(handover, "descriptors", lambda state: [])
+        monkeypatch.setattr(upgrade_snapshot, "encode", lambda state: b"")
+        monkeypatch.setattr(upgrade_snapshot, "descriptors", lambda state: [])
 
     async def _release(self) -> None:
         self.released.set()
@@ -119,7 +119,7 @@ class Registry(list[object]):
 
     adaptations: SimpleNamespace
     adoption: SimpleNamespace
-    parking: Parking
+    parking: PrestartedWorkers
 
 
 def run(monkeypatch: pytest.MonkeyPatch, test: Callable[[Scene], Awaitable[None]]) -> None:

@@ -11,13 +11,13 @@ from typing import Any, cast
 import pytest
 from support.fakes.fake_worker import FakeWorker
 
-from pytriton.dispatcher.base.kill_on_death import KillOnDeath
-from pytriton.dispatcher.events import kinds
-from pytriton.dispatcher.upgrade import Upgrade
-from pytriton.dispatcher.workers.one_worker.fork_servers import ForkServers
-from pytriton.dispatcher.workers.parking import Parking
-from pytriton.ipc import messages
-from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
+from pytriton.dispatcher.telemetry.events import kinds
+from pytriton.dispatcher.upgrade.coordinator import Upgrade
+from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
+from pytriton.dispatcher.workers.process.fork_servers import ForkServers
 
 NOW = messages.Upgrade(wait_s=0.0)
 NOBODY = cast(KillOnDeath, None)  # nothing is started
@@ -68,7 +68,7 @@ class Models(list[Any]):
     def __init__(self, models: list[Any], busy: list[str]) -> None:
         super().__init__(models)
         self.adoption = SimpleNamespace(unsettled=lambda: busy[0] if busy else "")
-        self.parking = Parking(3)
+        self.parking = PrestartedWorkers(3)
         self.adaptations = SimpleNamespace(hold=self._hold, release=self._release)
         self.held = False
 

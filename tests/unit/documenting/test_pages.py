@@ -10,9 +10,9 @@ from checking.documents import anchors
 from documenting import command_pages, outside_pages, python_pages, reference_pages
 
 import pytriton
-from pytriton.dispatcher.events.kinds import KINDS
-from pytriton.ipc import messages
-from pytriton.ipc.exit_codes import ExitCode
+from pytriton._protocol import messages
+from pytriton._protocol.exit_codes import ExitCode
+from pytriton.dispatcher.telemetry.events.kinds import KINDS
 from pytriton.run_options import OPTIONS
 
 ROOT = Path(__file__).parents[3]

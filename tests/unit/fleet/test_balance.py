@@ -12,15 +12,15 @@ import msgspec
 import pytest
 from support.fakes.fake_dispatcher import SERVER, status
 
-from pytriton.cli.fleet.balancing import run
+from pytriton._cli.fleet.balance import run
+from pytriton._protocol import messages
 from pytriton.exceptions import PyTritonDaemonError
 from pytriton.fleet import NodeStatus
 from pytriton.fleet.balancer import configuration, haproxy
 from pytriton.fleet.balancer.balance import Balancer
 from pytriton.fleet.balancer.configuration import KEEP_ALIVE_S, Files, Settings
+from pytriton.fleet.balancer.dns import Names
 from pytriton.fleet.balancer.haproxy import HAProxy
-from pytriton.fleet.balancer.resolving import Names
-from pytriton.ipc import messages
 
 
 class FakeHAProxy:

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 from support.fakes.fake_dispatcher import SERVER, status
 
+from pytriton._protocol import messages
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.fleet import NodeStatus
 from pytriton.fleet.balancer.configuration import Settings, check_node, render, server_name
 from pytriton.fleet.balancer.layout import Endpoint, Node, node_of, seen
-from pytriton.ipc import messages
 
 
 def node(name: str, *models: str, **more: Any) -> Node:

@@ -12,14 +12,14 @@ import pytest
 from support.fakes.fake_dispatcher import FakeDispatcher
 from support.fakes.fleet.ray import Fleet
 
-from pytriton._registering.registering import plan
+from pytriton._protocol import messages
+from pytriton._protocol.registration_digest import registration_digest
+from pytriton._register.message import plan
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonDaemonError
 from pytriton.fleet.on_ray import NAMESPACE
 from pytriton.fleet.on_ray.actors import NodeActor
 from pytriton.fleet.on_ray.environments import VARIABLE, Environments, registered_as, without_mark
 from pytriton.fleet.on_ray.runtime_env import check, digest_with, split, with_environment
-from pytriton.ipc import messages
-from pytriton.ipc.registration_digest import registration_digest
 from pytriton.model_config import Tensor
 
 A, B = "aaaa", "bbbb"

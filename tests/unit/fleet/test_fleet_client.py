@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from support.fakes.fleet.nodes import SPEC, Node
 
+from pytriton._protocol import messages
+from pytriton._protocol.registration_digest import registration_digest
 from pytriton.daemon import connect
 from pytriton.exceptions import (
     DaemonNotRunningError,
@@ -21,8 +23,6 @@ from pytriton.exceptions import (
     PyTritonBadParameterError,
 )
 from pytriton.fleet import FleetClient
-from pytriton.ipc import messages
-from pytriton.ipc.registration_digest import registration_digest
 from pytriton.model_config import Tensor
 
 X = Tensor(name="x", dtype=np.float32, shape=(-1,))

@@ -16,9 +16,9 @@ import pytest
 from support.fakes.fake_dispatcher import FakeDispatcher, status
 from support.fakes.fleet.ray import no_actors
 
+from pytriton._protocol import messages
 from pytriton.exceptions import DaemonNotRunningError, PyTritonDaemonError
 from pytriton.fleet.on_ray.actors import NodeActor, _owner_of
-from pytriton.ipc import messages
 
 
 def test_it_takes_the_daemon_that_runs_and_starts_none_after_its_stop(

@@ -15,8 +15,8 @@ from pytriton.exceptions import FleetError, PyTritonBadParameterError, PyTritonD
 from pytriton.fleet.on_ray import check_name
 from pytriton.fleet.on_ray.client import RayFleetClient, RayNode
 from pytriton.fleet.on_ray.cluster import Cluster
-from pytriton.fleet.on_ray.membership import Members, members
-from pytriton.fleet.on_ray.starting import start_fleet
+from pytriton.fleet.on_ray.lifecycle import start_fleet
+from pytriton.fleet.on_ray.nodes import Members, members
 from pytriton.fleet.on_ray.versions import MOST_INSTANCES
 
 A, B, C = "aaaa", "bbbb", "cccc"
@@ -256,7 +256,7 @@ def _look(*names: str) -> tuple[bytes, str, bytes]:
 
 
 def messages_info(name: str) -> Any:
-    from pytriton.ipc import messages
+    from pytriton._protocol import messages
 
     return messages.ModelInfo(name, 1, "ready", [])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.fleet.on_ray.reconciling import (
+from pytriton.fleet.on_ray.reconciler import (
     Register,
     Remove,
     Scale,

@@ -9,6 +9,8 @@ from typing import Any, cast
 
 import pytest
 
+from pytriton._protocol import messages
+from pytriton._protocol.lanes.histograms import BOUNDS_S
 from pytriton.daemon import DaemonClient
 from pytriton.exceptions import (
     CanaryError,
@@ -19,8 +21,6 @@ from pytriton.exceptions import (
 )
 from pytriton.fleet.canary import Canary
 from pytriton.fleet.rollout import Rollout
-from pytriton.ipc import messages
-from pytriton.ipc.lanes.histograms import BOUNDS_S
 
 MESSAGE = messages.Register(messages.ModelSpec("m", 1, {}, messages.World("py")), replace=True)
 DAEMON = messages.DaemonFigures("0", "ready", 1, 0.0, "ready")

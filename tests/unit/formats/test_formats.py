@@ -14,13 +14,13 @@ import pytest
 from support.models import onnx_files
 from support.models.digits import digits
 
+from pytriton._protocol.parameters import VERSION_PARAMETER
 from pytriton.formats import complete, probe, table
 from pytriton.formats.loaded import FormatError, Loaded
 from pytriton.formats.model import FolderModel, load_file
 from pytriton.formats.pytorch import in_order
 from pytriton.formats.recipe import Recipe
 from pytriton.formats.trees import framework, trees
-from pytriton.ipc.parameters import VERSION_PARAMETER
 from pytriton.proxy.types import Request
 
 

@@ -18,7 +18,7 @@ def test_the_committed_header_is_what_would_be_written() -> None:
 
 
 def test_a_message_on_a_lane_has_its_name_first() -> None:
-    """Written by hand once, from pytriton/ipc/lanes/lane_messages.py: `Batch`."""
+    """Written by hand once, from pytriton/_protocol/lanes/lane_messages.py: `Batch`."""
     header = protocol.header()
     assert '#define BATCH_NAME "Batch"\n' in header
     fields = "BATCH_id = 1, BATCH_requests = 2, BATCH_trace = 3, BATCH_reads = 4, BATCH_alone = 5, "

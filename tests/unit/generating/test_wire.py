@@ -10,7 +10,7 @@ import pytest
 from generating import wire
 from generating.__main__ import main
 
-from pytriton.ipc.messages.base import PROTOCOL
+from pytriton._protocol.messages.base import PROTOCOL
 
 ROOT = Path(__file__).parents[3]
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from tritonclient.grpc import model_config_pb2
 
-from pytriton.dispatcher.triton import own_repository
+from pytriton._protocol import config_datatypes, messages
+from pytriton.dispatcher.server import own_repository
 from pytriton.exceptions import PyTritonBadParameterError
-from pytriton.ipc import config_datatypes, messages
 from pytriton.model_config import ModelConfig, Tensor, to_triton_config
 
 X, Y = Tensor((1,), np.float32, "x"), Tensor((1,), np.float32, "y")

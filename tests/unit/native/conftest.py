@@ -8,7 +8,7 @@ import pytest
 from support.compiling import compile_program
 from support.front.building import sanitized_flags
 
-from pytriton.dispatcher.install.compiled_proxy import sources
+from pytriton._host.install.compiled_proxy import sources
 
 #: The proxy's own names are not to meet those of the fake tritonserver.
 _PROXY = [*sanitized_flags(), "-fvisibility=hidden"]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from support.fakes.triton.fake_tritonserver import Work, echo, run, serving
 
-from pytriton.ipc import messages
-from pytriton.ipc.lanes.lane import Lane, LaneClosed
-from pytriton.ipc.lanes.lane_messages import Batch, BatchFailed
+from pytriton._protocol import messages
+from pytriton._protocol.lanes.lane import Lane, LaneClosed
+from pytriton._protocol.lanes.lane_messages import Batch, BatchFailed
 
 #: Compiling with sanitizers has been seen to take 75 s on a core that others use, too.
 pytestmark = pytest.mark.timeout(600)

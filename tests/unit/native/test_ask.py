@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pytriton.ipc import messages
+from pytriton._protocol import messages
 
 pytestmark = pytest.mark.timeout(600)
 

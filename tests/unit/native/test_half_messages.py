@@ -13,9 +13,9 @@ import msgspec
 import pytest
 from support.fakes.triton.fake_tritonserver import Work, echo, run, serving
 
-from pytriton.ipc import messages
-from pytriton.ipc.lanes.lane import Lane, LaneClosed
-from pytriton.ipc.lanes.lane_messages import (
+from pytriton._protocol import messages
+from pytriton._protocol.lanes.lane import Lane, LaneClosed
+from pytriton._protocol.lanes.lane_messages import (
     Announce,
     Batch,
     BatchBegun,

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from support.fakes.triton.fake_tritonserver import echo, output, run, serving
 
-from pytriton.ipc import linux
-from pytriton.ipc.calls.call_connection import MOST_MEMORIES
-from pytriton.ipc.calls.call_messages import Memory
-from pytriton.ipc.lanes import tensors
-from pytriton.ipc.lanes.lane import Lane, LaneClosed
-from pytriton.ipc.lanes.lane_messages import (
+from pytriton._protocol import linux
+from pytriton._protocol.calls.call_connection import MOST_MEMORIES
+from pytriton._protocol.calls.call_messages import Memory
+from pytriton._protocol.lanes import tensors
+from pytriton._protocol.lanes.lane import Lane, LaneClosed
+from pytriton._protocol.lanes.lane_messages import (
     MOST_METRICS,
     Batch,
     BatchDone,

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from support.fakes.triton.fake_tritonserver import Work, echo, output, run, serving
 
-from pytriton.ipc import linux, messages
-from pytriton.ipc.lanes import tensors
-from pytriton.ipc.lanes.lane import Lane, LaneClosed
-from pytriton.ipc.lanes.lane_messages import (
+from pytriton._protocol import linux, messages
+from pytriton._protocol.lanes import tensors
+from pytriton._protocol.lanes.lane import Lane, LaneClosed
+from pytriton._protocol.lanes.lane_messages import (
     OWN,
     Batch,
     BatchDone,

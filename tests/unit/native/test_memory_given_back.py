@@ -10,8 +10,15 @@ import pytest
 from support.fakes.triton.fake_tritonserver import echo, run
 from support.running import eventually
 
-from pytriton.ipc.lanes.lane import Lane, LaneClosed
-from pytriton.ipc.lanes.lane_messages import Batch, BatchBegun, BatchDone, BatchPart, Credit, Room
+from pytriton._protocol.lanes.lane import Lane, LaneClosed
+from pytriton._protocol.lanes.lane_messages import (
+    Batch,
+    BatchBegun,
+    BatchDone,
+    BatchPart,
+    Credit,
+    Room,
+)
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.fakes.triton.fake_tritonserver import Work, echo, output, run, serving
 
-from pytriton.ipc import linux, messages
-from pytriton.ipc.lanes.lane import Lane, LaneClosed
-from pytriton.ipc.lanes.lane_messages import (
+from pytriton._protocol import linux, messages
+from pytriton._protocol.lanes.lane import Lane, LaneClosed
+from pytriton._protocol.lanes.lane_messages import (
     Announce,
     Batch,
     BatchDone,

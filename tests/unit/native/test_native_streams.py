@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from support.fakes.triton.fake_tritonserver import output, run
 
-from pytriton.ipc.lanes.lane import Lane, LaneClosed
-from pytriton.ipc.lanes.lane_messages import (
+from pytriton._protocol.lanes.lane import Lane, LaneClosed
+from pytriton._protocol.lanes.lane_messages import (
     Batch,
     BatchBegun,
     BatchDone,

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from support.fakes.triton.fake_tritonserver import echo, output, run, serving
 
-from pytriton.ipc.lanes import tensors
-from pytriton.ipc.lanes.lane import Lane, LaneClosed
-from pytriton.ipc.lanes.lane_messages import (
+from pytriton._protocol.lanes import tensors
+from pytriton._protocol.lanes.lane import Lane, LaneClosed
+from pytriton._protocol.lanes.lane_messages import (
     Batch,
     BatchBegun,
     BatchDone,

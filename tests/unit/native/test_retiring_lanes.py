@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from support.fakes.triton.fake_tritonserver import Work, output, run
 
-from pytriton.ipc.lanes.lane import Lane, LaneClosed
-from pytriton.ipc.lanes.lane_messages import (
+from pytriton._protocol.lanes.lane import Lane, LaneClosed
+from pytriton._protocol.lanes.lane_messages import (
     Batch,
     BatchBegun,
     BatchDone,
@@ -22,8 +22,8 @@ from pytriton.ipc.lanes.lane_messages import (
     ResponseRef,
     Room,
 )
-from pytriton.ipc.messages import Verdict
-from pytriton.ipc.parameters import PYTHON_MODEL_PARAMETER
+from pytriton._protocol.messages import Verdict
+from pytriton._protocol.parameters import PYTHON_MODEL_PARAMETER
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from pytriton._registering.registering import plan
+from pytriton._register.message import plan
 from pytriton.declaration import declare
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config import ModelConfig, Tensor

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from pytriton.openai import ChatRequest, asked
+from pytriton.openai import ChatRequest
+from pytriton.openai import request as request_module
 from pytriton.openai.model import served
 from pytriton.proxy.types import Request
 
@@ -24,7 +25,7 @@ def generator(request: ChatRequest) -> Iterator[str]:
 def test_an_answer_in_one_piece_shows_that_it_is_made(
     monkeypatch: pytest.MonkeyPatch, every_s: float, signs: int
 ) -> None:
-    monkeypatch.setattr(asked, "_BEAT_S", every_s)
+    monkeypatch.setattr(request_module, "_BEAT_S", every_s)
     envelope = {"api": "chat", "id": "chatcmpl_123", "model": "m", "body": BODY}
     request = Request({"request": np.array([json.dumps(envelope).encode()], object)})
     results = served(generator, ["chat"])([request])

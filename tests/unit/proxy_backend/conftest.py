@@ -9,7 +9,7 @@ import pytest
 from support.fakes.proxy_stage import Proxy, Stage
 from support.fakes.triton import fake_stub
 
-from pytriton.ipc.messages import Verdict
+from pytriton._protocol.messages import Verdict
 
 
 @pytest.fixture(autouse=True)

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pytriton.ipc import messages
-from pytriton.ipc.lanes.lane import LaneError
+from pytriton._protocol import messages
+from pytriton._protocol.lanes.lane import LaneError
 from pytriton.proxy_backend.attachment import Attachment
 
 

@@ -13,10 +13,10 @@ import pytest
 from support.fakes.triton.fake_stub import Logger
 from support.running import eventually
 
-from pytriton.ipc import messages
-from pytriton.ipc.calls.call_chain import Link
-from pytriton.ipc.calls.call_connection import CallConnection, socket_path
-from pytriton.ipc.calls.call_messages import (
+from pytriton._protocol import messages
+from pytriton._protocol.calls.call_chain import Link
+from pytriton._protocol.calls.call_connection import CallConnection, socket_path
+from pytriton._protocol.calls.call_messages import (
     MOVED,
     Answer,
     AnswerRead,
@@ -24,7 +24,7 @@ from pytriton.ipc.calls.call_messages import (
     CallDropped,
     Retiring,
 )
-from pytriton.ipc.lanes.lane import LaneClosed, LaneSilent
+from pytriton._protocol.lanes.lane import LaneClosed, LaneSilent
 from pytriton.proxy_backend import calls as calls_module
 from pytriton.proxy_backend.calls import Calls
 from pytriton.proxy_backend.translate import Translator

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import pytest
 from support.fakes.fake_dispatcher import FakeDispatcher
 
-from pytriton.ipc import messages
-from pytriton.ipc.calls.call_chain import Link
-from pytriton.ipc.calls.call_messages import Call
-from pytriton.ipc.errors import ErrorKind
-from pytriton.ipc.lanes.lane_messages import RequestRef
-from pytriton.ipc.parameters import CHAIN_PARAMETER, HANDLE_PARAMETER
+from pytriton._protocol import messages
+from pytriton._protocol.calls.call_chain import Link
+from pytriton._protocol.calls.call_messages import Call
+from pytriton._protocol.errors import ErrorKind
+from pytriton._protocol.lanes.lane_messages import RequestRef
+from pytriton._protocol.parameters import CHAIN_PARAMETER, HANDLE_PARAMETER
 from pytriton.proxy_backend import chains
 from pytriton.proxy_backend.chains import Circular, Handle, check_chain, has_closed, tell_failure
 

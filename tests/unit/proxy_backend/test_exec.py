@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from support.fakes.triton.fake_stub import InferenceRequest, InferenceResponse, Tensor, TritonError
 
-from pytriton.ipc.calls.call_chain import Link, decode_chain
-from pytriton.ipc.calls.call_connection import CallConnection
-from pytriton.ipc.calls.call_messages import Call
-from pytriton.ipc.calls.call_slots import Slots
-from pytriton.ipc.lanes import tensors
-from pytriton.ipc.parameters import CHAIN_PARAMETER, HANDLE_PARAMETER
+from pytriton._protocol.calls.call_chain import Link, decode_chain
+from pytriton._protocol.calls.call_connection import CallConnection
+from pytriton._protocol.calls.call_messages import Call
+from pytriton._protocol.calls.call_slots import Slots
+from pytriton._protocol.lanes import tensors
+from pytriton._protocol.parameters import CHAIN_PARAMETER, HANDLE_PARAMETER
 from pytriton.proxy_backend import exec as exec_module
 from pytriton.proxy_backend import stub
 from pytriton.proxy_backend.chains import Handle, has_closed, tell_failure

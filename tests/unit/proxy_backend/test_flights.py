@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from support.fakes.triton.fake_stub import FINAL, InferenceResponse, Request, TritonError
 
-from pytriton.ipc.lanes.lane import LaneError
-from pytriton.ipc.messages import Verdict
+from pytriton._protocol.lanes.lane import LaneError
+from pytriton._protocol.messages import Verdict
 from pytriton.proxy_backend import translate
 from pytriton.proxy_backend.chains import Handle
 from pytriton.proxy_backend.flights import Flight

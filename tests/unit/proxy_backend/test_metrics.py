@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.fakes.triton.fake_stub import Logger, MetricFamily
 
-from pytriton.ipc.lanes.lane_messages import Metrics, MetricUpdate
+from pytriton._protocol.lanes.lane_messages import Metrics, MetricUpdate
 from pytriton.proxy_backend.metrics import CustomMetrics
 
 

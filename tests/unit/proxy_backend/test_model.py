@@ -14,11 +14,11 @@ from support.fakes.proxy_stage import Stage, echo, hang_up, once, requests, told
 from support.fakes.triton.fake_stub import Request, TritonError, TritonModelException, pb_utils
 from support.running import eventually
 
-from pytriton.ipc import messages
-from pytriton.ipc.calls.call_chain import Link
-from pytriton.ipc.errors import ErrorKind
-from pytriton.ipc.lanes.lane import Lane
-from pytriton.ipc.lanes.lane_messages import (
+from pytriton._protocol import messages
+from pytriton._protocol.calls.call_chain import Link
+from pytriton._protocol.errors import ErrorKind
+from pytriton._protocol.lanes.lane import Lane
+from pytriton._protocol.lanes.lane_messages import (
     Batch,
     BatchDone,
     BatchFailed,
@@ -26,8 +26,8 @@ from pytriton.ipc.lanes.lane_messages import (
     ResponseDetails,
     ResponseRef,
 )
-from pytriton.ipc.lanes.request_names import id_at
-from pytriton.ipc.parameters import (
+from pytriton._protocol.lanes.request_names import id_at
+from pytriton._protocol.parameters import (
     CHAIN_PARAMETER,
     PYTHON_MODEL_PARAMETER,
     STAND_IN_PARAMETER,

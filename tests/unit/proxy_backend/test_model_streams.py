@@ -10,9 +10,9 @@ from support.fakes.proxy_stage import Stage, requests
 from support.fakes.triton.fake_stub import FINAL, Request, TritonError, pb_utils
 from support.running import eventually
 
-from pytriton.ipc import messages
-from pytriton.ipc.lanes.lane import Lane, LaneError
-from pytriton.ipc.lanes.lane_messages import (
+from pytriton._protocol import messages
+from pytriton._protocol.lanes.lane import Lane, LaneError
+from pytriton._protocol.lanes.lane_messages import (
     Batch,
     BatchBegun,
     BatchDone,
@@ -24,7 +24,7 @@ from pytriton.ipc.lanes.lane_messages import (
     ResponseRef,
     Room,
 )
-from pytriton.ipc.parameters import PYTHON_MODEL_PARAMETER
+from pytriton._protocol.parameters import PYTHON_MODEL_PARAMETER
 from pytriton.proxy_backend.stream_credits import Credits
 
 UNAVAILABLE, INTERNAL = TritonError.UNAVAILABLE, TritonError.INTERNAL

@@ -10,9 +10,9 @@ from support.fakes.proxy_stage import Proxy, Stage, batch_of, requests
 from support.fakes.triton.fake_stub import FINAL, Sender
 from support.running import eventually
 
-from pytriton.ipc import messages
-from pytriton.ipc.lanes.lane import Lane, LaneClosed
-from pytriton.ipc.lanes.lane_messages import (
+from pytriton._protocol import messages
+from pytriton._protocol.lanes.lane import Lane, LaneClosed
+from pytriton._protocol.lanes.lane_messages import (
     Batch,
     BatchBegun,
     BatchDone,

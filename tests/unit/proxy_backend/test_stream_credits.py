@@ -12,9 +12,9 @@ from support.fakes.proxy_stage import Proxy, batch_of
 from support.fakes.triton.fake_stub import FINAL
 from support.running import eventually
 
-from pytriton.ipc.lanes import tensors
-from pytriton.ipc.lanes.lane import Lane
-from pytriton.ipc.lanes.lane_messages import (
+from pytriton._protocol.lanes import tensors
+from pytriton._protocol.lanes.lane import Lane
+from pytriton._protocol.lanes.lane_messages import (
     Batch,
     BatchBegun,
     BatchDone,

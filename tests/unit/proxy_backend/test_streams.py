@@ -11,8 +11,8 @@ from support.fakes.proxy_stage import Proxy, batch_of
 from support.fakes.triton.fake_stub import FINAL, Request, Sender
 from support.running import eventually
 
-from pytriton.ipc.lanes.lane import Lane
-from pytriton.ipc.lanes.lane_messages import (
+from pytriton._protocol.lanes.lane import Lane
+from pytriton._protocol.lanes.lane_messages import (
     BatchBegun,
     BatchDone,
     BatchFailed,
@@ -28,7 +28,7 @@ from pytriton.ipc.lanes.lane_messages import (
     ResponseRef,
     Room,
 )
-from pytriton.ipc.messages import Verdict
+from pytriton._protocol.messages import Verdict
 from pytriton.proxy_backend import stream_lane, stream_watch
 
 ANSWER = ResponseRef([])

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from support.fakes.triton.fake_stub import Request, Tensor, TritonError
 
-from pytriton.ipc.datatypes import NUMERIC
-from pytriton.ipc.lanes import tensors
-from pytriton.ipc.lanes.arena import NoMemoryLeft
-from pytriton.ipc.lanes.lane import Lane, LaneError
-from pytriton.ipc.lanes.lane_messages import (
+from pytriton._protocol.datatypes import NUMERIC
+from pytriton._protocol.lanes import tensors
+from pytriton._protocol.lanes.arena import NoMemoryLeft
+from pytriton._protocol.lanes.lane import Lane, LaneError
+from pytriton._protocol.lanes.lane_messages import (
     Batch,
     BatchDone,
     RequestDetails,
@@ -27,7 +27,7 @@ from pytriton.ipc.lanes.lane_messages import (
     ResponseRef,
     TensorRef,
 )
-from pytriton.ipc.parameters import VERSION_PARAMETER
+from pytriton._protocol.parameters import VERSION_PARAMETER
 from pytriton.proxy_backend import translate
 from pytriton.proxy_backend.translate import Translator
 

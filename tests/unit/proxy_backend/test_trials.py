@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.ipc.messages import Verdict
+from pytriton._protocol.messages import Verdict
 from pytriton.proxy_backend.trials import Trial
 
 RETRY, FAIL = Verdict("retry"), Verdict("fail", "no more")

@@ -16,8 +16,8 @@ from releasing.running import ReleaseError
 _COMMITTED = {
     "pytriton/__init__.py": "",
     "dispatcher/daemon.py": "",
-    "dispatcher/page/static/page.js": "",
-    "dispatcher/settings/advisories.json": "",
+    "dispatcher/telemetry/dashboard/static/page.js": "",
+    "pytriton/_host/settings/advisories.json": "",
     "proxy_backend/native/lane.c": "",
     "tests/test_a.py": "",
     "docs/a.md": "",
@@ -76,14 +76,15 @@ def test_what_is_installed_is_sources_and_data_at_their_places() -> None:
     assert artifacts.installed_names(list(_COMMITTED)) == [
         "pytriton/__init__.py",
         "pytriton/dispatcher/daemon.py",
-        "pytriton/dispatcher/page/static/page.js",
-        "pytriton/dispatcher/settings/advisories.json",
+        "pytriton/dispatcher/telemetry/dashboard/static/page.js",
+        "pytriton/_host/settings/advisories.json",
         "pytriton/proxy_backend/native/lane.c",
     ]
 
 
 @pytest.mark.parametrize(
-    "name", ["pytriton/dispatcher/daemon.py", "pytriton/dispatcher/settings/advisories.json"]
+    "name",
+    ["pytriton/dispatcher/daemon.py", "pytriton/dispatcher/telemetry/dashboard/static/page.js"],
 )
 def test_a_file_that_the_wheel_lacks_is_named(root: Path, program: bytes, name: str) -> None:
     (fault,) = artifacts.faults(root, _files(root.parent, program, without=name))

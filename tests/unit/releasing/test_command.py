@@ -19,8 +19,8 @@ pytestmark = pytest.mark.skipif(
 FILES = {
     "pyproject.toml": '[project]\nversion = "1.2.0"\n',
     "CHANGELOG.md": "# Changelog\n\n## [1.2.0] - 2026-01-02\n\n- a feature\n",
-    "dispatcher/models/kept/state_dir.py": "_OWN_FORM = 1\n",
-    "pytriton/ipc/messages/base.py": "PROTOCOL = 12\n",
+    "dispatcher/models/persistence/state_dir.py": "_OWN_FORM = 1\n",
+    "pytriton/_protocol/messages/base.py": "PROTOCOL = 12\n",
     "docs/releases.md": "| 1.2 | 1 | 12 | 1.2 |\n",
 }
 Run = Callable[..., int]

@@ -64,8 +64,8 @@ def test_the_version_at_hand_has_its_row() -> None:
 
 def test_a_version_without_its_row_is_told(tmp_path: Path) -> None:
     for name, line in (
-        ("dispatcher/models/kept/state_dir.py", "_OWN_FORM = 1\n"),
-        ("pytriton/ipc/messages/base.py", "PROTOCOL = 12\n"),
+        ("dispatcher/models/persistence/state_dir.py", "_OWN_FORM = 1\n"),
+        ("pytriton/_protocol/messages/base.py", "PROTOCOL = 12\n"),
         ("docs/place/releases.md", "| 0.1 | 1 | 12 | 0.1 |\n"),
     ):
         (tmp_path / name).parent.mkdir(parents=True)

@@ -10,8 +10,8 @@ from simulating import plot, shapes
 from simulating.__main__ import main
 from simulating.machine import Machine, Setting
 
+from pytriton._protocol.messages import Autoscale
 from pytriton.dispatcher.elastic.sharing import Cost, Room
-from pytriton.ipc.messages import Autoscale
 
 RULES = Autoscale(1, 8, up_after_s=2.0, down_after_s=20.0)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton._host.settings.declarations import DaemonConfig
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.triton import Triton, TritonConfig, TritonSecurityConfig
 from pytriton.triton.settings import daemon_settings, secured

@@ -16,13 +16,13 @@ from support.fakes.fake_dispatcher import FakeDispatcher
 from support.fakes.serving_worker import ServingWorker, spec_of, worker_of
 from support.running import eventually
 
+from pytriton._protocol import messages
+from pytriton._protocol.lanes import tensors
+from pytriton._protocol.lanes.lane import Lane, LaneClosed
+from pytriton._protocol.lanes.lane_messages import Batch, BatchDone, BatchFailed, RequestRef
+from pytriton._protocol.lanes.stats_page import Gauge
 from pytriton.decorators import sample
 from pytriton.exceptions import PyTritonUnrecoverableError
-from pytriton.ipc import messages
-from pytriton.ipc.lanes import tensors
-from pytriton.ipc.lanes.gauge import Gauge
-from pytriton.ipc.lanes.lane import Lane, LaneClosed
-from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, BatchFailed, RequestRef
 from pytriton.worker import async_loop, callables, event_loops
 from pytriton.worker.model import Model
 

@@ -13,9 +13,9 @@ from support.fakes.fake_dispatcher import FakeDispatcher
 from support.fakes.serving_worker import loop_with, spec_of, worker_of
 from support.running import eventually
 
-from pytriton.ipc import messages
-from pytriton.ipc.lanes.lane import Lane, LaneClosed
-from pytriton.ipc.lanes.lane_messages import Batch, RequestRef
+from pytriton._protocol import messages
+from pytriton._protocol.lanes.lane import Lane, LaneClosed
+from pytriton._protocol.lanes.lane_messages import Batch, RequestRef
 from pytriton.worker.python_model.batches import PythonModel
 
 #: asyncio lets KeyboardInterrupt through as it does SystemExit.

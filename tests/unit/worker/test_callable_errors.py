@@ -15,15 +15,15 @@ from support.fakes.serving_worker import loop_with, spec_of, worker_of
 from support.running import eventually
 
 from pytriton import pb_utils
-from pytriton.exceptions import PyTritonUnrecoverableError
-from pytriton.ipc import messages
-from pytriton.ipc.lanes.lane import Lane
-from pytriton.ipc.lanes.lane_messages import (
+from pytriton._protocol import messages
+from pytriton._protocol.lanes.lane import Lane
+from pytriton._protocol.lanes.lane_messages import (
     Batch,
     BatchDone,
     BatchFailed,
     RequestRef,
 )
+from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.worker.callable_errors import callable_errors, is_cancellation, reason
 from pytriton.worker.python_model.batches import PythonModel
 

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pytriton._protocol import messages
+from pytriton._protocol.lanes.lane_messages import Batch, BatchTrace, RequestDetails, RequestRef
+from pytriton._protocol.records import LONGEST_LINE, decoded
 from pytriton.decorators import batch
-from pytriton.ipc import messages
-from pytriton.ipc.lanes.lane_messages import Batch, BatchTrace, RequestDetails, RequestRef
-from pytriton.ipc.records import LONGEST_LINE, decoded
 from pytriton.worker.callables import awaited, load_callable
 from pytriton.worker.fault_reports import report_error, report_threads, traceback_of
 

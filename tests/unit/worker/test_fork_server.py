@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pytriton.ipc.forking import Answer, CannotFork, Order
+from pytriton._protocol.fork_protocol import Answer, CannotFork, Order
 from pytriton.worker import fork_server
 
 _PARENT = 4242

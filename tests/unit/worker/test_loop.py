@@ -17,11 +17,10 @@ from typing import Any, cast
 
 import pytest
 
-from pytriton.ipc import messages
-from pytriton.ipc.control import ControlClient
-from pytriton.ipc.lanes.gauge import Gauge
-from pytriton.ipc.lanes.lane import Lane, LaneClosed
-from pytriton.ipc.lanes.lane_messages import (
+from pytriton._protocol import messages
+from pytriton._protocol.control import ControlClient
+from pytriton._protocol.lanes.lane import Lane, LaneClosed
+from pytriton._protocol.lanes.lane_messages import (
     Batch,
     BatchDone,
     BatchFailed,
@@ -29,9 +28,10 @@ from pytriton.ipc.lanes.lane_messages import (
     RequestRef,
     ResponseRef,
 )
-from pytriton.worker.ending import EndSignal
+from pytriton._protocol.lanes.stats_page import Gauge
 from pytriton.worker.loop import Loop
 from pytriton.worker.model import Model, Part, Unrecoverable
+from pytriton.worker.shutdown import EndSignal
 from pytriton.worker.worker_limits import Allowance
 
 _ANSWERED = [ResponseRef([], "answered")]

@@ -10,18 +10,18 @@ import msgspec
 import pytest
 from support.forks.forking import Forking
 
-from pytriton._registering.definitions import MAX_DEFINITION_BYTES
-from pytriton.ipc.payload import pack, unpack
+from pytriton._protocol.payload import pack, unpack
+from pytriton._register.definitions import MAX_DEFINITION_BYTES
 
 REGISTRANT = """
 import sys, types
 from pathlib import Path
-from pytriton._registering.pickling import pack_callable
-from pytriton._registering.surroundings import capture_world
-from pytriton._registering.worker_imports import WorkerImports
+from pytriton._register.pickling import pack_callable
+from pytriton._register.environment import capture_environment
+from pytriton._register.worker_imports import WorkerImports
 
 def send(target, out, **options):
-    with WorkerImports(capture_world(), own_interpreter=True) as imports:
+    with WorkerImports(capture_environment(), own_interpreter=True) as imports:
         Path(out).write_bytes(pack_callable(target, imports, "m", **options))
 """
 #: Sets `main`, `target`, and `payload` and `load` for more.
@@ -47,7 +47,7 @@ Run = Callable[[str, str], "list[str]"]
 
 @pytest.fixture(scope="module")
 def forking() -> Iterator[Forking]:
-    forking = Forking("numpy", "cloudpickle", "pytriton._registering.registering")
+    forking = Forking("numpy", "cloudpickle", "pytriton._register.message")
     yield forking
     forking.close()
 

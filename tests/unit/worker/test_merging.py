@@ -14,12 +14,18 @@ import numpy as np
 import pytest
 
 from pytriton import decorators
+from pytriton._protocol.lanes import tensors
+from pytriton._protocol.lanes.lane import Lane
+from pytriton._protocol.lanes.lane_messages import (
+    Batch,
+    BatchDone,
+    BatchFailed,
+    RequestRef,
+    TensorRef,
+)
+from pytriton._protocol.lanes.tensors import Array
+from pytriton._protocol.messages import ModelSpec, World
 from pytriton.exceptions import PyTritonUnrecoverableError
-from pytriton.ipc.lanes import tensors
-from pytriton.ipc.lanes.lane import Lane
-from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, BatchFailed, RequestRef, TensorRef
-from pytriton.ipc.lanes.tensors import Array
-from pytriton.ipc.messages import ModelSpec, World
 from pytriton.worker.model import Model, Part, Unrecoverable
 
 _NAMES = {"float32": "FP32", "int32": "INT32", "object": "BYTES"}

@@ -22,9 +22,9 @@ from support.output_client import (
 
 import pytriton
 from pytriton import buffers
+from pytriton._protocol.lanes.lane_messages import BatchFailed
+from pytriton._protocol.lanes.tensors import Array
 from pytriton.decorators import batch
-from pytriton.ipc.lanes.lane_messages import BatchFailed
-from pytriton.ipc.lanes.tensors import Array
 from pytriton.worker.outputs import output_memory
 
 

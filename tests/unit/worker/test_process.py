@@ -12,8 +12,8 @@ import pytest
 from support.fakes.fake_dispatcher import FakeDispatcher
 
 import pytriton
-from pytriton.ipc import messages
-from pytriton.ipc.lanes.gauge import Gauge
+from pytriton._protocol import messages
+from pytriton._protocol.lanes.stats_page import Gauge
 from pytriton.worker import boot
 from pytriton.worker.process import EXIT_LOAD_FAILED, EXIT_OK
 from pytriton.worker.startup import NEEDED

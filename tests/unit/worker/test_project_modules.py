@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pytriton.ipc.payload import Source
+from pytriton._protocol.payload import Source
 from pytriton.worker import project_modules
 
 Registered = Callable[..., None]

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 from pytriton import request_ids
-from pytriton.decorators import TritonContext
-from pytriton.decorators.inputs import fill_optionals
-from pytriton.ipc import messages
-from pytriton.ipc.lanes.lane_messages import (
+from pytriton._protocol import messages
+from pytriton._protocol.lanes.lane_messages import (
     Batch,
     BatchTrace,
     RequestDetails,
     RequestRef,
 )
+from pytriton.decorators import TritonContext
+from pytriton.decorators.inputs import fill_optionals
 from pytriton.proxy.types import Request
 from pytriton.request_ids import RequestIds, add_request_id, bound, request_id
 from pytriton.worker.inputs.batch_requests import read_requests

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytriton.ipc.lanes.gauge import Gauge
-from pytriton.ipc.lanes.lane_messages import (
+from pytriton._protocol.lanes.lane_messages import (
     Batch,
     BatchDone,
     BatchFailed,
@@ -19,8 +18,9 @@ from pytriton.ipc.lanes.lane_messages import (
     ResponseRef,
     TensorRef,
 )
-from pytriton.ipc.lanes.request_records import UNBOUNDED, RequestRecord, decoded
-from pytriton.ipc.parameters import VERSION_PARAMETER
+from pytriton._protocol.lanes.request_records import UNBOUNDED, RequestRecord, decoded
+from pytriton._protocol.lanes.stats_page import Gauge
+from pytriton._protocol.parameters import VERSION_PARAMETER
 from pytriton.worker.model import Part
 from pytriton.worker.request_log import RequestLog
 

@@ -11,8 +11,8 @@ import pytest
 from support.fakes.fake_dispatcher import FakeDispatcher
 from support.running import eventually
 
-from pytriton.ipc import messages
-from pytriton.ipc.lanes.gauge import Gauge
+from pytriton._protocol import messages
+from pytriton._protocol.lanes.stats_page import Gauge
 from pytriton.worker.thread import WorkerThread
 
 SPEC = messages.ModelSpec(

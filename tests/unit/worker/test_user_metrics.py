@@ -15,14 +15,14 @@ from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from support.running import eventually
 
-from pytriton.ipc.lanes.user_metrics import (
+from pytriton._protocol.lanes.user_metrics import (
     MOST_BYTES,
     MOST_VALUES,
     SIZE,
     UserMetricsPages,
     encoded,
 )
-from pytriton.ipc.lanes.user_series import Checked, checked
+from pytriton._protocol.lanes.user_series import Checked, checked
 from pytriton.worker import user_metrics
 from pytriton.worker.user_metrics import collected, watch
 

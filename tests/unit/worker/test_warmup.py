@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pytriton import pb_utils
-from pytriton.ipc.messages import ModelSpec, PythonModel, Warmup, WarmupTensor, World
+from pytriton._protocol.messages import ModelSpec, PythonModel, Warmup, WarmupTensor, World
 from pytriton.worker.model import Model
 from pytriton.worker.python_model import batches
 from pytriton.worker.warmup import WarmupError, warm_up

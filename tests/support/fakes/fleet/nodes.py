@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytriton.ipc import messages
-from pytriton.ipc.registration_digest import registration_digest
+from pytriton._protocol import messages
+from pytriton._protocol.registration_digest import registration_digest
 from support.fakes.fake_dispatcher import FakeDispatcher, status
 
 SPEC = messages.ModelSpec("m", 1, {}, messages.World("py"), instances=2)

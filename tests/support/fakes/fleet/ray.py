@@ -9,17 +9,17 @@ from typing import Any, cast
 
 import msgspec
 
+from pytriton._protocol import messages
+from pytriton._protocol.registration_digest import registration_digest
 from pytriton.fleet import NodeStatus
 from pytriton.fleet.canary import Canary
-from pytriton.fleet.judging import Seen
+from pytriton.fleet.canary_analysis import Seen
 from pytriton.fleet.on_ray.cluster import Cluster, Look
 from pytriton.fleet.on_ray.controller import Controller
 from pytriton.fleet.on_ray.kept_state import State, Store
-from pytriton.fleet.on_ray.membership import members
-from pytriton.fleet.on_ray.reconciling import Served
+from pytriton.fleet.on_ray.nodes import members
+from pytriton.fleet.on_ray.reconciler import Served
 from pytriton.fleet.on_ray.runtime_env import digest_with
-from pytriton.ipc import messages
-from pytriton.ipc.registration_digest import registration_digest
 from support.fakes.fake_dispatcher import status
 
 

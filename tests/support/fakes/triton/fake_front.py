@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pytriton.dispatcher.triton.front import Awaited
+from pytriton.dispatcher.server.frontend import Awaited
 
 
 class FakeFront:

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
 
-from pytriton.dispatcher.base.kill_on_death import KillOnDeath
-from pytriton.dispatcher.install.compiled_front import NativeProgram
-from pytriton.dispatcher.install.server_choice import ServerChoice
-from pytriton.dispatcher.install.server_runtime import ServerRuntime
-from pytriton.dispatcher.install.server_tree import ServerTree
-from pytriton.dispatcher.triton.front import ServerPlace
+from pytriton._host.install.compiled_front import NativeProgram
+from pytriton._host.install.server_choice import ServerChoice
+from pytriton._host.install.server_runtime import ServerRuntime
+from pytriton._host.install.server_tree import ServerTree
+from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
+from pytriton.dispatcher.server.frontend import ServerPlace
 
 PREFIX = "pytriton-7-"
 

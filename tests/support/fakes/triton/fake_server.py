@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytriton.dispatcher.base.news import News
-from pytriton.dispatcher.base.states import ServerState
-from pytriton.dispatcher.base.tasks import uninterrupted
-from pytriton.dispatcher.triton.server_process import ServerCrashed, ServerLost, ServerStartError
-from pytriton.ipc import messages
-from pytriton.ipc.errors import ErrorKind, RemoteFailure
-from pytriton.ipc.parameters import REGISTRATION_PARAMETER, STAND_IN_PARAMETER
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton._protocol.parameters import REGISTRATION_PARAMETER, STAND_IN_PARAMETER
+from pytriton.dispatcher.runtime.change_signal import ChangeSignal
+from pytriton.dispatcher.runtime.states import ServerState
+from pytriton.dispatcher.runtime.tasks import uninterrupted
+from pytriton.dispatcher.server.server_process import ServerCrashed, ServerLost, ServerStartError
 
 #: The pid of every one.
 SERVER_PID = 4000
@@ -79,7 +79,7 @@ class FakeServer:
         vertex_model: str | None = None,
     ) -> None:
         self.folder = folder
-        self.news = News()
+        self.news = ChangeSignal()
         self.on_retired: Callable[[int], None] = lambda pid: None
         self.placed = asyncio.Event()
         self.placed.set()

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import zmq
 
-from pytriton.ipc import messages
-from pytriton.ipc.control import frames, parse
-from pytriton.ipc.lanes import tensors
-from pytriton.ipc.lanes.lane import Lane, LaneClosed
-from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, ResponseRef, TensorRef
+from pytriton._protocol import messages
+from pytriton._protocol.control import frames, parse
+from pytriton._protocol.lanes import tensors
+from pytriton._protocol.lanes.lane import Lane, LaneClosed
+from pytriton._protocol.lanes.lane_messages import Batch, BatchDone, ResponseRef, TensorRef
 from support.running import eventually
 
 #: What the dispatcher says of a batch whose worker was lost.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pytriton.ipc import messages
+from pytriton._protocol import messages
 from support.fakes.brain import Brain
 
-#: What `states` says of the repository in tests/unit/dispatcher/repositories/conftest.py, when all is loaded.
+#: What `states` says of the repository in tests/unit/dispatcher/repository/conftest.py, when all is loaded.
 ALL = {
     "own": "ready tritonserver",
     "odd": "failed",

@@ -1,7 +1,5 @@
 """Calls of gRPC that are made of NVIDIA's frontend and of the native one, in this order: right ones and wrong ones."""
 
-# ruff: noqa: E501 - tables: one call a line
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence

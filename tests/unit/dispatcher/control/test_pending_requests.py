@@ -9,9 +9,9 @@ import pytest
 from support.fakes.fake_processes import FakeProcesses
 from support.fakes.virtual_time import VirtualLoop
 
+from pytriton._protocol.errors import ErrorKind
 from pytriton.dispatcher.control.peers import Refused
 from pytriton.dispatcher.control.pending_requests import MOST_UNDER_WAY, Requests, when_ended
-from pytriton.ipc.errors import ErrorKind
 
 ME, OTHER = b"me", b"other"
 
@@ -50,7 +50,7 @@ def asked(loop: VirtualLoop) -> Iterator[Asked]:
 @pytest.fixture
 def processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeProcesses]:
     one = FakeProcesses()
-    monkeypatch.setattr("pytriton.ipc.linux.pidfd_open", one.pidfd_open)
+    monkeypatch.setattr("pytriton._protocol.linux.pidfd_open", one.pidfd_open)
     yield one
     one.end_all()
 
@@ -128,7 +128,7 @@ def test_where_processes_cannot_be_watched_nothing_is_told(
     def refuse(pid: int) -> int:
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr("pytriton.ipc.linux.pidfd_open", refuse)
+    monkeypatch.setattr("pytriton._protocol.linux.pidfd_open", refuse)
     told: list[str] = []
     stop = loop.ask(lambda: when_ended(1, lambda: told.append("")))
     loop.advance(1.0)

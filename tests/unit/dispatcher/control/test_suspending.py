@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import pytest
 
+from pytriton._protocol import messages
+from pytriton._protocol.control import ControlClient, ControlTimeout, identity_of
 from pytriton.dispatcher.control.control_socket import ControlServer, Peer
-from pytriton.ipc import messages
-from pytriton.ipc.control import ControlClient, ControlTimeout, identity_of
 
 CHANGE, LOOK = messages.Unregister("m"), messages.ListModels()
 

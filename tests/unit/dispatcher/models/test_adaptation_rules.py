@@ -11,12 +11,12 @@ import pytest
 from support.fakes.fake_clients import model_spec
 from support.fakes.virtual_time import VirtualLoop
 
-from pytriton.dispatcher.models.adaptations import Adaptations
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.models.adoption import Adoption
+from pytriton.dispatcher.models.background_changes import BackgroundChanges
 from pytriton.dispatcher.models.name_reservations import Reservations
 from pytriton.dispatcher.models.registration import Registration
-from pytriton.ipc import messages
-from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 
 class Pool:
@@ -80,7 +80,7 @@ class Daemon:
         self.served = SimpleNamespace(names={"m": self.model}, keys={"m#1": self.model})
         self.server = SimpleNamespace(ready=True, placed=asyncio.Event())
         self.server.placed.set()
-        self.adaptations = Adaptations(
+        self.adaptations = BackgroundChanges(
             self.reservations, cast(Any, self.served), cast(Any, self.server), lambda: 30.0
         )
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._protocol import messages
+from pytriton._protocol.errors import RemoteFailure
 from pytriton.dispatcher.models.admission import check, check_cache
-from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.ipc import messages
-from pytriton.ipc.errors import RemoteFailure
 
 
 def _spec(*, cached: bool) -> messages.ModelSpec:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from support.fakes.fake_clients import model_spec
 
+from pytriton._protocol import messages
 from pytriton.dispatcher.models.model_info import info_of
-from pytriton.ipc import messages
 
 
 @pytest.mark.parametrize("state", ["ready", "asleep", "failed"])

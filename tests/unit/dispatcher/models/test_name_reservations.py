@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from support.fakes.virtual_time import VirtualLoop
 
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.models.name_reservations import Reservations
-from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 
 async def hold(names: Reservations, name: str, *, undo: asyncio.Event | None = None) -> None:

@@ -13,12 +13,12 @@ from typing import Any, cast
 import pytest
 from support.fakes.brain import Brain
 
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton.dispatcher.models.client_bound_models import ClientBoundModels
 from pytriton.dispatcher.models.hosted_models import HostedModels
 from pytriton.dispatcher.models.registration import Registration
-from pytriton.dispatcher.models.temporary_models import TemporaryModels
-from pytriton.dispatcher.workers.one_worker.registrant import Registrant
-from pytriton.ipc import messages
-from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton.dispatcher.workers.process.registrant import Registrant
 
 
 class Served:
@@ -60,7 +60,7 @@ def process() -> subprocess.Popen[bytes]:
 def test_all_models_of_a_process_end_with_it_and_no_others(refusal: str | None) -> None:
     async def main() -> None:
         served = Served(refusal)
-        tenants = TemporaryModels(served.end)
+        tenants = ClientBoundModels(served.end)
         with process() as one, process() as other:
             for name in ("a", "b"):
                 tenants.add(served.registration(name), one.pid)

@@ -9,7 +9,7 @@ from support.fakes.brain import Brain
 from support.fakes.fake_clients import Client, Request
 from support.fakes.triton.fake_server import Obstacle
 
-from pytriton.ipc import messages
+from pytriton._protocol import messages
 
 #: What the workers do, what happens to loads, and the failure that the client is told; None: it is served.
 HISTORIES = {

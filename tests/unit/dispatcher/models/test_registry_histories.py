@@ -24,7 +24,7 @@ from support.fakes.fake_clients import Client, Request
 from support.fakes.fake_worker import FakeWorker
 from support.fakes.triton.fake_server import Obstacle
 
-from pytriton.ipc import messages
+from pytriton._protocol import messages
 
 _NAMES = st.sampled_from(["a", "b"])
 _MOST = 3
@@ -44,7 +44,7 @@ def _quiet() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _looks_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """No model here follows its load or is on trial: who looks for such would be half of each history."""
-    for name in ("scaling.autoscaler._TICK_S", "models.trials._LOOK_S"):
+    for name in ("scaling.autoscaler._TICK_S", "models.leases._LOOK_S"):
         monkeypatch.setattr(f"pytriton.dispatcher.{name}", 10.0)
 
 

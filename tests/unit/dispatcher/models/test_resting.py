@@ -14,8 +14,8 @@ from support.fakes.brain import Brain
 from support.fakes.fake_clients import model_spec
 from support.fakes.triton.fake_server import Obstacle
 
+from pytriton._protocol import messages
 from pytriton.dispatcher.models.server_starts import can_rest
-from pytriton.ipc import messages
 
 Start = Callable[..., Brain]
 

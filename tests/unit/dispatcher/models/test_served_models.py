@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from pytriton.dispatcher.models.kept.restoring import Restoring
-from pytriton.dispatcher.models.kept.state_dir import Content, Entry
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton.dispatcher.models.persistence.restorer import Restorer
+from pytriton.dispatcher.models.persistence.state_dir import Content, Entry
 from pytriton.dispatcher.models.served_models import ServedModels
-from pytriton.ipc import messages
-from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 
 def registration(name: str, *workers: str, registrant: object = None) -> Any:
@@ -29,7 +29,7 @@ def served(tmp_path: Path) -> ServedModels:
     """Two models that serve, one of which is just being replaced; one waits to be restored."""
     entry = Entry(1, 0.0, messages.ModelSpec("late", 1, {}, messages.World("python")), [b""])
     (tmp_path / "native").symlink_to(tmp_path)
-    one = ServedModels(tmp_path, Restoring(Content([entry], [])))
+    one = ServedModels(tmp_path, Restorer(Content([entry], [])))
     old, new, other = (
         registration("m", "w1", "w2"),
         registration("m", "w3"),
@@ -75,4 +75,4 @@ def test_what_is_not_there_is_told(
 
 def test_without_any_model_it_says_so(tmp_path: Path) -> None:
     with pytest.raises(RemoteFailure, match="registered models: none"):
-        ServedModels(tmp_path, Restoring(Content([], []))).by_name("m")
+        ServedModels(tmp_path, Restorer(Content([], []))).by_name("m")

@@ -7,7 +7,7 @@ from support.fakes.brain import Brain
 from support.fakes.fake_clients import model_spec
 from support.fakes.triton.fake_server import Obstacle
 
-from pytriton.ipc import messages
+from pytriton._protocol import messages
 
 
 def test_tritonserver_ends_and_has_all_models_again(brain: Brain) -> None:

@@ -13,9 +13,9 @@ from support.fakes.asked_daemons import SLEEPY, Sleeper
 from support.fakes.fake_clients import model_spec
 from support.fakes.triton.fake_server import SERVER_PID, FakeServer, Obstacle
 
+from pytriton._protocol import messages
+from pytriton._protocol.errors import RemoteFailure
 from pytriton.dispatcher.models.admission import check
-from pytriton.ipc import messages
-from pytriton.ipc.errors import RemoteFailure
 
 
 def worker_of(task: asyncio.Task[Any]) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from support.fakes.brain import Brain
 
-from pytriton.ipc import messages
-from pytriton.ipc.registration_digest import payload_hashes
+from pytriton._protocol import messages
+from pytriton._protocol.registration_digest import payload_hashes
 
 
 def told(brain: Brain, *names: str, payloads: bool = False) -> list[messages.KeptRegistration]:

@@ -11,9 +11,9 @@ import pytest
 from support.fakes.fake_clients import model_spec
 from support.fakes.virtual_time import VirtualLoop
 
-from pytriton.dispatcher.models.trials import Trials
-from pytriton.ipc import messages
-from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton.dispatcher.models.leases import Trials
 
 TRIAL = messages.Trial("one", 10.0, 0.1)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.fakes.asked_daemons import MIB, Budgeted
 
-from pytriton.ipc import messages
+from pytriton._protocol import messages
 
 Start = Callable[..., Budgeted]
 

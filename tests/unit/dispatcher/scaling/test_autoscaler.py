@@ -13,13 +13,13 @@ import pytest
 from support.fakes.brain import Brain
 from support.fakes.fake_clients import model_spec
 
+from pytriton._protocol import messages
+from pytriton._protocol.errors import RemoteFailure
+from pytriton._protocol.lanes.stats_page import NOTHING, Counts
 from pytriton.dispatcher.elastic.sharing import Room
 from pytriton.dispatcher.models.admission import check
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.scaling.autoscaler import Autoscaler, Taken, machine_room, taken_by
-from pytriton.ipc import messages
-from pytriton.ipc.errors import RemoteFailure
-from pytriton.ipc.lanes.gauge import NOTHING, Counts
 
 RULES = messages.Autoscale(1, 6, up_after_s=2.0, down_after_s=20.0)
 MIB = 1 << 20
@@ -187,7 +187,7 @@ def test_a_model_that_is_there_begins_to_follow_its_load(brain: Brain, load: Loa
 def test_devices_are_used_in_turn_however_often_it_is_scaled(
     brain: Brain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytriton._registering.gpus.missing", lambda device: None)
+    monkeypatch.setattr("pytriton._register.gpus.missing", lambda device: None)
     spec = model_spec("m", instances=2, devices=["", "0,1"])
     brain.served(brain.client.ask(messages.Register(spec), [b"callable"]))
     for instances in (1, 2, 3, 1, 3):

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from support.fakes.asked_daemons import MIB, Budgeted
 
-from pytriton.ipc import messages
-from pytriton.ipc.errors import RemoteFailure
-from pytriton.ipc.files.shared_entries import Entry, Holder
+from pytriton._protocol import messages
+from pytriton._protocol.errors import RemoteFailure
+from pytriton._protocol.files.shared_entries import Entry, Holder
 
 SLEEPY = messages.Autoscale(0, 4, idle_after_s=1e6)
 

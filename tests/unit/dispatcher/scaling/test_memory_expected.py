@@ -11,10 +11,10 @@ import pytest
 from support.fakes.asked_daemons import MIB, Budgeted
 from support.fakes.fake_worker import FakeWorker
 
+from pytriton._protocol import messages
+from pytriton._protocol.files.shared_entries import Entry, Holder
 from pytriton.dispatcher.elastic.memory import Size
 from pytriton.dispatcher.workers.sleep import WakeBounds
-from pytriton.ipc import messages
-from pytriton.ipc.files.shared_entries import Entry, Holder
 
 
 @pytest.fixture

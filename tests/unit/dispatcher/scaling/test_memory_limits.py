@@ -11,16 +11,16 @@ import pytest
 from support.fakes.fake_clients import model_spec
 from support.fakes.virtual_time import VirtualLoop
 
+from pytriton._host.settings.declarations import DaemonConfig
 from pytriton.dispatcher.elastic.known_size import KnownSize
 from pytriton.dispatcher.elastic.memory import MEMORY
-from pytriton.dispatcher.figures.nvidia_smi import Gpu
-from pytriton.dispatcher.models.kept.kept_sizes import KeptSizes
+from pytriton.dispatcher.models.persistence.size_store import SizeStore
 from pytriton.dispatcher.scaling import memory_budget
 from pytriton.dispatcher.scaling.memory_budget import accounts_of
-from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.dispatcher.telemetry.metrics.nvidia_smi import Gpu
 from pytriton.dispatcher.workers.memory_account import Account
 from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
-from pytriton.dispatcher.workers.memory_waiting import Waiting
+from pytriton.dispatcher.workers.memory_claim import Waiting
 
 MIB, GIB = 1 << 20, 1 << 30
 _KNOWN = {"m": KnownSize("1.5", 100 * MIB)}
@@ -45,7 +45,7 @@ def test_what_the_budgets_are(
     gpus: list[Gpu],
     limits: dict[str, int],
 ) -> None:
-    kept = cast(KeptSizes, SimpleNamespace(read=lambda: dict(_KNOWN)))
+    kept = cast(SizeStore, SimpleNamespace(read=lambda: dict(_KNOWN)))
     monkeypatch.setattr(memory_budget, "nvidia_smi", SimpleNamespace(gpus=lambda: gpus))
     monkeypatch.setattr(memory_budget, "linux", SimpleNamespace(total_memory=lambda: 16 * GIB))
     accounts = accounts_of(DaemonConfig(**cast(Any, settings)), kept)

@@ -11,22 +11,22 @@ import msgspec
 import pytest
 from support.fakes.fake_worker import SPEC, FakeWorker
 
-from pytriton.dispatcher.base.handover import (
+from pytriton._protocol import messages
+from pytriton._protocol.lanes.stats_page import NOTHING, Counts
+from pytriton.dispatcher.elastic.memory import MEMORY
+from pytriton.dispatcher.runtime.upgrade_snapshot import (
     ChildState,
     PoolState,
     SupervisedState,
     TallyState,
     WorkerState,
 )
-from pytriton.dispatcher.elastic.memory import MEMORY
 from pytriton.dispatcher.workers.backoff import RestartPolicy
 from pytriton.dispatcher.workers.memory_account import Account
 from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
-from pytriton.dispatcher.workers.one_worker.worker import Worker
+from pytriton.dispatcher.workers.model_counters import Tally
 from pytriton.dispatcher.workers.pool import Pool
-from pytriton.dispatcher.workers.tally import Tally
-from pytriton.ipc import messages
-from pytriton.ipc.lanes.gauge import NOTHING, Counts
+from pytriton.dispatcher.workers.process.worker import Worker
 
 TWO = msgspec.structs.replace(SPEC, instances=2)
 

@@ -31,12 +31,12 @@ from support.examples import examples
 from support.fakes.fake_worker import SPEC, FakeWorker
 from support.fakes.virtual_time import VirtualLoop
 
+from pytriton._protocol import messages
+from pytriton._protocol.errors import RemoteFailure
 from pytriton.dispatcher.workers.backoff import RestartPolicy
-from pytriton.dispatcher.workers.one_worker.registrant import Registrant
-from pytriton.dispatcher.workers.one_worker.worker import Worker
 from pytriton.dispatcher.workers.pool import Pool
-from pytriton.ipc import messages
-from pytriton.ipc.errors import RemoteFailure
+from pytriton.dispatcher.workers.process.registrant import Registrant
+from pytriton.dispatcher.workers.process.worker import Worker
 
 _START_S, _FIRST_S, _LONGEST_S = 60.0, 0.5, 30.0
 _MOST = 4

@@ -12,13 +12,13 @@ import pytest
 from support.fakes.fake_worker import SPEC, FakeWorker
 from support.fakes.virtual_time import VirtualLoop
 
-from pytriton.dispatcher.events.events import LOG_ONLY
+from pytriton._protocol import messages
+from pytriton._protocol.errors import RemoteFailure
+from pytriton.dispatcher.telemetry.events.events import LOG_ONLY
 from pytriton.dispatcher.workers.instances import Instances
-from pytriton.dispatcher.workers.one_worker.worker import Worker
+from pytriton.dispatcher.workers.process.worker import Worker
 from pytriton.dispatcher.workers.served_proxies import ServedProxies
 from pytriton.dispatcher.workers.sleep import Sleep, WakeBounds
-from pytriton.ipc import messages
-from pytriton.ipc.errors import RemoteFailure
 
 #: Each version has workers of its own.
 _PYTHON_MODEL = messages.PythonModel("{}")

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from support.fakes.fake_worker import SPEC, FakeWorker
 
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.workers.backoff import CRASH_LOOP, RestartPolicy
-from pytriton.dispatcher.workers.one_worker.worker import Worker
 from pytriton.dispatcher.workers.pool import Pool
+from pytriton.dispatcher.workers.process.worker import Worker
 from pytriton.dispatcher.workers.supervisor import Supervisor
-from pytriton.ipc import messages
-from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 #: Longer than any test: a pause that nobody sits out.
 NEVER_S = 1000.0

@@ -8,7 +8,7 @@ import pytest
 from support.fakes.fake_instance import Instance
 from support.fakes.virtual_time import VirtualLoop
 
-from pytriton.ipc.errors import RemoteFailure
+from pytriton._protocol.errors import RemoteFailure
 
 
 def test_what_is_kept_of_workers_that_ended(loop: VirtualLoop) -> None:

@@ -9,12 +9,12 @@ import pytest
 from support.fakes.fake_worker import SPEC, FakeWorker
 from support.fakes.virtual_time import VirtualLoop
 
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
-from pytriton.dispatcher.workers.one_worker.worker import Worker
-from pytriton.dispatcher.workers.parking import Parking
-from pytriton.dispatcher.workers.tally import Tally
+from pytriton.dispatcher.workers.model_counters import Tally
+from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
+from pytriton.dispatcher.workers.process.worker import Worker
 from pytriton.dispatcher.workers.worker_starts import WorkerStarts
-from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 
 class Parked(FakeWorker):
@@ -39,7 +39,7 @@ class Starts:
         self.workers: dict[str, Worker] = {}
         self.forgotten: list[str] = []
         self.sleeps = True
-        self.parking = Parking(room)
+        self.parking = PrestartedWorkers(room)
         account = loop.ask(lambda: MemoryAccounts().open(SPEC))
         self.starts = WorkerStarts(
             self._start, None, self.workers, Tally(), self.parking, account, self.forgotten.append

@@ -15,12 +15,10 @@ import numpy as np
 import pytest
 from support.running import eventually
 
-from pytriton.calls import ModelCall, Pending, infer
-from pytriton.exceptions import CallError
-from pytriton.ipc.calls import call_slots
-from pytriton.ipc.calls.call_chain import Link, encode_chain
-from pytriton.ipc.calls.call_connection import CallConnection, socket_path
-from pytriton.ipc.calls.call_messages import (
+from pytriton._protocol.calls import call_slots
+from pytriton._protocol.calls.call_chain import Link, encode_chain
+from pytriton._protocol.calls.call_connection import CallConnection, socket_path
+from pytriton._protocol.calls.call_messages import (
     MOVED,
     Answer,
     AnswerRead,
@@ -29,11 +27,13 @@ from pytriton.ipc.calls.call_messages import (
     CallDropped,
     Retiring,
 )
-from pytriton.ipc.calls.call_slots import Slots
-from pytriton.ipc.lanes import tensors
-from pytriton.ipc.lanes.lane import LaneClosed, LaneSilent
-from pytriton.ipc.lanes.lane_messages import RequestRef
-from pytriton.ipc.parameters import CHAIN_PARAMETER
+from pytriton._protocol.calls.call_slots import Slots
+from pytriton._protocol.lanes import tensors
+from pytriton._protocol.lanes.lane import LaneClosed, LaneSilent
+from pytriton._protocol.lanes.lane_messages import RequestRef
+from pytriton._protocol.parameters import CHAIN_PARAMETER
+from pytriton.calls import ModelCall, Pending, infer
+from pytriton.exceptions import CallError
 from pytriton.worker.calls import call_wire
 from pytriton.worker.calls.model_calls import Caller
 from pytriton.worker.request_ids import serving

@@ -15,12 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.examples import examples
 
-from pytriton.ipc import datatypes
-from pytriton.ipc.lanes import tensors
-from pytriton.ipc.lanes.arena import ArenaError
-from pytriton.ipc.lanes.lane import Lane, LaneError
-from pytriton.ipc.lanes.lane_messages import ARENA, Batch, RequestRef, TensorRef
-from pytriton.ipc.lanes.tensors import Array
+from pytriton._protocol import datatypes
+from pytriton._protocol.lanes import tensors
+from pytriton._protocol.lanes.arena import ArenaError
+from pytriton._protocol.lanes.lane import Lane, LaneError
+from pytriton._protocol.lanes.lane_messages import ARENA, Batch, RequestRef, TensorRef
+from pytriton._protocol.lanes.tensors import Array
 from pytriton.proxy.types import Request
 from pytriton.worker.inputs.batch_requests import read_requests
 from pytriton.worker.model import Part

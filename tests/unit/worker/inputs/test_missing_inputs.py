@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pytriton.ipc.errors import with_id
-from pytriton.ipc.lanes.lane_messages import (
+from pytriton._protocol.errors import with_id
+from pytriton._protocol.lanes.lane_messages import (
     Batch,
     BatchDone,
     BatchFailed,
@@ -16,7 +16,7 @@ from pytriton.ipc.lanes.lane_messages import (
     ResponseRef,
     TensorRef,
 )
-from pytriton.ipc.lanes.request_names import id_at
+from pytriton._protocol.lanes.request_names import id_at
 from pytriton.worker.inputs.missing_inputs import RequiredInputs, complete, with_faults
 from pytriton.worker.request_ids import ids_of
 

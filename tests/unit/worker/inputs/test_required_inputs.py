@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from pytriton.ipc.lanes import tensors
-from pytriton.ipc.lanes.lane import Lane
-from pytriton.ipc.lanes.lane_messages import (
+from pytriton._protocol.lanes import tensors
+from pytriton._protocol.lanes.lane import Lane
+from pytriton._protocol.lanes.lane_messages import (
     Batch,
     BatchDone,
     BatchFailed,
     BatchTrace,
     RequestRef,
 )
-from pytriton.ipc.messages import ModelSpec, World
+from pytriton._protocol.messages import ModelSpec, World
 from pytriton.worker.model import Model, Part
 
 Lanes = tuple[Lane, Lane]

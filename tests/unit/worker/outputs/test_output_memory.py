@@ -20,9 +20,9 @@ from support.output_client import (
 )
 
 import pytriton
+from pytriton._protocol.lanes.lane_messages import BatchDone
+from pytriton._protocol.lanes.tensors import Array
 from pytriton.decorators import batch
-from pytriton.ipc.lanes.lane_messages import BatchDone
-from pytriton.ipc.lanes.tensors import Array
 
 
 @pytest.fixture

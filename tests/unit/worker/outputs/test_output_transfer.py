@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytriton.ipc.lanes import tensors
-from pytriton.ipc.lanes.lane import Lane
-from pytriton.ipc.lanes.lane_messages import ARENA, OWN
+from pytriton._protocol.lanes import tensors
+from pytriton._protocol.lanes.lane import Lane
+from pytriton._protocol.lanes.lane_messages import ARENA, OWN
 from pytriton.worker.outputs.output_transfer import lay_down
 
 _FLOAT = np.dtype(np.float32)

@@ -18,8 +18,8 @@ from support.fakes.writing_results import (
     writer,
 )
 
+from pytriton._protocol import datatypes
 from pytriton.decorators.batching import split
-from pytriton.ipc import datatypes
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 

@@ -16,10 +16,10 @@ from support.fakes.writing_results import (
     writer,
 )
 
+from pytriton._protocol import datatypes
+from pytriton._protocol.lanes.arena import ArenaError
+from pytriton._protocol.lanes.lane_messages import RequestRef, TensorRef
 from pytriton.decorators.batching import split
-from pytriton.ipc import datatypes
-from pytriton.ipc.lanes.arena import ArenaError
-from pytriton.ipc.lanes.lane_messages import RequestRef, TensorRef
 from pytriton.proxy.types import Request, Response
 from pytriton.worker.outputs.results import ResultError
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from pytriton import calls, pb_utils
+from pytriton._protocol import messages
+from pytriton._protocol.control import ControlTimeout
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton._protocol.lanes.lane_messages import MetricUpdate
 from pytriton.calls import Delivery, ModelCall
 from pytriton.exceptions import CallError
-from pytriton.ipc import messages
-from pytriton.ipc.control import ControlTimeout
-from pytriton.ipc.errors import ErrorKind, RemoteFailure
-from pytriton.ipc.lanes.lane_messages import MetricUpdate
 from pytriton.worker.python_model import backend_host
 from pytriton.worker.python_model.backend_host import WorkerHost
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from pytriton import pb_utils
-from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
-from pytriton.ipc.lanes.lane_messages import (
+from pytriton._protocol.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
+from pytriton._protocol.lanes.lane_messages import (
     Batch,
     BatchDone,
     BatchFailed,
@@ -22,8 +22,8 @@ from pytriton.ipc.lanes.lane_messages import (
     ResponseRef,
     Room,
 )
-from pytriton.ipc.messages import ModelSpec, World
-from pytriton.ipc.messages import PythonModel as PythonModelSpec
+from pytriton._protocol.messages import ModelSpec, World
+from pytriton._protocol.messages import PythonModel as PythonModelSpec
 from pytriton.pb_utils import TRITONSERVER_REQUEST_RELEASE_RESCHEDULE as AGAIN
 from pytriton.pb_utils import TRITONSERVER_RESPONSE_COMPLETE_FINAL as FINAL
 from pytriton.worker.python_model.batches import PythonModel, WrongReturn

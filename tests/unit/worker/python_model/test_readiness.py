@@ -8,7 +8,7 @@ import pytest
 from support.fakes.fake_dispatcher import FakeDispatcher
 from support.running import eventually
 
-from pytriton.ipc import messages
+from pytriton._protocol import messages
 from pytriton.worker.callables import LoadError
 from pytriton.worker.python_model import readiness
 from pytriton.worker.python_model.readiness import Watch, wait_ready

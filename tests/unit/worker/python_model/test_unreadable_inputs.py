@@ -13,9 +13,9 @@ from support.fakes.serving_worker import loop_with, spec_of
 from support.running import eventually
 
 from pytriton import pb_utils
-from pytriton.ipc import messages
-from pytriton.ipc.lanes.lane import Lane
-from pytriton.ipc.lanes.lane_messages import (
+from pytriton._protocol import messages
+from pytriton._protocol.lanes.lane import Lane
+from pytriton._protocol.lanes.lane_messages import (
     Batch,
     BatchBegun,
     BatchDone,
@@ -24,8 +24,8 @@ from pytriton.ipc.lanes.lane_messages import (
     TensorRef,
 )
 from pytriton.worker.model import Part
-from pytriton.worker.python_model.answer_loop import PythonStreamLoop
 from pytriton.worker.python_model.batches import PythonModel
+from pytriton.worker.python_model.decoupled_loop import PythonStreamLoop
 
 NOWHERE = TensorRef("x", "FP32", [1], 77, 0, 4)
 NO_TYPE = TensorRef("x", "FP77", [1], 77, 0, 4)

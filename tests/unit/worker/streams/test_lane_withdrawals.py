@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from pytriton.ipc.lanes.lane import Lane
+from pytriton._protocol.lanes.lane import Lane
 from pytriton.worker.streams.lane_withdrawals import Withdrawals
 
 

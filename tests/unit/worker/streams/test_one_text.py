@@ -8,11 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytriton.ipc import datatypes
-from pytriton.ipc.lanes import tensors
-from pytriton.ipc.lanes.gauge import Gauge
-from pytriton.ipc.lanes.lane import Lane
-from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, BatchPart, Cancel, RequestRef, Room
+from pytriton._protocol import datatypes
+from pytriton._protocol.lanes import tensors
+from pytriton._protocol.lanes.lane import Lane
+from pytriton._protocol.lanes.lane_messages import (
+    Batch,
+    BatchDone,
+    BatchPart,
+    Cancel,
+    RequestRef,
+    Room,
+)
+from pytriton._protocol.lanes.stats_page import Gauge
 from pytriton.proxy.one_text import OneText
 from pytriton.worker.outputs.results import Output, ResultError, ResultWriter
 from pytriton.worker.streams.stream_answers import Outbox, Stream

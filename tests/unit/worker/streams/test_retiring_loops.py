@@ -15,10 +15,9 @@ from support.fakes.serving_worker import ServingWorker, loop_with, spec_of, work
 from support.running import eventually
 
 from pytriton import pb_utils
-from pytriton.ipc import messages
-from pytriton.ipc.lanes.gauge import Gauge
-from pytriton.ipc.lanes.lane import Lane, LaneClosed
-from pytriton.ipc.lanes.lane_messages import (
+from pytriton._protocol import messages
+from pytriton._protocol.lanes.lane import Lane, LaneClosed
+from pytriton._protocol.lanes.lane_messages import (
     Batch,
     BatchBegun,
     BatchDone,
@@ -27,6 +26,7 @@ from pytriton.ipc.lanes.lane_messages import (
     RequestRef,
     Room,
 )
+from pytriton._protocol.lanes.stats_page import Gauge
 from pytriton.worker.python_model.batches import PythonModel
 
 ANSWER = [{"y": np.ones(1, np.float32)}]

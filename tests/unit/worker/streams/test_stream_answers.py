@@ -10,9 +10,8 @@ from typing import Any, cast
 import pytest
 from support.fakes.virtual_time import VirtualLoop
 
-from pytriton.ipc.lanes.gauge import Gauge
-from pytriton.ipc.lanes.lane import Lane, LaneError
-from pytriton.ipc.lanes.lane_messages import (
+from pytriton._protocol.lanes.lane import Lane, LaneError
+from pytriton._protocol.lanes.lane_messages import (
     Batch,
     BatchBegun,
     BatchDone,
@@ -26,6 +25,7 @@ from pytriton.ipc.lanes.lane_messages import (
     ResponseRef,
     Room,
 )
+from pytriton._protocol.lanes.stats_page import Gauge
 from pytriton.worker.event_loops import within_limit
 from pytriton.worker.outputs.results import ResultWriter
 from pytriton.worker.streams.stream_answers import ExecutionTimeout, Outbox, Stream, parts_of

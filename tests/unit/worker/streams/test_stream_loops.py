@@ -11,11 +11,10 @@ import pytest
 from support.fakes.fake_dispatcher import FakeDispatcher
 from support.running import eventually
 
-from pytriton.ipc import messages
-from pytriton.ipc.lanes.arena import Arena, ArenaError
-from pytriton.ipc.lanes.gauge import Gauge
-from pytriton.ipc.lanes.lane import Lane, LaneClosed
-from pytriton.ipc.lanes.lane_messages import (
+from pytriton._protocol import messages
+from pytriton._protocol.lanes.arena import Arena, ArenaError
+from pytriton._protocol.lanes.lane import Lane, LaneClosed
+from pytriton._protocol.lanes.lane_messages import (
     Batch,
     BatchBegun,
     BatchDone,
@@ -23,6 +22,7 @@ from pytriton.ipc.lanes.lane_messages import (
     RequestRef,
     Room,
 )
+from pytriton._protocol.lanes.stats_page import Gauge
 from pytriton.worker.thread import WorkerThread
 
 _CONFIG: dict[str, Any] = {

@@ -16,11 +16,17 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from pytriton._protocol.lanes import tensors
+from pytriton._protocol.lanes.lane import Lane
+from pytriton._protocol.lanes.lane_messages import (
+    Batch,
+    BatchDone,
+    BatchFailed,
+    BatchTrace,
+    RequestRef,
+)
+from pytriton._protocol.messages import ModelSpec, World
 from pytriton.exceptions import PyTritonUnrecoverableError
-from pytriton.ipc.lanes import tensors
-from pytriton.ipc.lanes.lane import Lane
-from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, BatchFailed, BatchTrace, RequestRef
-from pytriton.ipc.messages import ModelSpec, World
 from pytriton.proxy.telemetry import get_telemetry_tracer, set_telemetry_tracer
 from pytriton.worker.model import Model, Part, Unrecoverable
 from pytriton.worker.tracing.batch_spans import spans_of

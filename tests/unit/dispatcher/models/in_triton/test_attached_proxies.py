@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.models.in_triton import attached_proxies
 from pytriton.dispatcher.models.in_triton.attached_proxies import Proxies
-from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 
 @pytest.fixture

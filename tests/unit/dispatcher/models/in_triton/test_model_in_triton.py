@@ -7,9 +7,9 @@ from functools import partial
 from support.fakes.brain import Brain
 from support.fakes.triton.fake_server import Obstacle
 
+from pytriton._protocol.parameters import MENDED_PARAMETER
 from pytriton.dispatcher.models.in_triton.model_in_triton import _LOAD_AGAIN_S
 from pytriton.dispatcher.models.registration import Registration
-from pytriton.ipc.parameters import MENDED_PARAMETER
 
 
 def registered(brain: Brain) -> Registration:

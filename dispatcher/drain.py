@@ -1,0 +1,91 @@
+"""DrainController: the daemon leaves, because its machine is to go, and its clients do not notice.
+
+not ready, no new registrations ──▶ serves on, until balancers have left it ──▶ stops: answers what is under way
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Optional
+
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton.dispatcher.daemon_status import DaemonStatus
+from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.readiness import Readiness
+from pytriton.dispatcher.shutdown import ShutdownController
+from pytriton.dispatcher.telemetry.events import kinds
+from pytriton.dispatcher.telemetry.events.events import Events
+
+_DAY_S = 86400
+#: The answer to clients that want to change models.
+REFUSAL = "the daemon drains, because its machine is to go; ask another one"
+
+
+class DrainController:
+    """The way out of one daemon. A second request changes its times.
+
+    Args:
+        status: shows it
+        readiness: is withdrawn
+        registry: takes no more registrations
+        ending: is asked for at last
+        events: takes what is decided
+        use_grace: has a stop give requests under way so many seconds
+    """
+
+    def __init__(
+        self,
+        status: DaemonStatus,
+        readiness: Readiness,
+        registry: Registry,
+        ending: ShutdownController,
+        events: Events,
+        use_grace: Callable[[float], None],
+    ) -> None:
+        self._status = status
+        self._readiness = readiness
+        self._registry = registry
+        self._ending = ending
+        self._events = events
+        self._use_grace = use_grace
+        self._settled: Optional[asyncio.Task[None]] = None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the daemon drains."""
+        return self._status.phase == "draining"
+
+    async def begin(self, wish: messages.Drain) -> None:
+        """Begin; returns at once if the daemon is to stop, else when balancers have left it.
+
+        A daemon that is still starting serves nobody: it stops at once, if it is to stop.
+
+        Raises:
+            RemoteFailure: the times are none.
+        """
+        for seconds in (wish.settle_s, wish.timeout_s or 0.0):
+            if not 0 <= seconds <= _DAY_S:
+                raise RemoteFailure(ErrorKind.INVALID, f"{seconds} is not between 0 and {_DAY_S} s")
+        if self._ending.asked.is_set():
+            return
+        if wish.timeout_s is not None:
+            self._use_grace(wish.timeout_s)
+        settle_s = wish.settle_s if self._status.phase in ("ready", "draining") else 0.0
+        numbers = {"settle_s": settle_s, "stop": int(wish.stop)}
+        self._events.tell(kinds.DRAINING, numbers=numbers)
+        if self._status.phase == "ready":
+            self._status.phase = "draining"
+        self._registry.refusal = REFUSAL
+        await self._readiness.withdraw()
+        if self._settled is not None:
+            self._settled.cancel()
+        self._settled = asyncio.create_task(self._settle(settle_s, stop=wish.stop))
+        while not (wish.stop or self._settled.done()):
+            await asyncio.wait([self._settled])  # another one, once it was asked for again
+
+    async def _settle(self, settle_s: float, *, stop: bool) -> None:
+        await asyncio.sleep(settle_s)
+        if stop:
+            self._ending.request("it was drained")

@@ -1,0 +1,63 @@
+"""Temporary models: each is served until the process that registered it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from pytriton._protocol.errors import RemoteFailure
+from pytriton.dispatcher.control.pending_requests import when_ended
+from pytriton.dispatcher.models.registration import Registration
+
+_log = structlog.get_logger(__name__)
+
+
+class ClientBoundModels:
+    """Knows which registrations go with which process.
+
+    Args:
+        end: takes one of them down, unless it is gone already
+    """
+
+    def __init__(self, end: Callable[[Registration], Awaitable[None]]) -> None:
+        self._end = end
+        #: Weak, so that one that was replaced or unregistered goes, with its payloads, and not when the process does.
+        self._of: dict[int, weakref.WeakSet[Registration]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+
+    def add(self, registration: Registration, pid: int) -> None:
+        """End a registration when the process ends; where the kernel cannot watch it, it stays."""
+        if pid in self._of:
+            self._of[pid].add(registration)
+            return
+
+        def vanished() -> None:
+            stop_watching()
+            for registration in self._of.pop(pid):
+                task = loop.create_task(self._take_down(registration))
+                self._ending.add(task)
+                task.add_done_callback(self._ending.discard)
+
+        loop = asyncio.get_running_loop()
+        self._of[pid] = weakref.WeakSet([registration])
+        stop_watching = when_ended(pid, vanished)
+
+    def owner_of(self, registration: Registration) -> int | None:
+        """Return the process that a registration ends with, if it does."""
+        return next((pid for pid, those in self._of.items() if registration in those), None)
+
+    @property
+    def ending(self) -> bool:
+        """Whether a model is being taken down, or is about to be."""
+        return bool(self._ending)
+
+    async def _take_down(self, registration: Registration) -> None:
+        try:
+            await self._end(registration)
+        except RemoteFailure as failure:
+            _log.error(
+                "a temporary model was not ended", model=registration.spec.name, reason=failure.text
+            )

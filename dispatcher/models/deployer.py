@@ -1,0 +1,390 @@
+"""The ways in which a model begins to serve, replaces another one, and ends.
+
+Each change happens as a whole or is undone, and each name has one change at a time.
+
+written (does not count yet) ──▶ workers, tritonserver ──▶ it counts and has the name ──▶ the former one ends
+                                          └─ a failure: all is undone, and the former one serves on
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import structlog
+
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton._protocol.files.rundir import RuntimeDir
+from pytriton._protocol.registration_digest import registration_digest
+from pytriton.dispatcher.models.hosted_models import HostedModels
+from pytriton.dispatcher.models.name_reservations import Reservations
+from pytriton.dispatcher.models.persistence.registration_store import (
+    Persistence,
+    Prepared,
+    RegistrationStore,
+    finish,
+)
+from pytriton.dispatcher.models.persistence.restorer import Restorer
+from pytriton.dispatcher.models.persistence.state_dir import Entry
+from pytriton.dispatcher.models.registration import Registration
+from pytriton.dispatcher.models.served_models import ServedModels
+from pytriton.dispatcher.models.wait_policy import ServerWait
+from pytriton.dispatcher.runtime.change_signal import ChangeSignal
+from pytriton.dispatcher.runtime.logs import close_model_log
+from pytriton.dispatcher.runtime.tasks import uninterrupted
+from pytriton.dispatcher.runtime.upgrade_snapshot import RegistrationState
+from pytriton.dispatcher.server import own_repository
+from pytriton.dispatcher.server.tritonserver import TritonServer
+from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
+from pytriton.dispatcher.workers.backoff import RestartPolicy
+from pytriton.dispatcher.workers.concurrent_loads import ReportProgress
+from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
+from pytriton.dispatcher.workers.pool import AdoptWorker
+from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
+from pytriton.dispatcher.workers.process.registrant import Registrant
+from pytriton.dispatcher.workers.process.worker_factory import StartWorker
+from pytriton.dispatcher.workers.sleep import WakeBounds
+
+_log = structlog.get_logger(__name__)
+
+#: Is called at the moment from which on a registration serves.
+OnServed = Callable[[Registration], None]
+#: Is called in the last moment before a change begins; raises RemoteFailure where it is not wanted any more.
+StillWanted = Callable[[], object]
+
+
+class Serving:
+    """Changes which models are served. The only place that does.
+
+    Args:
+        config: of the daemon; `use` takes over another one
+        rundir: where tritonserver's repository lies
+        server: loads the proxies
+        start_worker: starts the workers of all registrations
+        kept: the models of the next start
+        restoring: those of them that are not served (yet)
+        served: what is changed
+        hosted: ends models that run in threads of a process when that ends
+        accounts: of the memory that models take
+        events: takes what is decided about models
+
+    Attributes:
+        news: a model is served, or not any more.
+        reservations: the names that are being changed.
+    """
+
+    def __init__(
+        self,
+        config: DaemonConfig,
+        rundir: RuntimeDir,
+        server: TritonServer,
+        start_worker: StartWorker,
+        *,
+        kept: RegistrationStore,
+        restoring: Restorer,
+        served: ServedModels,
+        hosted: HostedModels,
+        accounts: MemoryAccounts | None = None,
+        events: Events = LOG_ONLY,
+    ) -> None:
+        self.news = ChangeSignal()
+        self.reservations = Reservations()
+        self._rundir = rundir
+        self._server = server
+        self._start_worker = start_worker
+        self._kept = kept
+        self._restoring = restoring
+        self._served = served
+        self._hosted = hosted
+        self._events = events
+        #: The number of the last registration.
+        self.serial = 0
+        self._registering: set[asyncio.Task[object]] = set()
+        self._gives_up = False
+        self.parking = PrestartedWorkers(config.parked_workers)
+        self._accounts = accounts or MemoryAccounts()
+        self.use(config)
+
+    def use(self, config: DaemonConfig) -> None:
+        """Take over changed settings; those of workers hold for models registered from now on."""
+        self._config = config
+        self._policy = _policy(config)
+        self.parking.most = config.parked_workers
+
+    def patience(self, name: str, done: str, report: ReportProgress) -> ServerWait:
+        """Return what a request waits with; `done` is what is to be done with the model then."""
+        what = f"model {name} was not {done}"
+        return ServerWait(what, self._server, self._restoring, report, self._config.busy_timeout_s)
+
+    def is_placing(self, name: str) -> bool:
+        """Whether a model of a name is being placed, up to the end of the former one."""
+        return self.reservations.holder(name) in self._registering
+
+    async def give_up_all(self) -> None:
+        """End the registrations under way; return when nothing is being changed any more."""
+        self._gives_up = True
+        for task in self._registering:
+            task.cancel()
+        self._server.abandon_loads()
+        await self.reservations.until_all_free()
+
+    async def place(
+        self,
+        entry: Entry,
+        former: Registration | None,
+        report: ReportProgress,
+        *,
+        keeping: Persistence = Persistence.WRITTEN,
+        registrant: Registrant | None = None,
+        on_served: OnServed | None = None,
+    ) -> Registration:
+        """Serve a model, instead of `former` if there is one.
+
+        Args:
+            entry: the model
+            former: what serves its name now
+            report: to the client
+            keeping: whether the next start serves it, too
+            registrant: in whose threads it runs
+            on_served: see there; it is called although the client may give up in the very next moment
+
+        Raises:
+            RemoteFailure: what was wrong; nothing of the attempt is left.
+            CancelledError: its client gave it up; it may have been too late for that.
+        """
+        name = entry.spec.name
+        with self.reservations.reserve(name) as task:
+            self._registering.add(task)
+            try:
+                # First of all: a model that cannot be kept is not served.
+                prepared = await self._kept.prepare(entry, keeping)
+                try:
+                    registration = self._new(entry, keeping, registrant, former)
+                    take_over = partial(
+                        self._take_over, registration, former, keeping, prepared, on_served
+                    )
+                    await self._start(registration, former, report, take_over)
+                finally:
+                    if prepared is not None:
+                        prepared.discard()
+                if former is not None:
+                    await uninterrupted(self._retire(former, "it was replaced", "replace"))
+            except asyncio.CancelledError:
+                if not self._gives_up:
+                    raise
+                text = f"model {name} was not registered: the daemon is stopping"
+                raise RemoteFailure(ErrorKind.UNAVAILABLE, text) from None
+            finally:
+                self._registering.discard(task)
+        return registration
+
+    def place_asleep(self, entry: Entry) -> None:
+        """Serve a kept model that needs no worker, from tritonserver's next start on."""
+        registration = self._new(entry, Persistence.THERE, None, None)
+        registration.begin_asleep(
+            self._server,
+            self._rundir.models,
+            unready_after_s=self._config.unready_after_s,
+            grace_s=self._config.grace_period_s,
+        )
+        self._served.add(registration)
+
+    async def take_back(self, registration: Registration) -> None:
+        """Undo `place_asleep`: tritonserver has not loaded the model."""
+        del self._served.names[registration.spec.name]
+        registration.begin_stop()
+        await self._undo(registration, None)
+
+    async def take_down(self, name: str, why: str, *, last: bool = False) -> None:
+        """Stop serving a model; `last`: tritonserver ends next, and tells clients so until then."""
+        registration = self._served.by_name(name)
+        with self.reservations.reserve(name):
+            registration.begin_stop()
+            try:
+                if last:
+                    await registration.refuse_requests(self._server)
+                else:
+                    await registration.unload(self._server)
+                    if registration.in_triton.load_failed and self._server.ready:
+                        await self._server.forget_failure(name)
+            finally:
+                await self._retire(registration, why)
+                del self._served.names[name]
+                self.news.tell()
+                if not last:  # tritonserver may still look at it
+                    own_repository.remove_folder(self._rundir.models, name)
+                close_model_log(name)
+
+    async def _start(
+        self,
+        registration: Registration,
+        former: Registration | None,
+        report: ReportProgress,
+        take_over: Callable[[], Awaitable[None]],
+    ) -> None:
+        name = registration.spec.name
+        try:
+            await registration.start(
+                self._server,
+                self._rundir.models,
+                report,
+                self.patience(name, "registered", report),
+                take_over,
+                unready_after_s=self._config.unready_after_s,
+                grace_s=self._config.grace_period_s,
+            )
+        except BaseException:
+            registration.begin_stop()
+            with self.reservations.giving_up(name):
+                await uninterrupted(self._undo(registration, former))
+            raise
+
+    async def _take_over(
+        self,
+        registration: Registration,
+        former: Registration | None,
+        keeping: Persistence,
+        prepared: Prepared | None,
+        on_served: OnServed | None,
+    ) -> None:
+        """Give the model its name once tritonserver has it, even if its client has vanished."""
+        name = registration.spec.name
+        if prepared is not None:
+            finish(prepared)
+        self._served.add(registration)
+        if keeping is not Persistence.ELSEWHERE:
+            self._restoring.forget(name)
+        if registration.registrant is not None:
+            self._hosted.expect(registration, registration.registrant)
+        if former is not None:
+            former.begin_stop()
+        if on_served is not None:
+            on_served(registration)
+        self.news.tell()
+
+    def adopt(
+        self, state: RegistrationState, entry: Entry, adopt_worker: AdoptWorker
+    ) -> Registration:
+        """Go on with a model that a former version of this process served."""
+        keeping = Persistence.THERE if state.kept else Persistence.NOT
+        registration = self._new(
+            entry,
+            keeping,
+            None,
+            None,
+            key=state.key,
+            asleep=state.pool.asleep,
+            identity=state.identity,
+        )
+        registration.adopt(
+            state,
+            self._server,
+            self._rundir.models,
+            adopt_worker,
+            unready_after_s=self._config.unready_after_s,
+            grace_s=self._config.grace_period_s,
+        )
+        self._served.add(registration)
+        if state.kept:
+            self._restoring.forget(entry.spec.name)
+        return registration
+
+    def _new(
+        self,
+        entry: Entry,
+        keeping: Persistence,
+        registrant: Registrant | None,
+        former: Registration | None,
+        *,
+        key: str = "",
+        asleep: bool | None = None,
+        identity: str = "",
+    ) -> Registration:
+        if not key:
+            self.serial += 1
+            key = f"{entry.spec.name}#{self.serial}"
+        if asleep is None:
+            asleep = begins_asleep(entry.spec, restored=keeping is Persistence.THERE)
+        registration = Registration(
+            key,
+            entry,
+            self._start_worker,
+            self._policy,
+            self._rundir.control_endpoint,
+            registrant,
+            native=self._server.proxy_is_native,
+            kept=keeping in (Persistence.WRITTEN, Persistence.THERE),
+            former=former,
+            tally=self._served.ledger.of(entry.spec.name),
+            events=self._events,
+            asleep=asleep,
+            parking=self.parking,
+            account=self._accounts.open(
+                entry.spec,
+                payload=max(map(len, entry.payloads), default=0),
+                hosted=registrant is not None,
+                registration=identity or _identity(entry, keeping),
+                patient=keeping in (Persistence.THERE, Persistence.ELSEWHERE),
+                events=self._events.about(entry.spec.name, entry.spec.version),
+            ),
+        )
+        self._served.keys[key] = registration
+        return registration
+
+    async def _undo(self, registration: Registration, former: Registration | None) -> None:
+        name = registration.spec.name
+        if former is not None:
+            own_repository.make_folder(self._rundir.models, former.spec)
+            own_repository.write_config(self._rundir.models, name, former.in_triton.config)
+        if registration.pool.proxies and self._server.ready:
+            async with registration.alone:
+                await self._take_out(name, former)  # given up after tritonserver had loaded it
+        elif registration.in_triton.load_failed and former is None and self._server.ready:
+            await self._server.forget_failure(name)
+        await self._retire(registration, "its registration failed")
+        if former is None:
+            own_repository.remove_folder(self._rundir.models, name)
+            close_model_log(name)
+
+    async def _take_out(self, name: str, former: Registration | None) -> None:
+        try:
+            if former is None or not former.ready:  # it is loaded when a worker of it is back
+                await self._server.unload(name)
+            else:
+                await self._server.load(name, former.in_triton.config)
+        except RemoteFailure as failure:
+            _log.error("tritonserver keeps a model given up", model=name, reason=failure.text)
+
+    async def _retire(self, registration: Registration, why: str, reason: str = "stop") -> None:
+        await registration.stop(self._config.grace_period_s, why, reason)
+        if registration.left_to_server:  # its proxies may still ask
+            return
+        del self._served.keys[registration.key]
+        name = registration.spec.name
+        if all(one.spec.name != name for one in self._served.keys.values()):
+            self._served.ledger.forget(name)
+
+
+def begins_asleep(spec: messages.ModelSpec, *, restored: bool) -> bool:
+    """Whether a model is loaded only when a request comes; one that may sleep was loaded when it was registered."""
+    return spec.lazy or (restored and spec.autoscale is not None and spec.autoscale.least == 0)
+
+
+def _identity(entry: Entry, keeping: Persistence) -> str:
+    """Return what tells a registration from others of its name, also after a restart of the daemon."""
+    if keeping is Persistence.ELSEWHERE:  # its payloads are small: they name the files
+        return registration_digest(entry.spec, entry.payloads)
+    return repr(entry.registered_at)
+
+
+def _policy(config: DaemonConfig) -> RestartPolicy:
+    return RestartPolicy(
+        start_timeout_s=config.worker_start_timeout_s,
+        limit=config.worker_restart_limit,
+        first_delay_s=config.worker_backoff_s,
+        longest_delay_s=config.worker_backoff_max_s,
+        wake_bounds=WakeBounds(config.wake_timeout_s, config.wake_queue_size),
+    )

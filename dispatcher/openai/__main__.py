@@ -1,0 +1,112 @@
+"""The front's process: answers on a socket that the daemon listens on, until the daemon ends or says so."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from pytriton.dispatcher.http_server.connections import all_descriptors
+from pytriton.dispatcher.openai.keys import KeysError
+from pytriton.dispatcher.openai.protocol import Protocol
+from pytriton.dispatcher.openai.server import Front
+from pytriton.dispatcher.openai.state import METRICS, READY, State
+
+try:  # a fifth less of a processor for each token
+    import uvloop
+
+    run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
+except ImportError:
+    run = asyncio.run
+
+#: Seconds that requests under way have after the daemon has said that it stops.
+_GRACE_S = 30.0
+_MOST_BYTES = 64 << 20
+
+
+def main() -> int:
+    """Be the front; return its exit code."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument(
+        "--listen", type=int, required=True, help="descriptor of the listening socket"
+    )
+    parser.add_argument(
+        "--state", type=int, required=True, help="descriptor of the daemon's socket"
+    )
+    given = parser.parse_args()
+    try:
+        run(_serve(socket.socket(fileno=given.listen), socket.socket(fileno=given.state)))
+    except KeysError as error:
+        _say(f"cannot start: {error}")
+        return 2
+    return 0
+
+
+async def _serve(listener: socket.socket, states: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    reader, writer = await asyncio.open_connection(sock=states, limit=_MOST_BYTES)
+    decode = msgspec.json.Decoder(State).decode
+    front = Front(decode(await reader.readline()), _say, most=all_descriptors())
+    logging.basicConfig(handlers=[front.complaints])
+    runner = web.AppRunner(
+        front.application(), handler_cancellation=True, shutdown_timeout=_GRACE_S
+    )
+    await runner.setup()
+    server = runner.server
+    assert server is not None
+    watching = asyncio.ensure_future(front.connections.watch(server))
+
+    def connected() -> Protocol:
+        return Protocol(
+            server,
+            front.unreadable,
+            loop=loop,
+            access_log=None,
+            auto_decompress=False,  # `Bodies` inflates, once it is known who asks
+        )
+
+    listening = await loop.create_server(connected, sock=listener, backlog=4096)
+    writer.write(READY)
+
+    async def follow() -> None:
+        try:
+            while line := await reader.readline():
+                if line == METRICS:
+                    writer.write(msgspec.json.encode(front.meters.told()) + b"\n")
+                else:
+                    await front.use(decode(line))
+        except Exception as error:  # another process begins with all of it
+            _say(f"cannot follow the daemon, and ends: {type(error).__name__}: {error}")
+        finally:
+            stop.set()  # or the daemon has ended
+
+    following = asyncio.ensure_future(follow())
+    await stop.wait()
+    for task in (following, watching):
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    listening.close()
+    await runner.cleanup()
+    writer.close()
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,410 @@
+"""Chats, completions and responses: one request to a model, and its answer on the way to the client."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from aiohttp import web
+
+from pytriton.dispatcher.openai.body_reader import within
+from pytriton.dispatcher.openai.estimates import tokens_of
+from pytriton.dispatcher.openai.protocol import Protocol
+from pytriton.openai.bodies import BODIES, Body, ChatBody, ResponsesBody, ToolBody, read_body
+from pytriton.openai.deltas import Usage
+from pytriton.openai.errors import APIError, WireError
+from pytriton.openai.parts import remote_urls
+from pytriton.openai.response_writer import json_text
+
+if TYPE_CHECKING:
+    from pytriton.dispatcher.openai.server import Asking, Front
+    from pytriton.dispatcher.openai.upstream import Texts
+
+__all__ = ["TextRoute"]
+
+_PREFIXES = {"chat": "chatcmpl-", "completions": "cmpl-", "responses": "resp_"}
+_OPERATIONS = {"chat": "chat", "completions": "text_completion", "responses": "chat"}
+_EVENTS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",
+}
+#: Seconds that a client has for the end of its stream, after the answer has ended or its time was over.
+_END_S = 15.0
+#: The most characters of a failure in the log.
+_MOST_LOGGED = 500
+#: Turns of the loop in which what was written goes out, if the client takes it.
+_TURNS = 2
+_read_usage = msgspec.json.Decoder(Usage).decode
+_read_error = msgspec.json.Decoder(WireError).decode
+
+
+class TextRoute:
+    """One of the three routes."""
+
+    def __init__(self, front: Front, kind: str) -> None:
+        self._front = front
+        self._kind = kind
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Answer a request.
+
+        Raises:
+            APIError: nothing has been sent yet, and this is to be
+        """
+        front = self._front
+        asking = await front.asking(request)
+        body = read_body(asking.data, BODIES[self._kind])
+        asked = body.model
+        model = front.model(asking, asked, self._kind, partial(tokens_of, body))
+        if not front.state.answering.remote_urls:
+            _refuse_remote(body)
+        streamed = bool(body.stream)
+        del body  # what was read of it takes far more memory than its bytes
+        envelope = self._envelope(asked, asking.data)
+        with front.slot():
+            sending = Sending(front, asking, model.name, self._kind, streamed=streamed)
+            return await sending.run(envelope)
+
+    def _envelope(self, asked: str, data: bytes) -> bytes:
+        """Return what the worker gets; `asked`: the name that the client has asked for, which the answer bears."""
+        try:
+            data.decode()
+        except UnicodeDecodeError as error:  # in what was not looked at
+            raise APIError(
+                f"The body is no JSON in UTF-8: {error.reason}.", code="invalid_json"
+            ) from None
+        head = {
+            "api": self._kind,
+            "id": _PREFIXES[self._kind] + secrets.token_hex(12),
+            "model": asked,
+        }
+        return msgspec.json.encode(head)[:-1] + b',"body":' + data + b"}"
+
+
+class Sending:
+    """The answer to one request."""
+
+    def __init__(
+        self, front: Front, asking: Asking, model: str, kind: str, *, streamed: bool
+    ) -> None:
+        self._front = front
+        self._asking = asking
+        self._model = model
+        self._kind = kind
+        self._streamed = streamed
+        self._response: web.StreamResponse | None = None
+        self._writing = asyncio.Lock()
+        self._first_at: float | None = None
+        self._wrote_at = front.clock()
+        self._usage = Usage()
+        self._events = 0
+        self._body = b""
+        self._ended = False
+        self._in_chunks = False  #: the stream has begun, and its pieces are chunks of HTTP
+        self._coming: Texts | None = None
+
+    async def run(self, envelope: bytes) -> web.StreamResponse:
+        """Ask the model, and answer.
+
+        Raises:
+            APIError: nothing has been sent yet
+        """
+        error = "cancelled"
+        pulse = asyncio.ensure_future(self._pulse()) if self._streamed else None
+        try:
+            await self._in_time(envelope)
+            error = ""
+        except APIError as failure:
+            error = failure.code or str(failure.status)
+            if failure.status >= 500:
+                self._log(failure)
+            if self._response is None:
+                raise
+            await self._to_the_end(self._failed(failure))
+        finally:
+            if pulse is not None:
+                pulse.cancel()
+            self._set_probe(None)
+            self._measure(error)
+        if self._response is None:
+            headers = {} if self._asking.caller is None else self._asking.caller.headers()
+            return web.Response(body=self._body, content_type="application/json", headers=headers)
+        await self._to_the_end(self._response.write_eof())
+        return self._response
+
+    def _log(self, failure: APIError) -> None:
+        """Say in a line of the log what went wrong, whatever the model has said of it."""
+        line = " ".join(failure.message[: 2 * _MOST_LOGGED].split())[:_MOST_LOGGED]
+        self._front.say(f"model {self._model}, request {self._front.request_id}: {line}")
+
+    async def _to_the_end(self, writing: Awaitable[None]) -> None:
+        """Write the last of a stream; a client that does not read it may not keep its place among the requests.
+
+        Raises:
+            ConnectionError: it did not
+        """
+        try:
+            await within(writing, _END_S)
+        except asyncio.TimeoutError:
+            transport = self._asking.request.transport
+            if transport is not None:
+                transport.abort()
+            raise ConnectionAbortedError("the client does not read its answer") from None
+
+    async def _in_time(self, envelope: bytes) -> None:
+        timeout_s = self._front.state.answering.timeout_s
+        try:
+            await within(self._exchange(envelope), timeout_s)
+        except asyncio.TimeoutError:
+            raise APIError(
+                f"The answer took longer than {timeout_s:g} s.", 504, code="timeout"
+            ) from None
+        except (APIError, ConnectionError):
+            raise
+        except Exception as error:  # here: a stream that has begun cannot have another answer
+            raise self._front.fault(error) from error
+
+    async def _exchange(self, envelope: bytes) -> None:
+        answering = self._front.state.answering
+        pulse_s = answering.keepalive_s if self._streamed else None
+        async with self._front.triton.texts(self._model, envelope, pulse_s) as coming:
+            self._coming = coming
+            try:
+                await self._take(coming)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                raise _unreadable() from None
+            finally:
+                await self._take_back(coming)
+        if not self._ended:
+            raise APIError("The model ended in the middle of its answer.", 500, code="model_error")
+
+    async def _take(self, coming: Texts) -> None:
+        if self._streamed:
+            coming.at_once = self._pass_on
+        async for texts in coming:
+            data = ""
+            try:
+                for text in texts:
+                    data += self._taken(text)
+            finally:  # what came before an error goes out before it
+                if self._streamed and data:
+                    await self._send(data.encode())
+            if self._ended:
+                self._body = data.encode()
+            elif data and coming.awaits_word:
+                await self._hand_over(coming)
+
+    async def _hand_over(self, coming: Texts) -> None:
+        """Have the native front write the events that follow, where nothing but their bytes goes to the client.
+
+        It hands over a descriptor: so all that was written here has to have gone out.
+        """
+        transport = self._asking.request.transport
+        for _ in range(_TURNS):  # loops write at the end of a turn
+            if transport is not None and transport.get_write_buffer_size():
+                await asyncio.sleep(0)
+        fits = (
+            self._in_chunks
+            and transport is not None
+            and not transport.is_closing()
+            and transport.get_extra_info("sslcontext") is None
+            and not transport.get_write_buffer_size()
+        )
+        if fits and transport is not None:
+            coming.hand_over(transport.get_extra_info("socket").fileno())
+        else:
+            coming.keep()
+
+    async def _take_back(self, coming: Texts) -> None:
+        """Be the one again who writes to the client."""
+        if coming.relaying:
+            await coming.take_back()
+        self._events += coming.relayed
+        self._wrote_at = self._front.clock()
+
+    def _cut(self) -> None:
+        """End the client's connection: nothing can follow a part of a chunk.
+
+        Raises:
+            ConnectionResetError: always
+        """
+        transport = self._asking.request.transport
+        if transport is not None:
+            transport.abort()
+        raise ConnectionResetError("the client does not read its stream")
+
+    def _taken(self, text: str) -> str:
+        """Return what is for the client of a text of the worker's; see pytriton/openai/response_writer.py."""
+        kind = text[:1]
+        if kind == "s":
+            self._events += text.count("\n\n")
+            return text[1:]
+        if kind == "u":
+            usage, _, rest = text[1:].partition("\n")
+            self._usage = _read_usage(usage)
+            self._ended = True
+            done = self._streamed and self._kind != "responses"
+            return f"{rest}data: [DONE]\n\n" if done else rest
+        if kind == "e":
+            error = _read_error(text[1:]).error()
+            self._front.reached()
+            raise error
+        raise _unreadable()
+
+    # ── a stream ─────────────────────────────────────────────────────────────────────────────────
+
+    def _pass_on(self, texts: list[str]) -> bool:
+        """Send events at once, if the client takes them; else the task does, which waits for it."""
+        if not self._in_chunks or self._first_at is None:
+            return False
+        if self._coming is not None and not self._coming.whole:
+            return False
+        transport = self._asking.request.transport
+        if transport is None or transport.get_write_buffer_size():
+            return False
+        data = ""
+        for text in texts:
+            if not text.startswith("s"):
+                return False
+            data += text[1:]
+        if data:
+            self._events += data.count("\n\n")
+            self._wrote_at = self._front.clock()
+            encoded = data.encode()
+            transport.write(b"%x\r\n%b\r\n" % (len(encoded), encoded))
+        return True
+
+    async def _send(self, data: bytes) -> None:
+        now = self._front.clock()
+        if self._first_at is None:
+            self._first_at = now
+        self._wrote_at = now
+        await self._write(data)
+
+    async def _write(self, data: bytes) -> None:
+        if self._response is None:
+            async with self._writing:
+                await self._begin()
+        response, coming = self._response, self._coming
+        assert response is not None
+        if coming is not None and coming.relaying:
+            return  # a comment, which another writes now
+        if coming is not None and not coming.whole:
+            self._cut()
+        await response.write(data)
+        # From now on its headers are out, and what is written goes as it is.
+        self._in_chunks = response.headers.get("Transfer-Encoding") == "chunked"
+
+    async def _begin(self) -> None:
+        if self._response is not None:
+            return
+        request = self._asking.request
+        caller = self._asking.caller
+        headers = {
+            **_EVENTS,
+            **self._front.headers(request),
+            **(caller.headers() if caller else {}),
+        }
+        response = web.StreamResponse(headers=headers)
+        await response.prepare(request)
+        self._response = response
+        self._set_probe(self._probe)
+
+    def _set_probe(self, probe: Callable[[], None] | None) -> None:
+        protocol = self._asking.request.protocol
+        if isinstance(protocol, Protocol):
+            protocol.probe = probe
+
+    def _probe(self) -> None:
+        """Send a comment at once; where the native frontend writes to the client, it does so itself."""
+        coming, transport = self._coming, self._asking.request.transport
+        is_ours = coming is None or (coming.whole and not coming.relaying)
+        if self._in_chunks and is_ours and transport is not None:
+            comment = b": still there?\n\n"
+            transport.write(b"%x\r\n%b\r\n" % (len(comment), comment))
+
+    async def _pulse(self) -> None:
+        """Send a comment whenever nothing else was sent for a while: proxies between end silent connections."""
+        every_s = self._front.state.answering.keepalive_s
+        while every_s > 0:
+            if self._coming is not None and self._coming.relaying:
+                self._wrote_at = self._front.clock()  # whoever writes now sends comments, too
+            left_s = self._wrote_at + every_s - self._front.clock()
+            if left_s > 0:
+                await asyncio.sleep(left_s)
+                continue
+            self._wrote_at = self._front.clock()
+            try:
+                await self._write(b": keep-alive\n\n")
+            except ConnectionError:
+                return  # the client has gone, which the exchange is told
+
+    async def _failed(self, error: APIError) -> None:
+        """Say in the stream what went wrong."""
+        if self._kind == "responses":
+            # As many events have gone out, numbered from 0.
+            said: dict[str, Any] = {**error.body()["error"], "sequence_number": self._events}
+            said["type"] = "error"
+            await self._write(f"event: error\ndata: {json_text(said)}\n\n".encode())
+        else:
+            await self._write(f"data: {json_text(error.body())}\n\ndata: [DONE]\n\n".encode())
+
+    def _measure(self, error: str) -> None:
+        now, began = self._front.clock(), self._asking.began
+        usage = self._usage
+        # A stream that was cut off never said its usage: each event that came is a token then.
+        told = usage.prompt_tokens + usage.completion_tokens
+        self._asking.used(told if self._ended else self._events)
+        self._front.meters.answered(
+            self._model,
+            _OPERATIONS[self._kind],
+            now - began,
+            first_s=None if self._first_at is None else self._first_at - began,
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            error=error,
+        )
+
+
+def _unreadable() -> APIError:
+    return APIError("The model answered what the front cannot read.", 500, code="model_error")
+
+
+def _refuse_remote(body: Body) -> None:
+    """Refuse URLs in messages and tools: whoever fetches them may reach what the client cannot.
+
+    Raises:
+        APIError: there is one
+    """
+    contents: list[tuple[str, Any]] = []
+    tools: Sequence[ToolBody] = ()
+    if isinstance(body, ChatBody):
+        contents = [(f"messages[{i}]", one.content) for i, one in enumerate(body.messages)]
+        tools = body.tools or ()
+    elif isinstance(body, ResponsesBody):
+        tools = body.tools or ()
+        contents = [
+            (f"input[{i}]", one.get(name))
+            for i, one in enumerate(body.input if isinstance(body.input, list) else ())
+            for name in ("content", "output")  # the worker reads one of them, by the item's type
+        ]
+    for place, content in contents:
+        for part in content if isinstance(content, list) else ():
+            if next(remote_urls(part), None) is not None:
+                raise _remote(place, "send the data itself, as 'data:image/png;base64,...'")
+    for index, tool in enumerate(tools):
+        if tool.server_url is not None:
+            raise _remote(f"tools[{index}]", "call it in the client")
+
+
+def _remote(place: str, instead: str) -> APIError:
+    return APIError(
+        f"'{place}' refers to a remote URL, which this server does not take: {instead}.",
+        param=place,
+        code="remote_url_not_allowed",
+    )

@@ -1,0 +1,197 @@
+"""Embeddings: a request's texts go to the model in as many batches as it needs."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from aiohttp import web
+
+from pytriton.dispatcher.openai.body_reader import within
+from pytriton.dispatcher.openai.estimates import tokens_of
+from pytriton.openai.bodies import EmbeddingsBody, TensorsBody, read_body
+from pytriton.openai.embeddings import EMBEDDING, packed
+from pytriton.openai.errors import APIError
+from pytriton.openai.requests import prompts_of
+
+if TYPE_CHECKING:
+    from pytriton.dispatcher.openai.server import Asking, Front
+    from pytriton.dispatcher.openai.state import Served
+    from pytriton.dispatcher.openai.upstream import Vectors
+
+__all__ = ["answer_embeddings", "answer_tensors"]
+
+_Text = TypeVar("_Text", bound="str | list[int]")
+#: The most texts of a request: what OpenAI takes.
+_MOST_TEXTS = 2048
+#: The most batches of a request that are under way at a time; each has a connection of its own.
+_MOST_AT_ONCE = 8
+
+
+async def answer_embeddings(front: Front, request: web.Request) -> web.Response:
+    """Answer a request of `/v1/embeddings`.
+
+    Raises:
+        APIError: it cannot be answered
+    """
+    from pytriton.dispatcher.openai.server import answer_of
+
+    asking = await front.asking(request)
+    body = read_body(asking.data, EmbeddingsBody)
+    model = front.model(asking, body.model, "embeddings", partial(tokens_of, body))
+    rows, tokens = await _rows(
+        front, asking, model, _texts("input", prompts_of(body.input, "input")), body.dimensions
+    )
+    data = [
+        {"object": "embedding", "index": index, "embedding": embedding}
+        for index, embedding in enumerate(_shown(rows, body.encoding_format == "base64"))
+    ]
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    headers = asking.caller.headers() if asking.caller else None
+    return answer_of(
+        {"object": "list", "data": data, "model": body.model, "usage": usage}, 200, headers
+    )
+
+
+async def answer_tensors(front: Front, request: web.Request) -> web.Response:
+    """Answer a request in KServe's form: texts without a second axis, and the embeddings alone.
+
+    LiteLLM's provider `triton/` asks so. tritonserver cannot take it: its inputs have an axis below that of the batch.
+
+    Raises:
+        APIError: it cannot be answered
+    """
+    from pytriton.dispatcher.openai.server import answer_of
+
+    asking = await front.asking(request)
+    body = read_body(asking.data, TensorsBody)
+    model = front.model(asking, request.match_info["name"], "embeddings", partial(tokens_of, body))
+    rows, _ = await _rows(front, asking, model, _texts("inputs[0].data", body.inputs[0].data))
+    embedding = {
+        "name": EMBEDDING,
+        "datatype": "FP32",
+        "shape": list(rows.shape),
+        "data": rows.ravel().tolist(),
+    }
+    return answer_of({"model_name": model.name, "model_version": "1", "outputs": [embedding]})
+
+
+def _texts(place: str, given: Sequence[_Text]) -> Sequence[_Text]:
+    """Return the texts of a request. They are counted here as a list of tokens is one text, however long it is.
+
+    Raises:
+        APIError: there are too many
+    """
+    if len(given) > _MOST_TEXTS:
+        raise APIError(
+            f"'{place}' has {len(given)} texts; a request may have {_MOST_TEXTS}. Send the rest in further requests.",
+            param=place,
+            code="invalid_value",
+        )
+    return given
+
+
+async def _rows(
+    front: Front,
+    asking: Asking,
+    model: Served,
+    given: Sequence[str | list[int]],
+    dimensions: int | None = None,
+) -> tuple[Any, int]:
+    """Return the embeddings of texts, and the tokens that these had.
+
+    Raises:
+        APIError: there is no answer, or one with other dimensions
+    """
+    texts = [packed(text) for text in given]
+    error = "cancelled"
+    tokens = 0
+    try:
+        with front.slot():
+            vectors = await _within(
+                _embed(front, model, texts, dimensions), front.state.answering.timeout_s
+            )
+        tokens = sum(one.tokens for one in vectors)
+        rows = _joined(vectors)
+        _check_dimensions(dimensions, rows)
+        error = ""
+    except APIError as failure:
+        error = failure.code or str(failure.status)
+        raise
+    finally:
+        asking.used(tokens)
+        took_s = front.clock() - asking.began
+        front.meters.answered(model.name, "embeddings", took_s, prompt_tokens=tokens, error=error)
+    return rows, tokens
+
+
+async def _within(asking: Any, timeout_s: float) -> Any:
+    try:
+        return await within(asking, timeout_s)
+    except asyncio.TimeoutError:
+        raise APIError(
+            f"The answer took longer than {timeout_s:g} s.", 504, code="timeout"
+        ) from None
+
+
+async def _embed(
+    front: Front, model: Served, texts: list[bytes], dimensions: int | None
+) -> list[Vectors]:
+    name, most = model.name, model.most_texts
+    if len(texts) <= most:
+        return [await front.triton.embed(name, texts, dimensions)]
+    found: dict[int, Vectors] = {}
+    left = iter(range(0, len(texts), most))
+
+    async def ask() -> None:
+        for start in left:  # all take from the same
+            batch = texts[start : start + most]
+            found[start] = await front.triton.embed(name, batch, dimensions)
+
+    asking = [
+        asyncio.ensure_future(ask()) for _ in range(min(_MOST_AT_ONCE, -(-len(texts) // most)))
+    ]
+    try:
+        await asyncio.gather(*asking)
+    finally:
+        for one in asking:
+            one.cancel()
+    return [found[start] for start in sorted(found)]
+
+
+def _joined(vectors: list[Vectors]) -> Any:
+    """Return the rows of all batches.
+
+    Raises:
+        APIError: they do not go together, or have what JSON has no number for
+    """
+    if len({one.rows.shape[1:] for one in vectors}) > 1:
+        raise APIError("The model's batches have different dimensions.", 500, code="model_error")
+    rows = np.concatenate([one.rows for one in vectors])
+    if not np.isfinite(rows).all():
+        raise APIError(
+            "The model answered with numbers that are infinite, or none (NaN).",
+            500,
+            code="model_error",
+        )
+    return rows
+
+
+def _check_dimensions(wanted: int | None, rows: Any) -> None:
+    if wanted is not None and wanted != rows.shape[1]:
+        raise APIError(
+            f"This model's embeddings have {rows.shape[1]} dimensions, not {wanted}.",
+            param="dimensions",
+            code="invalid_value",
+        )
+
+
+def _shown(rows: Any, as_base64: bool) -> list[Any]:
+    if as_base64:
+        return [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in rows]
+    shown: list[Any] = rows.tolist()
+    return shown

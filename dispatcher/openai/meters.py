@@ -1,0 +1,188 @@
+"""The front's measurements, by the names that OpenTelemetry has for generative AI, in the text form of Prometheus."""
+
+from __future__ import annotations
+
+import re
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from pytriton.dispatcher.openai.state import Told
+
+__all__ = ["Meters"]
+
+#: Codes of errors that are told apart. A callable may make up any number of them; OpenTelemetry calls the rest so.
+_MOST_CODES, _OTHER = 64, "_OTHER"
+_CODE = re.compile(r"[\w.-]{1,64}", re.ASCII)
+
+#: The bounds that the conventions name.
+_DURATIONS = (
+    0.01,
+    0.02,
+    0.04,
+    0.08,
+    0.16,
+    0.32,
+    0.64,
+    1.28,
+    2.56,
+    5.12,
+    10.24,
+    20.48,
+    40.96,
+    81.92,
+)
+_FIRST = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+)  # fmt: skip
+_EACH = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+_TOKENS = (
+    1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864,
+)  # fmt: skip
+
+_MODEL = "gen_ai_request_model"
+Labels = tuple[tuple[str, str], ...]
+
+
+class _Histogram:
+    def __init__(self, name: str, help_: str, bounds: Sequence[float]) -> None:
+        self._name = name
+        self._help = help_
+        self._bounds = bounds
+        self._series: dict[Labels, list[float]] = {}
+
+    def observe(self, labels: Labels, value: float) -> None:
+        series = self._series.get(labels)
+        if series is None:  # a count for each bucket, that above all of them, the sum
+            series = self._series[labels] = [0.0] * (len(self._bounds) + 2)
+        series[bisect_left(self._bounds, value)] += 1
+        series[-1] += value
+
+    def told(self, shows: Callable[[str], bool]) -> Told:
+        told = Told(self._name, "histogram", self._help, [])
+        for labels, series in self._series.items():
+            if not shows(dict(labels)[_MODEL]):
+                continue
+            below = 0.0
+            values: list[tuple[str, str, float]] = []
+            for bound, count in zip((*map(str, self._bounds), "+Inf"), series):
+                below += count
+                values.append(("_bucket", bound, below))
+            values += [("_sum", "", series[-1]), ("_count", "", below)]
+            told.series.append((list(labels), values))
+        return told
+
+
+class Meters:
+    """All of them. Models that nobody has registered are not counted by name: labels cannot be made up by clients.
+
+    Args:
+        now: the time at which counting begins
+    """
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self._since = now()
+        self.active = 0
+        self.refused: dict[str, int] = {}
+        self._codes: set[str] = set()
+        self._duration = _Histogram(
+            "gen_ai_server_request_duration_seconds",
+            "Seconds from a request to the end of its answer.",
+            _DURATIONS,
+        )
+        self._first = _Histogram(
+            "gen_ai_server_time_to_first_token_seconds", "Seconds from a request to the first piece of its stream.",
+            _FIRST,
+        )  # fmt: skip
+        self._each = _Histogram(
+            "gen_ai_server_time_per_output_token_seconds",
+            "Seconds for each token after the first.",
+            _EACH,
+        )
+        self._tokens = _Histogram(
+            "gen_ai_client_token_usage", "Tokens of requests and answers.", _TOKENS
+        )
+
+    def answered(
+        self,
+        model: str,
+        operation: str,
+        duration_s: float,
+        *,
+        first_s: float | None = None,
+        prompt_tokens: int = 0,
+        completion_tokens: int = 0,
+        error: str = "",
+    ) -> None:
+        """Count a request that has been answered, or failed; `first_s` is of streams."""
+        labels = _labels(model, operation)
+        failed: Labels = (("error_type", self._known(error)),) if error else ()
+        self._duration.observe((*labels, *failed), duration_s)
+        if first_s is not None:
+            self._first.observe(labels, first_s)
+            if completion_tokens > 1:
+                self._each.observe(labels, (duration_s - first_s) / (completion_tokens - 1))
+        for kind, count in (("input", prompt_tokens), ("output", completion_tokens)):
+            if count:
+                self._tokens.observe((*labels, ("gen_ai_token_type", kind)), count)
+
+    def refuse(self, code: str) -> None:
+        """Count a request that was refused before it reached a model."""
+        code = self._known(code)
+        self.refused[code] = self.refused.get(code, 0) + 1
+
+    def _known(self, code: str) -> str:
+        """Return a code as it is told: one more of them is a series more, for ever."""
+        if code not in self._codes:
+            if len(self._codes) >= _MOST_CODES or not _CODE.fullmatch(code):
+                return _OTHER
+            self._codes.add(code)
+        return code
+
+    def told(self, shows: Callable[[str], bool] = lambda model: True) -> list[Told]:
+        """Return all; of models, those that it `shows`."""
+        codes = sorted(self.refused.items())
+        told = [
+            Told(
+                "pytriton_openai_active_requests",
+                "gauge",
+                "Requests under way.",
+                [([], [("", "", self.active)])],
+            ),
+            Told(
+                "pytriton_openai_refused_requests",
+                "counter",
+                "Requests refused before they reached a model.",
+                [([("code", code)], [("_total", "", count)]) for code, count in codes],
+            ),
+            *(one.told(shows) for one in (self._duration, self._first, self._each, self._tokens)),
+        ]
+        return [msgspec.structs.replace(one, since=self._since) for one in told]
+
+    def text(self, shows: Callable[[str], bool] = lambda model: True) -> str:
+        """Return the same, as Prometheus reads it."""
+        lines = []
+        for metric in self.told(shows):
+            name = f"{metric.name}_total" if metric.kind == "counter" else metric.name
+            lines += [f"# HELP {name} {metric.help}", f"# TYPE {name} {metric.kind}"]
+            for labels, values in metric.series:
+                for suffix, bound, value in values:
+                    shown = _text([*labels, ("le", bound)] if bound else labels)
+                    lines.append(f"{metric.name}{suffix}{shown} {value:.15g}")
+        return "\n".join(lines) + "\n"
+
+
+def _labels(model: str, operation: str) -> Labels:
+    return (("gen_ai_operation_name", operation), (_MODEL, model))
+
+
+def _text(labels: Sequence[tuple[str, str]]) -> str:
+    if not labels:
+        return ""
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels) + "}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,428 @@
+"""The routes of the front: who asks, for what, and the answers that need no model."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+from aiohttp import web
+
+from pytriton._protocol.access import ACCESS_HEADER
+from pytriton.dispatcher.http_server.connections import Connections
+from pytriton.dispatcher.http_server.error_log import ErrorLog, place_of
+from pytriton.dispatcher.openai.body_reader import Bodies, within
+from pytriton.dispatcher.openai.browsers import headers_for_pages, refuse_other_sites
+from pytriton.dispatcher.openai.keys import Caller, Holding, KeyFile
+from pytriton.dispatcher.openai.meters import Meters
+from pytriton.dispatcher.openai.state import Served, State
+from pytriton.dispatcher.openai.upstream import Triton
+from pytriton.openai.errors import APIError
+
+__all__ = ["Asking", "Front"]
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Say = Callable[[str], None]
+
+
+@dataclass
+class _About:
+    """The request that a task answers.
+
+    Attributes:
+        caller: once its key is known to be right
+        holding: what it may use of its caller's tokens, once it is admitted
+        reached: a worker has answered it, be it with an error
+    """
+
+    request_id: str
+    caller: Caller | None = None
+    holding: Holding | None = None
+    reached: bool = False
+
+    def settle(self) -> None:
+        """Give back the tokens that are still held: no model was asked."""
+        if self.holding is not None:
+            self.holding.settle(None)
+
+
+_about: ContextVar[_About] = ContextVar("about")
+_REQUEST_ID = re.compile(r"[\w.-]{1,128}", re.ASCII)
+_TOO_SLOW = msgspec.json.encode(
+    APIError("The headers of a request did not come in time.", 408, code="timeout").body()
+)
+#: Seconds that tritonserver has to say that it is ready.
+_HEALTH_S = 5.0
+
+
+class Asking:
+    """One request on its way: who asks, since when.
+
+    Attributes:
+        data: the body
+        caller: the owner of the key; None where no keys are wanted
+        began: by the monotonic clock
+        holding: what it may use of its caller's tokens, once it is admitted
+    """
+
+    def __init__(
+        self, request: web.Request, data: bytes, caller: Caller | None, began: float
+    ) -> None:
+        self.request = request
+        self.data = data
+        self.caller = caller
+        self.began = began
+        self.holding: Holding | None = None
+
+    def used(self, tokens: int) -> None:
+        """Count tokens to the caller's quota, in the place of those that were held."""
+        if self.holding is not None:
+            self.holding.settle(tokens)
+
+
+class Front:
+    """The state that all requests share. `say` writes a line of the log; at most `most` connections may be open."""
+
+    def __init__(
+        self,
+        state: State,
+        say: Say,
+        clock: Callable[[], float] = time.monotonic,
+        most: int = 1 << 16,
+    ) -> None:
+        self.state = state
+        self.meters = Meters()
+        self.clock = clock
+        self.say = say
+        path = state.answering.keys_file
+        self.keys = KeyFile(None if path is None else Path(path), say, clock)
+        self.triton = Triton(state.upstream)
+        self.complaints = ErrorLog(say, clock)
+        self.connections = Connections(lambda: self.state.answering, most, _TOO_SLOW, clock)
+        self._bodies = Bodies()
+        self._health_asked: asyncio.Future[bool] | None = None
+        self._models = _by_id(state.models)
+
+    def application(self) -> web.Application:
+        """Return the routes."""
+        from pytriton.dispatcher.openai.completions import TextRoute
+        from pytriton.dispatcher.openai.embeddings import answer_embeddings, answer_tensors
+
+        app = web.Application(middlewares=[self._around])
+        routes: list[tuple[str, str, Handler]] = [
+            ("GET", "/health", self._health),
+            ("GET", "/metrics", self._metrics),
+            ("GET", "/v1/models", self._list),
+            ("GET", "/v1/models/{name:.+}", self._one),
+            ("POST", "/v1/models/{name:.+}/{verb:load|unload}", self._load),
+            ("POST", "/v1/chat/completions", TextRoute(self, "chat").answer),
+            ("POST", "/v1/completions", TextRoute(self, "completions").answer),
+            ("POST", "/v1/responses", TextRoute(self, "responses").answer),
+            ("POST", "/v1/embeddings", functools.partial(answer_embeddings, self)),
+            ("POST", "/v2/models/{name}/infer", functools.partial(answer_tensors, self)),
+        ]
+        for method, path, handler in routes:
+            # A GET route answers HEAD, too: load balancers ask so.
+            add = app.router.add_get if method == "GET" else app.router.add_post
+            add(path, handler, expect_handler=self._expect)
+        app.on_cleanup.append(self._close)
+        return app
+
+    async def use(self, state: State) -> None:
+        """Take over what the daemon has said anew."""
+        former = self.triton if state.upstream != self.state.upstream else None
+        self.state = state
+        self._models = _by_id(state.models)
+        if former is not None:
+            self.triton = Triton(state.upstream)
+            await former.close()
+
+    async def _close(self, app: web.Application) -> None:
+        await self.triton.close()
+
+    # ── what routes use ──────────────────────────────────────────────────────────────────────────
+
+    def caller(self, request: web.Request) -> Caller | None:
+        """Return who asks.
+
+        Raises:
+            APIError: there is no key, or a wrong one
+        """
+        try:
+            caller = self.keys.caller(request.headers.get("Authorization", ""))
+        except APIError:
+            self.complaints.count("requests without a key that is known")
+            raise
+        _about.get().caller = caller
+        return caller
+
+    async def asking(self, request: web.Request) -> Asking:
+        """Return a request with its body, if its key is right.
+
+        Raises:
+            APIError: the key is wrong, or the body does not come, or is too large
+        """
+        began = self.clock()
+        caller = self.caller(request)  # before anything is read
+        data = await self._bodies.read(request, self.state.answering)
+        return Asking(request, data, caller, began)
+
+    def model(
+        self, asking: Asking, name: str, kind: str, tokens_of: Callable[[int], int]
+    ) -> Served:
+        """Return the model that is asked for; the request counts to its caller's quota from now on.
+
+        Args:
+            tokens_of: tells how many tokens it may use, given how many are usual
+
+        Raises:
+            APIError: none is asked for, there is no such, it does not serve that, or the quota is used up
+        """
+        if not name:
+            raise APIError(
+                "Missing required parameter: 'model'.",
+                param="model",
+                code="missing_required_parameter",
+            )
+        found = self._shown(asking.caller, name)
+        if asking.caller is not None:
+            asking.holding = _about.get().holding = asking.caller.admit(tokens_of)
+        if kind not in found.card.serves:
+            raise APIError(
+                f"The model '{name}' serves {', '.join(found.card.serves)}, not {kind}.", 404,
+                param="model", code="model_not_found",
+            )  # fmt: skip
+        return found
+
+    def _shown(self, caller: Caller | None, name: str) -> Served:
+        """Return a model. One that is not for the caller's key is as one that is not there: no key can find it out.
+
+        Raises:
+            APIError: there is no such
+        """
+        found = self._models.get(name)
+        if found is None or not _may_use(caller, name, found):
+            raise APIError(
+                f"The model '{name[:200]}' does not exist, or you have no access to it.",
+                404,
+                param="model",
+                code="model_not_found",
+            )
+        return found
+
+    @contextmanager
+    def slot(self) -> Any:
+        """Hold a place among the requests under way.
+
+        Raises:
+            APIError: there is none
+        """
+        most = self.state.answering.max_requests
+        if self.meters.active >= most:
+            raise APIError(
+                f"{most} requests are under way, which is the most.", 429, type="overloaded",
+                code="overloaded", retry_after_s=1.0,
+            )  # fmt: skip
+        self.meters.active += 1
+        try:
+            yield
+        finally:
+            self.meters.active -= 1
+
+    # ── around every request ─────────────────────────────────────────────────────────────────────
+
+    @property
+    def request_id(self) -> str:
+        """Of the request that is being answered."""
+        return _about.get().request_id
+
+    def reached(self) -> None:
+        """Note that a worker has answered: what it refuses does not count to what was refused before."""
+        _about.get().reached = True
+
+    @web.middleware
+    async def _around(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        given = request.headers.get("x-request-id", "")
+        named = _REQUEST_ID.fullmatch(given) is not None
+        _about.set(_About(given if named else f"req_{secrets.token_hex(12)}"))
+        answer: web.StreamResponse
+        self.connections.begins(request)
+        try:
+            # Browsers ask so before they send a request; the headers below are the answer.
+            asks_first = request.method == "OPTIONS"
+            refuse_other_sites(request, self.state.answering.cors_origins)
+            answer = web.Response(status=204) if asks_first else await handler(request)
+        except APIError as error:
+            answer = self._error(error)
+        except web.HTTPException as error:
+            if error.status < 400:
+                raise
+            answer = self._error(_of_http(error, request))
+            if "Allow" in error.headers:
+                answer.headers["Allow"] = error.headers["Allow"]
+        except (asyncio.CancelledError, ConnectionError):
+            raise
+        except Exception as error:
+            answer = self._error(self.fault(error))
+        finally:
+            _about.get().settle()
+            self.connections.ends(request)
+            self._bodies.release(request)
+        if not answer.prepared:
+            answer.headers.update(self.headers(request))
+        return answer
+
+    def fault(self, error: Exception) -> APIError:
+        """Count a fault of ours; return what the client is told."""
+        self.complaints.count(f"faults: {type(error).__name__} {place_of(error)}")
+        return APIError("The front failed to answer this request.", 500)
+
+    def unreadable(self, status: int, why: str) -> web.Response:
+        """Return the answer to a request that no route has seen: it is no HTTP that this server reads."""
+        text = f"The request cannot be read as HTTP: {why or 'it is broken'}."
+        if status >= 500:
+            text = "The front failed to answer this request."
+        else:
+            self.meters.refuse("invalid_http")
+        error = APIError(text, status, code="invalid_http" if status < 500 else None)
+        headers = {"x-request-id": f"req_{secrets.token_hex(12)}", "Server": "pytriton-daemon"}
+        return answer_of(error.body(), status, headers)
+
+    def headers(self, request: web.Request) -> dict[str, str]:
+        """Return the headers of every answer."""
+        headers = {"x-request-id": self.request_id, "Server": "pytriton-daemon"}
+        headers.update(headers_for_pages(request, self.state.answering.cors_origins))
+        return headers
+
+    async def _expect(self, request: web.Request) -> None:
+        """Have a client that asks before it sends its body send it, if its key is right; else the answer is enough."""
+        expected = request.headers.get("Expect", "").lower()
+        if expected != "100-continue" or request.version < aiohttp.HttpVersion11:
+            return
+        try:
+            self.keys.caller(request.headers.get("Authorization", ""))
+        except APIError:
+            return
+        if (request.content_length or 0) > self.state.answering.max_body_size:
+            return
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # nothing of the answer has gone out
+
+    def _error(self, error: APIError) -> web.Response:
+        about = _about.get()
+        about.settle()  # the headers tell what is left
+        if error.status < 500 and not about.reached:
+            self.meters.refuse(error.code or str(error.status))
+        headers = {} if about.caller is None else about.caller.headers()
+        if error.retry_after_s is not None:
+            headers["Retry-After"] = str(max(1, round(error.retry_after_s + 0.5)))
+        if error.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        return answer_of(error.body(), error.status, headers)
+
+    # ── routes without a model ───────────────────────────────────────────────────────────────────
+
+    async def _health(self, request: web.Request) -> web.Response:
+        if self._health_asked is None or self._health_asked.done():
+            self._health_asked = asyncio.ensure_future(self._ask_health())
+        ready = await asyncio.shield(self._health_asked)  # of all who want to know meanwhile
+        return answer_of({"status": "ok" if ready else "not ready"}, 200 if ready else 503)
+
+    async def _ask_health(self) -> bool:
+        try:
+            return await within(self.triton.is_ready(), _HEALTH_S)
+        except asyncio.TimeoutError:
+            return False
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        caller = self.caller(request)
+        text = self.meters.text() if caller is None else self.meters.text(caller.may_use)
+        return web.Response(text=text, content_type="text/plain")
+
+    async def _list(self, request: web.Request) -> web.Response:
+        caller = self.caller(request)
+        shown = [
+            shown_model(one, name)
+            for name, one in self._models.items()
+            if _may_use(caller, name, one)
+        ]
+        return answer_of({"object": "list", "data": shown})
+
+    async def _one(self, request: web.Request) -> web.Response:
+        caller = self.caller(request)
+        name = request.match_info["name"]
+        return answer_of(shown_model(self._shown(caller, name), name))
+
+    async def _load(self, request: web.Request) -> web.Response:
+        """Load or unload a model, as Triton's OpenAI frontend does: the client needs the access token for it."""
+        caller = self.caller(request)
+        asked, verb = request.match_info["name"], request.match_info["verb"]
+        found = self._models.get(asked)
+        if caller is not None:
+            self._shown(caller, asked)  # a key for some models is for no others
+        name = asked if found is None else found.name
+        await self.triton.control(name, verb, request.headers.get(ACCESS_HEADER, ""))
+        return answer_of({"id": asked, "object": "model", "status": f"{verb}ed"})
+
+
+def answer_of(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    """Return an answer with a body of JSON."""
+    return web.Response(
+        body=msgspec.json.encode(body),
+        status=status,
+        content_type="application/json",
+        headers=headers,
+    )
+
+
+def _by_id(models: Iterable[Served]) -> dict[str, Served]:
+    """Return the models by their names and aliases: a name wins against an alias, the first alias against others."""
+    found: dict[str, Served] = {one.name: one for one in models}
+    for one in models:
+        for alias in one.card.aliases:
+            found.setdefault(alias, one)
+    return found
+
+
+def _may_use(caller: Caller | None, asked: str, model: Served) -> bool:
+    """Return whether a caller's key is for a model; it may name the model, or the alias that is asked for."""
+    return caller is None or caller.may_use(model.name) or caller.may_use(asked)
+
+
+def shown_model(model: Served, name: str) -> dict[str, Any]:
+    """Return a model as `/v1/models` shows it under one of its ids."""
+    card = model.card
+    shown: dict[str, Any] = {
+        "id": name,
+        "object": "model",
+        "created": model.created,
+        "owned_by": card.owned_by,
+        "serves": card.serves,
+    }
+    if name != model.name:
+        shown["root"] = model.name
+    if card.context_length is not None:
+        shown["context_length"] = shown["max_model_len"] = card.context_length
+    if card.description:
+        shown["description"] = card.description
+    return shown
+
+
+def _of_http(error: web.HTTPException, request: web.Request) -> APIError:
+    if error.status == 404:
+        return APIError(
+            f"Invalid URL ({request.method} {request.path[:200]}).", 404, code="unknown_url"
+        )
+    if error.status == 405:
+        return APIError(f"Not allowed to {request.method} here.", 405, code="method_not_supported")
+    return APIError(error.reason, error.status)

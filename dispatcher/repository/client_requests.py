@@ -1,0 +1,237 @@
+"""Requests of tritonserver's clients to load and unload models: Triton's own model-control API.
+
+Triton's core would load a worker's proxy again, and nothing else: an edited model.py would not be read, and state
+would survive an unload and a load. So a library inside of the server (`proxy_backend/interposer`) asks here first,
+whichever program the server is. What concerns a model of a repository is done as `pytriton-daemon repository load` and
+`unload` do it; all else is the core's business: models that clients have registered, and what the daemon itself tells
+the server.
+
+The interposer says what a message is made of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import structlog
+
+from pytriton._host.ports import listening_at
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.repository.repository_models import RepositoryModels
+from pytriton.dispatcher.server.tritonserver import TritonServer
+
+_log = structlog.get_logger(__name__)
+
+_BACKLOG = 128
+#: Requests that are carried out, or wait for that: each takes a thread of the server's, and so does what it leads to.
+_MAX_REQUESTS = 24
+_MAX_STRINGS = 2100
+#: What the files of one model may have in all.
+_MAX_BYTES = 4 << 30
+_NUMBER = struct.Struct("=Q")
+_CREDENTIALS = struct.Struct("3i")
+#: Codes of Triton's API (TRITONSERVER_ErrorCode).
+_INTERNAL = 1
+_CODES = {
+    ErrorKind.NOT_FOUND: 2,
+    ErrorKind.INVALID: 3,
+    ErrorKind.UNAVAILABLE: 4,
+    ErrorKind.EXISTS: 6,
+}
+
+
+class BadRequest(ValueError):
+    """What came is no request of the interposer's."""
+
+
+class ClientRequest(NamedTuple):
+    """A request of a client of tritonserver.
+
+    Attributes:
+        action: "load" or "unload"
+        model: its name
+        dependents: unload the steps that were loaded for an ensemble alone, too
+        config: a model configuration, JSON; None: the one in its folder
+        files: all that the model's folder is to hold, by the names of the model repository extension
+    """
+
+    action: str
+    model: str
+    dependents: bool = False
+    config: str | None = None
+    files: Mapping[str, bytes] = {}
+
+
+class ClientRequests:
+    """Listens for such requests and carries them out.
+
+    Args:
+        path: of the socket
+        server: the tritonserver whose processes may ask
+        registry: the models that clients have registered
+        repository: the models of repositories
+    """
+
+    def __init__(
+        self, path: Path, server: TritonServer, registry: Registry, repository: RepositoryModels
+    ) -> None:
+        self._path = path
+        self._server = server
+        self._registry = registry
+        self._repository = repository
+        self._listening: asyncio.AbstractServer | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Listen; raises PortError."""
+        listener = listening_at(self._path, backlog=_BACKLOG)
+        self._listening = await asyncio.start_unix_server(self._accept, sock=listener)
+
+    async def close(self) -> None:
+        """Listen no more, and give up what is under way."""
+        if self._listening is not None:
+            self._listening.close()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._path.unlink(missing_ok=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            connection: socket.socket = writer.get_extra_info("socket")
+            sent = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            if not self._server.check_proxy(_CREDENTIALS.unpack(sent)[0]):
+                raise BadRequest("it does not come from tritonserver")
+            status, text = await self._answer(await read_request(reader))
+            writer.write(b"".join(_framed([status.encode(), text.encode()])))
+            await writer.drain()
+        except (BadRequest, RemoteFailure, OSError, EOFError) as error:
+            _log.warning("a request of tritonserver was not understood", reason=str(error))
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def _answer(self, request: ClientRequest) -> tuple[str, str]:
+        try:
+            return ("done" if await self.carry_out(request) else "core"), ""
+        except RemoteFailure as failure:
+            return str(_CODES.get(failure.kind, _INTERNAL)), failure.text
+        except Exception as error:
+            _log.exception("internal error: a client's request about a model failed")
+            return str(_INTERNAL), f"internal error: {error!r}"
+
+    async def carry_out(self, request: ClientRequest) -> bool:
+        """Do what a client asks; return whether it was done: else it is the core's business.
+
+        Raises:
+            RemoteFailure: it cannot be done; why.
+        """
+        name = request.model
+        if self._server.is_changing(name) or self._is_registered(name):
+            return False
+        if request.action == "unload":
+            return await self._unload(name, dependents=request.dependents)
+        if not request.files and name not in await self._repository.names():
+            return False
+        if len(self._tasks) > _MAX_REQUESTS:
+            text = f"model {name} was not loaded: {_MAX_REQUESTS} loads are under way; try again"
+            raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
+        _log.info("a client of tritonserver loads a model", model=name)
+        await self._repository.load(name, _config_of(request), request.files or None)
+        return True
+
+    async def _unload(self, name: str, *, dependents: bool) -> bool:
+        known = self._repository.known
+        if not known.serves(name):
+            return False
+        # As in Triton, a step that was loaded by itself, too, stays.
+        steps = [one for one in known.parts(name) if known.of(one).as_step] if dependents else []
+        _log.info("a client of tritonserver unloads a model", model=name)
+        await self._repository.unload(name)
+        for step in steps:
+            if known.serves(step):
+                await self._repository.unload(step)
+        return True
+
+    def _is_registered(self, name: str) -> bool:
+        """Whether a client has registered a model of this name."""
+        if self._repository.known.serves(name):
+            return False
+        return any(one.spec.name == name for one in self._registry)
+
+
+async def read_request(reader: asyncio.StreamReader) -> ClientRequest:
+    """Return the request that a connection sends.
+
+    Raises:
+        BadRequest, EOFError: it sends something else.
+    """
+    count = await _number(reader)
+    if not 3 <= count <= _MAX_STRINGS or count % 2 == 0:
+        raise BadRequest(f"it has {count} parts")
+    strings: list[bytes] = []
+    left = _MAX_BYTES
+    for _ in range(count):
+        size = await _number(reader)
+        left -= size
+        if left < 0:
+            raise BadRequest(f"it has more than {_MAX_BYTES} bytes")
+        strings.append(await reader.readexactly(size))
+    try:
+        action, model, which = (one.decode() for one in strings[:3])
+        names = [one.decode() for one in strings[3::2]]
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"a name in it is no UTF-8: {error}") from error
+    if action not in ("load", "unload"):
+        raise BadRequest(f"it asks for {action[:100]!r}")
+    config, files = None, {}
+    for name, value in zip(names, strings[4::2]):
+        if name == "config":
+            config = value.decode(errors="replace")
+        else:
+            files[name] = value
+    return ClientRequest(action, model, which == "dependents", config, files)
+
+
+def _config_of(request: ClientRequest) -> Mapping[str, Any] | None:
+    name = request.model
+    if request.config is None:
+        if request.files:
+            text = f"model {name}: files need a `config` beside them, as in Triton"
+            raise RemoteFailure(ErrorKind.INVALID, text)
+        return None
+    try:
+        config = json.loads(request.config)
+    except ValueError as error:
+        text = f"the configuration for model {name} is no JSON: {error}"
+        raise RemoteFailure(ErrorKind.INVALID, text) from error
+    if not isinstance(config, dict):
+        text = f"the configuration for model {name} is a JSON {type(config).__name__}, no object"
+        raise RemoteFailure(ErrorKind.INVALID, text)
+    return config
+
+
+async def _number(reader: asyncio.StreamReader) -> int:
+    return int(_NUMBER.unpack(await reader.readexactly(_NUMBER.size))[0])
+
+
+def _framed(strings: Sequence[bytes]) -> list[bytes]:
+    parts = [_NUMBER.pack(len(strings))]
+    for one in strings:
+        parts += [_NUMBER.pack(len(one)), one]
+    return parts

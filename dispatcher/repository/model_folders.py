@@ -1,0 +1,260 @@
+"""Models as they lie in a repository that the user gives: read, and routed to tritonserver or to workers.
+
+```
+REPOSITORY/NAME/config.pbtxt       may be missing where the file itself tells enough
+REPOSITORY/NAME/VERSION/model.onnx (or whatever the model's format says)
+```
+The layout is Triton's (model_repository.md). Nothing is loaded here, and no framework imported.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pytriton._host.install.proxy_compiler import NATIVE_BACKEND
+from pytriton._protocol.wording import with_article
+from pytriton.dispatcher.server.own_repository import BACKEND
+from pytriton.formats import pbtxt, table
+
+#: Versions that are served when the configuration does not say (model_configuration.md, "Version Policy").
+_DEFAULT_LATEST = 1
+#: A library that puts batches together (user_guide/batcher.md, "Custom Batching").
+_BATCH_STRATEGY = "batchstrategy.so"
+
+
+class UnservableModel(Exception):
+    """A model of a repository cannot be served; says which, why, and what would help."""
+
+
+@dataclass(frozen=True)
+class FoundModel:
+    """A model's folder.
+
+    Args:
+        name: of the folder, and so of the model
+        folder: where it is
+        config: what config.pbtxt says, in its JSON form; empty without one
+        versions: version -> names in its folder
+    """
+
+    name: str
+    folder: Path
+    config: Mapping[str, Any]
+    versions: Mapping[int, frozenset[str]]
+
+    @property
+    def files(self) -> frozenset[str]:
+        """Names in any of the version folders."""
+        return frozenset().union(*self.versions.values())
+
+    def with_config(self, config: Mapping[str, Any]) -> FoundModel:
+        """Return the model with another configuration."""
+        return FoundModel(self.name, self.folder, config, self.versions)
+
+
+def model_names(repository: Path) -> list[str]:
+    """Return the names of the models in a repository, sorted; hidden folders are none.
+
+    Raises:
+        UnservableModel: the repository cannot be read.
+    """
+    try:
+        return sorted(
+            one.name for one in repository.iterdir() if one.is_dir() and one.name[0] != "."
+        )
+    except OSError as error:
+        raise UnservableModel(
+            f"the model repository {repository} cannot be read: {error.strerror}"
+        ) from error
+
+
+def read_model(folder: Path) -> FoundModel:
+    """Read a model's folder.
+
+    Raises:
+        UnservableModel: its config.pbtxt cannot be read, or is of another model.
+    """
+    file = folder / pbtxt.FILE
+    try:
+        config = pbtxt.read(file) if file.exists() else {}
+        versions = {
+            int(one.name): frozenset(entry.name for entry in one.iterdir())
+            for one in folder.iterdir()
+            if one.is_dir() and one.name.isdecimal() and one.name[0] != "0"
+        }
+    except (pbtxt.ConfigFileError, OSError) as error:
+        raise UnservableModel(f"model {folder.name}: {error}") from error
+    if config.get("name", folder.name) != folder.name:
+        raise UnservableModel(
+            f"model {folder.name}: {file} says that its name is {config['name']!r}; folder and name have to "
+            "agree, or leave the name out"
+        )
+    return FoundModel(folder.name, folder, config, versions)
+
+
+def served_versions(config: Mapping[str, Any], versions: Sequence[int]) -> list[int]:
+    """Return those of the versions that the model's policy serves, in order."""
+    policy = config.get("version_policy", {})
+    there = sorted(versions)
+    if "all" in policy:
+        return there
+    if "specific" in policy:
+        wanted = {int(one) for one in policy["specific"].get("versions", ())}
+        return [one for one in there if one in wanted]
+    count = int(policy.get("latest", {}).get("num_versions", _DEFAULT_LATEST))
+    return there[-count:]
+
+
+def route(
+    model: FoundModel, backends: Path, python_backend_models: Sequence[str] = ()
+) -> table.Format | None:
+    """Say who serves a model: None is tritonserver itself, a format is one of our workers.
+
+    tritonserver does wherever it has the backend: in its folder of backends, or beside the model. But Python models
+    are workers' business, unless they need what only tritonserver's own python backend has.
+
+    Args:
+        model: as it was found
+        backends: the folder of tritonserver's backends
+        python_backend_models: names of Python models that tritonserver's own backend is to serve; "*" is all
+
+    Raises:
+        UnservableModel: neither can.
+    """
+    backend = table.backend_of(model.config, model.files)
+    if backend == table.PYTHON.backend and why_not_workers(model, python_backend_models) is None:
+        return table.PYTHON
+    if backend == "ensemble" or (backend and _has_backend(model, backends, backend)):
+        return None
+    form = table.format_of(model.config, model.files)
+    if form is not None:
+        return form
+    if not backend:
+        known = ", ".join(f"{one.files[0]} ({one.title})" for one in table.FORMATS)
+        raise UnservableModel(
+            f"model {model.name}: {model.folder} has no config.pbtxt that names a backend, and no version folder "
+            f"with a file that tells; known are {known} and model.py"
+        )
+    raise UnservableModel(
+        f"model {model.name}: this tritonserver has no backend {backend!r} ({_backend_list(backends)}), and "
+        f"workers cannot serve it either. Use a tritonserver that has it (setting tritonserver), or a model in "
+        f"one of {', '.join(one.title for one in table.FORMATS)}"
+    )
+
+
+def why_not_workers(model: FoundModel, python_backend_models: Sequence[str]) -> str | None:
+    """Return why tritonserver's own python backend serves a Python model; None: workers do."""
+    if model.name in python_backend_models or "*" in python_backend_models:
+        return "the setting python_backend_model names it"
+    if model.config.get("model_repository_agents"):
+        return "its model_repository_agents work on its folder, which only tritonserver itself does"
+    places = [model.folder, *(model.folder / str(version) for version in model.versions)]
+    if any((place / _BATCH_STRATEGY).exists() for place in places):
+        return f"tritonserver looks for its {_BATCH_STRATEGY} in its folder"
+    return None
+
+
+def not_given_by_workers(model: FoundModel) -> str | None:
+    """Return in words a feature that a Python model needs and workers lack; None: there is none."""
+    forced = model.config.get("parameters", {}).get("FORCE_CPU_ONLY_INPUT_TENSORS", {})
+    if str(forced.get("string_value", "")).lower() == "no":
+        return (
+            "it takes inputs in memory of a GPU (FORCE_CPU_ONLY_INPUT_TENSORS: no), and workers give them in memory "
+            f"of the CPU; tritonserver's own python backend serves it with python_backend_model = [{model.name!r}]"
+        )
+    return None
+
+
+def steps_of(config: Mapping[str, Any]) -> list[str]:
+    """Return the models that an ensemble is made of; none if it is no ensemble."""
+    steps = config.get("ensemble_scheduling", {}).get("step", ())
+    return [str(step.get("model_name", "")) for step in steps]
+
+
+def files_of(model: FoundModel, form: table.Format) -> dict[int, Path]:
+    """Return the file of each version that is to be served by workers.
+
+    Raises:
+        UnservableModel: there is no such version, or one lacks its file.
+    """
+    versions = served_versions(model.config, list(model.versions))
+    if not versions:
+        there = ", ".join(map(str, sorted(model.versions))) or "none"
+        raise UnservableModel(
+            f"model {model.name}: its version policy serves none of its versions; {model.folder} has {there}"
+        )
+    files = {}
+    for version in versions:
+        name = table.file_name(form, model.config, model.versions[version])
+        if name is None:
+            wanted = model.config.get("default_model_filename") or " or ".join(form.files)
+            raise UnservableModel(
+                f"model {model.name}: {model.folder / str(version)} has no {wanted}, which "
+                f"{with_article(form.title)} model needs"
+            )
+        files[version] = model.folder / str(version) / name
+    return files
+
+
+class Snapshot(NamedTuple):
+    """The sizes and times of a model's files: two snapshots differ when a file has changed.
+
+    Attributes:
+        files: path -> size, and time in nanoseconds. Folders have none: a Python model's own `__pycache__` is no change
+        unreadable: path of a folder -> why it cannot be read
+    """
+
+    files: dict[str, tuple[int, int]]
+    unreadable: dict[str, str]
+
+
+def snapshot(folder: Path) -> Snapshot:
+    """Look at all files of a model.
+
+    Raises:
+        OSError: a folder has gone in the middle of it, as when the model is being exchanged.
+    """
+    unreadable: dict[str, str] = {}
+
+    def note(error: OSError) -> None:
+        if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+            raise error
+        unreadable[str(error.filename)] = error.strerror or repr(error)
+
+    files = {}
+    for parent, folders, names in os.walk(folder, onerror=note):
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        for name in (*folders, *names):
+            path = os.path.join(parent, name)
+            try:
+                status = os.stat(path)
+            except OSError:  # a link to nowhere, or a file that is being exchanged
+                continue
+            what = (status.st_size, status.st_mtime_ns)
+            files[path] = (0, 0) if stat.S_ISDIR(status.st_mode) else what
+    return Snapshot(files, unreadable)
+
+
+def _has_backend(model: FoundModel, backends: Path, backend: str) -> bool:
+    library = f"libtriton_{backend}.so"
+    places = [model.folder, *(model.folder / str(version) for version in model.versions)]
+    # The python backend is laid out when its first model comes.
+    return (
+        backend == "python"
+        or (backends / backend).is_dir()
+        or any((place / library).exists() for place in places)
+    )
+
+
+def _backend_list(backends: Path) -> str:
+    names = sorted(
+        one.name
+        for one in backends.iterdir()
+        if one.is_dir() and one.name not in (BACKEND, NATIVE_BACKEND)
+    )
+    return f"it has {', '.join(names) or 'none'}"

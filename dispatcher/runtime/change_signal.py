@@ -1,0 +1,25 @@
+"""A notification for tasks that wait for the next change of something."""
+
+from __future__ import annotations
+
+import asyncio
+
+
+class ChangeSignal:
+    """Wakes all tasks that wait for the next change.
+
+    A task that waits for a condition takes `next` first and checks the condition then: so it misses no change.
+    """
+
+    def __init__(self) -> None:
+        self._next = asyncio.Event()
+
+    @property
+    def next(self) -> asyncio.Event:
+        """The event that the next change sets."""
+        return self._next
+
+    def tell(self) -> None:
+        """Announce a change: wake all tasks that wait."""
+        self._next.set()
+        self._next = asyncio.Event()

@@ -1,0 +1,351 @@
+"""The daemon's log: structured records, to standard error and to files of the runtime directory.
+
+Every record is one JSON line in logs/daemon.log; a record that carries `model=NAME` is also one
+in that model's own file, from its first worker until `close_model_log`. What children print becomes
+records too. Files are rotated; a disk that cannot be written stops them, nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import logging.handlers
+import re
+import sys
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any, TextIO
+
+import structlog
+from msgspec import structs
+
+from pytriton._host.log_files import rotated, tail
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._protocol.files.private_files import open_private
+from pytriton._protocol.files.rundir import RuntimeDir
+from pytriton._protocol.journal import is_journal, print_error, with_priority
+from pytriton._protocol.records import LONGEST_LINE, decoded
+
+__all__ = [
+    "LogFile", "child_logger", "close", "close_model_log", "configure", "log_child_line", "open_file", "tail",
+]  # fmt: skip
+
+#: Triton's log lines, `--log-format=default` and `ISO8601`: level, file:line, text.
+_GLOG = re.compile(
+    r"(?:([VIWEF])\d{4} \d\d:\d\d:\d\d\.\d+|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ([IWEF]))"
+    r"\s+\d+ ([^\s:\]]+:\d+)\] ?(.*)",
+    re.DOTALL,
+)
+_NUMBERS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+#: "V" is what `pb_utils.Logger.log_verbose` of a worker writes; tritonserver says "I" there.
+_LEVELS = {"V": "debug", "I": "info", "W": "warning", "E": "error", "F": "critical"}
+#: Said at each load of a model whose configuration came with the load request; it means nothing.
+_NOISE = "Failed to set config modification time: model_config_content_name_ is empty"
+
+#: Said at each start on a machine without a GPU, where it means nothing.
+_NO_GPU_NOISE = (
+    "CudaDriverHelper has not been initialized",
+    "Unable to allocate pinned system memory",
+    "DCGM unable to start",
+    "Error: Failed to initialize NVML",
+)
+#: Where the driver of NVIDIA's GPUs shows.
+_GPU_DRIVER = Path("/proc/driver/nvidia")
+#: How the lines of tritonserver's tables begin.
+_TABLE = ("+-", "| ")
+
+_Event = MutableMapping[str, Any]
+
+
+class LogFile(logging.handlers.RotatingFileHandler):
+    """One log file. Failing is told once on standard error, until a write succeeds again."""
+
+    def __init__(self, path: Path, size: int, backups: int) -> None:
+        super().__init__(
+            path,
+            maxBytes=size,
+            backupCount=backups,
+            encoding="utf-8",
+            delay=True,
+            errors="backslashreplace",
+        )
+        self._failed = False
+        self._told = False
+
+    def _open(self) -> TextIOWrapper:
+        # 0600: logs hold what models print, which may be what clients sent.
+        stream = open(  # noqa: SIM115, closed by the handler
+            self.baseFilename,
+            self.mode,
+            encoding=self.encoding,
+            errors=self.errors,
+            opener=open_private,
+        )
+        assert isinstance(stream, TextIOWrapper)  # as text files are
+        return stream
+
+    def write(self, line: str) -> bool:
+        """Append one line, or several with ends of lines between them; whether that was possible."""
+        self._failed = False
+        self.handle(logging.makeLogRecord({"msg": line}))
+        self._told = self._failed
+        return not self._failed
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        self._failed = True
+        if not self._told:
+            reason = sys.exc_info()[1]
+            print_error(f"pytriton-daemon: cannot write {self.baseFilename}: {reason}")
+
+    def delete(self) -> None:
+        """Close and delete the file and those rotated from it."""
+        path = Path(self.baseFilename)
+        self.close()
+        for file in [path, *rotated(path)]:
+            file.unlink(missing_ok=True)
+
+
+@dataclass
+class _Sinks:
+    """The destinations of log records."""
+
+    config: DaemonConfig
+    rundir: RuntimeDir
+    console: structlog.dev.ConsoleRenderer | None  #: None: JSON lines on standard error, too
+    daemon: LogFile
+    level: int  #: the least that is logged
+    journal: bool = False  #: standard error is systemd's journal, which has times of its own
+    models: dict[str, LogFile] = field(default_factory=dict)
+
+    def file(self, path: Path) -> LogFile:
+        return LogFile(path, self.config.log_file_size, self.config.log_file_backups)
+
+    def open_model(self, model: str) -> None:
+        if model not in self.models:
+            self.models[model] = self.file(self.rundir.log_file(model))
+
+    def emit(self, method: str, event: _Event) -> None:
+        first = {key: event[key] for key in ("timestamp", "level", "event")}
+        line = json.dumps({**first, **event}, default=repr, ensure_ascii=False)
+        self.daemon.write(line)
+        model = self.models.get(str(event.get("model", "")))
+        if model is not None:
+            model.write(line)
+        if self.config.log_format != "none":
+            text = self._text(method, event, line)
+            if self.journal:
+                text = with_priority(text, str(event["level"]))
+            _write(sys.stderr, f"{text}\n")
+
+    def _text(self, method: str, event: _Event, line: str) -> str:
+        if self.console is None:
+            return line
+        if self.config.log_format == "plain" and event.get("source") == "worker":
+            return str(event.get("exception") or event["event"])
+        if self.config.log_format == "plain" and event.get("source") == "tritonserver":
+            return f"tritonserver: {event['event']}"
+        if self.journal:
+            event = {name: value for name, value in event.items() if name != "timestamp"}
+        return str(self.console(None, method, event))
+
+
+def configure(config: DaemonConfig, logs_dir: Path) -> None:
+    """Set up this process's log; `logs_dir` is the folder of that name in a runtime directory.
+
+    Records of the standard library's logging (asyncio, warnings, libraries) are taken in, too.
+    """
+    global _sinks
+    close()
+    terminal = sys.stderr is not None and sys.stderr.isatty()
+    journal = is_journal(sys.stderr)
+    people = terminal or journal
+    pretty = config.log_format in ("console", "plain") or (config.log_format == "auto" and people)
+    rundir = RuntimeDir(logs_dir.parent)
+    console = structlog.dev.ConsoleRenderer(colors=terminal) if pretty else None
+    file = LogFile(rundir.log_file(), config.log_file_size, config.log_file_backups)
+    _sinks = _Sinks(config, rundir, console, file, _number(config.log_level), journal)
+    structlog.configure(
+        processors=[
+            _drop_below_level,
+            structlog.stdlib.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            _to_sinks,
+        ],
+        # Not the filter: loggers that are bound already would keep the level of their time.
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
+        logger_factory=structlog.ReturnLoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+    logging.getLogger().addHandler(_bridge)
+    logging.captureWarnings(True)
+
+
+def open_file(path: Path) -> LogFile:
+    """Return a further log file, which is rotated as the others; to be closed by the caller."""
+    config = DaemonConfig() if _sinks is None else _sinks.config
+    return LogFile(path, config.log_file_size, config.log_file_backups)
+
+
+def set_level(level: str) -> None:
+    """Change the least level that is logged, from now on and for every logger."""
+    if _sinks is not None:
+        _sinks.level = _number(level)
+
+
+def close() -> None:
+    """Close the files and go back to what was before `configure`."""
+    global _sinks
+    if _sinks is None:
+        return
+    for file in [_sinks.daemon, *_sinks.models.values()]:
+        file.close()
+    _sinks = None
+    structlog.reset_defaults()
+    logging.captureWarnings(False)
+    logging.getLogger().removeHandler(_bridge)
+
+
+def child_logger(
+    source: str, model: str | None = None, instance: int | None = None, **labels: object
+) -> Any:
+    """Return the logger for lines of a child process, and open its model's log.
+
+    Args:
+        source: "worker" or "tritonserver".
+        model: the model that the child serves.
+        instance: which instance of it.
+        labels: more that tells the child from others, such as pid=.
+    """
+    bound: dict[str, object] = {"source": source, **labels}
+    if model is not None:
+        bound["model"] = model
+        if _sinks is not None:
+            _sinks.open_model(model)
+    if instance is not None:
+        bound["instance"] = instance
+    return structlog.get_logger().bind(**bound)
+
+
+def log_child_line(
+    logger: Any, line: bytes, stream: str | None = None, *, of_triton: bool = False
+) -> None:
+    """Log one line that a child printed, whatever it holds; `stream` is "stdout" or "stderr".
+
+    `of_triton`: its tables (all options, at every start), and what it says of GPUs where there are none, are for
+    debugging.
+
+    Lines of tritonserver get their own level and place; undecodable bytes appear as \\xNN; a line
+    over 64 KiB is cut; of a progress bar that overwrites itself the last state is kept. An exception that a worker
+    reports is one record, an error.
+    """
+    record = None if of_triton else decoded(line)
+    if record is not None:
+        fields = structs.asdict(record)
+        event = fields.pop("event")
+        logger.error(event, **{name: value for name, value in fields.items() if value})
+        return
+    text = _text(line)
+    if not text:
+        return
+    labels = {} if stream is None else {"stream": stream}
+    match = _GLOG.fullmatch(text)
+    if match is None:
+        quiet = of_triton and (text.startswith(_TABLE) or _is_about_no_gpu(text))
+        (logger.debug if quiet else logger.info)(text, **labels)
+        return
+    short, short_iso, place, said = match.groups()
+    level = _LEVELS[short or short_iso]
+    said = unquoted(said)
+    if said.startswith(_NOISE) or (of_triton and _is_about_no_gpu(said)):
+        level = "debug"
+    if said:  # else a table follows in lines of its own
+        getattr(logger, level)(said, at=place, **labels)
+
+
+def _is_about_no_gpu(text: str) -> bool:
+    return text.startswith(_NO_GPU_NOISE) and not _GPU_DRIVER.exists()
+
+
+def close_model_log(model: str) -> None:
+    """Delete the log of a model that is served no more; later records go to daemon.log only."""
+    file = _sinks.models.pop(model, None) if _sinks is not None else None
+    if file is None:
+        return
+    try:
+        file.delete()
+    except OSError as error:
+        structlog.get_logger().warning(
+            "cannot delete a log file", file=file.baseFilename, reason=str(error)
+        )
+
+
+class _Bridge(logging.Handler):
+    """Takes records of the standard library's logging in."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = record.levelname.lower()
+        method = level if level in ("debug", "info", "warning", "error", "critical") else "info"
+        try:
+            text = record.getMessage().rstrip()
+        except Exception:  # a record whose arguments do not fit, by whatever library
+            text = repr(record.msg)
+        logger = structlog.get_logger()
+        getattr(logger, method)(text, logger=record.name, exc_info=record.exc_info or None)
+
+
+#: The process has one log, as it has one standard error: set by `configure`.
+_sinks: _Sinks | None = None
+_bridge = _Bridge()
+
+
+def _drop_below_level(logger: object, method: str, event: _Event) -> _Event:
+    if _sinks is not None and _NUMBERS.get(method, logging.ERROR) < _sinks.level:
+        raise structlog.DropEvent
+    return event
+
+
+def _to_sinks(logger: object, method: str, event: _Event) -> _Event:
+    """Be structlog's last processor: hand the record over and let nothing else print it."""
+    if _sinks is not None:
+        _sinks.emit(method, event)
+    raise structlog.DropEvent
+
+
+def _write(stream: TextIO | None, text: str) -> None:
+    """Write to a standard stream. Its reader may have gone; the daemon runs on without it."""
+    if stream is None:
+        return
+    try:
+        stream.write(text)
+        stream.flush()
+    except (OSError, ValueError):
+        return
+
+
+def _text(line: bytes) -> str:
+    line = line.rstrip(b"\r\n \t")
+    if b"\r" in line:
+        line = line[line.rindex(b"\r") + 1 :]
+    more = len(line) - LONGEST_LINE
+    text = line[:LONGEST_LINE].decode("utf-8", "backslashreplace")
+    return f"{text} [… {more} bytes more were cut]" if more > 0 else text
+
+
+def unquoted(said: str) -> str:
+    """Return what a line of tritonserver's says behind its place, where that is a text in quotes."""
+    if said.startswith('"'):
+        try:
+            text = json.loads(said, strict=False)
+        except ValueError:
+            return said.strip('"')
+        return text if isinstance(text, str) else said
+    return said
+
+
+def _number(level: str) -> int:
+    number = logging.getLevelName(level.upper())
+    assert isinstance(number, int)  # the declaration allows only names of the standard library
+    return number

@@ -1,0 +1,62 @@
+"""The `pytriton` that workers import: the daemon's own, whatever their environment holds."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+from pytriton._protocol.files.private_files import remove
+from pytriton._protocol.files.rundir import OTHER_LIBRARIES, RuntimeDir
+
+
+def lay_out_library(rundir: RuntimeDir) -> Path:
+    """Make the folder that workers put first on sys.path: it holds `pytriton` and nothing else.
+
+    It is made anew: a `numpy.py` that somebody put there would be imported by every worker.
+    """
+    remove(rundir.library)
+    rundir.library.mkdir(mode=0o700)
+    spec = importlib.util.find_spec("pytriton")
+    assert spec is not None  # this module is part of it
+    assert spec.submodule_search_locations
+    ours = Path(next(iter(spec.submodule_search_locations))).absolute()
+    (rundir.library / "pytriton").symlink_to(ours)
+    return rundir.library
+
+
+@functools.lru_cache(maxsize=256)
+def library_of(library: Path, python: str) -> Path:
+    """Return the folder with `pytriton` for workers of an interpreter: `library` for that of this process.
+
+    Others compile our modules, and their bytecode does not belong into this environment's site-packages. They get a
+    folder with links to the sources, which takes it.
+    """
+    program = os.path.realpath(python)
+    if program == os.path.realpath(sys.executable):
+        return library
+    digest = hashlib.sha256(os.fsencode(program)).hexdigest()[:16]
+    own = library.with_name(OTHER_LIBRARIES) / digest
+    own.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _link_sources(library / "pytriton", own / "pytriton")
+    return own
+
+
+#: What no worker imports.
+_OF_OTHER_PROCESSES = frozenset({"__pycache__", "cli", "dispatcher", "proxy_backend"})
+
+
+def _link_sources(package: Path, target: Path) -> None:
+    """Make folders like those of a package, with links to its modules; those that are there already stay."""
+    for place, folders, files in os.walk(package, followlinks=True):
+        folders[:] = [name for name in folders if name not in _OF_OTHER_PROCESSES]
+        folder = target / Path(place).relative_to(package)
+        folder.mkdir(exist_ok=True)
+        for name in files:
+            if name.endswith(".py"):
+                with contextlib.suppress(FileExistsError):
+                    (folder / name).symlink_to(Path(place, name))

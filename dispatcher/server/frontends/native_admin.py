@@ -1,0 +1,183 @@
+"""The daemon's client of a native front: HTTP over the private unix socket, where nothing is restricted.
+
+A library for HTTP would take a quarter of a daemon's start to import. Our own program answers here, always in one form:
+a status, Content-Length, JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import socket
+import struct
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from pytriton._host.ports import reachable_path
+from pytriton.dispatcher.server.frontend import Refused, Unreached, Work
+
+#: A process that has not accepted connections by then is asked again.
+_ACCEPTING_S = 1.0
+_STATUS = re.compile(rb"HTTP/1\.1 ([1-5][0-9][0-9]) ")
+_LENGTH = re.compile(rb"\r\nContent-Length: *([0-9]+)\r\n", re.IGNORECASE)
+#: pid, user and group: struct ucred of SO_PEERCRED, unix(7).
+_CREDENTIALS = struct.Struct("3i")
+
+
+class InProgress(Refused):
+    """What it was asked to do would break what clients have begun (409)."""
+
+
+class NativeAdmin:
+    """A connection to one process; see `Admin` for what the methods do.
+
+    Args:
+        path: of the socket, which the daemon itself listens on: a process that has ended leaves questions unanswered
+        exited: is done when the process has ended
+        accepting: is done when it accepts connections
+    """
+
+    def __init__(
+        self, path: Path, exited: asyncio.Future[int], accepting: asyncio.Future[None]
+    ) -> None:
+        self._path = path
+        self._exited = exited
+        self._accepting = accepting
+        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def is_live(self) -> bool:
+        """Ask whether it lives. Before it accepts connections, this tells so after a while."""
+        if not self._accepting.done():
+            signs: set[asyncio.Future[Any]] = {self._accepting, self._exited}
+            await asyncio.wait(signs, timeout=_ACCEPTING_S, return_when=asyncio.FIRST_COMPLETED)
+            if not self._accepting.done():
+                raise Unreached("it does not accept connections yet")
+        await self._ask("GET", "/v2/health/live")
+        return True
+
+    async def version(self) -> str:
+        """Return the version of Triton's core."""
+        return str((await self._ask("GET", "/v2"))["version"])
+
+    async def load(self, name: str, config: str | None) -> None:
+        """Load a model with a configuration (JSON; None: its own)."""
+        body = {} if config is None else {"parameters": {"config": config}}
+        await self._ask("POST", f"/v2/repository/models/{quote(name, safe='')}/load", body)
+
+    async def unload(self, name: str) -> None:
+        """Begin to unload a model."""
+        await self._ask("POST", f"/v2/repository/models/{quote(name, safe='')}/unload", {})
+
+    async def repository_states(self) -> dict[str, str]:
+        """Return the models in all repositories with their states."""
+        states: dict[str, str] = {}
+        for model in await self._ask("POST", "/v2/repository/index", {}):
+            if states.get(model["name"], "") in ("", "UNAVAILABLE"):
+                states[model["name"]] = model.get("state", "")
+        return states
+
+    async def show_ready(self, ready: bool) -> None:
+        """Have it say that it is ready, if its models are; or that it is not."""
+        await self._ask("POST", "/admin/ready", {"ready": ready})
+
+    async def forget(self, name: str) -> None:
+        """Have requests wait no more for a model."""
+        await self._ask("POST", "/admin/forget", {"model": name})
+
+    async def accept(self, accept: bool) -> None:
+        """Have it accept connections of clients, or accept no more; those that are open stay."""
+        await self._ask("POST", "/admin/accept", {"accept": accept})
+
+    async def retire(self, successor: str | None, *, force: bool) -> None:
+        """Have it hand its connections over to the process that listens at a path, and end with the last of them.
+
+        Raises:
+            InProgress: sequences are in progress, and it is not to be by `force`.
+        """
+        where = {} if successor is None else {"successor": successor}
+        await self._ask("POST", "/admin/retire", {**where, "force": force})
+
+    async def leave(self) -> None:
+        """Have it accept no more; return when its connections have ended in order, or the exit timeout is over."""
+        await self._ask("POST", "/admin/leave", {})
+
+    async def work(self) -> Work:
+        """Return what clients have under way."""
+        told = await self._ask("GET", "/admin/work")
+        return Work(told["connections"], told["requests"], told["sequences"])
+
+    async def close(self) -> None:
+        """Close the connection; questions under way raise Unreached."""
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    async def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        asking = asyncio.ensure_future(self._answer(method, path, body))
+        ends: set[asyncio.Future[Any]] = {self._exited, self._closed}
+        try:
+            await asyncio.wait({asking, *ends}, return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                raise Unreached("the process has ended, or the connection was closed")
+            return asking.result()
+        finally:
+            if not asking.done():
+                asking.cancel()
+                await asyncio.wait([asking])
+
+    async def _answer(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
+        content = b"" if body is None else json.dumps(body).encode()
+        head = (
+            f"{method} {path} HTTP/1.1\r\nHost: front\r\nConnection: close\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+        )
+        try:
+            status, text = await self._exchange(head.encode() + content)
+            if status >= 400:
+                raise (InProgress if status == 409 else Refused)(_said(text))
+            return json.loads(text) if text else None
+        except (OSError, ValueError, EOFError, asyncio.LimitOverrunError) as error:
+            raise Unreached(f"{type(error).__name__}: {error}") from error
+
+    async def _exchange(self, request: bytes) -> tuple[int, str]:
+        """Return the status and the body of the answer. It takes as long as it takes: so does a load.
+
+        There is a connection for each question: none is kept that the front could end just when it is used again.
+        """
+        folder = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            path = reachable_path(folder, self._path.name)
+            reader, writer = await asyncio.open_unix_connection(path)
+        finally:
+            os.close(folder)
+        try:
+            _see_that_it_is_ours(writer.get_extra_info("socket"))
+            writer.write(request)
+            head = await reader.readuntil(b"\r\n\r\n")
+            status, length = _STATUS.match(head), _LENGTH.search(head)
+            if status is None or length is None:
+                raise ValueError(f"no answer of a front: {head[:100]!r}")
+            return int(status[1]), (await reader.readexactly(int(length[1]))).decode()
+        finally:
+            writer.transport.abort()  # there is nothing to say good-bye for
+
+
+def _see_that_it_is_ours(connection: socket.socket) -> None:
+    """Refuse another daemon's front, raising ConnectionError: it lies there where our directory was deleted.
+
+    Of a listener, the kernel tells who has made it listen: that is this process for each front of its own.
+    """
+    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid = _CREDENTIALS.unpack(told)[0]
+    if pid != os.getpid():
+        raise ConnectionError(f"the socket is that of another daemon, pid {pid}")
+
+
+def _said(text: str) -> str:
+    """Return the words of an error."""
+    try:
+        return str(json.loads(text)["error"])
+    except (ValueError, TypeError, KeyError):
+        return text

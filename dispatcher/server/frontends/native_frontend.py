@@ -1,0 +1,492 @@
+"""The front that is pytriton-daemon's own: a program that loads Triton's core and serves its protocols itself.
+
+The daemon listens, and hands its sockets to each process in turn: while there is none, connections wait in the
+backlog instead of being refused. What the daemon asks goes over a unix socket of its own, in the runtime directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+from pytriton._host.install.compiled_front import NativeProgram
+from pytriton._host.install.server_runtime import python_link, server_environment
+from pytriton._host.ports import listening, listening_at
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._protocol import linux, messages
+from pytriton._protocol.calls.call_chain import KEY_VARIABLE
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton.dispatcher.runtime.child import Child
+from pytriton.dispatcher.runtime.upgrade_snapshot import ListenerState, ServerState
+from pytriton.dispatcher.server import cloud_frontends
+from pytriton.dispatcher.server.endpoints import Endpoints
+from pytriton.dispatcher.server.frontend import (
+    MEMORY,
+    Awaited,
+    Refused,
+    ServerPlace,
+    Unreached,
+    Work,
+    model_control,
+    privately,
+)
+from pytriton.dispatcher.server.frontends import native_settings
+from pytriton.dispatcher.server.frontends.native_admin import InProgress, NativeAdmin
+from pytriton.dispatcher.server.frontends.native_settings import Listening, Tls
+from pytriton.dispatcher.server.frontends.on_demand_load import OnDemandLoads
+from pytriton.dispatcher.server.own_repository import BACKEND
+from pytriton.dispatcher.server.readiness_gate import Models
+
+#: Connections that wait until somebody accepts them; the kernel may allow fewer (net.core.somaxconn).
+_BACKLOG = 4096
+#: For the dispatcher alone, one for each process.
+_ADMIN_SOCKET = "front-{}.sock"
+#: On which a process takes over connections of the one whose place it takes.
+_HANDOVER_SOCKET = "handover-{}.sock"
+#: The longest that a process that is up takes for a step of a change-over; none of them waits for a client.
+_STEP_S = 20.0
+#: For the daemon's own processes, which ask models as clients do: with no more rights, but without TLS.
+_HTTP_SOCKET = "http.sock"
+
+
+class _Process(NamedTuple):
+    """A process, with the socket that it is asked on; `accepting` is done when it accepts connections.
+
+    `protocol` is that of the proxies which it loads; `asked`: where it tells of models that requests wait for;
+    `handover`: where it takes over connections; `is_encrypted`: what its clients send over HTTP is.
+    """
+
+    place: ServerPlace
+    admin: Listening
+    child: Child
+    accepting: asyncio.Future[None]
+    protocol: int = messages.PROTOCOL
+    asked: Optional[OnDemandLoads] = None
+    handover: Optional[Path] = None
+    is_encrypted: bool = False
+
+    def connect(self) -> NativeAdmin:
+        assert self.admin.path is not None
+        return NativeAdmin(self.admin.path, self.child.exited, self.accepting)
+
+
+class NativeFrontend:
+    """Our own program; see `Front` for what the methods do."""
+
+    replaces = awaits = True
+    vertex_needs_model = False
+
+    def __init__(self, config: DaemonConfig, place: ServerPlace, program: NativeProgram) -> None:
+        self._config = config
+        self._place = place
+        self._http_path = place.models.parent / _HTTP_SOCKET
+        self._program = program
+        #: The table of the regions that clients have registered, which all processes have.
+        self._regions = -1
+        self._held = False
+        self._gate: NativeGate | None = None
+        self._starts = 0
+        self._listening: list[Listening] = []
+        self._processes: dict[int, _Process] = {}  #: by their ids, until each is forgotten
+        self._awaited: Callable[[], Awaited] = Awaited
+        self._asked: Callable[[str], None] = lambda name: None
+        self.program = program.program
+        self.endpoints = Endpoints(config)
+
+    def use(self, config: DaemonConfig) -> None:
+        """Take other settings for the next process; where it listens stays."""
+        self._config = config
+
+    @property
+    def http_socket(self) -> Path | None:
+        """The private socket; None before `settle`, and where a former version of this process had none."""
+        for one in self._listening:
+            if one.path == self._http_path:
+                return one.path
+        return None
+
+    def settle(self) -> None:
+        """Listen on everything, from now on until `close`; raises PortError."""
+        config = self._config
+        self.close()
+        tls = native_settings.tls(config)
+        self._listening = [
+            Listening(name, listener, tls.get(name))
+            for name, listener in self.endpoints.listen(_BACKLOG).items()
+        ]
+        for name, path in (("http", config.http_unix), ("grpc", config.grpc_unix)):
+            if path is not None:
+                listener = listening_at(Path(path), f"{name}_unix", backlog=_BACKLOG)
+                self._listening.append(Listening(name, listener, None, Path(path)))
+        own = listening_at(self._http_path, backlog=_BACKLOG)
+        # First: who looks for an address in the log takes the last one that it tells.
+        self._listening.insert(0, Listening("http", own, None, self._http_path))
+        for cloud in cloud_frontends.served(config.tritonserver_options, os.environ):
+            listener = listening(
+                cloud_frontends.ADDRESS, cloud.port, cloud.setting, backlog=_BACKLOG
+            )
+            self._listening.append(Listening(cloud.protocol, listener, None))
+
+    def await_models(self, names: Callable[[], Awaited], asked: Callable[[str], None]) -> None:
+        """Have requests wait for models that a process gets later."""
+        self._awaited, self._asked = names, asked
+
+    async def forget_awaited(self, name: str) -> None:
+        """Have requests wait no more for a model."""
+        for process in list(self._processes.values()):
+            if process.asked is not None and not process.child.exited.done():
+                admin = process.connect()
+                with contextlib.suppress(Refused, Unreached):  # then it ends
+                    await admin.forget(name)
+                await admin.close()
+
+    def make_gate(self, backend: str) -> NativeGate:
+        """Have the front say from its start that it is not ready, until the gate is opened."""
+        self._held = True
+        self._gate = NativeGate(self._processes)
+        return self._gate
+
+    @property
+    def _is_shown_ready(self) -> bool:
+        """Whether the daemon lets the server be ready. One that takes its place says the same from its start."""
+        return self._gate is not None and self._gate.is_open
+
+    async def start(self, preload: Sequence[str], *, vertex: bool, beside: bool = False) -> Child:
+        """Start a process that accepts from the sockets, which connections may be waiting on already."""
+        self._starts += 1
+        number = self._starts
+        # Regions of two processes that run beside each other are told apart.
+        place = replace(self._place, shm_prefix=f"{self._place.shm_prefix}{number}-")
+        path = place.models.parent / _ADMIN_SOCKET.format(number)
+        admin = Listening("admin", listening_at(path, backlog=_BACKLOG), None, path)
+        handover_path = place.models.parent / _HANDOVER_SOCKET.format(number)
+        handover = Listening(
+            "handover", listening_at(handover_path, backlog=_BACKLOG), None, handover_path
+        )
+        tls = native_settings.tls(self._config)
+        listening = [
+            *(
+                one._replace(relays=one.path == self._http_path)
+                if one.path
+                else one._replace(tls=tls.get(one.protocol))
+                for one in self._listening
+            ),
+            admin,
+            handover,
+        ]
+        reader, writer = os.pipe()
+        names = self._awaited().without(preload)
+        asked, tells = _pipe_of_asked(self._asked) if any(names) else (None, -1)
+        awaited = None if asked is None else native_settings.awaited(self._config, names, tells)
+        document = native_settings.document(
+            self._config,
+            place,
+            self._program,
+            listening,
+            preload,
+            held=self._held and not (beside and self._is_shown_ready),
+            waiting=beside,
+            awaited=awaited,
+            ready_fd=writer,
+            regions_fd=self._region_table(),
+        )
+        settings = _readable(document)
+        python = python_link(place.backends)
+        environment = {
+            **MEMORY,
+            **server_environment(place.runtime, os.environ, python),
+            **model_control(place),
+        }
+        environment[KEY_VARIABLE] = secrets.token_hex(16)
+        argv = [str(self.program), f"--settings={settings}"]
+        try:
+            child = await Child.start(
+                privately(argv),
+                env=environment,
+                # The stub's sys.path begins with "": in any other folder a user's numpy.py would run in the proxy.
+                cwd=str(place.backends / BACKEND),
+                on_line=place.on_line,
+                kill_on_death=place.kill_on_death,
+                # The files that it creates in /dev/shm and in its cache are for this user alone.
+                umask=0o077,
+                pass_fds=[
+                    *(number for number in (settings, writer, tells) if number >= 0),
+                    self._region_table(),
+                    *(one.listener.fileno() for one in listening),
+                ],
+            )
+        except BaseException:
+            os.close(reader)
+            admin.close()
+            handover.close()
+            if asked is not None:
+                asked.close()
+            raise
+        finally:
+            os.close(settings)
+            os.close(writer)
+            if tells >= 0:
+                os.close(tells)
+        handover.listener.close()  # the process has it
+        self._processes[child.pid] = _Process(
+            place,
+            admin,
+            child,
+            _until_readable(reader),
+            asked=asked,
+            handover=handover_path,
+            is_encrypted=tls.get("http") is not None,
+        )
+        return child
+
+    def _region_table(self) -> int:
+        """Return a file without a name, which the first process that gets it makes the table of regions."""
+        if self._regions < 0:
+            self._regions = linux.memfd_create("regions")
+        return self._regions
+
+    def hand_over(self, pid: int, child: Child, restarts: Mapping[str, int]) -> ServerState:
+        """Return what the next version of this process goes on with."""
+        return ServerState(
+            child.hand_over(),
+            self._starts,
+            _handed(self._processes[pid].admin),
+            [_handed(one) for one in self._listening],
+            dict(restarts),
+            self._processes[pid].protocol,
+            -1 if (asked := self._processes[pid].asked) is None else asked.descriptor,
+            self._region_table(),
+        )
+
+    def adopt(self, state: ServerState) -> Child:
+        """Go on with the process and the sockets of a former version of this process.
+
+        Raises:
+            OSError: it is none of ours, or a socket is gone.
+        """
+        config, place = self._config, self._place
+        tls = native_settings.tls(config)
+        self._starts = state.number
+        self._regions = state.regions
+        self._listening = [_adopted(one, tls) for one in state.listeners]
+        self.endpoints.adopt(
+            {one.protocol: one.listener for one in self._listening if not one.path}
+        )
+        child = Child.adopt(state.child, place.on_line, place.kill_on_death)
+        accepting = asyncio.get_running_loop().create_future()
+        accepting.set_result(None)
+        own = replace(place, shm_prefix=f"{place.shm_prefix}{state.number}-")
+        admin = _adopted(state.admin, {})
+        asked = None if state.asked < 0 else OnDemandLoads(state.asked, self._asked)
+        self._processes[child.pid] = _Process(
+            own,
+            admin,
+            child,
+            accepting,
+            state.protocol,
+            asked,
+            place.models.parent / _HANDOVER_SOCKET.format(state.number),
+            tls.get("http") is not None,
+        )
+        return child
+
+    def connect(self, pid: int) -> NativeAdmin:
+        """Return a connection over a process's private socket."""
+        return self._processes[pid].connect()
+
+    def forget(self, pid: int) -> None:
+        """Remove a process's private socket, and its regions."""
+        process = self._processes.pop(pid, None)
+        if process is not None:
+            process.admin.close()
+            if process.handover is not None:
+                process.handover.unlink(missing_ok=True)
+            if process.asked is not None:
+                process.asked.close()
+            process.place.sweep_shared_memory()
+
+    async def change_over(self, former: int, successor: int, *, force: bool) -> bool:
+        """Have a process take clients' connections in the place of another one; see main.c."""
+        old, new = self._processes[former], self._processes[successor]
+        asked, serving = old.connect(), new.connect()
+        try:
+            await asyncio.wait_for(serving.accept(True), _STEP_S)
+            try:
+                await asyncio.wait_for(_unless_ended(old, asked.accept(False)), _STEP_S)
+                await asyncio.wait_for(self._answers(new), _STEP_S)
+                return await asyncio.wait_for(_retire(old, new, force=force), _STEP_S)
+            except BaseException:
+                with contextlib.suppress(Refused, Unreached, asyncio.TimeoutError):  # it ends
+                    await asyncio.wait_for(asked.accept(True), _STEP_S)
+                raise
+        finally:
+            await asked.close()
+            await serving.close()
+
+    async def _answers(self, process: _Process) -> None:
+        """Ask as clients ask: only this process accepts from the sockets that they share."""
+        path = self.http_socket
+        client = (
+            process.connect()
+            if path is None
+            else NativeAdmin(path, process.child.exited, process.accepting)
+        )
+        try:
+            await client.is_live()
+        finally:
+            await client.close()
+
+    async def work(self, pid: int) -> Work:
+        """Return what clients have under way with a process."""
+        admin = self._processes[pid].connect()
+        try:
+            return await admin.work()
+        finally:
+            await admin.close()
+
+    async def leave(self) -> None:
+        """Have all processes accept no more; return when their connections have ended."""
+        running = [one for one in self._processes.values() if not one.child.exited.done()]
+        admins = [one.connect() for one in running]
+        await asyncio.gather(*(one.leave() for one in admins), return_exceptions=True)
+        for one in admins:
+            await one.close()
+
+    async def check_open(self) -> None:
+        """Do nothing: the daemon opened all sockets before it started the process."""
+
+    def conceal(self, pid: int) -> None:
+        """Do nothing: its command line holds no secret."""
+
+    def close(self) -> None:
+        """Listen no more: what waits in the backlog is reset."""
+        for one in self._listening:
+            one.close()
+        self._listening = []
+        if self._regions >= 0:
+            os.close(self._regions)
+            self._regions = -1
+
+
+async def _retire(old: _Process, new: _Process, *, force: bool) -> bool:
+    """Have `old` hand its connections over; where sequences keep it, have `new` do so, and return False."""
+    # Descriptors are handed over as they are: what they carry has to be the same on both sides.
+    can_take = old.is_encrypted == new.is_encrypted
+    asked, serving = old.connect(), new.connect()
+    try:
+        await _unless_ended(old, asked.retire(_place(new) if can_take else None, force=force))
+    except InProgress:
+        await asked.accept(True)
+        await serving.retire(_place(old) if can_take else None, force=True)
+        return False
+    finally:
+        await asked.close()
+        await serving.close()
+    return True
+
+
+def _place(process: _Process) -> str | None:
+    return None if process.handover is None else str(process.handover)
+
+
+async def _unless_ended(process: _Process, asking: Awaitable[None]) -> None:
+    """Await what a process is asked; that it has ended is no failure."""
+    try:
+        await asking
+    except Unreached:
+        if not process.child.exited.done():
+            raise
+
+
+def _pipe_of_asked(asked: Callable[[str], None]) -> tuple[OnDemandLoads, int]:
+    """Return the daemon's end of a pipe, and the process's."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)  # a loop writes
+    return OnDemandLoads(reader, asked), writer
+
+
+def _handed(one: Listening) -> ListenerState:
+    path = None if one.path is None else str(one.path)
+    return ListenerState(one.protocol, one.listener.fileno(), path)
+
+
+def _adopted(state: ListenerState, tls: Mapping[str, Tls]) -> Listening:
+    path = None if state.path is None else Path(state.path)
+    listener = socket.socket(fileno=state.descriptor)
+    return Listening(state.protocol, listener, None if path else tls.get(state.protocol), path)
+
+
+class NativeGate:
+    """The native front's gate, which each process keeps itself; compare `Gate`."""
+
+    in_repository = False
+
+    def __init__(self, processes: Mapping[int, _Process]) -> None:
+        self._processes = processes
+        self.is_open = False  #: as far as the daemon has said
+
+    async def open(self, server: Models) -> None:
+        """Have it say that it is ready, if all models are; raises RemoteFailure."""
+        try:
+            await self._show(ready=True)
+        except (Refused, Unreached) as error:
+            raise RemoteFailure(ErrorKind.UNAVAILABLE, f"tritonserver: {error}") from error
+
+    async def close(self, server: Models) -> None:
+        """Have it say that it is not ready; nothing happens when it is not up."""
+        with contextlib.suppress(Refused, Unreached):
+            await self._show(ready=False)
+
+    async def _show(self, *, ready: bool) -> None:
+        self.is_open = ready
+        running = [one for one in self._processes.values() if not one.child.exited.done()]
+        if not running:
+            raise Unreached("there is no process")
+        shown = await asyncio.gather(
+            *(self._show_in(one, ready=ready) for one in running), return_exceptions=True
+        )
+        for one, error in zip(running, shown):
+            if isinstance(error, BaseException) and not (
+                len(running) > 1 and one.child.exited.done()
+            ):
+                raise error
+
+    async def _show_in(self, process: _Process, *, ready: bool) -> None:
+        admin = process.connect()
+        try:
+            await admin.show_ready(ready)
+        finally:
+            await admin.close()
+
+
+def _readable(document: object) -> int:
+    """Return a descriptor of a file without a name, which holds a document as JSON."""
+    descriptor = linux.memfd_create("settings")
+    with os.fdopen(os.dup(descriptor), "wb") as file:
+        file.write(json.dumps(document).encode())
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _until_readable(descriptor: int) -> asyncio.Future[None]:
+    """Return what is done when a pipe has something to read, or has ended; the descriptor is closed then."""
+    loop = asyncio.get_running_loop()
+    readable: asyncio.Future[None] = loop.create_future()
+
+    def tell() -> None:
+        loop.remove_reader(descriptor)
+        told = os.read(descriptor, 1)
+        os.close(descriptor)
+        if told and not readable.done():
+            readable.set_result(None)
+
+    loop.add_reader(descriptor, tell)
+    return readable

@@ -1,0 +1,180 @@
+"""The document of settings for the native front's start; program/settings.h defines its form."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+import structlog
+
+from pytriton._host.install.compiled_front import NativeProgram
+from pytriton._host.settings import grpc_tls
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._host.settings.front_choice import FRONTENDS, INWARD
+from pytriton._host.settings.front_limits import limits_for, limits_of
+from pytriton._host.settings.triton_options import Options
+from pytriton._protocol import linux
+from pytriton._protocol.access import ACCESS_HEADER
+from pytriton.dispatcher.server import cloud_frontends
+from pytriton.dispatcher.server.frontend import Awaited, ServerPlace
+from pytriton.dispatcher.server.frontends import command_line
+
+_log = structlog.get_logger(__name__)
+
+#: From that many processors on, a second thread gains something.
+_SEVERAL_PROCESSORS = 4
+
+Tls = Optional[dict[str, Any]]
+
+
+class Listening(NamedTuple):
+    """A socket that the front accepts from.
+
+    Attributes:
+        protocol: "http", "grpc", "metrics", "admin", "sagemaker" or "vertex_ai"
+        listener: the socket
+        tls: the files of its certificates
+        path: of a unix socket
+        relays: it is for the daemon's own processes, which may hand over connections of clients
+    """
+
+    protocol: str
+    listener: socket.socket
+    tls: Tls
+    path: Path | None = None
+    relays: bool = False
+
+    def close(self) -> None:
+        """Listen no more here; processes that have the socket do."""
+        self.listener.close()
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+
+def tls(config: DaemonConfig) -> dict[str, Tls]:
+    """Return the files of certificates by endpoint."""
+    found: dict[str, Tls] = {}
+    if config.http_certificate is not None:
+        authorities = config.http_client_authorities
+        found["http"] = _files(
+            config.http_certificate, config.http_key, authorities, mutual=authorities is not None
+        )
+    if grpc_tls.uses_tls(config):
+        names = ("grpc-server-cert", "grpc-server-key", "grpc-root-cert")
+        certificate, key, root = (config.tritonserver_options.get(name) for name in names)
+        found["grpc"] = _files(certificate, key, root, mutual=grpc_tls.is_mutual(config))
+    return found
+
+
+def document(
+    config: DaemonConfig,
+    place: ServerPlace,
+    program: NativeProgram,
+    listening: Sequence[Listening],
+    preload: Sequence[str],
+    *,
+    held: bool,
+    waiting: bool,
+    ready_fd: int,
+    regions_fd: int | None = None,
+    awaited: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the front's settings.
+
+    Args:
+        config: the daemon's settings
+        place: what every front gets
+        program: the front
+        listening: the sockets
+        preload: names of models to load before it accepts connections
+        held: it says that it is not ready until the daemon says otherwise
+        waiting: it accepts connections of clients when it is told to, not from its start on
+        ready_fd: a descriptor to write to when it accepts connections
+        regions_fd: a descriptor of the table of shared memory regions, which processes have in common
+        awaited: the models that requests wait for; None: there are none
+    """
+    return {
+        "core": str(program.core),
+        "libraries": program.libraries,
+        "options": _core_options(config, place, preload),
+        "response_cache_bytes": config.response_cache_size,
+        "loops": config.front_loops or (2 if (os.cpu_count() or 1) >= _SEVERAL_PROCESSORS else 1),
+        "listen": [
+            {
+                "fd": one.listener.fileno(),
+                "protocol": one.protocol,
+                "tls": one.tls,
+                "relays": one.relays,
+            }
+            for one in listening
+        ],
+        "limits": _limits(config),
+        "restricted": _restricted(config),
+        "forward": {
+            name: config.tritonserver_options.get(f"{name}-header-forward-pattern")
+            for name in ("http", "grpc")
+        },
+        **cloud_frontends.told(config.tritonserver_options, os.environ),
+        "held": held,
+        "waiting": waiting,
+        "ready_fd": ready_fd,
+        "regions_fd": regions_fd,
+        "awaited": awaited,
+    }
+
+
+def awaited(config: DaemonConfig, models: Awaited, descriptor: int) -> dict[str, Any]:
+    """Return which models requests wait for, within the bounds of models that wake, and where that is told."""
+    return {
+        "names": [*models.rest, *models.come],
+        "coming": models.come,
+        "fd": descriptor,
+        "wait_s": max(1, round(config.wake_timeout_s)),
+        "most": config.wake_queue_size,
+    }
+
+
+def _core_options(
+    config: DaemonConfig, place: ServerPlace, preload: Sequence[str]
+) -> list[list[str]]:
+    options: Options = command_line.core_options(config, place, preload)
+    options["allow-metrics"] = "true" if config.allow_metrics else "false"
+    users = {
+        name: value
+        for name, value in command_line.users_options(config).items()
+        if not name.startswith(FRONTENDS)
+    }
+    ignored = INWARD.intersection(config.tritonserver_options)
+    if ignored:
+        _log.info("the native front has no such pools and threads", ignored=sorted(ignored))
+    command_line.merge(options, users)
+    return [
+        [name, value]
+        for name, values in options.items()
+        for value in (values if isinstance(values, list) else [values])
+    ]
+
+
+def _limits(config: DaemonConfig) -> dict[str, float]:
+    limits = limits_of(config.front_limit)
+    usual = limits_for(linux.total_memory())
+    largest = config.tritonserver_options.get("http-max-input-size")
+    if largest is not None:
+        limits.setdefault("body_bytes", float(str(largest)))
+    if not config.allow_client_shm:
+        limits["regions"] = 0
+    return {**usual, **limits}
+
+
+def _restricted(config: DaemonConfig) -> dict[str, list[Any]]:
+    if not config.restricted_endpoints or config.access_token is None:
+        return {}
+    one = [list(config.restricted_endpoints), ACCESS_HEADER, config.access_token]
+    return {"http": [one], "grpc": [one]}
+
+
+def _files(certificate: Any, key: Any, root: Any, *, mutual: bool) -> Tls:
+    return {"certificate": certificate, "key": key, "root": root, "mutual": mutual}

@@ -1,0 +1,42 @@
+"""The daemon's end of the pipe on which a native front tells of models that requests wait for, a line each."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable
+
+_MOST_BYTES = 1 << 16
+
+
+class OnDemandLoads:
+    """Reads the pipe until it is closed.
+
+    Args:
+        descriptor: its reading end
+        asked: is told the name of each model
+    """
+
+    def __init__(self, descriptor: int, asked: Callable[[str], None]) -> None:
+        self.descriptor = descriptor
+        self._asked = asked
+        self._rest = b""
+        os.set_blocking(descriptor, False)
+        asyncio.get_running_loop().add_reader(descriptor, self._read)
+
+    def _read(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            said = os.read(self.descriptor, _MOST_BYTES)
+            if not said:  # the process has ended
+                asyncio.get_running_loop().remove_reader(self.descriptor)
+            *lines, self._rest = (self._rest + said).split(b"\n")
+            for line in lines:
+                self._asked(line.decode(errors="replace"))
+
+    def close(self) -> None:
+        """Read no more."""
+        if self.descriptor >= 0:
+            asyncio.get_running_loop().remove_reader(self.descriptor)
+            os.close(self.descriptor)
+            self.descriptor = -1

@@ -1,0 +1,655 @@
+"""The tritonserver that the daemon owns: its state, its models and its readiness.
+
+frontend.py has the program that serves as tritonserver and how it is administered; server_process.py has the life of one
+process of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+import structlog
+
+from pytriton._host.install.proxy_compiler import NATIVE_BACKEND
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton.dispatcher.runtime.change_signal import ChangeSignal
+from pytriton.dispatcher.runtime.states import ServerState, StateMachine
+from pytriton.dispatcher.runtime.task_limits import headroom
+from pytriton.dispatcher.runtime.tasks import uninterrupted
+from pytriton.dispatcher.runtime.upgrade_snapshot import ServerState as HandedServer
+from pytriton.dispatcher.runtime.upgrade_snapshot import UnusableHandOver
+from pytriton.dispatcher.server import cloud_frontends, preloading, readiness_gate
+from pytriton.dispatcher.server.frontend import (
+    Front,
+    HandsOver,
+    Refused,
+    ServerPlace,
+    Unreached,
+)
+from pytriton.dispatcher.server.own_repository import BACKEND
+from pytriton.dispatcher.server.server_process import (
+    ServerCrashed,
+    ServerLost,
+    ServerProcess,
+    ServerStartError,
+)
+
+_log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+#: Between two looks at what a replaced process still has.
+_LOOK_S = 1.0
+#: Threads that tritonserver starts, at most: 2.51 was measured.
+_TASKS_OF_SERVER = 40
+_TASKS_OF_MODEL = 2  #: its batcher's, and one that loads it
+_TASKS_OF_PROXY = 3  #: the instance's own, one that hears of its lane, and one that loads it
+_TASKS_OF_INSTANCE = 16  #: of another backend: a stub is a process with threads of its own
+
+
+@dataclass
+class _Retired:
+    """A process that another one has taken the place of."""
+
+    process: ServerProcess
+    info: messages.RetiringServer
+    task: asyncio.Task[None] | None = None
+
+
+class _Load:
+    """A load under way; `alone`: no other one was at any time of it."""
+
+    def __init__(self) -> None:
+        self.alone = True
+        self.abandoned = asyncio.Event()
+
+    async def until_done(self, name: str, loading: Coroutine[Any, Any, None]) -> None:
+        """Wait for its outcome, unless it is abandoned: then raise RemoteFailure, whatever becomes of it."""
+        tasks = [asyncio.ensure_future(one) for one in (loading, self.abandoned.wait())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if not tasks[0].done():
+                text = f"model {name} was not loaded: the daemon is stopping"
+                raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
+            tasks[0].result()
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+class TritonServer:
+    """One tritonserver process at a time, started again by the daemon when it ends by itself.
+
+    Attributes:
+        news: of its states
+        vertex_model: of Vertex AI's frontend, when that is up: NVIDIA's insists on a loaded model as soon as it starts
+        on_retired: is called with the pid of a process that was replaced, when it has ended
+    """
+
+    def __init__(self, config: DaemonConfig, place: ServerPlace, front: Front) -> None:
+        self._config = config
+        self._place = place
+        self._front = front
+        self._machine = StateMachine(ServerState.STARTING)
+        self.news = ChangeSignal()
+        self._process: ServerProcess | None = None
+        self._beside: ServerProcess | None = None  #: the other one, while one replaces another
+        self._retired: dict[int, _Retired] = {}
+        self.on_retired: Callable[[int], None] = lambda pid: None
+        self._replacing = asyncio.Lock()
+        self._loads: set[_Load] = set()
+        #: How many loads and unloads of each model the daemon itself waits for.
+        self._changing: Counter[str] = Counter()
+        self._abandons = False  #: it is about to end for good
+        #: Cleared while another process is about to take this one's place, or is given up: no model shall change.
+        self.placed = asyncio.Event()
+        self.placed.set()
+        self._backend = NATIVE_BACKEND if self.proxy_is_native else BACKEND
+        self._gate = front.make_gate(self._backend) if readiness_gate.is_gated(config) else None
+        self.vertex_model: str | None = None
+
+    # ── its life ─────────────────────────────────────────────────────────────────────────────────
+
+    def choose_ports(self) -> None:
+        """Settle the ports: 0 becomes a free one, any other has to be free.
+
+        Raises:
+            PortError: a port is in use, or wanted twice; names who holds it.
+        """
+        self._front.settle()
+
+    async def start(self, preload: Mapping[str, Mapping[str, Any]] | None = None) -> set[str]:
+        """Start the process and return when it is ready to load models.
+
+        Args:
+            preload: models that it shall load before it opens its ports: name -> configuration
+
+        Returns:
+            Those of them that it has loaded.
+
+        Raises:
+            ServerStartError: it ended, or did not become ready in time.
+        """
+        preload = preload or {}
+        vertex = cloud_frontends.vertex_model(self._config.tritonserver_options)
+        there = vertex in preload or not self._front.vertex_needs_model
+        self.vertex_model = vertex if there else None
+        if self._machine.state is not ServerState.STARTING:
+            self._change(ServerState.STARTING)
+        models = self._place.models
+        gated = self._gate is not None and self._gate.in_repository
+        preload = self._that_fit(preload)
+        names = preloading.lay_out(models, preload, gate=gated)
+        self._process = await ServerProcess.start(
+            self._config, self._front, names, vertex=self.vertex_model is not None
+        )
+        states = await self._process.until_ready()
+        preloading.clear(models, names)
+        self._change(ServerState.READY)
+        urls = self._front.endpoints.urls()
+        _log.info("tritonserver is ready", server_pid=self._process.pid, **urls)
+        verbose = self._config.tritonserver_options.get("log-verbose", "0")
+        if verbose not in ("0", "false"):
+            text = "tritonserver's verbose log is on: it may slow inference"
+            _log.warning(text, level_of_it=verbose)
+        return {name for name in preload if states.get(name) == "READY"}
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether the process and its proxies can live on while the daemon becomes another version of itself."""
+        return isinstance(self._front, HandsOver) and self.proxy_is_native
+
+    @property
+    def settled(self) -> bool:
+        """Whether one process serves, and none is being started or ended."""
+        return self.is_alone and not self._retired
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether one process accepts connections, and no other is about to take its place."""
+        return self.ready and self._beside is None and not self._replacing.locked()
+
+    def hand_over(self, restarts: Mapping[str, int]) -> HandedServer:
+        """Return what the next version of this daemon goes on with; `restarts` are told to it.
+
+        Raises:
+            RemoteFailure: this front cannot be handed over, or tritonserver has just ended.
+        """
+        process = self._running
+        if not isinstance(self._front, HandsOver):
+            raise RemoteFailure(ErrorKind.INVALID, "it takes front=native")
+        if process is None:
+            raise RemoteFailure(ErrorKind.UNAVAILABLE, "tritonserver has just ended")
+        return self._front.hand_over(process.pid, process.child, restarts)
+
+    def adopt(self, state: HandedServer) -> None:
+        """Go on with the process of a former version of this daemon.
+
+        Raises:
+            OSError: it is none of ours.
+            UnusableHandOver: this front cannot go on with it.
+        """
+        if not isinstance(self._front, HandsOver):
+            raise UnusableHandOver("the native front, which runs, cannot be used any more")
+        child = self._front.adopt(state)
+        self._process = ServerProcess.adopt(self._config, self._front, child)
+        self._change(ServerState.READY)
+
+    def use(self, config: DaemonConfig) -> None:
+        """Take other settings for processes that are started from now on."""
+        self._config = config
+        self._front.use(config)
+
+    async def quit(self, busy: Callable[[], bool]) -> None:
+        """Have the process end, to be started again: what is under way is answered, at most for the grace period."""
+        if self._process is not None:
+            await self._process.quit(busy)
+
+    async def ended(self) -> str:
+        """Wait for the process to end, and say how it did. One that is replaced does not count."""
+        while True:
+            process = self._process
+            assert process is not None  # it has been started
+            ending = asyncio.ensure_future(process.ended())
+            try:
+                while not ending.done() and not self._has_replaced(process):
+                    news = asyncio.ensure_future(self.news.next.wait())
+                    await asyncio.wait({ending, news}, return_when=asyncio.FIRST_COMPLETED)
+                    news.cancel()
+                if ending.done():
+                    async with self._replacing:  # by one that has been started already
+                        if process is self._process:
+                            return ending.result()
+            finally:
+                ending.cancel()
+
+    def _has_replaced(self, process: ServerProcess) -> bool:
+        """Whether another process has taken the place of this one for good: it may live on for long."""
+        return process is not self._process and process is not self._beside
+
+    async def replace(
+        self,
+        preload: Mapping[str, Mapping[str, Any]],
+        load_rest: Callable[[set[str]], Awaitable[None]],
+        *,
+        force: bool = False,
+    ) -> int:
+        """Have another process take the place of this one; return its pid once it has answered a request.
+
+        This one *retires*: it hands its idle connections over, and goes on with requests and streams under way, for
+        `retire_timeout_s` at most.
+
+        Args:
+            preload: models that it loads at its start: name -> configuration
+            load_rest: loads all others; gets the names of those that it has loaded
+            force: also while sequences are in progress, whose next requests fail then
+
+        Raises:
+            RemoteFailure: this front cannot do that, tritonserver is not up, or sequences are in progress.
+            ServerStartError: the other one did not come up, or ended; this one serves on.
+        """
+        if not self._front.replaces:
+            raise RemoteFailure(ErrorKind.INVALID, "it takes front=native to replace the server")
+        async with self._replacing:
+            former = self._running
+            if former is None or not self.ready:
+                text = f"tritonserver is {self.state.value}: wait, and try again"
+                raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
+            if not force:
+                await self._refuse_in_sequences(former)
+            self.placed.clear()
+            try:
+                loaded = await self._start_beside(preload)
+                successor, self._process, self._beside = self._beside, self._beside, former
+                assert successor is not None
+                try:
+                    await load_rest(loaded)
+                    is_done = await self._change_over(former, successor, force=force)
+                except BaseException:
+                    self._process, self._beside = former, None
+                    await successor.stop(0)
+                    raise
+                if not is_done:
+                    self._process, self._beside = former, None
+                    self._retire(successor)
+                    raise _in_sequences("some")
+                self._beside = None
+                self._retire(former)
+            finally:
+                self.placed.set()
+                self.news.tell()
+            _log.info("tritonserver is replaced", server_pid=successor.pid, former_pid=former.pid)
+            return successor.pid
+
+    async def _change_over(
+        self, former: ServerProcess, successor: ServerProcess, *, force: bool
+    ) -> bool:
+        """Have clients' connections go to `successor`; return False where sequences keep them with `former`.
+
+        Raises:
+            ServerStartError: `successor` does not serve; `former` does.
+        """
+        try:
+            return await self._front.change_over(former.pid, successor.pid, force=force)
+        except (Refused, Unreached, asyncio.TimeoutError) as error:
+            await successor.ends_now()
+            why = str(error) or "it does not answer in time"
+            raise ServerStartError(why if successor.running else await successor.ended()) from error
+
+    async def _refuse_in_sequences(self, process: ServerProcess) -> None:
+        """Raise RemoteFailure if sequences are in progress: no other process can go on with them."""
+        try:
+            count = (await self._front.work(process.pid)).sequences
+        except (Refused, Unreached):  # it has just ended, or does not tell
+            return
+        if count:
+            raise _in_sequences(str(count))
+
+    # ── processes that another one has taken the place of ────────────────────────────────────────
+
+    def _retire(self, process: ServerProcess) -> None:
+        now, limit_s = time.time(), self._config.retire_timeout_s
+        info = messages.RetiringServer(process.pid, now, now + limit_s)
+        retired = self._retired[process.pid] = _Retired(process, info)
+        retired.task = asyncio.get_running_loop().create_task(self._until_retired(retired, limit_s))
+
+    async def _until_retired(self, retired: _Retired, limit_s: float) -> None:
+        """End a process when it has nothing left, or after the limit."""
+        process = retired.process
+        try:
+            await self._follow(retired, limit_s)
+        except Exception:
+            _log.exception("internal error: a replaced tritonserver is ended early")
+        finally:
+            await process.stop()
+            del self._retired[process.pid]
+            self.on_retired(process.pid)
+            self.news.tell()
+        _log.info("a replaced tritonserver has ended", server_pid=process.pid)
+
+    async def _follow(self, retired: _Retired, limit_s: float) -> None:
+        process = retired.process
+        deadline = asyncio.get_running_loop().time() + limit_s
+        while (left_s := deadline - asyncio.get_running_loop().time()) > 0:
+            await asyncio.wait([process.child.exited], timeout=min(_LOOK_S, left_s))
+            if not process.running:
+                return
+            with contextlib.suppress(Refused, Unreached):
+                work = await self._front.work(process.pid)
+                retired.info = msgspec.structs.replace(
+                    retired.info, connections=work.connections, requests=work.requests
+                )
+        _log.warning(
+            "requests of a replaced tritonserver are ended",
+            server_pid=process.pid,
+            retire_timeout_s=limit_s,
+            connections=retired.info.connections,
+            requests=retired.info.requests,
+        )
+
+    @property
+    def retiring(self) -> frozenset[int]:
+        """The processes that another one has taken the place of, and that still answer what they have."""
+        return frozenset(pid for pid, one in self._retired.items() if one.process.running)
+
+    async def _ask_retiring(self, ask: Callable[[ServerProcess], Awaitable[object]]) -> None:
+        """Have the same change in processes that are on their way out: connections that they have may ask for it."""
+        running = [one.process for one in self._retired.values() if one.process.running]
+        for result in await asyncio.gather(*map(ask, running), return_exceptions=True):
+            if isinstance(result, (Refused, Unreached)):
+                _log.info("a replaced tritonserver did not follow a change", reason=str(result))
+            elif isinstance(result, BaseException):
+                raise result
+
+    async def leave(self) -> None:
+        """Accept no more connections; return when those that are open have ended, or the grace period is over."""
+        await self._front.leave()
+
+    async def _start_beside(self, preload: Mapping[str, Mapping[str, Any]]) -> set[str]:
+        """Start another process, which takes no requests yet; return the models that it has loaded."""
+        models = self._place.models
+        preload = self._that_fit(preload)
+        names = preloading.lay_out(models, preload, gate=False)
+        self._change(ServerState.STARTING)  # what changes models waits
+        try:
+            process = await ServerProcess.start(
+                self._config, self._front, names, vertex=False, beside=True
+            )
+            self._beside = process  # its proxies attach while it starts
+            try:
+                states = await process.until_ready()
+            except BaseException:
+                self._beside = None
+                await process.stop(0)
+                raise
+        finally:
+            preloading.clear(models, names)
+            self._change(ServerState.READY)
+        return {name for name in preload if states.get(name) == "READY"}
+
+    async def clean_up(self) -> None:
+        """After the process ended by itself, or did not start: end what is left of it. It may be started again then."""
+        if self._machine.state is not ServerState.STARTING:
+            self._change(ServerState.STARTING)
+        if self._process is not None:
+            await self._process.stop(0)
+        self._place.sweep_shared_memory()
+
+    async def stop(self) -> None:
+        """End the process; its models should be unloaded by now."""
+        if self._machine.state is ServerState.STOPPED:
+            return
+        self._change(ServerState.STOPPING)
+        self._front.close()
+        tasks = [one.task for one in self._retired.values() if one.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for retired in list(self._retired.values()):  # whose task had not begun
+            await retired.process.stop()
+        for process in filter(None, (self._beside, self._process)):
+            await process.stop()
+        self._place.sweep_shared_memory()
+        self._change(ServerState.STOPPED)
+
+    def kill(self) -> None:
+        """End the process and its stubs at once, and give back the shared memory that they cannot."""
+        for process in self._processes:
+            process.kill()
+        self._place.sweep_shared_memory()
+
+    # ── what it is asked to do ───────────────────────────────────────────────────────────────────
+
+    async def load(self, name: str, config: dict[str, Any] | None) -> None:
+        """Load a model, or load it anew with another configuration while the old one serves on until then.
+
+        Without a configuration, it is the one in the model's folder. tritonserver cannot be stopped in the middle:
+        cancelled, this returns when it knows the outcome.
+
+        Raises:
+            ServerLost: it is not up, or has ended meanwhile.
+            ServerCrashed: it has ended by a fault of its own, and was loading nothing else.
+            RemoteFailure: tritonserver refused it (it says why), or could not start the threads that it takes.
+            CancelledError: it was cancelled; the model may be loaded.
+        """
+        text = None if config is None else json.dumps(config)
+        process = self._process
+        if process is not None:
+            self._check_headroom(name, config, process.pid)
+        load = _Load()
+        self._loads.add(load)
+        self._changing[name] += 1
+        for one in self._loads if len(self._loads) > 1 else ():
+            one.alone = False
+        loading = self._ask("load", f"model {name}", lambda process: process.load(name, text))
+        try:
+            await uninterrupted(load.until_done(name, loading), self._config.grace_period_s)
+        except RemoteFailure as failure:
+            if isinstance(failure, ServerLost) or process is None or load.abandoned.is_set():
+                raise
+            if not isinstance(failure.__cause__, Refused) and await process.ends_now():
+                how = f"tritonserver (pid {process.pid}) {process.how_it_ended()} while it loaded model {name}"
+                kind = ServerCrashed if load.alone and process.crashed else ServerLost
+                raise kind(ErrorKind.UNAVAILABLE, how) from failure
+            raise
+        else:
+            await self._ask_retiring(lambda process: process.load(name, text))
+        finally:
+            self._loads.discard(load)
+            self._changing -= Counter([name])
+
+    def is_changing(self, name: str) -> bool:
+        """Whether the daemon itself has told it to load or unload a model, and waits for that."""
+        return name in self._changing
+
+    def abandon_loads(self) -> None:
+        """Wait for no load that is under way any more: tritonserver is about to end, and takes it along."""
+        self._abandons = True
+        for load in self._loads:
+            load.abandoned.set()
+
+    async def unload(self, name: str) -> None:
+        """Begin to unload a model: it takes no more requests, and its proxies detach when all are answered.
+
+        A tritonserver that ends meanwhile has no models any more.
+
+        Raises:
+            RemoteFailure: tritonserver refused or is not up.
+        """
+        process = self._process
+        self._changing[name] += 1
+        try:
+            await self._ask("unload", f"model {name}", lambda process: process.admin.unload(name))
+        except RemoteFailure:
+            if process is None or not await process.ends_now():
+                raise
+        else:
+            await self._ask_retiring(lambda process: process.admin.unload(name))
+        finally:
+            self._changing -= Counter([name])
+
+    async def take_out(self, name: str) -> None:
+        """Unload a model that it has though it is not to; that it keeps it is logged."""
+        try:
+            await self.unload(name)
+        except RemoteFailure as failure:
+            text = "tritonserver keeps a model that is not served"
+            _log.error(text, model=name, reason=failure.text)
+
+    async def repository_states(self) -> dict[str, str]:
+        """Return the names of all models that it sees, served or not, with their states.
+
+        Raises:
+            RemoteFailure: it is not up, or a repository cannot be read.
+        """
+        return await self._ask("list", "its models", lambda one: one.admin.repository_states())
+
+    async def show_ready(self) -> None:
+        """From now on it says that it is ready (`/v2/health/ready`), if all models that it has are.
+
+        Raises:
+            RemoteFailure: tritonserver refused it or is not up.
+        """
+        if self._gate is not None:
+            await self._gate.open(self)
+
+    async def show_unready(self) -> None:
+        """From now on it says that it is not ready; nothing happens when it is not up."""
+        if self._gate is not None:
+            await self._gate.close(self)
+
+    async def forget_failure(self, name: str) -> None:
+        """A model could not be loaded, and is not to be: without this, tritonserver is never ready again."""
+        if self._abandons:  # it is not to be
+            return
+        try:
+            await readiness_gate.forget_failure(self, name, self._backend)
+        except RemoteFailure as failure:
+            _log.warning("tritonserver remembers a load that failed", model=name, why=failure.text)
+
+    def _check_headroom(self, name: str, config: Mapping[str, Any] | None, pid: int) -> None:
+        """See that tritonserver can start the threads that a model takes: a thread too many ends it.
+
+        Raises:
+            RemoteFailure: it cannot.
+        """
+        needed, room = self._tasks_for(config), headroom(pid)
+        if room is not None and room.left < needed:
+            text = (
+                f"tritonserver was not told to load model {name}: that takes about {needed} threads, and "
+                f"{room.left} more may be started ({room.limit}). Raise the limit, or serve fewer instances"
+            )
+            raise RemoteFailure(ErrorKind.LOAD_FAILED, text)
+
+    def _tasks_for(self, config: Mapping[str, Any] | None) -> int:
+        groups = (config or {}).get("instance_group") or [{}]
+        instances = sum(max(1, int(group.get("count", 1))) for group in groups)
+        ours = config is not None and config.get("backend") == NATIVE_BACKEND
+        return _TASKS_OF_MODEL + instances * (_TASKS_OF_PROXY if ours else _TASKS_OF_INSTANCE)
+
+    def _that_fit(
+        self, preload: Mapping[str, Mapping[str, Any]]
+    ) -> Mapping[str, Mapping[str, Any]]:
+        """Return those of the models whose threads a process that starts can have; the others are loaded one by one."""
+        room = headroom(os.getpid())
+        if room is None:
+            return preload
+        left, fitting = room.left - _TASKS_OF_SERVER, {}
+        for name, config in preload.items():
+            left -= self._tasks_for(config)
+            if left >= 0:
+                fitting[name] = config
+        return fitting
+
+    # ── what is known of it ──────────────────────────────────────────────────────────────────────
+
+    @property
+    def ready(self) -> bool:
+        return self.state is ServerState.READY
+
+    @property
+    def ends(self) -> bool:
+        """Whether it is stopped, or being stopped, for good."""
+        return self._machine.state in (ServerState.STOPPING, ServerState.STOPPED)
+
+    @property
+    def state(self) -> ServerState:
+        """The state of tritonserver: from its end on STARTING, though cleaning up comes first."""
+        ended = self._machine.state is ServerState.READY and self._running is None
+        return ServerState.STARTING if ended else self._machine.state
+
+    @property
+    def proxy_is_native(self) -> bool:
+        """Whether models are served by the compiled proxy."""
+        return self._place.runtime.native is not None
+
+    def info(self) -> messages.ServerInfo:
+        """Return what status shows."""
+        return messages.ServerInfo(
+            state=self.state.value,
+            pid=self._running.pid if self._running is not None else None,
+            version=self._version(),
+            binary=str(self._front.program),
+            retiring=[one.info for one in self._retired.values() if one.process.running],
+            **self._front.endpoints.urls(),
+        )
+
+    def _version(self) -> str:
+        """Return what the core says; before that, and after an upgrade, what a file beside it says."""
+        said = self._process.version if self._process is not None else ""
+        return said or self._place.runtime.tree.version or ""
+
+    def check_proxy(self, pid: int) -> int:
+        """See that a process runs a proxy of this server's; return the pid of the server's process.
+
+        Raises:
+            RemoteFailure: tritonserver has not started it.
+        """
+        for process in self._processes:
+            if process.started(pid):
+                return process.pid
+        text = f"process {pid} is no proxy: tritonserver did not start it"
+        raise RemoteFailure(ErrorKind.INVALID, text)
+
+    @property
+    def _processes(self) -> list[ServerProcess]:
+        retired = [one.process for one in self._retired.values()]
+        return [*filter(None, (self._process, self._beside)), *retired]
+
+    @property
+    def _running(self) -> ServerProcess | None:
+        return self._process if self._process is not None and self._process.running else None
+
+    def _change(self, state: ServerState) -> None:
+        self._machine.change(state)
+        self.news.tell()
+
+    async def _ask(self, verb: str, what: str, ask: Callable[[ServerProcess], Awaitable[T]]) -> T:
+        process = self._running
+        if not self.ready or process is None:
+            text = f"cannot {verb} {what}: tritonserver is {self.state.value}"
+            raise ServerLost(ErrorKind.UNAVAILABLE, text)
+        try:
+            return await ask(process)
+        except (Refused, Unreached) as error:
+            text = f"tritonserver did not {verb} {what}: {error}"
+            raise RemoteFailure(ErrorKind.LOAD_FAILED, text) from error
+
+
+def _in_sequences(count: str) -> RemoteFailure:
+    text = (
+        f"{count} sequences are in progress, which another tritonserver cannot go on with: wait until they have ended, "
+        "or use --force, and their next requests fail (400)"
+    )
+    return RemoteFailure(ErrorKind.UNAVAILABLE, text)

@@ -1,0 +1,111 @@
+"""The last half hour of the daemon and of each model, for charts."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Any, Optional
+
+from pytriton._protocol.messages.figures import Figures
+from pytriton._protocol.rates import Row, rows
+
+#: Points of a chart: with one each five seconds, half an hour.
+POINTS = 360
+#: Points of the small plot in a row of the table.
+SPARK_POINTS = 60
+#: Models that have charts; beyond these, a page with all of them could not be read anyhow.
+MOST_MODELS = 1000
+#: The series of a chart, in the order in which a point has them.
+SERIES = ("requests_s", "failures_s", "p50", "p99", "waiting", "resident")
+
+
+class Series:
+    """The newest points of several series over time; a thousand models have some, so they are packed."""
+
+    def __init__(self) -> None:
+        self._times = array("d")
+        self._values = array("f")
+
+    def add(self, at: float, values: Sequence[Optional[float]]) -> None:
+        """Add a point of each series of `SERIES`; None is a gap."""
+        self._times.append(at)
+        self._values.extend(math.nan if value is None else value for value in values)
+        del self._times[:-POINTS], self._values[: -POINTS * len(SERIES)]
+
+    def column(self, name: str) -> list[float | None]:
+        """Return the points of one series, oldest first."""
+        column = self._values[SERIES.index(name) :: len(SERIES)]
+        return [None if math.isnan(value) else value for value in column]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all series by name, and `at`, the times of their points in seconds since the epoch."""
+        return {"at": list(self._times), **{name: self.column(name) for name in SERIES}}
+
+
+class History:
+    """Remembers what was done between snapshots, for as many of them as a chart has points.
+
+    Attributes:
+        total: the series of all models together; `resident` is that of workers, daemon and tritonserver.
+    """
+
+    def __init__(self) -> None:
+        self.total = Series()
+        self._last: Figures | None = None
+        self._rows: list[Row] = []
+        self._models: dict[str, Series] = {}
+
+    def add(self, figures: Figures) -> None:
+        """Note a snapshot; models that are gone are forgotten."""
+        self._rows = rows(self._last, figures)
+        self._last = figures
+        present = {one.name for one in figures.models}
+        for name in self._models.keys() - present:
+            del self._models[name]
+        models = [row for row in self._rows if not row.instance]
+        for row in models:
+            if row.model not in self._models and len(self._models) >= MOST_MODELS:
+                continue
+            self._models.setdefault(row.model, Series()).add(figures.at, _point(row))
+        daemon = figures.daemon
+        processes = (row.resident for row in models)
+        self.total.add(
+            figures.at,
+            (
+                sum(row.rates.requests_s for row in models),
+                sum(row.rates.failures_s for row in models),
+                None,
+                None,
+                _sum(row.waiting for row in models),
+                _sum((*processes, daemon.resident, daemon.server_resident)),
+            ),
+        )
+
+    @property
+    def last(self) -> Figures | None:
+        """The newest snapshot."""
+        return self._last
+
+    @property
+    def rows(self) -> list[Row]:
+        """The work that was done between the last two snapshots."""
+        return self._rows
+
+    def series(self, model: str) -> Series:
+        """Return a model's series; empty ones where there are none."""
+        return self._models.get(model) or Series()
+
+    def spark(self, model: str) -> list[float | None]:
+        """Return a model's requests per second in the last minutes, oldest first."""
+        return self.series(model).column("requests_s")[-SPARK_POINTS:]
+
+
+def _point(row: Row) -> tuple[Optional[float], ...]:
+    done = row.rates
+    return done.requests_s, done.failures_s, done.p50, done.p99, row.waiting, row.resident
+
+
+def _sum(values: Iterable[Optional[int]]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None

@@ -1,0 +1,228 @@
+"""The page's content as JSON: all models; one of them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import msgspec
+
+from pytriton._protocol.lanes.histograms import BOUNDS_S, SIZE_BOUNDS
+from pytriton._protocol.messages.answers import ModelInfo, Status
+from pytriton._protocol.messages.events import Event, Explanation
+from pytriton._protocol.messages.figures import Figures, Histogram
+from pytriton._protocol.messages.requests import RequestEntry, Requests
+from pytriton._protocol.rates import headline, total
+from pytriton.dispatcher.telemetry.dashboard.history import History
+from pytriton.dispatcher.telemetry.dashboard.snippets import snippets
+from pytriton.dispatcher.telemetry.dashboard.tensors import (
+    DeclaredTensor,
+    example_request,
+    example_values,
+    inputs,
+    is_decoupled,
+)
+from pytriton.dispatcher.telemetry.dashboard.tensors import outputs as declared_outputs
+from pytriton.dispatcher.telemetry.events.kinds import KINDS
+
+_HIDDEN = "shown with the access token"
+#: Records of a log that are shown.
+LOG_LINES = 200
+_LOG_SIZE = 1 << 18
+#: Bars of a histogram: neighbouring buckets are put together until there are no more.
+_BARS = 24
+
+
+def overview(history: History, *, private: bool) -> dict[str, Any]:
+    """Return the daemon's line, and a row for each model and each instance; models with their plots.
+
+    Args:
+        private: to somebody who may see errors: problems and last ends may quote what a callable raised
+    """
+    figures = history.last
+    if figures is None:
+        return {"headline": "starting", "problems": [], "models": [], "at": time.time()}
+    requests_s, failures_s = total(history.rows)
+    return {
+        "at": figures.at,
+        "headline": headline(figures.daemon, figures.at),
+        "problems": figures.daemon.problems if private else _without_errors(figures),
+        "requests_s": requests_s,
+        "failures_s": failures_s,
+        "total": history.total.as_dict(),
+        "rows": [
+            {
+                **asdict(row),
+                "last_end": row.last_end if private or not row.last_end else _HIDDEN,
+                "points": [] if row.instance else history.spark(row.model),
+            }
+            for row in history.rows
+        ],
+    }
+
+
+def _without_errors(figures: Figures) -> list[str]:
+    """Return what has a problem, without the problem itself."""
+    names = [f"model {one.name}: " for one in figures.models]
+    found = (
+        next((name for name in names if problem.startswith(name)), "a problem of the daemon: ")
+        for problem in figures.daemon.problems
+    )
+    return [f"{what}{_HIDDEN}" for what in dict.fromkeys(found)]
+
+
+@dataclass(frozen=True)
+class Private:
+    """What only the daemon's user sees of a model, beside its errors and its configuration.
+
+    Args:
+        log: the newest records of its log, JSON objects
+        requests: what is known of single ones; None: nothing
+        explanation: why it is as it is, with its newest events; None: nothing is known
+    """
+
+    log: Sequence[str] = ()
+    requests: Requests | None = None
+    explanation: Explanation | None = None
+
+
+def model_view(
+    name: str, status: Status, history: History, private: Private | None
+) -> dict[str, Any] | None:
+    """Return what is shown of one model; None when there is no such model.
+
+    Args:
+        private: None: to somebody who may not see that, nor errors and the configuration
+    """
+    info = next((one for one in status.models if one.name == name), None)
+    if info is None:
+        return None
+    return {
+        "name": name,
+        "state": info.state,
+        "versions": info.versions or [info.version],
+        "is_private": private is None,
+        "error": info.error if private is not None else "",
+        "python": info.python,
+        "registered_at": info.registered_at,
+        "served_by": info.served_by,
+        "config": info.config if private is not None else {},
+        "decoupled": is_decoupled(info.config),
+        "inputs": [_tensor(one) for one in inputs(info.config)],
+        "outputs": [_tensor(one) for one in declared_outputs(info.config)],
+        "request": example_values(info.config)
+        if is_decoupled(info.config)
+        else example_request(info.config),
+        "snippets": snippets(name, info.config, status.server.http_url),
+        "series": history.series(name).as_dict(),
+        "histograms": _histograms(name, history),
+        **_private_view(info, private or Private()),
+        "ends": _ends(info) if private is not None else [],
+    }
+
+
+def _private_view(info: ModelInfo, private: Private) -> dict[str, Any]:
+    requests, explanation = private.requests, private.explanation
+    return {
+        "verdict": explanation.verdict if explanation else "",
+        "findings": [msgspec.structs.asdict(one) for one in explanation.findings]
+        if explanation
+        else [],
+        "events": [event_view(one) for one in reversed(explanation.events)] if explanation else [],
+        "slowest": _entries(requests.slowest if requests else ()),
+        "failed": _entries(requests.failed if requests else ()),
+        "errors": _errors(private.log),
+        "log": [_record(line) for line in _recent(private.log)],
+    }
+
+
+def event_view(event: Event) -> dict[str, Any]:
+    """Return an event as the page lists it: when, about what, what has happened, who asked, why."""
+    kind = KINDS.get(event.kind)
+    numbers = [
+        f"{name} {value:,}" if isinstance(value, int) else f"{name} {value:,.3f}"
+        for name, value in event.numbers.items()
+    ]
+    return {
+        "at": event.at,
+        "model": event.model,
+        "instance": event.instance,
+        "kind": event.kind,
+        "level": kind.level if kind else "info",
+        "says": kind.says if kind else event.kind,
+        "who": event.who,
+        "reason": event.reason,
+        "numbers": ", ".join(numbers),
+    }
+
+
+def _tensor(one: DeclaredTensor) -> dict[str, Any]:
+    return asdict(one)
+
+
+def _histograms(name: str, history: History) -> dict[str, list[tuple[float, int]]]:
+    """Return bars (upper bound, count) of how long calls took and how many rows they had, since the beginning."""
+    figures = history.last
+    found = next((one for one in (figures.models if figures else []) if one.name == name), None)
+    if found is None:
+        return {}
+    return {
+        "call_s": bars(found.work.call_s, BOUNDS_S),
+        "wait_s": bars(found.work.wait_s, BOUNDS_S),
+        "rows": bars(found.work.rows_per_call, SIZE_BOUNDS),
+    }
+
+
+def bars(histogram: Histogram, bounds: Sequence[float]) -> list[tuple[float, int]]:
+    """Return (upper bound, count) from the first to the last bucket with anything in it, in at most 24 bars."""
+    filled = [number for number, count in enumerate(histogram.buckets) if count]
+    if not filled:
+        return []
+    chosen = histogram.buckets[filled[0] : filled[-1] + 1]
+    together = -(-len(chosen) // _BARS)
+    found = []
+    for start in range(0, len(chosen), together):
+        last = min(filled[0] + start + together - 1, len(bounds) - 1)
+        found.append((float(bounds[last]), sum(chosen[start : start + together])))
+    return found
+
+
+def _entries(requests: Sequence[RequestEntry]) -> list[dict[str, Any]]:
+    return [msgspec.structs.asdict(one) for one in requests]
+
+
+def _recent(log: Sequence[str]) -> list[str]:
+    """Return the newest lines that are not too much for a page together."""
+    size, first = 0, len(log)
+    while first > 0 and size + len(log[first - 1]) <= _LOG_SIZE:
+        first -= 1
+        size += len(log[first])
+    return list(log[first:])
+
+
+def _record(line: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        record = None
+    return record if isinstance(record, dict) else {"event": line}
+
+
+def _errors(log: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the newest records that are errors, or have a traceback, newest first."""
+    records = [_record(line) for line in _recent(log)]
+    wrong = [
+        one for one in records if one.get("level") in ("error", "critical") or one.get("exception")
+    ]
+    return wrong[::-1][:20]
+
+
+def _ends(info: ModelInfo) -> list[dict[str, Any]]:
+    return [
+        {"instance": one.index, "last_exit": one.last_exit, "restarts": one.restarts}
+        for one in info.instances
+        if one.last_exit
+    ]

@@ -1,0 +1,181 @@
+"""An OpenAPI document of the HTTP API, with what each model takes and gives.
+
+Source: the OpenAPI Specification 3.1.0, and the KServe v2 protocol with Triton's generate extension for the API itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from pytriton._protocol.messages.answers import ModelInfo
+from pytriton.dispatcher.telemetry.dashboard.tensors import (
+    DeclaredTensor,
+    example_request,
+    inputs,
+    is_decoupled,
+    outputs,
+)
+
+_Schema = dict[str, Any]
+_TEXT: _Schema = {"type": "string"}
+
+
+def document(models: Iterable[ModelInfo], http_url: str, version: str) -> dict[str, Any]:
+    """Return the document.
+
+    Args:
+        models: those that are served
+        http_url: where the API is; "" leaves it to whoever reads the document
+        version: of the daemon
+    """
+    paths = _general()
+    for model in models:
+        paths.update(_of_model(model))
+    found: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "pytriton-daemon",
+            "version": version,
+            "description": "The KServe v2 protocol over HTTP, with Triton's extensions.",
+        },
+        "paths": paths,
+        "components": {"schemas": {"Error": _object({"error": _TEXT}, ["error"])}},
+    }
+    if http_url:
+        found["servers"] = [{"url": http_url}]
+    return found
+
+
+def _general() -> dict[str, Any]:
+    return {
+        "/v2/health/live": {"get": _operation("Whether the server lives", "health", {})},
+        "/v2/health/ready": {"get": _operation("Whether all models are ready", "health", {})},
+        "/v2": {
+            "get": _operation(
+                "Name, version and extensions of the server",
+                "server",
+                _object(
+                    {
+                        "name": _TEXT,
+                        "version": _TEXT,
+                        "extensions": {"type": "array", "items": _TEXT},
+                    }
+                ),
+            )
+        },
+    }
+
+
+def _of_model(model: ModelInfo) -> dict[str, Any]:
+    path = f"/v2/models/{quote(model.name, safe='')}"
+    given = {"tags": [model.name]}
+    found = {
+        path: {
+            "get": {
+                **_operation("What it takes and gives", "model", {"type": "object"}),
+                **given,
+            }
+        },
+        f"{path}/ready": {"get": {**_operation("Whether it is ready", "model", {}), **given}},
+    }
+    if is_decoupled(model.config):
+        stream = {
+            "summary": "Infer: answers as server-sent events, one for each response",
+            **given,
+            "requestBody": _body(_flat(inputs(model.config)), None),
+            "responses": {
+                "200": {
+                    "description": "a line `data: {…}` for each response",
+                    "content": {"text/event-stream": {"schema": _TEXT}},
+                },
+                **_errors(),
+            },
+        }
+        return {**found, f"{path}/generate_stream": {"post": stream}}
+    infer = {
+        **_operation("Infer", "model", _answer(outputs(model.config))),
+        **given,
+        "requestBody": _body(_request(inputs(model.config)), example_request(model.config)),
+    }
+    return {**found, f"{path}/infer": {"post": infer}}
+
+
+def _operation(summary: str, tag: str, schema: _Schema) -> dict[str, Any]:
+    answer: dict[str, Any] = {"description": "right"}
+    if schema:
+        answer["content"] = {"application/json": {"schema": schema}}
+    return {"summary": summary, "tags": [tag], "responses": {"200": answer, **_errors()}}
+
+
+def _errors() -> dict[str, Any]:
+    schema = {"$ref": "#/components/schemas/Error"}
+    content = {"application/json": {"schema": schema}}
+    return {"default": {"description": "an error, with its reason", "content": content}}
+
+
+def _body(schema: _Schema, example: Any) -> dict[str, Any]:
+    media: dict[str, Any] = {"schema": schema}
+    if example is not None:
+        media["example"] = example
+    return {"required": True, "content": {"application/json": media}}
+
+
+def _object(properties: Mapping[str, _Schema], required: Iterable[str] = ()) -> _Schema:
+    return {"type": "object", "properties": dict(properties), "required": list(required)}
+
+
+def _request(tensors: list[DeclaredTensor]) -> _Schema:
+    return _object(
+        {
+            "id": _TEXT,
+            "parameters": {"type": "object"},
+            "inputs": {"type": "array", "items": {"oneOf": [_tensor(one) for one in tensors]}},
+            "outputs": {"type": "array", "items": _object({"name": _TEXT}, ["name"])},
+        },
+        ["inputs"],
+    )
+
+
+def _answer(tensors: list[DeclaredTensor]) -> _Schema:
+    return _object(
+        {
+            "model_name": _TEXT,
+            "model_version": _TEXT,
+            "id": _TEXT,
+            "outputs": {"type": "array", "items": {"oneOf": [_tensor(one) for one in tensors]}},
+        }
+    )
+
+
+def _tensor(one: DeclaredTensor) -> _Schema:
+    shape = ", ".join("any" if size < 0 else str(size) for size in one.shape)
+    return {
+        **_object(
+            {
+                "name": {"const": one.name},
+                "datatype": {"const": one.datatype},
+                "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}},
+                "data": {"type": "array", "items": _element(one.datatype)},
+            },
+            ["name", "datatype", "shape", "data"],
+        ),
+        "description": f"shape ({shape})" + (", optional" if one.optional else ""),
+    }
+
+
+def _flat(tensors: list[DeclaredTensor]) -> _Schema:
+    """Return the schema of generate's requests: the inputs by their names."""
+    properties = {
+        one.name: {"oneOf": [_element(one.datatype), {"type": "array"}]} for one in tensors
+    }
+    return _object(properties, [one.name for one in tensors if not one.optional])
+
+
+def _element(datatype: str) -> _Schema:
+    if datatype == "BYTES":
+        return _TEXT
+    if datatype == "BOOL":
+        return {"type": "boolean"}
+    return {"type": "number" if datatype.startswith(("FP", "BF")) else "integer"}

@@ -1,0 +1,111 @@
+"""The file of webhooks (setting `webhooks`): TOML, a table `[[webhook]]` for each."""
+
+from __future__ import annotations
+
+import re
+import stat
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+
+from pytriton._host.settings.parsing import toml_table
+from pytriton.dispatcher.telemetry.events.kinds import KINDS
+
+#: Bytes that a secret has at least.
+LEAST_SECRET = 16
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_MOST_HOOKS = 32
+
+
+class WebhookError(Exception):
+    """The file of webhooks, or a secret that it names, cannot be used; the text says what to mend."""
+
+
+class Hook(NamedTuple):
+    """One webhook. No `kinds`, or `models`: all of them."""
+
+    name: str
+    url: str
+    secret: bytes
+    kinds: frozenset[str] = frozenset()
+    models: frozenset[str] = frozenset()
+
+    def __repr__(self) -> str:  # neither the address nor the secret belongs in a log
+        return f"Hook({self.name!r})"
+
+
+class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    url: str
+    secret_file: str
+    kinds: list[str] = []
+    models: list[str] = []
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    webhook: list[_Entry] = []
+
+
+def read_hooks(path: str | None) -> list[Hook]:
+    """Return the webhooks of a file; none where there is no file.
+
+    Raises:
+        WebhookError: something in it is wrong.
+    """
+    if path is None:
+        return []
+    file = Path(path)
+    try:
+        entries = msgspec.convert(_parsed(file), _File).webhook
+    except msgspec.ValidationError as error:
+        raise WebhookError(f"webhooks = {path}: {error}") from None
+    hooks: dict[str, Hook] = {}
+    for entry in entries:
+        where = f"webhooks = {path}: webhook {entry.name!r:.80}"
+        if not _NAME.fullmatch(entry.name) or entry.name in hooks:
+            raise WebhookError(f"{where}: give each a name of its own, of letters, digits, _ . -")
+        hooks[entry.name] = _hook(entry, file.parent, where)
+    if len(hooks) > _MOST_HOOKS:
+        raise WebhookError(f"webhooks = {path}: at most {_MOST_HOOKS}, there are {len(hooks)}")
+    return list(hooks.values())
+
+
+def _parsed(file: Path) -> Any:
+    try:
+        return toml_table(file)
+    except OSError as error:
+        raise WebhookError(f"webhooks = {file}: {error.strerror}") from None
+    except ValueError as error:  # no TOML, or no UTF-8
+        raise WebhookError(f"webhooks = {file}: {error}") from None
+
+
+def _hook(entry: _Entry, folder: Path, where: str) -> Hook:
+    try:
+        parts = urlsplit(entry.url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or any(one.isspace() or not one.isprintable() for one in entry.url):
+        raise WebhookError(f"{where}: url has to be an address with http:// or https://")
+    unknown = sorted(set(entry.kinds) - set(KINDS))
+    if unknown:
+        raise WebhookError(
+            f"{where}: there are no events of kind {', '.join(unknown)}; there are: {', '.join(KINDS)}"
+        )
+    secret = _secret(folder / entry.secret_file, where)
+    return Hook(entry.name, entry.url, secret, frozenset(entry.kinds), frozenset(entry.models))
+
+
+def _secret(file: Path, where: str) -> bytes:
+    try:
+        mode = file.stat().st_mode
+        secret = file.read_bytes().strip()
+    except OSError as error:
+        raise WebhookError(f"{where}: secret_file {file}: {error.strerror}") from None
+    if stat.S_IMODE(mode) & 0o077:
+        raise WebhookError(f"{where}: secret_file {file} can be read by others: chmod 600 {file}")
+    if len(secret) < LEAST_SECRET:
+        raise WebhookError(f"{where}: secret_file {file}: at least {LEAST_SECRET} bytes")
+    return secret

@@ -1,0 +1,90 @@
+"""Whether there is an operations server: what it is made of is imported only then."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
+
+import structlog
+
+from pytriton._host.ports import PortError
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._protocol.exit_codes import ExitCode
+from pytriton._protocol.files.rundir import RuntimeDir
+from pytriton._protocol.messages.answers import Status
+from pytriton._protocol.messages.events import Event, Explanation
+from pytriton._protocol.messages.requests import Requests
+from pytriton.dispatcher.runtime.upgrade_snapshot import SentSeries
+from pytriton.dispatcher.telemetry.http.certificate import CertificateError
+from pytriton.dispatcher.telemetry.http.otlp import OtlpExport
+from pytriton.dispatcher.telemetry.metrics.snapshot import Snapshots
+
+if TYPE_CHECKING:
+    from pytriton.dispatcher.telemetry.http.operations_server import OperationsServer
+
+_log = structlog.get_logger(__name__)
+
+
+class Operations:
+    """The operations server of a daemon, if the settings say where; for the arguments see `OperationsServer`.
+
+    Attributes:
+        urls: where it listens, once it does.
+    """
+
+    def __init__(
+        self,
+        config: DaemonConfig,
+        rundir: RuntimeDir,
+        figures: Snapshots,
+        status: Callable[[], Status],
+        requests: Callable[[str], Requests],
+        explain: Callable[[str], Awaitable[Explanation]],
+        events: Callable[[bool], Sequence[Event]],
+    ) -> None:
+        self.urls: list[str] = []
+        self._otlp = OtlpExport(figures.scraped)
+        figures.exports = lambda: dict(self._otlp.outcomes)
+        self._arguments = (config, rundir, figures, status, requests, explain, events)
+        self._server: OperationsServer | None = None
+
+    @property
+    def descriptors(self) -> list[int]:
+        """The descriptors of the sockets on which it listens."""
+        return [] if self._server is None else self._server.descriptors
+
+    @property
+    def beginnings(self) -> SentSeries | None:
+        """Since when the series count that are sent; None where none are."""
+        return self._otlp.hand_over()
+
+    def open(
+        self, adopted: Sequence[int] = (), beginnings: SentSeries | None = None
+    ) -> ExitCode | None:
+        """Answer from now on, and send metrics; return the daemon's exit code if that cannot be.
+
+        Args:
+            adopted: descriptors of sockets on which a former version of this process listens
+            beginnings: of the series that it has sent
+        """
+        self._otlp.open(beginnings)
+        config = self._arguments[0]
+        if config.operations is None and config.operations_unix is None:
+            return None
+        from pytriton.dispatcher.telemetry.http.operations_server import OperationsServer
+
+        server = OperationsServer(*self._arguments)
+        try:
+            server.start(adopted)
+        except (PortError, CertificateError) as error:
+            _log.error("cannot listen", operations=config.operations, reason=str(error))
+            return ExitCode.PORT_IN_USE if isinstance(error, PortError) else ExitCode.USAGE
+        self._server = server
+        self.urls += server.urls
+        return None
+
+    async def close(self) -> None:
+        """Stop answering and sending."""
+        await self._otlp.close()
+        if self._server is not None:
+            await self._server.stop()

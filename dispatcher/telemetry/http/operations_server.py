@@ -1,0 +1,243 @@
+"""The operations server: an HTTP server in a thread, which asks the dispatcher's loop for a snapshot.
+
+scraper ──▶ aiohttp (thread "operations") ──▶ dispatcher's loop: Snapshots ──▶ text, in a thread of the pool
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import socket
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import structlog
+from aiohttp import web
+
+from pytriton._host.log_files import tail
+from pytriton._host.ports import listening, listening_at
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._protocol.access import access_headers
+from pytriton._protocol.errors import RemoteFailure
+from pytriton._protocol.files.rundir import RuntimeDir
+from pytriton._protocol.messages.answers import Status
+from pytriton._protocol.messages.events import Event, Explanation
+from pytriton._protocol.messages.figures import Figures
+from pytriton._protocol.messages.requests import Requests
+from pytriton.dispatcher.telemetry.dashboard.routes import Endpoint, Page, Sources
+from pytriton.dispatcher.telemetry.http import protobuf
+from pytriton.dispatcher.telemetry.http.certificate import tls_context
+from pytriton.dispatcher.telemetry.http.exposition import expose
+from pytriton.dispatcher.telemetry.http.server_thread import BACKLOG, ServerThread
+from pytriton.dispatcher.telemetry.metrics.snapshot import Scraped, Snapshots
+
+T = TypeVar("T")
+_log = structlog.get_logger(__name__)
+
+#: What the dispatcher's loop gets to make a snapshot in.
+_SNAPSHOT_S = 5.0
+
+
+class OperationsServer:
+    """Answers those who operate the daemon, if the settings say where.
+
+    Args:
+        config: says where, and who may
+        rundir: has the access token
+        figures: what it tells
+        status: tells the daemon's status; called in the dispatcher's loop
+        requests: tells what is known of a model's requests, likewise
+        explain: tells why a model is as it is, likewise
+        events: tells the newest events; True: those that somebody asked for; likewise
+
+    Attributes:
+        urls: where it listens.
+    """
+
+    def __init__(
+        self,
+        config: DaemonConfig,
+        rundir: RuntimeDir,
+        figures: Snapshots,
+        status: Callable[[], Status],
+        requests: Callable[[str], Requests],
+        explain: Callable[[str], Awaitable[Explanation]],
+        events: Callable[[bool], Sequence[Event]],
+    ) -> None:
+        self.urls: list[str] = []
+        #: Of the sockets.
+        self.descriptors: list[int] = []
+        self._config = config
+        self._rundir = rundir
+        self._status = status
+        self._requests = requests
+        self._explain = explain
+        self._events = events
+        self._figures = figures
+        self._server: ServerThread | None = None
+
+    def start(self, adopted: Sequence[int] = ()) -> None:
+        """Listen, and answer from now on. To be called in the dispatcher's loop.
+
+        `adopted`: descriptors of the sockets on which a former version of this process listens.
+
+        Raises:
+            PortError: the port is taken, or the place of the unix socket cannot be used.
+            CertificateError: the certificate cannot be used.
+        """
+        tls = tls_context(self._config)  # before anything listens
+        sockets = self._adopt(adopted) if adopted else self._listen()
+        if not sockets:
+            return
+        self._loop = asyncio.get_running_loop()
+        self._server = ServerThread(self.routes(), sockets, tls)
+        _log.info("operations server listens", urls=self.urls)
+
+    async def stop(self) -> None:
+        """Stop answering, and wait for what is under way, for a while."""
+        if self._server is None:
+            return
+        await asyncio.to_thread(self._server.stop)
+        if self._config.operations_unix is not None:
+            Path(self._config.operations_unix).unlink(missing_ok=True)
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return what it answers."""
+        page = Page(
+            Sources(
+                self.snapshot,
+                self.status,
+                log=lambda name, lines: tail(self._rundir.log_file(name), lines),
+                requests=self.requests,
+                explain=self.explain,
+                events=self.events,
+                is_owner=self._has_token,
+                headers=lambda: access_headers(self._rundir.access_token()),
+            )
+        )
+        return [web.get("/metrics", self._guarded(self._metrics)), *page.routes(self._guarded)]
+
+    async def snapshot(self) -> Figures:
+        """Return a snapshot, made in the dispatcher's loop.
+
+        Raises:
+            asyncio.TimeoutError: the dispatcher did not come to it in time.
+        """
+        return await self._in_dispatcher(self._figures.current)
+
+    async def status(self) -> Status:
+        """Return the daemon's status, as the dispatcher's loop has it; raises as `snapshot` does."""
+
+        async def told() -> Status:
+            return self._status()
+
+        return await self._in_dispatcher(told)
+
+    async def requests(self, name: str) -> Requests | None:
+        """Return what is known of a model's requests; None if no worker serves it. Raises as `snapshot` does."""
+
+        async def told() -> Requests | None:
+            try:
+                return self._requests(name)
+            except RemoteFailure:
+                return None
+
+        return await self._in_dispatcher(told)
+
+    async def explain(self, name: str) -> Explanation | None:
+        """Return why a model is as it is; None if nothing is known of it. Raises as `snapshot` does."""
+
+        async def told() -> Explanation | None:
+            try:
+                return await self._explain(name)
+            except RemoteFailure:
+                return None
+
+        return await self._in_dispatcher(told)
+
+    async def events(self, asked: bool) -> Sequence[Event]:
+        """Return the newest events, oldest first; `asked`: those that somebody asked for. Raises as `snapshot` does."""
+
+        async def told() -> Sequence[Event]:
+            return self._events(asked)
+
+        return await self._in_dispatcher(told)
+
+    async def _in_dispatcher(self, tell: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        made = asyncio.run_coroutine_threadsafe(tell(), self._loop)
+        return await asyncio.wait_for(asyncio.wrap_future(made), _SNAPSHOT_S)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        try:
+            scraped = await self._in_dispatcher(self._figures.scraped)
+        except asyncio.TimeoutError:
+            text = f"the dispatcher did not answer within {_SNAPSHOT_S:g} s\n"
+            return web.Response(text=text, status=503)
+        accept = request.headers.get("accept", "")
+        told = expose_protobuf if protobuf.is_preferred(accept) else expose
+        body, content_type = await asyncio.to_thread(told, scraped, accept)
+        return web.Response(body=body, headers={"content-type": content_type})
+
+    def _guarded(self, answer: Endpoint) -> Endpoint:
+        """Return an endpoint that wants the access token, if the settings say so."""
+
+        async def guarded(request: web.Request) -> web.StreamResponse:
+            if self._config.operations_token and not await asyncio.to_thread(
+                self._has_token, request.headers.get("authorization", "")
+            ):
+                text = "this needs the access token: Authorization: Bearer …\n"
+                return web.Response(text=text, status=401, headers={"www-authenticate": "Bearer"})
+            return await answer(request)
+
+        return guarded
+
+    def _has_token(self, authorization: str) -> bool:
+        try:
+            token = self._rundir.access_token_file.read_text(encoding="utf-8").strip()
+        except OSError:
+            return False
+        wanted = f"Bearer {token}".encode()
+        shown = authorization.encode("utf-8", "surrogateescape")
+        return bool(token) and hmac.compare_digest(shown, wanted)
+
+    def _adopt(self, descriptors: Sequence[int]) -> list[socket.socket]:
+        sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+        for one in sockets:
+            if one.family == socket.AF_UNIX:
+                self.urls.append(f"unix:{self._config.operations_unix}")
+            else:
+                self.urls.append(self._url(one))
+        self.descriptors = list(descriptors)
+        return sockets
+
+    def _url(self, listener: socket.socket) -> str:
+        host = (self._config.operations or "").rpartition(":")[0]
+        host = {"*": "0.0.0.0"}.get(host, host.strip("[]"))
+        scheme = "https" if self._config.operations_certificate else "http"
+        shown = f"[{host}]" if ":" in host else host
+        return f"{scheme}://{shown}:{listener.getsockname()[1]}"
+
+    def _listen(self) -> list[socket.socket]:
+        config, sockets, urls = self._config, [], []
+        with contextlib.ExitStack() as listening_so_far:
+            if config.operations is not None:
+                host, _, port = config.operations.rpartition(":")
+                host = {"*": "0.0.0.0"}.get(host, host.strip("[]"))
+                listener = listening(host, int(port), "operations", backlog=BACKLOG)
+                sockets.append(listening_so_far.enter_context(listener))
+                urls.append(self._url(listener))
+            if config.operations_unix is not None:
+                path = Path(config.operations_unix)
+                sockets.append(listening_at(path, "operations_unix", backlog=BACKLOG))
+                urls.append(f"unix:{config.operations_unix}")
+            listening_so_far.pop_all()
+        self.urls += urls
+        self.descriptors = [one.fileno() for one in sockets]
+        return sockets
+
+
+def expose_protobuf(scraped: Scraped, accept: str) -> tuple[bytes, str]:
+    """Return the same as `expose`, as Prometheus takes native histograms."""
+    return protobuf.encoded(scraped), protobuf.CONTENT_TYPE

@@ -1,0 +1,234 @@
+"""Figures in Prometheus' protobuf format, the only one in which it scrapes native histograms.
+
+Messages and fields: https://github.com/prometheus/client_model, io/prometheus/client/metrics.proto.
+Histograms have both kinds of buckets: those of the text formats, and the fine ones that workers count.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from prometheus_client.core import Metric as TextMetric
+
+from pytriton._protocol.lanes.exemplars import Exemplar
+from pytriton._protocol.lanes.histograms import BOUNDS_S, FIRST_INDEX, SCHEMA, SIZE_BOUNDS, coarse
+from pytriton._protocol.lanes.user_series import Values
+from pytriton._protocol.messages.figures import Histogram
+from pytriton.dispatcher.telemetry.http.exposition import TOLD_S, samples_of
+from pytriton.dispatcher.telemetry.metrics.families import FAMILIES, WITH_EXEMPLARS
+from pytriton.dispatcher.telemetry.metrics.snapshot import Scraped
+from pytriton.dispatcher.telemetry.metrics.user_metrics import MergedFamily, Teller
+
+CONTENT_TYPE = (
+    "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
+)
+_MEDIA, _PROTO = "application/vnd.google.protobuf", "io.prometheus.client.metricfamily"
+#: MetricType, and the field of Metric that has such a value.
+_TYPES = {
+    "counter": (0, 3),
+    "gauge": (1, 2),
+    "summary": (2, 4),
+    "unknown": (3, 5),
+    "histogram": (4, 7),
+}
+_MOST = (1 << 64) - 1
+_teller = Teller()
+
+
+def is_preferred(accept: str) -> bool:
+    """Return whether a scraper would rather have this format than any other."""
+    best, found = 0.0, False
+    for item in accept.lower().split(","):
+        media, *parameters = [part.strip() for part in item.split(";")]
+        named = dict(part.partition("=")[::2] for part in parameters)
+        weight = _weight(named.get("q", "1"))
+        ours = media == _MEDIA and named.get("proto") == _PROTO
+        ours = ours and named.get("encoding") == "delimited"
+        if weight > best:
+            best, found = weight, ours
+    return found
+
+
+def _weight(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
+def encoded(scraped: Scraped) -> bytes:
+    """Return all that a scraper is told."""
+    families = [
+        *_ours(scraped),
+        *_teller.each(scraped.users.families.values(), _of_users),
+        *_of_triton(scraped.triton.families if scraped.triton else ()),
+    ]
+    return b"".join(_varint(len(family)) + family for family in families)
+
+
+# ── families ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def _ours(scraped: Scraped) -> Iterator[bytes]:
+    for family in FAMILIES:
+        exemplars = scraped.exemplars if family.name == WITH_EXEMPLARS else {}
+        metrics = []
+        for values, value in samples_of(family, scraped):
+            labels = dict(zip(family.labels, values))
+            if isinstance(value, Histogram):
+                body = _native(value, family.kind, exemplars.get(values, ()))
+            else:
+                body = _double(1, float(value))
+            metrics.append((labels, body))
+        if metrics:
+            is_histogram = family.kind in ("seconds", "rows")
+            kind = "histogram" if is_histogram else family.kind
+            name = f"{family.full_name}_total" if kind == "counter" else family.full_name
+            yield _family(name, family.help, kind, metrics)
+
+
+def _of_users(family: MergedFamily) -> bytes:
+    bodies = {"histogram": _classic_of_user, "summary": _summary_of_user}
+    body_of = bodies.get(family.kind, _number_of_user)
+    name = f"{family.name}_total" if family.kind == "counter" else family.name
+    metrics = [(dict(labels), body_of(values)) for labels, values in family.series.items()]
+    return _family(name, family.help, family.kind, metrics)
+
+
+def _number_of_user(values: Values) -> bytes:
+    return _double(1, next(iter(values.values())))
+
+
+def _classic_of_user(values: Values) -> bytes:
+    buckets = sorted((float(le), count) for (_, le), count in values.items() if le)
+    return (
+        _number(1, int(values["_count", ""]))
+        + _double(2, values["_sum", ""])
+        + b"".join(_bucket(bound, int(count)) for bound, count in buckets)
+    )
+
+
+def _summary_of_user(values: Values) -> bytes:
+    quantiles = [(float(at), value) for (suffix, at), value in values.items() if not suffix]
+    return (
+        _number(1, int(values.get(("_count", ""), 0)))
+        + _double(2, values.get(("_sum", ""), 0.0))
+        + b"".join(_message(3, _double(1, at) + _double(2, value)) for at, value in quantiles)
+    )
+
+
+def _of_triton(families: Iterable[TextMetric]) -> Iterator[bytes]:
+    """Yield tritonserver's counters and gauges, under the names that they have."""
+    for family in families:
+        if family.type not in ("counter", "gauge"):
+            continue
+        by_name: dict[str, list[tuple[Mapping[str, str], bytes]]] = {}
+        for sample in family.samples:
+            name = sample.name
+            if family.type == "counter" and not family.name.endswith("_total"):
+                name = name[: -len("_total")] if name == f"{family.name}_total" else name
+            by_name.setdefault(name, []).append((sample.labels, _double(1, sample.value)))
+        for name, metrics in by_name.items():
+            yield _family(name, family.documentation, family.type, metrics)
+
+
+def _family(
+    name: str, text: str, kind: str, metrics: Iterable[tuple[Mapping[str, str], bytes]]
+) -> bytes:
+    number, field = _TYPES[kind]
+    told = b"".join(
+        _message(4, _labels(labels) + _message(field, body)) for labels, body in metrics
+    )
+    return _text(1, name) + _text(2, text) + _number(3, number) + told
+
+
+def _labels(labels: Mapping[str, str]) -> bytes:
+    return b"".join(_message(1, _text(1, name) + _text(2, value)) for name, value in labels.items())
+
+
+# ── histograms ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _native(observed: Histogram, kind: str, exemplars: Sequence[Exemplar]) -> bytes:
+    durations = kind == "seconds"
+    bounds, told = (BOUNDS_S, TOLD_S) if durations else (SIZE_BOUNDS, SIZE_BOUNDS)
+    filled = [*observed.buckets, *[0] * (len(bounds) + 1 - len(observed.buckets))]
+    newest = {
+        bisect_left(told, one.seconds): one for one in sorted(exemplars, key=lambda one: one.at)
+    }
+    classic = b"".join(
+        _bucket(float(bound), count, newest.get(number))
+        for number, (bound, count) in enumerate(
+            zip((*told, float("inf")), (*coarse(filled, bounds, told), observed.count))
+        )
+    )
+    # Bucket number i of a native histogram has what is above base^(i - 1) and not above base^i. What is below
+    # all durations that are told apart counts as zero.
+    zero = filled[0] if durations else 0
+    first = FIRST_INDEX if durations else 0
+    fine = [0, *filled[1:]] if durations else filled
+    return (
+        _number(1, observed.count)
+        + _double(2, observed.sum)
+        + classic
+        + _number(5, _zigzag(SCHEMA if durations else 0))
+        + _double(6, BOUNDS_S[0] if durations else 0.0)
+        + _number(7, zero)
+        + _spans(fine, first)
+    )
+
+
+def _spans(counts: Sequence[int], first: int) -> bytes:
+    """Return the buckets from the first to the last that has something: a span, and the steps from one to the next."""
+    filled = [at for at, count in enumerate(counts) if count]
+    if not filled:
+        return _message(12, _number(1, 0) + _number(2, 0))  # that it is native
+    chosen = counts[filled[0] : filled[-1] + 1]
+    steps = [count - before for before, count in zip([0, *chosen], chosen)]
+    span = _number(1, _zigzag(first + filled[0])) + _number(2, len(chosen))
+    return _message(12, span) + b"".join(_number(13, _zigzag(step)) for step in steps)
+
+
+def _bucket(bound: float, count: int, exemplar: Exemplar | None = None) -> bytes:
+    told = _number(1, count) + _double(2, bound)
+    if exemplar is not None:
+        seconds, rest = divmod(exemplar.at, 1)
+        at = _number(1, int(seconds)) + _number(2, int(rest * 1e9))
+        label = _labels({"trace_id": exemplar.trace})
+        told += _message(3, label + _double(2, exemplar.seconds) + _message(3, at))
+    return _message(3, told)
+
+
+# ── the wire ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def _varint(number: int) -> bytes:
+    found = bytearray()
+    number &= _MOST  # a negative one is told as its complement
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    found.append(number)
+    return bytes(found)
+
+
+def _zigzag(number: int) -> int:
+    return number << 1 if number >= 0 else (-number << 1) - 1
+
+
+def _number(field: int, number: int) -> bytes:
+    return _varint(field << 3) + _varint(number)
+
+
+def _double(field: int, number: float) -> bytes:
+    return _varint(field << 3 | 1) + struct.pack("<d", number)
+
+
+def _message(field: int, body: bytes) -> bytes:
+    return _varint(field << 3 | 2) + _varint(len(body)) + body
+
+
+def _text(field: int, text: str) -> bytes:
+    return _message(field, text.encode("utf-8", "replace"))

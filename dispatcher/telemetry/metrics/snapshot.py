@@ -1,0 +1,326 @@
+"""The snapshot: everything that is counted and measured, at one moment."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Optional
+
+from pytriton._protocol import messages
+from pytriton._protocol.lanes.exemplars import Exemplar
+from pytriton._protocol.lanes.stats_page import NOTHING, Counts
+from pytriton._protocol.messages.figures import (
+    DaemonFigures,
+    Figures,
+    InstanceFigures,
+    ModelFigures,
+    QueueFigures,
+    WebhookFigures,
+)
+from pytriton.dispatcher.control.control_socket import ControlServer
+from pytriton.dispatcher.models.registration import Registration
+from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.openai.state import Told
+from pytriton.dispatcher.runtime.child_output import LEFT_OUT
+from pytriton.dispatcher.server.restart import ServerWatch
+from pytriton.dispatcher.telemetry.metrics.blocking_source import Reading
+from pytriton.dispatcher.telemetry.metrics.gpu_memory import GpuMemory
+from pytriton.dispatcher.telemetry.metrics.loop_lag import LoopLag
+from pytriton.dispatcher.telemetry.metrics.process_memory import Memory, memory_of
+from pytriton.dispatcher.telemetry.metrics.user_metrics import Merger, UserMetrics, add_front, said
+from pytriton.dispatcher.telemetry.metrics.work import work_of
+from pytriton.dispatcher.workers.model_counters import InstanceTally, Tally
+from pytriton.dispatcher.workers.process.worker import Worker
+
+if TYPE_CHECKING:  # prometheus_client is imported when somebody asks for figures
+    from pytriton.dispatcher.telemetry.metrics.triton_metrics import TritonMetrics
+
+MemoryOf = Callable[[int], Optional[Memory]]
+
+#: What tritonserver has said is told again for so long, and waited for so long.
+_TRITON_KEPT_S, _TRITON_S = 0.5, 2.5
+#: The same of the state directory's disk, which may be on a file server that does not answer.
+_DISK_KEPT_S, _DISK_S = 1.0, 0.5
+
+
+class _Disk(NamedTuple):
+    """The free bytes and all bytes of a file system, where that could be found out."""
+
+    free: int | None = None
+    size: int | None = None
+
+
+class Scraped(NamedTuple):
+    """All that a scraper is told."""
+
+    figures: Figures
+    triton: TritonMetrics | None
+    users: UserMetrics
+    #: Of the durations of calls: by model, version and instance.
+    exemplars: Mapping[tuple[str, ...], Sequence[Exemplar]] = {}
+    #: What has become of snapshots that were sent by OTLP.
+    exports: Mapping[str, int] = {}
+    #: When the counters began that do not outlive an upgrade of the daemon (seconds since the epoch); 0: with it.
+    since: float = 0.0
+
+
+class Snapshots:
+    """Makes snapshots. What may block is read in a thread, and not waited for long; no worker is asked.
+
+    Args:
+        status: tells what `status` tells
+        metrics_url: tells where tritonserver's metrics are; "" for nowhere
+        state_dir: whose file system is looked at; "" for none
+        registry: the models
+        watch: counts tritonserver's restarts
+        control: counts control messages
+        memory: tells the memory of a process
+
+    Attributes:
+        lag: how late the event loop is; somebody has to run it.
+        webhooks: tells what has become of their events.
+        exports: tells what has become of what was sent by OTLP.
+        shared_weights: tells how many bytes workers share.
+        openai: tells what the OpenAI front has counted.
+        events_lost: tells how many events the files of the event log lack.
+        server_pid: tells which tritonserver has the metrics, None while one takes another one's place; called in any
+            thread.
+    """
+
+    def __init__(
+        self,
+        status: Callable[[], messages.Status],
+        metrics_url: Callable[[], str],
+        state_dir: str,
+        registry: Registry,
+        watch: ServerWatch,
+        control: ControlServer,
+        *,
+        memory: MemoryOf = memory_of,
+    ) -> None:
+        self.lag = LoopLag()
+        self.webhooks: Callable[[], dict[str, WebhookFigures]] = dict
+        self.exports: Callable[[], Mapping[str, int]] = dict
+        self.shared_weights: Callable[[], int] = lambda: 0
+        self.openai: Callable[[], Awaitable[Sequence[Told]]] | None = None
+        self.events_lost: Callable[[], int] = lambda: 0
+        self.server_pid: Callable[[], int | None] = lambda: None
+        self._since = time.time()
+        self._status = status
+        self._metrics_url = metrics_url
+        self._state_dir = state_dir
+        self._registry = registry
+        self._watch = watch
+        self._control = control
+        self._memory = memory
+        self._triton: Reading[TritonMetrics | None] = Reading(
+            None, kept_s=_TRITON_KEPT_S, patience_s=_TRITON_S
+        )
+        self._merger = Merger()
+        self._nvml = GpuMemory()
+        self._gpu: Mapping[int, int] = {}
+        self._gpu_reading: Reading[Mapping[int, int]] = Reading(
+            {}, kept_s=_DISK_KEPT_S, patience_s=_DISK_S
+        )
+        self._disk = Reading(_Disk(), kept_s=_DISK_KEPT_S, patience_s=_DISK_S)
+
+    async def current(self) -> Figures:
+        """Return everything as it is now, with what tritonserver says of its queues if it does so in time."""
+        return (await self._take(anew=False))[0]
+
+    async def queues(self) -> Mapping[str, Sequence[QueueFigures]]:
+        """Return what tritonserver says of its queues, by model, as far as it does so in time."""
+        triton = await self._ask_triton(anew=False)
+        return triton.queues if triton is not None else {}
+
+    async def scraped(self) -> Scraped:
+        """Return the same, with the metrics of callables, the OpenAI front, and tritonserver if they come in time."""
+        users = await self._ask_users()
+        if self.openai is not None:
+            add_front(users, await self.openai())
+        figures, triton = await self._take(anew=True)
+        return Scraped(figures, triton, users, self._exemplars(), self.exports(), self._since)
+
+    def _exemplars(self) -> dict[tuple[str, ...], list[Exemplar]]:
+        found: dict[tuple[str, ...], list[Exemplar]] = {}
+        for name, tally in self._registry.ledger.items():
+            for (version, number), instance in tally.instances.items():
+                for worker in instance.workers:
+                    told = worker.gauge.exemplars.read() if worker.alive else []
+                    if told:
+                        found.setdefault((name, str(version), str(number)), []).extend(told)
+        return found
+
+    async def _ask_users(self) -> UserMetrics:
+        """Return the metrics of the callables' own: read here, made out in a thread."""
+        ledger = self._registry.ledger
+        instances = [one for name, tally in ledger.items() for one in said(name, tally)]
+        if not instances:
+            return UserMetrics()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(None, self._merger.merged, instances)
+
+    async def _take(self, *, anew: bool) -> tuple[Figures, TritonMetrics | None]:
+        triton = await self._ask_triton(anew=anew)
+        queues = triton.queues if triton is not None else {}
+        if self._nvml.there is not False:
+            self._gpu = await self._gpu_reading.get(self._nvml.read)
+        disk = await self._disk.get(lambda: _disk(self._state_dir))
+        status = self._status()
+        figures = Figures(
+            at=time.time(),
+            daemon=self._of_daemon(status, disk),
+            models=[self._of_model(info, queues.get(info.name, ())) for info in status.models],
+        )
+        return figures, triton
+
+    async def _ask_triton(self, *, anew: bool) -> TritonMetrics | None:
+        url = self._metrics_url()
+        return await self._triton.get(lambda: _read_triton(url, self.server_pid), anew=anew)
+
+    def _of_daemon(self, status: messages.Status, disk: _Disk) -> DaemonFigures:
+        outcomes, accounts = self._registry.restoring.outcomes, self._registry.accounts
+        requests: dict[str, dict[str, int]] = {}
+        for (kind, outcome), count in self._control.answered.items():
+            requests.setdefault(kind, {})[outcome] = count
+        return DaemonFigures(
+            version=status.version,
+            state=status.state,
+            pid=status.pid,
+            started_at=status.started_at,
+            server_state=status.server.state,
+            server_pid=status.server.pid,
+            resident=self._resident(status.pid),
+            server_resident=self._resident(status.server.pid),
+            registrations=dict(Counter(model.state for model in status.models)),
+            restored=outcomes["restored"],
+            restore_failures=outcomes["failed"],
+            requests=requests,
+            server_restarts=dict(self._watch.restarts),
+            loop_lag=self.lag.histogram(),
+            lines_dropped=LEFT_OUT.lines,
+            disk_free=disk.free,
+            disk_size=disk.size,
+            problems=status.problems,
+            webhooks=self.webhooks(),
+            memory=status.memory,
+            memory_slept=accounts.slept,
+            memory_waits=accounts.waits,
+            memory_refusals=accounts.refusals,
+            shared_weights=self.shared_weights(),
+            events_lost=self.events_lost(),
+        )
+
+    def _of_model(self, info: messages.ModelInfo, queue: Sequence[QueueFigures]) -> ModelFigures:
+        tally = self._registry.ledger.get(info.name) or Tally()
+        registration = self._registry.get(info.name)
+        done = tally.done()
+        spec = registration.spec if registration is not None else None
+        return ModelFigures(
+            name=info.name,
+            version=info.version,
+            state=info.state,
+            served_by=info.served_by,
+            isolation=info.isolation,
+            desired=registration.instances if registration is not None else 0,
+            spares=spec.spares if spec is not None else 0,
+            retries=tally.retries,
+            poison=tally.poison,
+            wakes=tally.wakes,
+            logged=tally.records_logged,
+            not_logged=tally.records_left_out,
+            error=info.error,
+            instances=list(self._of_instances(info, tally, registration, done.instances)),
+            work=work_of(done.total, tally.failed),
+            queue=list(queue),
+            memory=registration.pool.account.worker_bytes if registration is not None else None,
+        )
+
+    def _of_instances(
+        self,
+        info: messages.ModelInfo,
+        tally: Tally,
+        registration: Registration | None,
+        counts: Mapping[tuple[int, int], Counts],
+    ) -> Iterator[InstanceFigures]:
+        """Yield the instances that there are, then those that there were: their counters stay."""
+        told: set[tuple[int, int]] = set()
+        for instance in info.instances:
+            key = (instance.version or info.version, instance.index)
+            told.add(key)
+            yield self._of_instance(
+                key, instance, tally.instances.get(key), registration, counts.get(key, NOTHING)
+            )
+        for key in sorted(tally.instances.keys() - told):
+            yield self._of_instance(key, None, tally.instances[key], None, counts[key])
+
+    def _of_instance(
+        self,
+        key: tuple[int, int],
+        info: messages.InstanceInfo | None,
+        tally: InstanceTally | None,
+        registration: Registration | None,
+        counts: Counts,
+    ) -> InstanceFigures:
+        tally = tally or InstanceTally()
+        worker = _present(tally, info.pid) if info is not None and info.pid is not None else None
+        own_process = registration is not None and registration.registrant is None
+        alive = worker is not None and worker.alive
+        memory = self._memory(worker.pid) if worker and alive and own_process else None
+        limits = registration.spec.limits if registration is not None else None
+        known = [limit for limit in (limits.memory, limits.memory_hard) if limit] if limits else []
+        version, number = key
+        return InstanceFigures(
+            version=version,
+            instance=number,
+            spare=info is not None and info.spare,
+            state=info.state if info is not None else "",
+            worker=worker.name if worker is not None else "",
+            pid=worker.pid if worker is not None else None,
+            device=info.device if info is not None else None,
+            lanes=info.lanes if info is not None else 0,
+            started_at=worker.started_at if worker is not None else None,
+            batch_s=info.busy_s if info is not None else None,
+            resident=memory.resident if memory else None,
+            shared=memory.shared if memory else None,
+            gpu=self._gpu.get(worker.pid) if worker and own_process else None,
+            arenas=worker.gauge.arena_bytes if worker and alive else 0,
+            load_s=worker.gauge.load_s if worker and alive else 0.0,
+            warmup_s=worker.gauge.warmup_s if worker and alive else 0.0,
+            memory_limit=min(known) if known else None,
+            starts=tally.starts,
+            ends=dict(tally.ends),
+            fruitless_ends=info.fruitless_ends if info is not None else 0,
+            next_try_at=info.next_try_at if info is not None else None,
+            last_exit=info.last_exit if info is not None else None,
+            work=work_of(counts),
+        )
+
+    def _resident(self, pid: int | None) -> int | None:
+        memory = self._memory(pid) if pid is not None else None
+        return memory.resident if memory is not None else None
+
+
+def _present(tally: InstanceTally, pid: int) -> Worker | None:
+    """Return the worker of an instance that `status` names; of threads of one process, the newest."""
+    return next((worker for worker in reversed(tally.workers) if worker.pid == pid), None)
+
+
+def _read_triton(url: str, server_pid: Callable[[], int | None]) -> TritonMetrics | None:
+    if not url:
+        return None
+    from pytriton.dispatcher.telemetry.metrics import triton_metrics
+
+    return triton_metrics.read(url, server_pid)
+
+
+def _disk(folder: str) -> _Disk:
+    """Look at the file system that a folder is in; blocks, on a file server that is gone for ever."""
+    try:
+        seen = os.statvfs(folder) if folder else None
+    except OSError:
+        seen = None
+    return _Disk(seen.f_bavail * seen.f_frsize, seen.f_blocks * seen.f_frsize) if seen else _Disk()

@@ -1,0 +1,134 @@
+"""tritonserver's own metrics: fetched with a short time-out, and what they say of its queues."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Optional
+
+import psutil
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from pytriton._protocol.messages.figures import QueueFigures
+
+_TIMEOUT_S = 2.0
+_MOST_BYTES = 32 << 20
+_PENDING = "nv_inference_pending_request_count"
+#: Fields of QueueFigures by tritonserver's names, and what makes them the field's unit.
+_FIELDS = {
+    _PENDING: ("pending", 1),
+    "nv_inference_request_success": ("succeeded", 1),
+    "nv_inference_request_failure": ("failed", 1),
+    "nv_inference_queue_duration_us": ("queue_s", 1e-6),
+    "nv_inference_request_duration_us": ("request_s", 1e-6),
+}
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def fetch(url: str) -> str:
+    """Return what tritonserver answers; blocks. "" when it does not in time, or has no such endpoint."""
+    if not url:
+        return ""
+    try:
+        with _direct.open(url, timeout=_TIMEOUT_S) as answer:
+            return str(answer.read(_MOST_BYTES).decode("utf-8", "replace"))
+    except (OSError, ValueError):  # it ends, is being started, or hangs
+        return ""
+
+
+@dataclass(frozen=True)
+class TritonMetrics:
+    """The metrics that tritonserver has told.
+
+    Attributes:
+        text: as it came; "" when it told nothing.
+        families: what that says.
+        queues: what it says of queues, by model.
+        since: when its counters began (seconds since the epoch); None: that is not known, since a tritonserver took
+            another one's place meanwhile.
+    """
+
+    text: str = ""
+    families: tuple[Metric, ...] = ()
+    queues: Mapping[str, list[QueueFigures]] = field(default_factory=dict)
+    since: Optional[float] = 0.0
+
+
+def read(url: str, process: Callable[[], Optional[int]]) -> TritonMetrics:
+    """Return what the tritonserver there tells; blocks. `process`: the only one that may answer there, if it is one."""
+    pid = process()
+    metrics = parsed(fetch(url))
+    if pid is None or process() != pid:
+        return replace(metrics, since=None)
+    return replace(metrics, since=_started_at(pid))
+
+
+def _started_at(pid: int) -> float | None:
+    try:
+        return psutil.Process(pid).create_time()
+    except psutil.Error:  # it has ended
+        return None
+
+
+def parsed(text: str) -> TritonMetrics:
+    """Return what a text says; of one that cannot be read, the text alone."""
+    try:
+        families = tuple(text_string_to_metric_families(text))
+    except ValueError:  # it was cut off
+        families = ()
+    return TritonMetrics(text, families, _queues(families))
+
+
+def openmetrics(metrics: TritonMetrics) -> Iterator[Metric]:
+    """Yield tritonserver's families as OpenMetrics takes them, under the names that they have.
+
+    There, a counter's name has to end with `_total`; those that do not are told without a type.
+    """
+    for family in metrics.families:
+        if family.type == "counter" and f"# TYPE {family.name}_total " not in metrics.text:
+            untyped = Metric(family.name, family.documentation, "unknown")
+            untyped.samples = [
+                sample._replace(name=sample.name[: -len("_total")])
+                if sample.name == f"{family.name}_total"
+                else sample
+                for sample in family.samples
+            ]
+            yield untyped
+        else:
+            yield family
+
+
+def waiting_at(url: str) -> dict[str, int]:
+    """Return how many requests wait in the queues of the tritonserver there, by model; blocks."""
+    return waiting(fetch(url))
+
+
+def waiting(text: str) -> dict[str, int]:
+    """Return how many requests tritonserver says that wait, by model; nothing else of the page is looked at."""
+    lines = (line for line in text.splitlines(keepends=True) if line.startswith(_PENDING))
+    counts: dict[str, int] = {}
+    for family in text_string_to_metric_families("".join(lines)):
+        for sample in family.samples:
+            model = sample.labels.get("model", "")
+            counts[model] = counts.get(model, 0) + int(sample.value)
+    return counts
+
+
+def _queues(families: Iterable[Metric]) -> dict[str, list[QueueFigures]]:
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for family in families:
+        for sample in family.samples:
+            name, unit = _FIELDS.get(family.name, ("", 1))
+            version = sample.labels.get("version", "")
+            if not name or not version.isdecimal():
+                continue
+            values = found.setdefault((sample.labels.get("model", ""), int(version)), {})
+            value = sample.value * unit
+            # Failures come by reason.
+            values[name] = values.get(name, 0) + (value if name.endswith("_s") else int(value))
+    by_model: dict[str, list[QueueFigures]] = {}
+    for (model, number), told in sorted(found.items()):
+        by_model.setdefault(model, []).append(QueueFigures(number, **told))
+    return by_model

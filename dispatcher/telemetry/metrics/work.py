@@ -1,0 +1,48 @@
+"""Counters as gauges have them, made into what is told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pytriton._protocol.lanes.stats_page import FAILURES, Counts
+from pytriton._protocol.messages.figures import Histogram, Work
+
+#: More is not counted: a page may hold anything, and a message has no larger integers.
+_MOST = (1 << 63) - 1
+#: The same for a bucket: what all of a histogram have is a number that can be told, too.
+_MOST_IN_BUCKET = _MOST >> 7
+
+
+def work_of(counts: Counts, failed: Mapping[str, int] | None = None) -> Work:
+    """Return what was done; `failed`: requests that failed as only the daemon sees."""
+    failures = dict(zip(FAILURES, counts.failed))
+    failures.update(failed or {})
+    return Work(
+        calls=_bounded(counts.calls),
+        requests=_bounded(counts.requests),
+        rows=_bounded(counts.rows),
+        merged=_bounded(counts.merged),
+        responses=_bounded(counts.parts),
+        busy_s=counts.busy_ns / 1e9,
+        failed={kind: _bounded(count) for kind, count in failures.items() if count},
+        call_s=histogram(counts.call_ns / 1e9, counts.call_buckets),
+        wait_s=histogram(counts.wait_ns / 1e9, counts.wait_buckets),
+        rows_per_call=histogram(counts.rows, counts.size_buckets),
+        first_s=histogram(counts.first_ns / 1e9, counts.first_buckets),
+        between_s=histogram(counts.between_ns / 1e9, counts.between_buckets),
+    )
+
+
+def histogram(total: float, buckets: Sequence[int]) -> Histogram:
+    """Return a histogram without the empty buckets at its end."""
+    size = len(buckets)
+    while size and not buckets[size - 1]:
+        size -= 1
+    filled = list(buckets[:size])
+    if filled and max(filled) > _MOST_IN_BUCKET:
+        filled = [min(count, _MOST_IN_BUCKET) for count in filled]
+    return Histogram(float(total), filled)
+
+
+def _bounded(count: int) -> int:
+    return min(count, _MOST)

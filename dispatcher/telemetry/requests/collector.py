@@ -1,0 +1,340 @@
+"""Takes the records of single requests from the workers' gauges, and writes the access logs.
+
+    workers' rings ──▶ look(), four times a second ──▶ queue ──▶ a thread: decodes, samples, writes files
+
+No worker waits for any of this. A ring that is full, a queue that is full and a disk that is full cost records, which
+are counted. A model whose access log is off has few records: of calls slower than the slowest that are known, and of
+failed ones, so many a look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import msgspec
+import structlog
+
+from pytriton._protocol import messages
+from pytriton._protocol.lanes.request_records import UNBOUNDED, RequestRecord, decoded
+from pytriton._protocol.lanes.stats_page import FAILURES
+from pytriton._protocol.messages.requests import RequestEntry
+from pytriton.dispatcher.models.registration import Registration
+from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.telemetry.events.failure_rate import Outcomes
+from pytriton.dispatcher.telemetry.requests.recent_outcomes import RecentOutcomes
+from pytriton.dispatcher.telemetry.requests.samples import KEPT, Samples
+from pytriton.dispatcher.workers.model_counters import Tally
+
+_log = structlog.get_logger(__name__)
+
+#: How often the rings are emptied: a busy worker fills one in a second.
+_LOOK_S = 0.25
+#: Bytes that wait for the thread; more are left out.
+_MOST_WAITING = 16 << 20
+#: What a message takes beside its bytes: a worker may write as small ones as it likes.
+_MESSAGE_BYTES = 64
+#: What a stop waits for the disk.
+_CLOSE_S = 2.0
+#: Of an id, which a worker says.
+_MOST_ID = 200
+#: Of the name of an exception's type.
+_MOST_ERROR = 100
+_DAY_NS = 86_400 * 10**9
+_MOST = (1 << 63) - 1
+#: The end of a log that is on: later than any time that a worker may say.
+_FOREVER = 1 << 64
+
+_encode = msgspec.json.Encoder().encode
+
+
+class LogFile(Protocol):
+    """A file that is rotated."""
+
+    def write(self, line: str) -> bool:
+        """Append lines; whether that was possible."""
+
+    def delete(self) -> None:
+        """Delete it, and those rotated from it."""
+
+    def close(self) -> None:
+        """Close it."""
+
+
+class _Job(NamedTuple):
+    """The records that one worker has written: messages, undecoded."""
+
+    model: str
+    version: int
+    instance: int
+    messages: list[bytes]
+    #: Where it goes; None: it is sampled only.
+    log: LogFile | None
+    #: The time of what goes there, by CLOCK_MONOTONIC.
+    logged: tuple[int, int]
+
+    @property
+    def size(self) -> int:
+        """The bytes that it takes while it waits."""
+        return sum(len(message) + _MESSAGE_BYTES for message in self.messages)
+
+
+class _Deletion(NamedTuple):
+    """A log that is to be deleted, after what is written to it before."""
+
+    log: LogFile
+
+
+class _Model:
+    """The requests that are kept of one model, and its counters of the last minutes.
+
+    Args:
+        tally: of the model; another one is that of another model of that name
+    """
+
+    def __init__(self, tally: Tally) -> None:
+        self.tally = tally
+        self.samples = Samples()
+        self.log: LogFile | None = None
+        #: From when to when the access log is on: what ended before is taken later, and so is what waits at its end.
+        self.logged = (0, 0)
+        self.registration: Registration | None = None
+        self.outcomes = RecentOutcomes(tally, time.monotonic(), begun=tally.begun)
+
+    @property
+    def logs_all(self) -> bool:
+        """Whether each request is to be in the access log."""
+        return self.logged[1] == _FOREVER
+
+    def look(self, registration: Registration | None) -> None:
+        """Look at the settings and counters; what another registration did, tells nothing of this one."""
+        former, self.registration = self.registration, registration
+        every = registration is not None and registration.spec.access_log
+        if every != self.logs_all:
+            now = time.monotonic_ns()
+            begun = now if registration is former else 0
+            self.logged = (begun, _FOREVER) if every else (self.logged[0], now)
+        if former is not None and registration is not former:
+            self.outcomes = RecentOutcomes(self.tally, time.monotonic())
+            self.samples.last_failed_at = None
+        self.outcomes.look(time.monotonic())
+
+
+class RequestCollector:
+    """Collects the requests of all models.
+
+    Args:
+        registry: the models
+        path: tells where a model's access log is
+        open_log: opens it
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        path: Callable[[str], Path],
+        open_log: Callable[[Path], LogFile],
+    ) -> None:
+        self._registry = registry
+        self._path = path
+        self._open_log = open_log
+        self._models: dict[str, _Model] = {}
+        self._jobs: queue.SimpleQueue[_Job | _Deletion | None] = queue.SimpleQueue()
+        self._waiting = 0  #: bytes
+        self._lock = threading.Lock()  #: of samples, tallies and `_waiting`
+        self._thread: threading.Thread | None = None
+
+    async def run(self) -> None:
+        """Look until cancelled; without a model there is nothing to look at."""
+        begun = asyncio.Event()
+        ledger = self._registry.ledger
+        ledger.on_begun = begun.set
+        while True:
+            begun.clear()
+            if not self._models and not ledger.items():
+                await begun.wait()
+            await asyncio.sleep(_LOOK_S)
+            try:
+                self.look()
+            except Exception:
+                _log.exception("a fault of the daemon: records of requests were not taken")
+
+    def look(self) -> None:
+        """Take what workers have written, and tell them what is wanted."""
+        now = time.monotonic()
+        ledger = self._registry.ledger
+        if not self._registry.stopping:  # a model that ends with the daemon keeps its log
+            for name, known in list(self._models.items()):
+                if ledger.get(name) is not known.tally:
+                    self._forget(self._models.pop(name))
+        for name, tally in ledger.items():
+            registration = self._registry.get(name)
+            model = self._models.get(name)
+            if model is None:
+                model = self._models[name] = _Model(tally)
+            model.look(registration)
+            if model.logs_all and model.log is None:
+                model.log = self._open_log(self._path(name))
+            with self._lock:
+                slow_ns = model.samples.threshold_ns(now)
+            wanted = (0, UNBOUNDED) if model.logs_all else (slow_ns, KEPT)
+            for version, instance, taken in tally.records(*wanted):
+                with self._lock:
+                    tally.records_left_out += taken.left_out
+                if taken.messages:
+                    written = list(taken.messages)
+                    self._hand_over(_Job(name, version, instance, written, model.log, model.logged))
+
+    def requests(self, name: str) -> messages.Requests:
+        """Return what is known of a model's requests."""
+        registration = self._registry.by_name(name)
+        self.look()
+        now = time.monotonic()
+        model, tally = self._models.get(name), self._registry.ledger.get(name)
+        with self._lock:
+            return messages.Requests(
+                name,
+                registration.spec.access_log,
+                str(self._path(name)),
+                logged=tally.records_logged if tally else 0,
+                left_out=tally.records_left_out if tally else 0,
+                slowest=model.samples.slowest(now) if model else [],
+                failed=model.samples.failed() if model else [],
+            )
+
+    def outcomes(self, name: str) -> Outcomes | None:
+        """Return what became of a model's requests in the last minutes; None if nothing is known of it."""
+        self.look()
+        model = self._models.get(name)
+        if model is None:
+            return None
+        with self._lock:
+            last_at, last_error = model.samples.last_failed_at, model.samples.last_error
+        return Outcomes(*model.outcomes.since(time.monotonic()), last_at, last_error)
+
+    @property
+    def waits(self) -> bool:
+        """Whether something that was taken is not written yet."""
+        return self._waiting > 0
+
+    def close(self) -> None:
+        """Write what waits, as far as the disk takes it in time."""
+        self.look()
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join(_CLOSE_S)
+
+    def _hand_over(self, job: _Job) -> None:
+        size = job.size
+        with self._lock:
+            if self._waiting + size > _MOST_WAITING:
+                self._left_out(job.model, len(job.messages))
+                return
+            self._waiting += size
+        self._put(job)
+
+    def _put(self, job: _Job | _Deletion) -> None:
+        self._jobs.put(job)
+        if self._thread is None:
+            thread = threading.Thread(target=self._work, name="requests", daemon=True)
+            thread.start()  # if there can be no more threads now, the next job has it tried again
+            self._thread = thread
+
+    def _left_out(self, name: str, count: int) -> None:
+        tally = self._registry.ledger.get(name)
+        if tally is not None:
+            tally.records_left_out += count
+
+    def _forget(self, model: _Model) -> None:
+        if model.log is not None:
+            self._put(_Deletion(model.log))
+
+    # ── the thread ───────────────────────────────────────────────────────────────────────────────
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            self._do(job)
+        for model in list(self._models.values()):
+            if model.log is not None:
+                model.log.close()
+
+    def _do(self, job: _Job | _Deletion) -> None:
+        try:
+            if isinstance(job, _Deletion):
+                job.log.delete()
+            else:
+                self._take_down(job)
+        except Exception:
+            _log.exception("a fault of the daemon: an access log is not as it should be")
+
+    def _take_down(self, job: _Job) -> None:
+        written = False
+        entries: list[RequestEntry] = []
+        logged: list[RequestEntry] = []
+        try:
+            for entry, is_logged in _entries(job):
+                entries.append(entry)
+                if is_logged:
+                    logged.append(entry)
+            written = job.log is None or not logged or job.log.write(_lines(logged))
+        finally:
+            now = time.monotonic()
+            with self._lock:
+                self._waiting -= job.size
+                self._count(job, len(logged), written=written)
+                model = self._models.get(job.model)
+                samples = model.samples if model is not None else Samples()
+                for one in entries:
+                    samples.see(one, now)
+
+    def _count(self, job: _Job, count: int, *, written: bool) -> None:
+        tally = self._registry.ledger.get(job.model)
+        if tally is None or job.log is None:
+            return
+        if written:
+            tally.records_logged += count
+        else:
+            tally.records_left_out += count
+
+
+def _lines(entries: Sequence[RequestEntry]) -> str:
+    return "\n".join(_encode(one).decode() for one in entries)
+
+
+def _entries(job: _Job) -> Iterator[tuple[RequestEntry, bool]]:
+    """Yield each request, and whether it is to be in the log."""
+    wall, clock = time.time(), time.monotonic_ns()
+    begun, ended = job.logged
+    for message in job.messages:
+        for record in decoded(message) or ():
+            ago_ns = clock - record.ended_ns
+            at = wall - (ago_ns / 1e9 if 0 < ago_ns < _DAY_NS else 0.0)
+            yield _entry(job, record, at), begun <= record.ended_ns < ended
+
+
+def _entry(job: _Job, record: RequestRecord, at: float) -> RequestEntry:
+    return RequestEntry(
+        time=round(at, 6),
+        id=record.id[:_MOST_ID],
+        model=job.model,
+        version=record.version or job.version,
+        instance=job.instance,
+        status=record.status if record.status in ("ok", *FAILURES) else "callable",
+        queue_ns=_bounded(record.queue_ns),
+        compute_ns=_bounded(record.compute_ns) or 0,
+        batch_requests=_bounded(record.requests) or 0,
+        batch_rows=_bounded(record.rows) or 0,
+        bytes_in=_bounded(record.bytes_in) or 0,
+        bytes_out=_bounded(record.bytes_out),
+        error=record.error[:_MOST_ERROR],
+    )
+
+
+def _bounded(count: int) -> int | None:
+    """Return a count of a worker's as a message can carry it; None for one that nobody has counted."""
+    return None if count < 0 else min(count, _MOST)

@@ -1,0 +1,177 @@
+"""Profiles of live workers: py-spy looks into the process from outside, which serves on meanwhile.
+
+The daemon runs it, since it may look into its own workers where another process of the same user may not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure, sendable
+from pytriton.dispatcher.runtime.child import bound_to_us
+from pytriton.dispatcher.workers.process.worker import Worker
+
+#: Samples a second: enough to see, little to bear.
+_RATE = 100
+_LEAST_S, _MOST_S = 1.0, 300.0
+#: py-spy reads the process's symbols first, and writes the file at last.
+_PATIENCE_S = 30.0
+#: Bytes of stacks in an answer.
+_MOST = 4 << 20
+#: Bytes of stacks that are looked at: a worker with many threads and deep stacks makes far more.
+_MOST_READ = 64 << 20
+#: Of what py-spy says when it fails.
+_MOST_SAID = 500
+_YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
+
+
+def chosen(
+    asked: messages.ProfileWorker, workers: Sequence[Worker], *, asleep: bool = False
+) -> Worker:
+    """Return the worker that is meant; `asleep`: the model has none, and a request wakes it.
+
+    Raises:
+        RemoteFailure: there is none.
+    """
+    serving = sorted((one for one in workers if one.alive), key=lambda one: one.instance)
+    if asked.instance is not None:
+        serving = [one for one in serving if one.instance == asked.instance]
+    if serving:
+        return serving[0]
+    if asleep:
+        text = f"model {asked.model} is asleep: a request wakes it; profile it then"
+        raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
+    which = "no worker" if asked.instance is None else f"no worker of instance {asked.instance}"
+    raise RemoteFailure(
+        ErrorKind.UNAVAILABLE,
+        f"model {asked.model} has {which} at the moment: pytriton-daemon explain {asked.model}",
+    )
+
+
+class Profiler:
+    """Runs py-spy, on each worker one at a time.
+
+    Args:
+        folder: where it may write
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._under_way: set[int] = set()
+
+    async def profile(self, worker: Worker, asked: messages.ProfileWorker) -> messages.Profiled:
+        """Return what a worker does for a while.
+
+        Raises:
+            RemoteFailure: that cannot be found out; says why, and what to do.
+        """
+        if not _LEAST_S <= asked.seconds <= _MOST_S:
+            text = f"seconds={asked.seconds:g}: from {_LEAST_S:g} to {_MOST_S:g}"
+            raise RemoteFailure(ErrorKind.INVALID, text)
+        program = _program()
+        if program is None:
+            raise RemoteFailure(
+                ErrorKind.UNAVAILABLE,
+                f"py-spy is not installed beside the daemon: {sys.executable} -m pip install py-spy",
+            )
+        if worker.pid in self._under_way:
+            text = f"a profile of worker {worker.name} (pid {worker.pid}) is under way already"
+            raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
+        self._under_way.add(worker.pid)
+        try:
+            with tempfile.NamedTemporaryFile(
+                dir=self._folder, prefix="profile-", suffix=".txt"
+            ) as file:
+                said = await _run(program, worker.pid, asked.seconds, file.name)
+                text, left_out = await asyncio.to_thread(_read, Path(file.name))
+            if not text:
+                raise RemoteFailure(ErrorKind.UNAVAILABLE, _why_not(worker, asked.model, said))
+        except OSError as error:
+            text = f"worker {worker.name} cannot be profiled: {error}. Make room, and try again"
+            raise RemoteFailure(ErrorKind.UNAVAILABLE, text) from error
+        finally:
+            self._under_way.discard(worker.pid)
+        return messages.Profiled(
+            worker.instance, worker.name, worker.pid, round(asked.seconds), _RATE, text, left_out
+        )
+
+
+def _program() -> str | None:
+    """Return the path of py-spy: that of the daemon's environment, else what is on its PATH."""
+    beside = os.path.join(os.path.dirname(sys.executable), "py-spy")
+    return beside if os.access(beside, os.X_OK) else shutil.which("py-spy")
+
+
+async def _run(program: str, pid: int, seconds: float, file: str) -> str:
+    """Run py-spy, and return what it has said."""
+    whole = round(seconds)  # it takes no others
+    command = [
+        program, "record", "--pid", str(pid), "--duration", str(whole), "--rate", str(_RATE),
+        "--format", "raw", "--full-filenames", "--idle", "--threads", "--output", file,
+    ]  # fmt: skip
+    process = await asyncio.create_subprocess_exec(
+        *bound_to_us(command),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        _, said = await asyncio.wait_for(process.communicate(), whole + _PATIENCE_S)
+    except asyncio.TimeoutError:
+        return f"it did not end within {whole + _PATIENCE_S:g} s"
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return said.decode(errors="backslashreplace")
+
+
+def _why_not(worker: Worker, model: str, said: str) -> str:
+    who = f"worker {worker.name} (pid {worker.pid}) of model {model}"
+    if not worker.alive:
+        return f"{who} has ended meanwhile: pytriton-daemon explain {model}"
+    if "ermission" in said or "ptrace" in said:
+        scope = _YAMA.read_text().strip() if _YAMA.exists() else ""
+        yama = f" (kernel.yama.ptrace_scope is {scope})" if scope not in ("", "0") else ""
+        return (
+            f"the system does not let the daemon look into {who}{yama}: give it CAP_SYS_PTRACE (in a container "
+            "--cap-add SYS_PTRACE), or allow it for a while: sysctl kernel.yama.ptrace_scope=0"
+        )
+    return f"py-spy could not look into {who}: {sendable(said.strip())[:_MOST_SAID]}"
+
+
+def _read(file: Path) -> tuple[str, int]:
+    """Return the stacks of a file's beginning as far as they fit an answer; and the samples left out of them."""
+    with file.open("rb") as stream:
+        stacks = stream.read(_MOST_READ)
+        if stream.read(1):
+            stacks = stacks[: stacks.rfind(b"\n") + 1]
+    return _fitting(stacks.decode(errors="backslashreplace"))
+
+
+def _fitting(stacks: str) -> tuple[str, int]:
+    """Return as many stacks as an answer carries, those that were seen most often; and the samples left out."""
+    if len(stacks) <= _MOST:
+        return stacks, 0
+    lines = [line for line in stacks.split("\n") if line]
+    lines.sort(key=_count, reverse=True)
+    kept: list[str] = []
+    size = 0
+    for line in lines:
+        size += len(line) + 1
+        if size > _MOST:
+            break
+        kept.append(line)
+    return "\n".join(kept), sum(map(_count, lines[len(kept) :]))
+
+
+def _count(line: str) -> int:
+    count = line.rpartition(" ")[2]
+    return int(count) if count.isdigit() else 0

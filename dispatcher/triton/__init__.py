@@ -1,5 +1,0 @@
-"""The tritonserver that the daemon owns: its start, its processes, its readiness, its models, and what it is asked.
-
-Belongs here: what talks to tritonserver or prepares it; front.py shows how the modules hang together, and fronts/ has
-the programs that can be started as it. May import: install, control, base, settings.
-"""

@@ -1,0 +1,405 @@
+"""The upgrade of a running daemon: one version asks, waits, hands over, and is no more; the next one adopts.
+
+    the next version is asked whether it could ──▶ changes wait, those under way are finished
+      ──▶ the control socket falls silent ──▶ all is written down ──▶ execve: this process is the next version
+
+Until execve, whatever fails leaves the running version as it was. takeover.py has the next one's first steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+import zmq
+
+from pytriton._host.client_keys import KeyStoreError
+from pytriton._host.service_manager import socket_activation
+from pytriton._host.service_manager.systemd import Notifier
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton._protocol.lanes import stats_page
+from pytriton.dispatcher.control.control_socket import ControlServer
+from pytriton.dispatcher.daemon_status import DaemonStatus, own_version
+from pytriton.dispatcher.models.client_bound_models import ClientBoundModels
+from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.openai.supervisor import OpenAIFront
+from pytriton.dispatcher.repository.repository_models import RepositoryModels
+from pytriton.dispatcher.runtime import upgrade_snapshot
+from pytriton.dispatcher.runtime.blocked_signals import waiting
+from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
+from pytriton.dispatcher.runtime.upgrade_snapshot import HandOver, WorkerState
+from pytriton.dispatcher.server.restart import ServerWatch
+from pytriton.dispatcher.server.tritonserver import TritonServer
+from pytriton.dispatcher.shutdown import ShutdownController
+from pytriton.dispatcher.telemetry.events import kinds
+from pytriton.dispatcher.telemetry.events.event_log import EventLog
+from pytriton.dispatcher.telemetry.events.webhooks import Webhooks
+from pytriton.dispatcher.telemetry.http.operations import Operations
+from pytriton.dispatcher.telemetry.requests.collector import RequestCollector
+from pytriton.dispatcher.upgrade.rolling_replace import RollingReplacer
+from pytriton.dispatcher.upgrade.takeover import SIGNALS, TakeOver, arguments_of, ask
+from pytriton.dispatcher.workers.process.worker import Worker
+from pytriton.dispatcher.workers.process.worker_factory import WorkerFactory
+
+_log = structlog.get_logger(__name__)
+
+#: Between two looks whether changes under way are finished.
+_LOOK_S = 0.05
+#: What the files of the log and of events get to be written in.
+_WRITTEN_S = 2.0
+#: Turns of the event loop in which it learns of a signal that the process has got: it reads it in the second, after
+#: whoever is due, and calls the handler in the third.
+_TURNS = 3
+_LONGEST_WAIT_S = 86400
+_VERSIONS_KEPT = 10
+
+
+@dataclass
+class Parts:
+    """The parts of a daemon that are handed over, or that have to be at rest meanwhile.
+
+    Attributes:
+        config: returns the settings as they are now
+        regions: what the names of the daemon's shared memory begin with
+        locks: descriptors of the locks of the runtime directory and of the state directory
+        is_private: it belongs to a script
+    """
+
+    config: Callable[[], DaemonConfig]
+    status: DaemonStatus
+    ending: ShutdownController
+    control: ControlServer
+    server: TritonServer
+    server_watch: ServerWatch
+    registry: Registry
+    repository_models: RepositoryModels
+    temporary: ClientBoundModels
+    workers: WorkerFactory
+    openai: OpenAIFront
+    operations: Operations
+    requests: RequestCollector
+    events: EventLog
+    webhooks: Webhooks
+    notifier: Notifier
+    kill_on_death: KillOnDeath
+    renewing: RollingReplacer
+    regions: str
+    locks: tuple[int, int] = (-1, -1)
+    is_private: bool = False
+
+
+class Upgrade:
+    """The upgrades of one daemon, from both sides; one at a time.
+
+    Args:
+        parts: of the daemon
+        execute: becomes another program: path, arguments, environment; as `os.execve`
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        execute: Callable[[str, list[str], dict[str, str]], object] = os.execve,
+    ) -> None:
+        self.parts = parts
+        self._execute = execute
+        self._under_way = False
+        self._python = sys.executable
+        self._upgrades = 0
+        self._versions: list[str] = []
+        self._task: asyncio.Task[None] | None = None
+        self._renewing: asyncio.Task[None] | None = None
+        self._releasing: asyncio.Task[None] | None = None
+
+    # ── the next version's side ──────────────────────────────────────────────────────────────────
+
+    def adopt(self, handed: TakeOver) -> None:
+        """Go on with what a former version of this process has left; nothing is awaited meanwhile.
+
+        Raises:
+            OSError, UnusableHandOver: something of it is gone.
+        """
+        parts, state = self.parts, handed.state
+        self._upgrades, self._versions = state.upgrades, state.versions
+        parts.status.started_at = state.started_at
+        parts.workers.serial = state.serials[0]
+        parts.server.adopt(state.server)
+        parts.server_watch.restarts.update(state.server.restarts)
+        parts.registry.accounts.sizes.update(state.sizes)
+        adopted = parts.registry.adoption.adopt(state, self._adopt_worker)
+        for left, registration in zip(state.registrations, adopted):
+            if left.owner is not None:
+                parts.temporary.add(registration, left.owner)
+        if state.repositories is not None:
+            parts.repository_models.adopt(state.repositories)
+        if state.openai is not None:
+            parts.openai.adopt(state.openai)
+        parts.webhooks.adopt(state.unposted)
+        self._renewing = asyncio.create_task(parts.renewing.run(state))
+        handed.done = True
+        parts.events.events.tell(
+            kinds.UPGRADED,
+            reason=f"from version {state.versions[-1]} to {own_version()}",
+            numbers={"upgrades": state.upgrades, "models": len(adopted)},
+        )
+
+    def _adopt_worker(
+        self, state: WorkerState, spec: messages.ModelSpec, slot: int
+    ) -> Worker | None:
+        try:
+            peer = self.parts.control.worker(state.name)
+            return self.parts.workers.adopt(state, spec, slot, peer)
+        except OSError as error:
+            _log.error("a worker is lost", model=spec.name, worker=state.name, reason=str(error))
+            return None
+
+    # ── the running version's side ───────────────────────────────────────────────────────────────
+
+    async def prepare(self, wish: messages.Upgrade) -> None:
+        """See that the next version can take over, and have changes wait; `begin` follows.
+
+        Raises:
+            RemoteFailure: it cannot, or not now; why. Nothing has changed.
+        """
+        if not 0 <= wish.wait_s <= _LONGEST_WAIT_S:
+            text = f"{wish.wait_s} is not between 0 and {_LONGEST_WAIT_S} s"
+            raise RemoteFailure(ErrorKind.INVALID, text)
+        if self._under_way:
+            raise RemoteFailure(ErrorKind.UNAVAILABLE, "the daemon is being upgraded already")
+        self._under_way = True
+        try:
+            self._refuse_impossible()
+            await self._until(self._server_unsettled, wish.wait_s)
+            can = await self._can_now(wish.python or sys.executable)
+            self.parts.control.hold()
+            # Where models sleep and wake all the time, there would be no moment at which none does.
+            self.parts.registry.adaptations.hold()
+            self.parts.repository_models.watch.hold()
+            await self.parts.registry.parking.hold()
+            await self.parts.workers.forks.hold()
+            await self._until(self._unsettled, wish.wait_s)
+            if not can:  # nothing changes any more, so the answer holds
+                await self._ask(wish.python or sys.executable)
+            self._refuse_impossible()  # what has been changed since
+        except BaseException as error:
+            self._go_on(error.text if isinstance(error, RemoteFailure) else "it was given up")
+            raise
+
+    def begin(self, wish: messages.Upgrade) -> None:
+        """Become the next version, in a task of its own; who asked for it has been answered."""
+        self._task = asyncio.create_task(self._go(wish))
+
+    def _go_on(self, why: str) -> None:
+        """Stay this version."""
+        self.parts.control.release()
+        self.parts.registry.parking.release()
+        self.parts.workers.forks.release()
+        self._releasing = asyncio.create_task(self.parts.registry.adaptations.release())
+        self.parts.repository_models.watch.release()
+        self._under_way = False
+        self.parts.events.events.tell(kinds.NOT_UPGRADED, reason=why)
+
+    # ── whether it can be ────────────────────────────────────────────────────────────────────────
+
+    def _refuse_impossible(self) -> None:
+        """Raise RemoteFailure if this daemon has what cannot be handed over."""
+        parts = self.parts
+        why = ""
+        hosted = [one.spec.name for one in parts.registry if one.registrant is not None]
+        if parts.status.phase != "ready":
+            why = f"it is {parts.status.phase}"
+        elif not parts.server.hands_over:
+            why = "that takes the native front and the compiled proxy (pytriton-daemon doctor)"
+        elif hosted:
+            why = f"models run in threads of their registrants: {', '.join(hosted)}"
+        elif parts.is_private:
+            why = "it belongs to a script"
+        if why:
+            text = (
+                f"the daemon cannot be upgraded while it runs: {why}. Use `pytriton-daemon restart`"
+            )
+            raise RemoteFailure(ErrorKind.INVALID, text)
+
+    def _unsettled(self) -> str:
+        """Say what is under way, so that nothing can be handed over now; "" if nothing is."""
+        parts = self.parts
+        if parts.ending.asked.is_set():
+            return "the daemon is to stop"
+        if parts.status.phase != "ready":
+            return f"the daemon is {parts.status.phase}"
+        if parts.control.changing:
+            return "a client has something changed"
+        if why := self._server_unsettled():
+            return why
+        if not parts.openai.settled:
+            return "the OpenAI front is being started, or told something"
+        if not parts.repository_models.settled:
+            return "a model of a repository is being loaded or unloaded"
+        if parts.temporary.ending:
+            return "a temporary model is being unregistered"
+        if not parts.registry.parking.settled:
+            return "a worker that was parked is being ended"
+        if not parts.workers.forks.settled:
+            return "a fork server is being ended"
+        return parts.registry.adoption.unsettled()
+
+    def _server_unsettled(self) -> str:
+        server = self.parts.server
+        if server.settled:
+            return ""
+        if server.is_alone:
+            return "a tritonserver that was replaced still has requests: `status` shows until when"
+        return "tritonserver is being started or replaced"
+
+    async def _until(self, unsettled: Callable[[], str], wait_s: float) -> None:
+        deadline = asyncio.get_running_loop().time() + wait_s
+        while why := unsettled():
+            if asyncio.get_running_loop().time() > deadline:
+                text = f"the daemon was not upgraded: after {wait_s:g} s, {why}. Try again"
+                raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
+            await asyncio.sleep(_LOOK_S)
+
+    async def _can_now(self, python: str) -> bool:
+        """Return whether the next version could take over; False also where a change of models may be why it could not.
+
+        Raises:
+            RemoteFailure: it could not, or does not run.
+        """
+        served = [*self.parts.registry]
+        try:
+            await self._ask(python)
+        except RemoteFailure:
+            if served == [*self.parts.registry]:
+                raise
+            return False
+        return True
+
+    async def _ask(self, python: str) -> None:
+        """Ask the next version whether it could take over; raises RemoteFailure: it could not, or does not run."""
+        verdict = await ask(python, upgrade_snapshot.encode(self._state()))
+        if not verdict.can:
+            text = f"version {verdict.version} cannot take over: {verdict.why}"
+            raise RemoteFailure(ErrorKind.INVALID, text)
+        self._python = python
+        _log.info("the next version can take over", version=verdict.version, python=python)
+
+    # ── the hand-over ────────────────────────────────────────────────────────────────────────────
+
+    async def _go(self, wish: messages.Upgrade) -> None:
+        parts = self.parts
+        why, is_silent = "", False
+        try:
+            await self._until(self._unsettled, wish.wait_s)
+            is_silent = True
+            parts.notifier.reloading()
+            await parts.control.suspend()
+            await self._until_written()
+            await self._become_next()
+        except RemoteFailure as failure:
+            why = failure.text
+        except Exception as error:
+            _log.exception("the daemon was not upgraded")
+            why = f"{type(error).__name__}: {error}"
+        try:
+            if is_silent:
+                self._speak_again()
+        finally:
+            self._go_on(why)
+
+    def _speak_again(self) -> None:
+        """Answer on the control socket again; without TCP, where somebody has taken its address meanwhile."""
+        parts, address = self.parts, self.parts.status.control_tcp
+        parts.control.bind()
+        try:
+            if address:
+                parts.control.listen_tcp(address[len("tcp://") :])
+        except (KeyStoreError, zmq.ZMQError) as error:
+            parts.status.lose_tcp(address, str(error))
+        parts.notifier.ready(parts.status.for_service_manager().text)
+
+    async def _until_written(self) -> None:
+        """Return when the files have what is known, or the disk is slow."""
+        deadline = asyncio.get_running_loop().time() + _WRITTEN_S
+        while self.parts.events.waits or self.parts.requests.waits:
+            if asyncio.get_running_loop().time() > deadline:
+                _log.warning("some events or access logs may be missing: the disk is slow")
+                return
+            await asyncio.sleep(_LOOK_S)
+
+    async def _become_next(self) -> None:
+        """Execute the next version, unless something has happened until now; returns only by an exception.
+
+        Raises:
+            RemoteFailure: something is under way.
+        """
+        with waiting(SIGNALS) as leave_signals:
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
+            self._refuse_impossible()
+            if why := self._unsettled():
+                raise RemoteFailure(ErrorKind.UNAVAILABLE, why)
+            self._execute_next(leave_signals)  # nothing is awaited before it
+
+    def _execute_next(self, leave_signals: Callable[[], None]) -> None:
+        state = self._state()
+        document = upgrade_snapshot.in_memory(upgrade_snapshot.encode(state))
+        environment = {
+            **os.environ,
+            **self.parts.notifier.variables,
+            **socket_activation.variables(),
+        }
+        arguments = [self._python, *arguments_of("--take-over", str(document))]
+        folder = ""
+        with contextlib.suppress(OSError):  # somebody has removed it
+            folder = os.getcwd()
+        try:
+            kept = [
+                document,
+                *upgrade_snapshot.descriptors(state),
+                *socket_activation.descriptors(),
+            ]
+            with upgrade_snapshot.inherited(kept):
+                os.chdir("/")  # what lies in the present one is not to be imported
+                leave_signals()
+                self._execute(self._python, arguments, environment)
+        finally:
+            if folder:
+                with contextlib.suppress(OSError):
+                    os.chdir(folder)
+            os.close(document)
+
+    def _state(self) -> HandOver:
+        """Return what the next version needs; all is settled."""
+        parts, registry = self.parts, self.parts.registry
+        return HandOver(
+            config=parts.config().to_json(),
+            upgrades=self._upgrades + 1,
+            versions=[*self._versions, own_version()][-_VERSIONS_KEPT:],
+            protocol=messages.PROTOCOL,
+            page=stats_page.LAYOUT,
+            started_at=parts.status.started_at,
+            locks=parts.locks,
+            control=parts.control.listener,
+            control_tcp=parts.status.control_tcp,
+            helper=(parts.kill_on_death.pid, parts.kill_on_death.pipe),
+            regions=parts.regions,
+            serials=(parts.workers.serial, registry.adoption.serial),
+            server=parts.server.hand_over(parts.server_watch.restarts),
+            registrations=registry.adoption.hand_over(parts.temporary.owner_of),
+            tallies=[tally.hand_over(name) for name, tally in registry.ledger.items()],
+            operations=parts.operations.descriptors,
+            beginnings=parts.operations.beginnings,
+            openai=parts.openai.hand_over(),
+            unposted=parts.webhooks.unposted(),
+            events=parts.events.serial,
+            sizes=dict(registry.accounts.sizes),
+            repositories=parts.repository_models.hand_over(),
+            resting=[entry.spec.name for entry in registry.restoring.resting()],
+        )

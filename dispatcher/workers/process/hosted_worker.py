@@ -1,0 +1,162 @@
+"""A worker that is a thread of its registrant.
+
+The dispatcher asks the registrant to start and end it. The worker ends when that process ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import structlog
+
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton._protocol.lanes.stats_page import Gauge
+from pytriton.dispatcher.control.control_socket import Peer
+from pytriton.dispatcher.workers.process.registrant import Registrant
+from pytriton.dispatcher.workers.process.worker import Worker
+
+_log = structlog.get_logger(__name__)
+
+#: The time that a thread gets, even where a process would be killed at once: it can only end by itself.
+_END_S = 2.0
+
+
+class HostedWorker(Worker):
+    """A worker that is a thread of the process that registered its model."""
+
+    def __init__(
+        self,
+        name: str,
+        spec: messages.ModelSpec,
+        instance: int,
+        *,
+        registrant: Registrant,
+        lane_path: Path,
+        gauge: Gauge,
+        gauge_path: Path,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        exited: asyncio.Future[int] = loop.create_future()
+        super().__init__(
+            name,
+            registrant.pid,
+            spec,
+            instance,
+            lane_path=lane_path,
+            gauge=gauge,
+            exited=exited,
+        )
+        self.log_hint = ""  # its output is its process's own
+        self._registrant = registrant
+        self._gauge_path = gauge_path
+        self._how = ""
+        registrant.ended.add_done_callback(self._registrant_ended)
+        start = messages.StartWorker(name, instance, str(lane_path), str(gauge_path))
+        # Later, so that this worker is known before it can say anything.
+        self._starting = loop.create_task(registrant.send(start))
+
+    @classmethod
+    def start(
+        cls,
+        name: str,
+        spec: messages.ModelSpec,
+        instance: int,
+        *,
+        registrant: Registrant,
+        lane_path: Path,
+    ) -> HostedWorker:
+        """Ask the registrant to run it; it says hello by itself.
+
+        Raises:
+            RemoteFailure: the registrant has ended, or there is no room for a page.
+        """
+        if registrant.ended.done():
+            raise RemoteFailure(
+                ErrorKind.LOAD_FAILED,
+                f"model {spec.name}: process {registrant.pid}, in whose threads it ran, has ended",
+            )
+        gauge_path = lane_path.with_suffix(".gauge")
+        try:
+            gauge = Gauge.create_file(gauge_path)
+        except OSError as error:
+            raise RemoteFailure(
+                ErrorKind.LOAD_FAILED,
+                f"model {spec.name}: cannot write {gauge_path} in the runtime directory: {error.strerror}",
+            ) from error
+        return cls(
+            name,
+            spec,
+            instance,
+            registrant=registrant,
+            lane_path=lane_path,
+            gauge=gauge,
+            gauge_path=gauge_path,
+        )
+
+    async def hello(self, peer: Peer, payloads_of: Callable[[int], Sequence[bytes]]) -> None:
+        """Note a worker's hello: it has its callable, and has opened its gauge; raises as `Worker.hello`."""
+        await super().hello(peer, payloads_of)
+        self._gauge_path.unlink(missing_ok=True)
+
+    def has_ended(self, how: str) -> None:
+        """Note that the worker has ended, or its registrant; `how` completes "worker w1 …"."""
+        if not self.exited.done():
+            self._how = how
+            self._gauge_path.unlink(missing_ok=True)
+            self.exited.set_result(0)
+
+    def is_deaf(self) -> None:
+        """Count the worker as ended: a proxy cannot connect to it, say after an exec."""
+        self.has_ended("does not listen any longer")
+
+    def describe_end(self) -> str:
+        """Say how the worker ended: for clients whose batch it had, and for status."""
+        return f"worker {self.name}, a thread of process {self.pid}, {self._how}"
+
+    def end_record(self) -> messages.WorkerEnd:
+        """Return what is kept of a worker that has ended."""
+        assert self._done is not None  # it has ended
+        return messages.WorkerEnd(
+            at=time.time(),
+            worker=self.name,
+            pid=self.pid,
+            how=self.describe_end(),
+            batches=self._done.answered,
+            in_batch=self._done.begun > self._done.answered,
+        )
+
+    async def end_after_batch(self) -> None:
+        """Ask the worker to end, and wait until it has, however long its batch takes."""
+        if self.alive:
+            await self._registrant.send(messages.EndWorker(self.name))
+        await asyncio.shield(self.exited)
+
+    async def end_hung(self, why: str) -> None:
+        """Ask it to end; a thread cannot be made to."""
+        self.condemned = why
+        self.leave("hang")
+        await self.stop(0)
+
+    async def stop(self, grace_s: float) -> None:
+        """Have the worker end after its batch; one that does not in time is left behind."""
+        if self.alive:
+            await self._registrant.send(messages.EndWorker(self.name))
+            # One that has not said hello may never have been begun: its registrant has given up.
+            grace_s = max(grace_s, _END_S) if self.greeted.done() else _END_S
+            await asyncio.wait([self.exited], timeout=grace_s)
+        if self.alive:
+            _log.warning(
+                "a thread did not end and is left behind",
+                model=self._spec.name,
+                worker=self.name,
+                worker_pid=self.pid,
+            )
+            self.has_ended("did not end when it was told to: its batch still runs")
+
+    def _registrant_ended(self, ended: asyncio.Future[None]) -> None:
+        if not ended.cancelled():
+            self.has_ended("ended with it")

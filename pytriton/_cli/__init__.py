@@ -1,0 +1,57 @@
+"""`pytriton-daemon …`: parse, call, print.
+
+The launcher of the daemon, and therefore the one public package that imports
+`pytriton.dispatcher`: its settings, its checks, and, for `start` in the foreground, the daemon
+itself. Everything else here asks the running daemon through `pytriton._protocol`. Modules are imported by
+the command that needs them.
+"""
+
+from __future__ import annotations
+
+
+def end_at_once(number: int, frame: object) -> None:
+    """End this process when it is interrupted before its command has begun: while modules are imported."""
+    import os
+
+    os.write(2, b"pytriton-daemon: interrupted\n")
+    os._exit(130)  # ExitCode.INTERRUPTED, which would have to be imported
+
+
+def leave_deleted_directory() -> None:
+    """Change to / if the working directory has been deleted: most commands need none, and none can be had."""
+    import os
+
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        os.chdir("/")
+        os.write(
+            2,
+            b"pytriton-daemon: the working directory has been deleted; relative paths count from /\n",
+        )
+
+
+def main() -> None:
+    """Run the command line (console script `pytriton-daemon`) and exit with its code."""
+    import gc
+    import signal
+    import sys
+
+    gc.disable()  # until the parser is made: it would look for rubbish among modules that stay
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, end_at_once)
+    if sys.argv[1:] in (["version"], ["--version"]):
+        from pytriton._cli.version import print_version
+
+        sys.exit(print_version())
+    try:
+        import pytriton._linux_only  # noqa: F401
+    except ImportError as error:
+        sys.exit(f"pytriton-daemon: {error}")
+    from pytriton._cli.command_table import parser
+
+    leave_deleted_directory()
+    app = parser(sys.argv[1:])
+    gc.freeze()
+    gc.enable()
+    app(prog_name="pytriton-daemon")

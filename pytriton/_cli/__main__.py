@@ -1,0 +1,8 @@
+"""python -m pytriton._cli: the same as `pytriton-daemon`."""
+
+from __future__ import annotations
+
+from pytriton._cli import main
+
+if __name__ == "__main__":
+    main()

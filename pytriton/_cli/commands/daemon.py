@@ -1,0 +1,232 @@
+"""The life of the daemon: start, stop, restart, reload."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+from pytriton._cli.errors import CliError, command
+from pytriton._cli.flags import ConfigFlag, RuntimeDirFlag
+from pytriton._cli.settings import Given, kept, with_setting_flags
+from pytriton._protocol.exit_codes import ExitCode
+from pytriton._protocol.files.rundir import RuntimeDir
+
+ServerFlag = Annotated[
+    bool,
+    typer.Option(
+        "--server",
+        help="Replace tritonserver alone, without a request lost: with front=native. The old one finishes what it has "
+        "under way; status shows it until then.",
+    ),
+]
+ForceFlag = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        help="With --server: also while sequences are in progress. Their next requests fail (400).",
+    ),
+]
+WaitModelsFlag = Annotated[
+    bool,
+    typer.Option(
+        "--wait-models", help="Wait until the models that are kept are restored, too (--detach)."
+    ),
+]
+TimeoutFlag = Annotated[
+    float, typer.Option("--timeout", min=0, help="Seconds to wait for the daemon's end.")
+]
+
+
+@command
+@with_setting_flags
+def start(
+    flags: dict[str, Any],
+    config: ConfigFlag = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Start in the background and wait until ready.")
+    ] = False,
+    wait_models: WaitModelsFlag = False,
+    print_config: Annotated[
+        bool,
+        typer.Option("--print-config", help="Print every setting and its source, start nothing."),
+    ] = False,
+) -> None:
+    """Start a daemon: in the foreground, or with --detach in the background."""
+    given = Given(flags, config)
+    loaded = given.load() if print_config else given.load_to_serve()
+    if print_config:
+        from pytriton._host.settings.rendering import config_as_toml
+
+        typer.echo(config_as_toml(loaded), nl=False)
+        return
+    from pytriton._cli import launch
+
+    if detach:
+        _print_started(launch.run_detached(loaded.config, given), wait_models)
+    elif wait_models:
+        raise CliError(ExitCode.USAGE, "--wait-models goes with --detach")
+    else:
+        raise typer.Exit(launch.run_here(loaded.config, given))
+
+
+@command
+def stop(runtime_dir: RuntimeDirFlag = None, timeout: TimeoutFlag = 120.0) -> None:
+    """Stop the daemon: batches at hand are answered, then everything it started ends."""
+    from pytriton._cli import daemon_connection
+
+    pid = daemon_connection.stop(daemon_connection.runtime_dir(runtime_dir), timeout)
+    typer.echo(f"stopped the daemon (pid {pid})")
+
+
+@command
+def drain(
+    runtime_dir: RuntimeDirFlag = None,
+    settle: Annotated[
+        float,
+        typer.Option(
+            "--settle",
+            min=0,
+            max=86400,
+            help="Seconds that requests are still taken: until balancers have noticed.",
+        ),
+    ] = 5.0,
+    timeout: Annotated[
+        Optional[float],
+        typer.Option(
+            "--timeout",
+            min=0,
+            max=86400,
+            help="Seconds that requests and streams under way then get. Default: grace_period_s.",
+        ),
+    ] = None,
+    stay: Annotated[
+        bool,
+        typer.Option(
+            "--stay", help="Do not end: return when it may be stopped, as a preStop hook."
+        ),
+    ] = False,
+) -> None:
+    """Have the daemon leave: not ready, no new registrations, requests and streams are answered, then it ends."""
+    from pytriton._cli import daemon_connection
+    from pytriton._protocol import messages
+
+    rundir = daemon_connection.runtime_dir(runtime_dir)
+    pid = daemon_connection.drain(rundir, messages.Drain(settle, timeout, not stay))
+    typer.echo("the daemon may be stopped" if pid is None else f"the daemon has left (pid {pid})")
+
+
+@command
+def upgrade(
+    runtime_dir: RuntimeDirFlag = None,
+    python: Annotated[
+        Optional[Path],
+        typer.Option(
+            "--python",
+            metavar="PATH",
+            help="Interpreter of another environment that has the next version.",
+        ),
+    ] = None,
+    wait: Annotated[
+        float,
+        typer.Option(
+            "--wait", min=0, max=86400, help="Seconds that changes of models under way may take."
+        ),
+    ] = 30.0,
+) -> None:
+    """Have the running daemon become the version that is installed now; models serve on, in the same workers."""
+    from pytriton._cli import daemon_connection
+    from pytriton._protocol import messages
+
+    rundir = daemon_connection.runtime_dir(runtime_dir)
+    executable = None if python is None else str(python.absolute())
+    event = daemon_connection.upgrade(rundir, messages.Upgrade(executable, wait))
+    typer.echo(f"the daemon was upgraded {event.reason} (pid {rundir.running_pid()})")
+
+
+@command
+def reload(runtime_dir: RuntimeDirFlag = None) -> None:
+    """Read the settings anew in the running daemon; tell what holds now and what needs a restart."""
+    from pytriton._cli import daemon_connection
+
+    answer = daemon_connection.reload(daemon_connection.runtime_dir(runtime_dir))
+    typer.echo(f"changed: {', '.join(answer.applied) or 'nothing'}")
+    if answer.needs_restart:
+        waiting = ", ".join(answer.needs_restart)
+        typer.echo(f"these need `pytriton-daemon restart`: {waiting}")
+
+
+@command
+@with_setting_flags
+def restart(
+    flags: dict[str, Any],
+    config: ConfigFlag = None,
+    timeout: TimeoutFlag = 120.0,
+    server: ServerFlag = False,
+    force: ForceFlag = False,
+    wait_models: WaitModelsFlag = False,
+) -> None:
+    """Stop the daemon if one runs, and start it in the background.
+
+    Settings file and environment are read anew; the flags of the last start hold, and those given
+    now come on top.
+    """
+    from pytriton._cli import daemon_connection, launch
+
+    rundir = daemon_connection.runtime_dir(
+        Path(flags["runtime_dir"]) if "runtime_dir" in flags else None
+    )
+    if server:
+        _replace_server(rundir, force)
+        return
+    if force:
+        raise CliError(ExitCode.USAGE, "--force is for restart --server")
+    pinned = {**flags, "runtime_dir": str(rundir.path)}
+    given = Given(pinned, config).over(kept(rundir))
+    settings = given.load_to_serve()  # before the stop: wrong settings leave the old daemon running
+    pid = daemon_connection.running_pid(rundir)
+    if pid is not None and daemon_connection.is_service(pid):
+        text = (
+            f"the daemon (pid {pid}) is run by systemd: `systemctl restart pytriton-daemon`, or "
+            "`systemctl --user restart pytriton-daemon` for one of your own."
+        )
+        raise CliError(ExitCode.USAGE, text)
+    if pid is not None:
+        typer.echo(f"stopped the daemon (pid {daemon_connection.stop(rundir, timeout)})")
+    _print_started(launch.run_detached(settings.config, given), wait_models)
+
+
+def _replace_server(rundir: RuntimeDir, force: bool) -> None:
+    from pytriton._cli import daemon_connection
+    from pytriton._cli.tables import retiring
+
+    replaced = daemon_connection.replace_server(rundir, force=force)
+    server = daemon_connection.ask_status(rundir).server
+    if server.pid != replaced.pid:
+        raise CliError(
+            ExitCode.FAULT,
+            f"tritonserver was replaced (pid {replaced.pid}), and the new one has ended already: "
+            "`pytriton-daemon logs` says why, and `pytriton-daemon status` what serves now",
+        )
+    typer.echo(f"tritonserver was replaced (pid {replaced.pid})")
+    for line in retiring(server):
+        typer.echo(f"  {line}")
+
+
+def _print_started(status: Any, wait_models: bool) -> None:
+    from pytriton._cli import daemon_connection
+    from pytriton._cli.errors import say
+    from pytriton._cli.kept_models import remarks, wait_until_restored
+    from pytriton._cli.tables import endpoints
+
+    if wait_models:
+        rundir = daemon_connection.runtime_dir(Path(status.runtime_dir))
+        status = wait_until_restored(
+            status, lambda: daemon_connection.ask_status(rundir), report=say
+        )
+    typer.echo(f"the daemon is ready (pid {status.pid}), runtime directory {status.runtime_dir}")
+    for line in endpoints(status.server):
+        typer.echo(f"  {line}")
+    for text in remarks(status):
+        typer.echo(f"  {text}")

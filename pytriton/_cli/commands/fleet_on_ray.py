@@ -1,0 +1,99 @@
+"""`pytriton-daemon fleet start`, `stop`, `nodes` and `drain`: what there is of a fleet on a Ray cluster alone."""
+
+from __future__ import annotations
+
+from typing import Annotated, Optional
+
+import typer
+
+from pytriton._cli.errors import command, errors_of_clients
+from pytriton._cli.flags import JsonFlag, print_json
+
+RayFlag = Annotated[
+    str, typer.Option("--ray-address", metavar="ADDRESS", help="The Ray cluster's address.")
+]
+NameFlag = Annotated[str, typer.Option("--fleet", metavar="NAME", help="The fleet's name.")]
+
+
+@command
+def start(
+    ray_address: RayFlag = "auto",
+    name: NameFlag = "default",
+    nodes: Annotated[
+        Optional[int],
+        typer.Option(
+            min=1,
+            help="How many nodes it may use. Default: all. Those that are too many are drained.",
+        ),
+    ] = None,
+    runtime_dir: Annotated[
+        Optional[str],
+        typer.Option(metavar="PATH", help="Folder for the runtime directories of the daemons."),
+    ] = None,
+    flags: Annotated[
+        Optional[list[str]],
+        typer.Argument(metavar="[-- FLAGS]", help="Of `pytriton-daemon start`, for each daemon."),
+    ] = None,
+) -> None:
+    """Start a fleet on a Ray cluster: a controller, and a daemon on each node. Both outlive this command.
+
+    Of a fleet that runs, it changes how many nodes it may use; flags hold for daemons that start from then on.
+    """
+    from pytriton.fleet.on_ray.lifecycle import start_fleet
+
+    with errors_of_clients():
+        over = start_fleet(
+            name, ray_address, nodes=nodes, flags=flags or (), runtime_dir=runtime_dir
+        )
+    typer.echo(f"the fleet {name!r} starts; see `pytriton-daemon fleet nodes`")
+    if over:
+        which = "1 node is" if over == 1 else f"{over} nodes are"
+        typer.echo(f"{which} too many: first others serve what is served there, then it is left")
+
+
+@command
+def stop(ray_address: RayFlag = "auto", name: NameFlag = "default") -> None:
+    """Stop a fleet on a Ray cluster: its daemons answer what they have, then everything of it ends."""
+    from pytriton.fleet.on_ray.lifecycle import stop_fleet
+
+    with errors_of_clients():
+        stop_fleet(name, ray_address)
+    typer.echo(f"stopped the fleet {name!r}")
+
+
+@command
+def show_nodes(
+    ray_address: RayFlag = "auto", name: NameFlag = "default", as_json: JsonFlag = False
+) -> None:
+    """Show the nodes of a fleet on a Ray cluster, and what each serves."""
+    from pytriton._cli.fleet.fleet_tables import print_nodes
+    from pytriton.daemon import connect
+
+    with errors_of_clients():
+        found = connect(fleet=name, ray_address=ray_address).nodes()
+    if as_json:
+        print_json(found)
+    else:
+        leaving = {one.label for one in found if one.draining}
+        print_nodes([one.as_status() for one in found], leaving)
+
+
+@command
+def drain(
+    node: Annotated[
+        Optional[str],
+        typer.Argument(
+            metavar="NODE",
+            help="Its id, or the beginning of it. Default: the node that this is run on.",
+        ),
+    ] = None,
+    ray_address: RayFlag = "auto",
+    name: NameFlag = "default",
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds until it has to be empty.")] = 600,
+) -> None:
+    """Have a node of a fleet on Ray serve nothing: its instances serve elsewhere first; no request fails."""
+    from pytriton.daemon import connect
+
+    with errors_of_clients():
+        drained = connect(fleet=name, ray_address=ray_address).drain(node, timeout)
+    typer.echo(f"node {drained} serves nothing")

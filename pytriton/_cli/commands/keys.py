@@ -1,0 +1,91 @@
+"""`pytriton-daemon keys`: the folder of keys that the settings name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+from pytriton._cli.errors import CliError, command
+from pytriton._cli.flags import ConfigFlag, JsonFlag, PlainFlags, print_json
+from pytriton._cli.settings import Given
+from pytriton._protocol.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from pytriton._host.client_keys import KeyStore
+
+keys = typer.Typer(
+    cls=PlainFlags, help="Keys of clients that control the daemon over TCP.", no_args_is_help=True
+)
+KeysDirFlag = Annotated[
+    Optional[str], typer.Option("--keys-dir", metavar="PATH", help="Folder of the keys.")
+]
+
+
+@keys.command("init")
+@command
+def init(config: ConfigFlag = None, keys_dir: KeysDirFlag = None) -> None:
+    """Make the server's key, which control_tcp needs."""
+    with _keys_of(config, keys_dir) as store:
+        typer.echo(f"public key of this server: {store.make_server_key()}  (in {store.folder})")
+
+
+@keys.command("add")
+@command
+def add(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    output: Annotated[
+        Optional[Path],
+        typer.Option("--output", "-o", metavar="FILE", help="Default: NAME.pytriton-key."),
+    ] = None,
+    config: ConfigFlag = None,
+    keys_dir: KeysDirFlag = None,
+) -> None:
+    """Let a client in: make its key and write the one file to hand over to it, at once effective."""
+    path = output or Path(f"{name}.pytriton-key")
+    with _keys_of(config, keys_dir) as store:
+        store.add(name, path)
+    typer.echo(f"{path}: hand it over secretly, then delete it here; connect(..., key_file=...)")
+
+
+@keys.command("list")
+@command
+def list_keys(
+    config: ConfigFlag = None, keys_dir: KeysDirFlag = None, as_json: JsonFlag = False
+) -> None:
+    """List the clients that may connect, with their public keys."""
+    with _keys_of(config, keys_dir) as store:
+        clients = store.clients()
+    if as_json:
+        print_json(clients)
+    else:
+        for name, key in clients.items():
+            typer.echo(f"{name}  {key}")
+
+
+@keys.command("remove")
+@command
+def remove(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    config: ConfigFlag = None,
+    keys_dir: KeysDirFlag = None,
+) -> None:
+    """Take a client's key away: its messages are refused at once."""
+    with _keys_of(config, keys_dir) as store:
+        store.remove(name)
+    typer.echo(f"removed {name}")
+
+
+@contextmanager
+def _keys_of(config: str | None, keys_dir: str | None) -> Iterator[KeyStore]:
+    """Yield the keys of a daemon with the same settings; what is wrong with them ends the command."""
+    from pytriton._host.client_keys import KeyStoreError, key_store
+
+    flags = {} if keys_dir is None else {"keys_dir": keys_dir}
+    try:
+        yield key_store(Given(flags, config).load().config)
+    except KeyStoreError as error:
+        raise CliError(ExitCode.USAGE, str(error)) from None

@@ -1,0 +1,63 @@
+"""`pytriton-daemon repository`: the models of the model repositories that the daemon was given."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pytriton._cli.errors import command
+from pytriton._cli.flags import JsonFlag, PlainFlags, RuntimeDirFlag, print_json
+
+repository = typer.Typer(
+    cls=PlainFlags,
+    help="List, load and unload the models of model repositories (--model-repository).",
+    no_args_is_help=True,
+)
+_Model = Annotated[str, typer.Argument(metavar="MODEL")]
+
+
+@repository.command("list")
+@command
+def list_models(
+    runtime_dir: RuntimeDirFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """List the models: their versions, state, who serves them, and why not."""
+    from pytriton._cli import daemon_connection
+    from pytriton._protocol import messages
+
+    answer = daemon_connection.ask(
+        daemon_connection.runtime_dir(runtime_dir), messages.GetRepository()
+    )
+    assert isinstance(answer, messages.Repository)  # what answers GetRepository
+    if as_json:
+        print_json(answer.models)
+        return
+    from pytriton._cli.tables import print_repository
+
+    print_repository(answer.models)
+
+
+@repository.command("load")
+@command
+def load(model: _Model, runtime_dir: RuntimeDirFlag = None) -> None:
+    """Load a model, or load it anew: the one that is there serves until then."""
+    from pytriton._cli import daemon_connection
+    from pytriton._protocol import messages
+
+    question = messages.LoadFromRepository(model)
+    daemon_connection.ask(daemon_connection.runtime_dir(runtime_dir), question, timeout_s=None)
+    typer.echo(f"loaded {model}")
+
+
+@repository.command("unload")
+@command
+def unload(model: _Model, runtime_dir: RuntimeDirFlag = None) -> None:
+    """Stop serving a model; requests under way are answered."""
+    from pytriton._cli import daemon_connection
+    from pytriton._protocol import messages
+
+    question = messages.UnloadFromRepository(model)
+    daemon_connection.ask(daemon_connection.runtime_dir(runtime_dir), question, timeout_s=None)
+    typer.echo(f"unloaded {model}")

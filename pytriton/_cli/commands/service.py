@@ -1,0 +1,194 @@
+"""`pytriton-daemon service …`: hands the daemon to a service manager that keeps it running."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+from pytriton._cli import service_files
+from pytriton._cli.errors import CliError, command, say
+from pytriton._cli.flags import ConfigFlag, PlainFlags
+from pytriton._cli.service_files import Service
+from pytriton._cli.settings import Given, with_setting_flags
+from pytriton._protocol.exit_codes import ExitCode
+
+service = typer.Typer(
+    cls=PlainFlags, help="Have systemd or supervisord keep a daemon running.", no_args_is_help=True
+)
+
+SystemdFlag = Annotated[bool, typer.Option("--systemd", help="A unit of systemd.")]
+SupervisordFlag = Annotated[
+    bool, typer.Option("--supervisord", help="A program section of supervisord.")
+]
+UserFlag = Annotated[
+    bool, typer.Option("--user", help="systemd: of this user's own service manager.")
+]
+FolderFlag = Annotated[
+    Optional[Path],
+    typer.Option(metavar="PATH", help="Folder of the file, instead of the manager's usual one."),
+]
+
+
+@service.command("install")
+@command
+@with_setting_flags
+def install(
+    flags: dict[str, Any],
+    config: ConfigFlag = None,
+    systemd: SystemdFlag = False,
+    supervisord: SupervisordFlag = False,
+    user: UserFlag = False,
+    run_as: Annotated[
+        Optional[str],
+        typer.Option(
+            metavar="NAME",
+            help="User that the daemon and its workers run as. Default: who called sudo, else you.",
+        ),
+    ] = None,
+    sockets: Annotated[
+        bool,
+        typer.Option(
+            "--sockets",
+            help="systemd: listen on the daemon's ports for it, so that connections wait while it is away.",
+        ),
+    ] = False,
+    folder: FolderFlag = None,
+    print_only: Annotated[
+        bool, typer.Option("--print", help="Print the file, write nothing.")
+    ] = False,
+) -> None:
+    """Write the file that makes a service manager run `pytriton-daemon start` with these flags."""
+    kind = _kind(systemd, supervisord, user)
+    if user and run_as is not None:
+        raise CliError(ExitCode.USAGE, "--user and --run-as contradict each other: drop one.")
+    if sockets and kind == "supervisord":
+        raise CliError(ExitCode.USAGE, "--sockets: only systemd listens for a service.")
+    given = Given(flags, config).absolute()
+    path = _path(kind, folder)
+    told = Service(
+        _program(), given, given.load().config, _account(run_as), sockets, _log_folder(folder)
+    )
+    files = {path: service_files.TEXTS[kind](told)}
+    if sockets:
+        files[path.with_suffix(".socket")] = _socket_unit(told)
+    for path, text in files.items():
+        if print_only:
+            typer.echo(text, nl=False)
+        else:
+            _write(path, text)
+            typer.echo(f"wrote {path}")
+    if print_only:
+        return
+    if kind == "system" and told.account == "root":
+        say("The daemon and every registered callable will run as root; --run-as NAME changes it.")
+    say(f"Now: {service_files.NEXT[kind]}")
+    if kind == "user" and not _lingers():
+        say(
+            "It ends when you log out. To have it run from boot on, and without a login: loginctl enable-linger"
+        )
+
+
+@service.command("uninstall")
+@command
+def uninstall(
+    systemd: SystemdFlag = False,
+    supervisord: SupervisordFlag = False,
+    user: UserFlag = False,
+    folder: FolderFlag = None,
+) -> None:
+    """Delete the file that `install` wrote; stop the service first."""
+    kind = _kind(systemd, supervisord, user)
+    path = _path(kind, folder)
+    sockets = path.with_suffix(".socket")
+    for one in (path, sockets) if kind != "supervisord" and sockets.exists() else (path,):
+        _delete(one)
+    say(f"Now: {service_files.AFTERWARDS[kind]}")
+
+
+def _socket_unit(service: Service) -> str:
+    try:
+        return service_files.socket_unit(service)
+    except ValueError as error:
+        raise CliError(ExitCode.USAGE, f"--sockets: {error}.") from None
+
+
+def _delete(path: Path) -> None:
+    try:
+        if not path.read_text(errors="replace").startswith(service_files.MARK):
+            raise CliError(ExitCode.USAGE, f"{path} was not written by this command: not deleted.")
+        path.unlink()
+    except OSError as error:
+        raise CliError(ExitCode.USAGE, f"cannot delete {path}: {error.strerror}.") from None
+    typer.echo(f"deleted {path}")
+
+
+def _kind(systemd: bool, supervisord: bool, user: bool) -> str:
+    if systemd == supervisord or (user and supervisord):
+        raise CliError(ExitCode.USAGE, "say --systemd, --systemd --user, or --supervisord.")
+    return "supervisord" if supervisord else "user" if user else "system"
+
+
+def _program() -> list[str]:
+    """Return the absolute command of this very installation."""
+    script = Path(sys.executable).with_name("pytriton-daemon")
+    return [str(script)] if script.exists() else [sys.executable, "-m", "pytriton._cli"]
+
+
+def _account(name: str | None) -> str:
+    name = name or os.environ.get("SUDO_USER") or pwd.getpwuid(os.geteuid()).pw_name
+    try:
+        return pwd.getpwnam(name).pw_name
+    except KeyError:
+        raise CliError(ExitCode.USAGE, f"--run-as: this machine has no user {name!r}.") from None
+
+
+def _log_folder(folder: Path | None) -> str:
+    """Return the folder for supervisord's log of the daemon; "": beside the file that is written."""
+    if folder is not None or os.geteuid() != 0:
+        return ""
+    debians = Path("/var/log/supervisor")
+    return str(debians if debians.is_dir() else debians.parent)
+
+
+def _lingers() -> bool:
+    """Whether this user's service manager runs without a login (loginctl(1), enable-linger)."""
+    try:
+        return Path("/var/lib/systemd/linger", pwd.getpwuid(os.geteuid()).pw_name).exists()
+    except (KeyError, OSError):
+        return False
+
+
+def _path(kind: str, folder: Path | None) -> Path:
+    name = f"{service_files.NAME}.{'conf' if kind == 'supervisord' else 'service'}"
+    if folder is not None:
+        return folder.expanduser() / name
+    if kind == "user":
+        home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+        return Path(home, "systemd/user", name)
+    if kind == "system":
+        return Path("/etc/systemd/system", name)
+    # Debian's folder, then that of Fedora, where files end in .ini.
+    if not Path("/etc/supervisor/conf.d").is_dir() and Path("/etc/supervisord.d").is_dir():
+        return Path("/etc/supervisord.d", f"{service_files.NAME}.ini")
+    return Path("/etc/supervisor/conf.d", name)
+
+
+def _write(path: Path, text: str) -> None:
+    new = path.with_name(f".{path.name}.new")
+    try:
+        if path.parent.name == "user":  # systemd's folder of this user: nobody else makes it
+            path.parent.mkdir(parents=True, exist_ok=True)
+        new.write_text(text)
+        shutil.move(str(new), str(path))
+    except OSError as error:
+        raise CliError(
+            ExitCode.USAGE,
+            f"cannot write {path}: {error.strerror}. Name another folder with --folder, use "
+            "--print, or (systemd) install for yourself with --user; the system's needs root.",
+        ) from None

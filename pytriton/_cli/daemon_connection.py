@@ -1,0 +1,274 @@
+"""The running daemon as the command line sees it: find it, ask it, wait for its end."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from pathlib import Path
+
+from pytriton._cli.errors import CliError, say
+from pytriton._protocol import control, linux, messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton._protocol.exit_codes import ExitCode
+from pytriton._protocol.files.rundir import ENV_RUNTIME_DIR, RuntimeDir
+
+#: The longest silence of a daemon that is well.
+ANSWER_S = 10.0
+#: How often the daemon's life is looked at while it is silent.
+_LIFE_SIGN_S = 1.0
+#: A connection that breaks so often is not that of a daemon which is being upgraded.
+_MOST_UPGRADES = 4
+
+#: A daemon that refuses for now is there: scripts that start one after NO_DAEMON must not hear that.
+_CODES = {ErrorKind.INTERNAL: ExitCode.FAULT}
+
+
+def runtime_dir(flag: Path | None) -> RuntimeDir:
+    """Return the runtime directory that `start` would use with the same flag and environment."""
+    from pytriton._host.settings.declarations import ConfigError
+    from pytriton._host.settings.sources import find_runtime_dir
+
+    try:
+        return RuntimeDir(find_runtime_dir(flag, os.environ, Path.cwd()))
+    except ConfigError as error:
+        raise CliError(ExitCode.USAGE, str(error)) from None
+
+
+def is_service(pid: int) -> bool:
+    """Whether systemd runs a process as the service that `service install` writes."""
+    try:
+        groups = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return any(line.endswith("/pytriton-daemon.service") for line in groups.splitlines())
+
+
+def no_daemon(rundir: RuntimeDir) -> CliError:
+    """Return the error that says where no daemon was found, how the last one ended, and what to do."""
+    return CliError(
+        ExitCode.NO_DAEMON,
+        f"no daemon runs in the runtime directory {rundir.path}.\n{_last(rundir)}"
+        "Start one with `pytriton-daemon start --detach`, or name another daemon's directory with "
+        f"--runtime-dir or {ENV_RUNTIME_DIR}.",
+    )
+
+
+def running_pid(rundir: RuntimeDir) -> int | None:
+    """Return the pid of the daemon in a directory, None when none runs.
+
+    Raises:
+        CliError: the directory is none, or another user's.
+    """
+    try:
+        return rundir.running_pid()
+    except OSError as error:
+        raise CliError(
+            ExitCode.USAGE,
+            f"cannot see whether a daemon runs in the runtime directory {rundir.path}: {error.strerror}. It has to "
+            "be a folder that belongs to the user who started the daemon; name that with --runtime-dir or "
+            f"{ENV_RUNTIME_DIR}.",
+        ) from None
+
+
+def former_end(rundir: RuntimeDir) -> str:
+    """Return how the last daemon in this directory ended; empty when nothing is known of one."""
+    from pytriton._host import exit_record
+
+    killed = exit_record.killed_pid(rundir)
+    if killed is not None:
+        return f"pid {killed} was killed before it could say why"
+    end = exit_record.read(rundir)
+    return "" if end is None else end.describe()
+
+
+def _last(rundir: RuntimeDir) -> str:
+    end = former_end(rundir)
+    return f"The last one ended: {end}\n" if end else ""
+
+
+def ask(
+    rundir: RuntimeDir,
+    message: messages.AnyMessage,
+    *,
+    timeout_s: float | None = ANSWER_S,
+) -> messages.AnyMessage:
+    """Return the daemon's answer; `timeout_s` is its longest silence, None is no limit.
+
+    Raises:
+        CliError: no daemon runs, it does not answer, or it refused.
+    """
+    pid = running_pid(rundir)
+    if pid is None:
+        raise no_daemon(rundir)
+    try:
+        return _ask(rundir, pid, message, timeout_s)
+    except control.ControlTimeout as silence:
+        raise CliError(
+            ExitCode.NO_DAEMON,
+            f"the daemon (pid {pid}) in {rundir.path}: {silence}. It may still be starting or "
+            "already stopping: see `pytriton-daemon logs`.",
+        ) from None
+    except messages.MalformedMessage as error:
+        raise CliError(
+            ExitCode.FAULT,
+            f"the daemon (pid {pid}) in {rundir.path} is of another version than this command: "
+            f"{error}. Restart it with `pytriton-daemon restart`.",
+        ) from None
+    except RemoteFailure as failure:
+        trace = f"\n{failure.traceback}" if failure.traceback else ""
+        code = _CODES.get(failure.kind, ExitCode.REGISTRATION)
+        raise CliError(code, f"{failure.text}{trace}") from None
+
+
+def _ask(
+    rundir: RuntimeDir, pid: int, message: messages.AnyMessage, timeout_s: float | None
+) -> messages.AnyMessage:
+    """Ask, and ask again if the daemon becomes another version of itself meanwhile."""
+    for left in reversed(range(_MOST_UPGRADES)):
+        with control.ControlClient(rundir.control_endpoint, watched=True) as client:
+
+            def is_alive(client: control.ControlClient = client) -> bool:
+                return rundir.running_pid() == pid and not client.broken
+
+            try:
+                return client.ask(
+                    message, timeout_s=timeout_s, life_sign_s=_LIFE_SIGN_S, is_alive=is_alive
+                )
+            except control.ControlTimeout:
+                if not left or not client.broken or rundir.running_pid() != pid:
+                    raise
+    raise AssertionError("the last one returns, or raises")
+
+
+def ask_status(rundir: RuntimeDir, timeout_s: float = ANSWER_S) -> messages.Status:
+    """Return the daemon's status; raises as `ask` does."""
+    status = ask(rundir, messages.GetStatus(), timeout_s=timeout_s)
+    assert isinstance(status, messages.Status)  # what answers GetStatus, see _protocol/messages/
+    return status
+
+
+def ask_models(rundir: RuntimeDir) -> list[messages.ModelInfo]:
+    """Return the daemon's models; raises as `ask` does."""
+    models = ask(rundir, messages.ListModels())
+    assert isinstance(models, messages.Models)  # what answers ListModels, see _protocol/messages/
+    return models.models
+
+
+def access_token(rundir: RuntimeDir) -> str:
+    """Return the daemon's access token, "" when it has none.
+
+    Raises:
+        CliError: no daemon runs, or the token is another user's.
+    """
+    try:
+        if rundir.running_pid() is None:
+            raise no_daemon(rundir)
+        token = rundir.access_token()
+    except OSError as error:
+        raise CliError(
+            ExitCode.USAGE,
+            f"cannot read the access token in {rundir.path}: {error.strerror}. Only the user who "
+            "runs the daemon may.",
+        ) from None
+    if token is None:
+        say("this daemon has no access token: restricted_endpoints is empty")
+    return token or ""
+
+
+def reload(rundir: RuntimeDir) -> messages.Reloaded:
+    """Have the daemon read its settings anew; raises as `ask` does, and when they are wrong."""
+    answer = ask(rundir, messages.Reload())
+    assert isinstance(answer, messages.Reloaded)  # what answers Reload, see _protocol/messages/
+    if answer.problem:
+        raise CliError(
+            ExitCode.USAGE, f"nothing was reloaded, the old settings hold:\n{answer.problem}"
+        )
+    return answer
+
+
+def replace_server(rundir: RuntimeDir, *, force: bool = False) -> messages.ServerReplaced:
+    """Have another tritonserver take the place of the one that runs; raises as `ask` does.
+
+    It takes as long as the new one takes to load all models.
+    """
+    answer = ask(rundir, messages.ReplaceServer(force), timeout_s=None)
+    assert isinstance(
+        answer, messages.ServerReplaced
+    )  # what answers ReplaceServer, see _protocol/messages/
+    return answer
+
+
+def upgrade(rundir: RuntimeDir, wish: messages.Upgrade) -> messages.Event:
+    """Have the daemon become the version that is installed now; return the event that tells of it.
+
+    Raises:
+        CliError: no daemon runs, or it was not upgraded; why.
+    """
+    from pytriton._control.upgrade import NotUpgraded
+    from pytriton._control.upgrade import upgrade as upgraded
+
+    def is_gone(error: Exception) -> bool:
+        return isinstance(error, CliError) and error.code is ExitCode.NO_DAEMON
+
+    try:
+        return upgraded(lambda message: ask(rundir, message, timeout_s=None), wish, is_gone)
+    except NotUpgraded as error:
+        raise CliError(ExitCode.FAULT, str(error)) from None
+
+
+def stop(
+    rundir: RuntimeDir,
+    timeout_s: float | None,
+    wish: messages.AnyMessage = messages.Shutdown(),  # noqa: B008, it is frozen
+) -> int:
+    """Have the daemon stop in order, wait until its process has ended, and return its former pid.
+
+    Raises:
+        CliError: no daemon runs, or it has not ended within `timeout_s`.
+    """
+    pid = running_pid(rundir)
+    if pid is None:
+        raise no_daemon(rundir)
+    try:
+        ended = linux.pidfd_open(pid)
+    except ProcessLookupError:  # it ended meanwhile
+        return pid
+    try:
+        if rundir.running_pid() != pid:
+            return pid  # ended, and the pid may be anybody's by now
+        _ask_to_stop(rundir, pid, wish)
+        readable, _, _ = select.select([ended], [], [], timeout_s)
+    finally:
+        os.close(ended)
+    if not readable:
+        assert timeout_s is not None  # else it is waited for
+        raise CliError(
+            ExitCode.FAULT,
+            f"the daemon (pid {pid}) is still stopping after {timeout_s:g} s: it waits for batches "
+            "at hand. Wait longer with --timeout, or end them and it at once with "
+            f"`kill -INT {pid}`.",
+        )
+    return pid
+
+
+def drain(rundir: RuntimeDir, wish: messages.Drain) -> int | None:
+    """Have the daemon leave; return its former pid when it has ended, None when it is to be ended by others.
+
+    Raises:
+        CliError: no daemon runs.
+    """
+    if wish.stop:
+        return stop(rundir, None, wish)
+    ask(rundir, wish, timeout_s=None)
+    return None
+
+
+def _ask_to_stop(rundir: RuntimeDir, pid: int, wish: messages.AnyMessage) -> None:
+    try:
+        ask(rundir, wish, timeout_s=ANSWER_S)
+    except CliError as error:
+        if error.code is not ExitCode.NO_DAEMON:
+            raise
+        if rundir.running_pid() == pid:  # it does not answer: a signal gets through to its loop
+            os.kill(pid, signal.SIGTERM)

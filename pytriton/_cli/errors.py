@@ -1,0 +1,92 @@
+"""The errors of the command line: a sentence for people, an exit code for scripts."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NoReturn, TypeVar
+
+import typer
+
+from pytriton._cli import end_at_once
+from pytriton._cli.annotations import resolved_parameters, show_parameters
+from pytriton._cli.log_lines import visible
+from pytriton._protocol.exit_codes import ExitCode
+from pytriton._protocol.journal import print_error
+
+_C = TypeVar("_C", bound=Callable[..., None])
+
+
+class CliError(Exception):
+    """An expected failure: its text is printed, and the command ends with its code."""
+
+    def __init__(self, code: ExitCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def say(text: str) -> None:
+    """Print a message for people: on standard error, so that output stays clean for programs.
+
+    It may quote what callables, clients and other machines say: nothing of it steers the terminal.
+    """
+    typer.echo(visible(text, keep="\n"), err=True)
+
+
+def command(function: _C) -> _C:
+    """Make every way out of a command one of the documented exit codes."""
+
+    @functools.wraps(function)
+    def run(*args: object, **kwargs: object) -> None:
+        try:
+            if signal.getsignal(signal.SIGINT) is end_at_once:
+                # From here on there may be something to undo.
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+            function(*args, **kwargs)
+        except CliError as error:
+            _end(error.code, f"pytriton-daemon: {error}")
+        except KeyboardInterrupt:
+            _end(ExitCode.INTERRUPTED, "pytriton-daemon: interrupted")
+        except BrokenPipeError:
+            # The reader of our output has gone (`logs | head`). Python would fail once more when it
+            # flushes standard output at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(ExitCode.OK) from None
+        except (typer.Exit, typer.Abort, typer.BadParameter):  # typer's own, which it tells itself
+            raise
+        except Exception:
+            print_error(visible(traceback.format_exc().rstrip(), keep="\n"))
+            _end(ExitCode.FAULT, "pytriton-daemon: this is a fault of pytriton-daemon itself")
+
+    show_parameters(run, resolved_parameters(function))
+    return run  # type: ignore[return-value]
+
+
+@contextmanager
+def errors_of_clients() -> Iterator[None]:
+    """End the command with the code of what a client raises in the block."""
+    from pytriton.exceptions import (
+        DaemonNotRunningError,
+        PyTritonBadParameterError,
+        PyTritonError,
+        PyTritonValidationError,
+    )
+
+    try:
+        yield
+    except DaemonNotRunningError as error:
+        raise CliError(ExitCode.NO_DAEMON, str(error)) from None
+    except (PyTritonBadParameterError, PyTritonValidationError) as error:
+        raise CliError(ExitCode.USAGE, str(error)) from None
+    except PyTritonError as error:
+        raise CliError(ExitCode.REGISTRATION, str(error)) from None
+
+
+def _end(code: ExitCode, text: str) -> NoReturn:
+    print_error(visible(text, keep="\n"))
+    raise typer.Exit(int(code))

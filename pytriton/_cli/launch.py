@@ -1,0 +1,182 @@
+"""Starting a daemon: in this process, or as a process of its own that this one waits for."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from pytriton._cli.daemon_connection import ask_status, former_end
+from pytriton._cli.errors import CliError, say
+from pytriton._cli.log_lines import own_event
+from pytriton._cli.progress import Spinner
+from pytriton._cli.settings import Given, private
+from pytriton._host import exit_record
+from pytriton._host.log_files import rotated
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._protocol import linux, messages
+from pytriton._protocol.exit_codes import ExitCode
+from pytriton._protocol.files.private_files import open_private
+from pytriton._protocol.files.rundir import RuntimeDir
+from pytriton.dispatcher import start
+
+#: Log records that a failed start shows.
+_LAST_RECORDS = 12
+#: Ends of which nothing need be said at the next start.
+_SAID_AT_START = (ExitCode.OK, ExitCode.USAGE, ExitCode.ALREADY_RUNNING, ExitCode.PORT_IN_USE)
+#: Between two looks at a starting daemon. Its end is an event (pidfd), but of readiness it tells
+#: only who asks: a bound control socket is not ready yet, and a start takes a second at the least.
+_FIRST_LOOK_S, _LONGEST_LOOK_S = 0.05, 0.5
+
+
+def run_here(config: DaemonConfig, given: Given) -> int:
+    """Be the daemon, as the first process of a container its parent; return its exit code."""
+    rundir = private(config)
+    _tell_former_fault(rundir)
+    return start.run_here(config, lambda status: given.keep(rundir))
+
+
+def run_detached(config: DaemonConfig, given: Given) -> messages.Status:
+    """Start a daemon in a session of its own and return its status once it is ready.
+
+    Raises:
+        CliError: it did not become ready; with its own exit code and its last words.
+    """
+    rundir = private(config)
+    _refuse_second(rundir)
+    _tell_former_fault(rundir)
+    with _Words(rundir) as words, _started(config, rundir) as process:
+        with Spinner("starting the daemon") as spinner:
+            status = _wait_ready(rundir, process, words, spinner)
+        if status is None:
+            raise _failure(rundir, process, words)
+    given.keep(rundir)
+    return status
+
+
+def _tell_former_fault(rundir: RuntimeDir) -> None:
+    """Say how the last daemon here ended, if it was not asked to; one that could not start has said so."""
+    end = exit_record.read(rundir)
+    failed = end is not None and end.exit_code not in _SAID_AT_START
+    if exit_record.killed_pid(rundir) is not None or failed:
+        say(f"the last daemon in {rundir.path} ended: {former_end(rundir)}")
+
+
+def _refuse_second(rundir: RuntimeDir) -> None:
+    pid = rundir.running_pid()
+    if pid is not None:
+        raise CliError(
+            ExitCode.ALREADY_RUNNING,
+            f"a daemon already runs in {rundir.path} (pid {pid}). Stop it with "
+            "`pytriton-daemon stop`, or give this one a directory of its own with --runtime-dir.",
+        )
+
+
+@contextmanager
+def _started(config: DaemonConfig, rundir: RuntimeDir) -> Iterator[subprocess.Popen[bytes]]:
+    """Start the process; an interruption while it becomes ready stops it again."""
+    with open(_startup_log(rundir), "wb", opener=open_private) as output:
+        process = start.spawn(config, output)
+    try:
+        yield process
+    except KeyboardInterrupt:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+        raise
+
+
+def _wait_ready(
+    rundir: RuntimeDir, process: subprocess.Popen[bytes], words: _Words, spinner: Spinner
+) -> messages.Status | None:
+    """Return the status of the daemon when it is ready, None when it ended before."""
+    ended = linux.pidfd_open(process.pid)
+    try:
+        for attempt in itertools.count():
+            look_s = min(_LONGEST_LOOK_S, _FIRST_LOOK_S * 1.5 ** min(attempt, 20))
+            readable, _, _ = select.select([ended], [], [], look_s)
+            for text in words.new():
+                spinner.say(text)
+            if readable:
+                return None
+            status = _status(rundir, process.pid)
+            if status is not None and status.state in ("ready", "draining"):
+                return status
+    finally:
+        os.close(ended)
+    raise AssertionError("itertools.count() does not end")
+
+
+def _status(rundir: RuntimeDir, pid: int) -> messages.Status | None:
+    if rundir.running_pid() != pid:
+        return None
+    try:
+        return ask_status(rundir, timeout_s=_LONGEST_LOOK_S)
+    except CliError:  # not listening yet, or ending: the next look tells
+        return None
+
+
+def _failure(rundir: RuntimeDir, process: subprocess.Popen[bytes], words: _Words) -> CliError:
+    """Return the error of a start that failed: the reason that the daemon has left, or its last words."""
+    code = process.wait()
+    known = {int(one): one for one in ExitCode}
+    # 0: somebody stopped it while it started, which is not what `start` was asked for.
+    exit_code = known.get(code, ExitCode.FAULT) if code else ExitCode.FAULT
+    end = exit_record.read(rundir)
+    if end is not None and end.pid == process.pid and exit_code is not ExitCode.FAULT:
+        return CliError(exit_code, f"the daemon did not start: {end.reason}")
+    ended = f"with code {code}" if code >= 0 else f"by signal {-code}"
+    why = f"{end.reason}\nIt" if end is not None and end.pid == process.pid else "it"
+    last = "\n".join(words.last())
+    return CliError(
+        exit_code, f"the daemon did not start: {why} ended {ended}. Its last words:\n{last}"
+    )
+
+
+def _startup_log(rundir: RuntimeDir) -> Path:
+    return rundir.logs / "startup.log"
+
+
+class _Words:
+    """The new lines in the log of a starting daemon, also when the log is rotated meanwhile."""
+
+    def __init__(self, rundir: RuntimeDir) -> None:
+        self._rundir = rundir
+        self._stream: BinaryIO | None = None
+        self._records: list[str] = []
+        path = rundir.log_file()
+        self._start = path.stat().st_size if path.exists() else 0
+        self._rotated = len(rotated(path))
+
+    def __enter__(self) -> _Words:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._stream is not None:
+            self._stream.close()
+
+    def new(self) -> list[str]:
+        """Return the texts of the daemon's own records that were added since the last call."""
+        path = self._rundir.log_file()
+        if self._stream is None and path.exists():
+            self._stream = open(path, "rb")  # noqa: SIM115, closed in __exit__
+            # Rotated since: all that is in the new file is news.
+            self._stream.seek(self._start if len(rotated(path)) == self._rotated else 0)
+        if self._stream is None:
+            return []
+        lines = [line.decode("utf-8", "replace").rstrip("\n") for line in self._stream]
+        self._records = [*self._records, *lines][-_LAST_RECORDS:]
+        return [text for line in lines if (text := own_event(line))]
+
+    def last(self) -> list[str]:
+        """Return the last records, and what was printed outside of the log."""
+        from pytriton._cli.log_lines import pretty
+
+        self.new()
+        printed = _startup_log(self._rundir).read_text(errors="replace").rstrip()
+        return [*(pretty(line) for line in self._records), *([printed] if printed else [])]

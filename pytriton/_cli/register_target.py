@@ -1,0 +1,128 @@
+"""`pytriton-daemon register MODULE:ATTRIBUTE`, or `--model-dir FOLDER`: import it, hand it over, show progress."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Union
+
+from pytriton._cli.errors import CliError, errors_of_clients, say
+from pytriton._protocol import messages
+from pytriton._protocol.exit_codes import ExitCode
+from pytriton._protocol.files.rundir import RuntimeDir
+
+if TYPE_CHECKING:
+    from pytriton.autoscale import Instances
+    from pytriton.daemon import DaemonClient, Model
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A command's wish: MODULE:ATTRIBUTE or a folder, and keyword arguments of `DaemonClient`'s method."""
+
+    target: str
+    options: Mapping[str, Any]
+
+
+def register_target(wish: Wish, rundir: RuntimeDir) -> str:
+    """Register it and return a sentence about the model that serves now.
+
+    Raises:
+        CliError: there is no such attribute, it carries no declaration, no daemon runs, or the
+            registration failed; with the traceback from where it failed.
+    """
+    if "python" in wish.options:
+        return _register_elsewhere(wish, rundir)
+    from pytriton._register.target import check_declared
+
+    target = load_target(wish.target)
+    with errors_of_clients():
+        check_declared(target, wish.target)
+    return _register(
+        lambda client, progress: client.register(target, progress=progress, **wish.options), rundir
+    )
+
+
+def _register_elsewhere(wish: Wish, rundir: RuntimeDir) -> str:
+    """Have the workers' interpreter import the module and register it: this one may lack what it imports.
+
+    Raises:
+        CliError: as `register_target`.
+    """
+    from pytriton._register import environments, in_other_python
+    from pytriton._register.environment import find_interpreter
+
+    with errors_of_clients():
+        python = find_interpreter(wish.options["python"])
+        packages = environments.worker_packages(python, lambda text: say(f"  {text}"))
+        options = {name: value for name, value in wish.options.items() if name != "python"}
+        request = in_other_python.Request(wish.target, str(rundir.path), options)
+        served = {}
+        for served in in_other_python.run(python, packages, request):
+            if "progress" in served:
+                say(f"  {served['progress']}")
+    return f"{served['name']} is ready: {served['url']}"
+
+
+def load_target(text: str) -> Any:
+    """Return what MODULE:ATTRIBUTE names; see `target.load_target`.
+
+    Raises:
+        CliError: there is no such thing, or importing it failed
+    """
+    from pytriton._register import target
+
+    with errors_of_clients():
+        return target.load_target(text)
+
+
+def is_file(target: str) -> bool:
+    """Return whether a target is the path of a model file, not MODULE:ATTRIBUTE."""
+    from pytriton._register.python_models.model_files import is_model_file
+
+    return ":" not in target and is_model_file(target)
+
+
+def register_folder(wish: Wish, rundir: RuntimeDir) -> str:
+    """Register a Triton Python model, all of a repository, or a model file; return a sentence about each.
+
+    Raises:
+        CliError: as `register_target`.
+    """
+    return _register(
+        lambda client, progress: client.register_model(
+            wish.target, progress=progress, **wish.options
+        ),
+        rundir,
+    )
+
+
+def wanted_instances(text: str) -> Instances:
+    """Return what a word says about the number of instances: "4", or "1:8".
+
+    Raises:
+        CliError: it says nothing of that kind.
+    """
+    from pytriton.autoscale import instances_of_text
+    from pytriton.exceptions import PyTritonValidationError
+
+    try:
+        return instances_of_text(text)
+    except PyTritonValidationError as error:
+        raise CliError(ExitCode.USAGE, str(error)) from None
+
+
+def _register(
+    act: Callable[[DaemonClient, Any], Union[Model, list[Model]]], rundir: RuntimeDir
+) -> str:
+    from pytriton.daemon import connect
+
+    def tell(progress: messages.Progress) -> None:
+        say(f"  {progress.text}")
+
+    with errors_of_clients(), connect(runtime_dir=rundir.path) as client:
+        progress = None if sys.stderr.isatty() else tell  # None: a bar
+        served = act(client, progress)
+        models = served if isinstance(served, list) else [served]
+        return "\n".join(f"{model.name} is ready: {model.url}" for model in models)

@@ -1,0 +1,161 @@
+"""Flags made of the daemon's declared settings, and what `start` was told, kept for `restart`."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+from pytriton._cli.annotations import resolved_parameters, show_parameters
+from pytriton._cli.errors import CliError, say
+from pytriton._host.settings import start_flags
+from pytriton._host.settings.declarations import ConfigError, DaemonConfig, flag_name, options
+from pytriton._host.settings.sources import Loaded, load
+from pytriton._host.settings.start_flags import StartFlags
+from pytriton._protocol.exit_codes import ExitCode
+from pytriton._protocol.files.rundir import RuntimeDir, RuntimeDirError
+
+
+@dataclass(frozen=True)
+class Given:
+    """The flags of `start` as they were given; a restart keeps them and reads all other settings anew."""
+
+    flags: Mapping[str, Any]
+    config: Optional[str] = None  #: the file named by --config
+    cwd: str = "."
+
+    def load(self) -> Loaded:
+        """Read all sources; wrong settings end the command."""
+        try:
+            return load(self.flags, os.environ, Path(self.cwd), self.config)
+        except ConfigError as error:
+            raise CliError(ExitCode.USAGE, str(error)) from None
+
+    def load_to_serve(self) -> Loaded:
+        """Do what `load` does, and see that folders are there that a daemon on this machine is to serve."""
+        loaded = self.load()
+        _check_repositories(loaded)
+        return loaded
+
+    def over(self, earlier: Given) -> Given:
+        """Return these flags on top of those of an earlier start, paths made absolute."""
+        mine, theirs = self.absolute(), earlier.absolute()
+        return Given({**theirs.flags, **mine.flags}, mine.config or theirs.config, mine.cwd)
+
+    def keep(self, rundir: RuntimeDir) -> None:
+        """Remember them for `restart`; not being able to is told and harms nothing else."""
+        kept = self.absolute()
+        flags = StartFlags(kept.flags, kept.config, str(Path.cwd() / kept.cwd))
+        try:
+            flags.write(rundir)
+        except OSError as error:
+            say(f"pytriton-daemon: `restart` will not know these flags: {error}")
+
+    def absolute(self) -> Given:
+        """Return these flags with paths that mean the same from any folder."""
+        base = Path.cwd() / self.cwd
+        flags = {
+            name: kind.placed(kind.read(value), base) if kind.is_path else value
+            for name, value in self.flags.items()
+            for kind in (options()[name].kind,)
+        }
+        config = None if self.config is None else str(base / Path(self.config).expanduser())
+        return Given(flags, config, self.cwd)
+
+
+def _check_repositories(loaded: Loaded) -> None:
+    """End the command where a model repository on this machine cannot be read: none of its models would be served."""
+    for place in loaded.config.model_repository:
+        if "://" in place:  # tritonserver's own business
+            continue
+        try:
+            os.listdir(place)
+        except OSError as error:
+            source = loaded.sources.get("model_repository", "default")
+            raise CliError(
+                ExitCode.USAGE,
+                f"model_repository: {place} cannot be read: {error.strerror} ({source}). Name a folder that has a "
+                "folder for each model",
+            ) from None
+
+
+def kept(rundir: RuntimeDir) -> Given:
+    """Return what `Given.keep` remembered in this runtime directory; nothing if nothing was."""
+    try:
+        flags = start_flags.read(rundir)
+    except ConfigError as error:
+        raise CliError(ExitCode.USAGE, str(error)) from None
+    return Given({}) if flags is None else Given(flags.flags, flags.config, flags.cwd)
+
+
+def private(config: DaemonConfig) -> RuntimeDir:
+    """Return the runtime directory, made and private; or end the command.
+
+    An access token among the flags is removed from this process's command line.
+    """
+    from pytriton.dispatcher.start import hide_token
+
+    hide_token(config)
+    try:
+        config.rundir.create(config.control_group)
+    except RuntimeDirError as error:
+        raise CliError(ExitCode.USAGE, str(error)) from None
+    return config.rundir
+
+
+#: What the help shows first, in this order.
+FIRST = (
+    "runtime_dir", "http_port", "grpc_port", "metrics_port", "http_address", "grpc_address",
+    "metrics_address", "model_repository", "model_control_mode", "load_model", "model_python",
+    "state_dir", "ephemeral", "cache_dir", "tritonserver", "tritonserver_options",
+    "response_cache_size", "grace_period_s", "log_level", "log_format",
+)  # fmt: skip
+
+
+def with_setting_flags(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command a flag for each setting; it gets those given as `flags: dict[str, Any]`."""
+
+    def run(**arguments: Any) -> None:
+        flags = {
+            name: arguments.pop(name) for name in options() if arguments[name] not in (None, [])
+        }
+        function(flags=flags, **{k: v for k, v in arguments.items() if k not in options()})
+
+    own = [parameter for parameter in resolved_parameters(function) if parameter.name != "flags"]
+    given = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(name)
+        )
+        for name in [*FIRST, *(name for name in options() if name not in FIRST)]
+    ]
+    show_parameters(run, [*own, *given])
+    run.__name__, run.__doc__ = function.__name__, function.__doc__
+    return run
+
+
+def _annotation(name: str) -> Any:
+    """Return the annotation of a flag. Values stay text, for the declaration's reader to judge."""
+    option = options()[name]
+    flag, text = flag_name(name), option.help
+    if option.kind.is_switch:
+        off = f"--no-{flag[2:]}"
+        return Annotated[
+            Optional[bool], typer.Option(f"{flag}/{off}", help=text, rich_help_panel=_panel(name))
+        ]
+    if name == "tritonserver_options":
+        several = typer.Option(flag, help=text, metavar="NAME=VALUE", rich_help_panel=_panel(name))
+        return Annotated[Optional[list[str]], several]
+    metavar = "PATH" if option.kind.is_path else "VALUE"
+    flags = [flag, flag_name(option.formerly)] if option.formerly else [flag]
+    told = typer.Option(*flags, help=text, metavar=metavar, rich_help_panel=_panel(name))
+    return Annotated[Optional[list[str]] if option.kind.is_list else Optional[str], told]
+
+
+def _panel(name: str) -> str:
+    """Return the group of the help that a setting stands in."""
+    return "Settings that people change first" if name in FIRST else "All other settings"

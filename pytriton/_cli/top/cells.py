@@ -1,0 +1,179 @@
+"""The columns of the table, and the words in them: the same on a screen and on paper."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from pytriton._cli.log_lines import visible
+from pytriton._protocol import messages
+from pytriton._protocol.rates import Row, milliseconds, size
+
+_GOOD = {"ready", "spare", "serving", "asleep"}
+_BAD = {"failed", "given up", "lost", "degraded"}
+#: At which share of its time an instance is shown to be busy.
+_BUSY = 0.9
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its title, what it says of a row, and in which order columns go where there is no room (0: never)."""
+
+    title: str
+    cell: Callable[[Row], Text]
+    leaves: int = 0
+    right: bool = True
+
+
+def _name(row: Row) -> Text:
+    if row.instance:
+        return Text(f"  └ {row.instance}", style="dim")
+    return Text(visible(row.model))
+
+
+def _state(row: Row) -> Text:
+    style = "green" if row.state in _GOOD else "red" if row.state in _BAD else "yellow"
+    return Text(row.state, style=style)
+
+
+def _count(row: Row) -> Text:
+    if row.instance:
+        return Text("" if row.pid is None else str(row.pid), style="dim")
+    there, wanted = row.instances
+    if not wanted:
+        return Text("0" if row.state == "asleep" else "-")
+    return Text(f"{there}/{wanted}", style="" if there >= wanted else "red")
+
+
+def _rate(value: float) -> str:
+    return f"{value:.1f}" if value < 1000 else f"{value:,.0f}"
+
+
+def _failures(row: Row) -> Text:
+    failed = row.rates.failures_s
+    return Text(_rate(failed) if failed else "0", style="red" if failed else "")
+
+
+def _busy(row: Row) -> Text:
+    return Text(f"{row.rates.busy:.0%}", style="yellow" if row.rates.busy >= _BUSY else "")
+
+
+def _ends(row: Row) -> Text:
+    return Text(str(row.ends), style="red" if row.ends else "")
+
+
+def _waiting(row: Row) -> Text:
+    return Text("-" if row.waiting is None else str(row.waiting))
+
+
+def _rows(row: Row) -> Text:
+    return Text("-" if row.rates.rows is None else f"{row.rates.rows:.1f}")
+
+
+COLUMNS = (
+    Column("model", _name, right=False),
+    Column("state", _state, right=False),
+    Column("inst", _count),
+    Column("req/s", lambda row: Text(_rate(row.rates.requests_s))),
+    Column("fail/s", _failures),
+    Column("queue", _waiting, leaves=4),
+    Column("rows", _rows, leaves=3),
+    Column("wait ms", lambda row: Text(milliseconds(row.rates.wait_p50)), leaves=5),
+    Column("p50 ms", lambda row: Text(milliseconds(row.rates.p50)), leaves=7),
+    Column("p99 ms", lambda row: Text(milliseconds(row.rates.p99))),
+    Column("busy", _busy),
+    Column("memory", lambda row: Text(size(row.resident)), leaves=6),
+    Column("ends", _ends),
+    Column("device", lambda row: Text(visible(row.device or "")), leaves=2, right=False),
+    Column("last end", lambda row: Text(visible(row.last_end), style="dim"), leaves=1, right=False),
+)
+#: What a column takes besides its widest cell.
+_GAP = 2
+#: What "last end" gets at least, where it is shown, and what it takes at most.
+_LEAST_END, _LONGEST_END = 30, 500
+#: What names get at least.
+_LEAST_NAME = 12
+
+
+def columns_for(rows: list[Row], width: int) -> list[Column]:
+    """Return the columns that fit into a width; those that say least go first. "last end" may be cut."""
+    chosen = list(COLUMNS)
+    while _width(chosen, rows) > width:
+        spare = [one for one in chosen if one.leaves]
+        if not spare:
+            break
+        chosen.remove(min(spare, key=lambda one: one.leaves))
+    return chosen
+
+
+def _width(columns: list[Column], rows: list[Row]) -> int:
+    return sum(_column_width(one, rows) + _GAP for one in columns)
+
+
+def _column_width(column: Column, rows: list[Row]) -> int:
+    widest = max([len(column.title), *(column.cell(row).cell_len for row in rows)])
+    return min(widest, _LEAST_END) if column.leaves == 1 else widest
+
+
+def room_for_names(columns: list[Column], rows: list[Row], width: int) -> int:
+    """Return what the others leave of a width to names: a long name is cut, and no number."""
+    others = [one for one in columns if one is not COLUMNS[0]]
+    return max(_LEAST_NAME, width - _width(others, rows) - _GAP)
+
+
+def room_for_last_end(columns: list[Column], rows: list[Row], width: int) -> int:
+    """Return what the others leave of a width to "last end", so that none of them is cut for it."""
+    others = [one for one in columns if one.leaves != 1]
+    return max(_LEAST_END, width - _width(others, rows) - _GAP)
+
+
+def full_width(rows: list[Row]) -> int:
+    """Return the width in which nothing is cut, but for last ends that are endless."""
+    last = max([len("last end"), *(len(visible(row.last_end)) for row in rows)])
+    return (
+        _width([one for one in COLUMNS if one.leaves != 1], rows) + min(last, _LONGEST_END) + _GAP
+    )
+
+
+def explanation_lines(found: messages.Explanation) -> list[Text]:
+    """Return why a model is as it is, and what to do about it."""
+    lines = [Text(visible(found.verdict), style="bold")]
+    for one in found.findings:
+        style = "" if one.severity == "notice" else "red"
+        if not found.verdict.endswith(one.text):  # else it is said above
+            lines.append(Text(f"{one.severity}: {visible(one.text)}", style=style))
+        lines += [Text(f"  do: {visible(one.advice)}")] if one.advice else []
+    return lines
+
+
+def request_lines(requests: messages.Requests) -> list[Text]:
+    """Return a model's slowest requests and the last that failed, a line each that fits into 80 columns."""
+    found = []
+    for title, entries in (
+        ("slowest of the last hour", requests.slowest),
+        ("last failed", requests.failed),
+    ):
+        found.append(Text(f"{title} ({len(entries)})", style="bold"))
+        found += [Text(_REQUEST_HEAD, style="dim")] if entries else []
+        found += [_request_line(one) for one in entries]
+    return found
+
+
+_REQUEST_HEAD = (
+    f"{'time':8} {'inst':>4} {'status':13} {'call ms':>9} {'wait ms':>9} {'rows':>5}  id, error"
+)
+
+
+def _request_line(entry: messages.RequestEntry) -> Text:
+    when = time.strftime("%H:%M:%S", time.localtime(entry.time))
+    line = Text(f"{when} {entry.instance:>4} ")
+    line.append(f"{entry.status:13}", style="" if entry.status == "ok" else "red")
+    wait_s = None if entry.queue_ns is None else entry.queue_ns / 1e9
+    line.append(f" {milliseconds(entry.compute_ns / 1e9):>9} {milliseconds(wait_s):>9}")
+    name = f"{entry.id}  {entry.error}".rstrip()
+    line.append(f" {entry.batch_rows:>5}  {visible(name)}")
+    line.no_wrap = True
+    return line

@@ -1,0 +1,55 @@
+"""The table once, for paper, pipes and scripts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pytriton._cli.log_lines import visible
+from pytriton._cli.top.cells import columns_for, full_width, room_for_last_end, room_for_names
+from pytriton._protocol import messages
+from pytriton._protocol.rates import Row, headline
+
+
+def print_table(figures: messages.Figures, rows: list[Row]) -> None:
+    """Print the daemon's line and the table."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = full_width(rows)  # nothing tells how wide lines may be
+    console.print(Text(headline(figures.daemon, figures.at)))
+    for problem in figures.daemon.problems:
+        console.print(Text(visible(problem), style="red"))
+    if not rows:
+        console.print("no models")
+        return
+    columns = columns_for(rows, console.width)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    room = room_for_last_end(columns, rows, console.width)
+    names = room_for_names(columns, rows, console.width)
+    for one in columns:
+        table.add_column(
+            one.title,
+            justify="right" if one.right else "left",
+            no_wrap=True,
+            max_width=room if one.leaves == 1 else names if one is columns[0] else None,
+        )
+    for row in rows:
+        table.add_row(*(one.cell(row) for one in columns))
+    console.print(table)
+
+
+def as_json(figures: messages.Figures, rows: list[Row], seconds: float) -> str:
+    """Return what the table shows as a JSON object; times in seconds, memory in bytes."""
+    daemon = figures.daemon
+    return json.dumps(
+        {
+            "at": figures.at,
+            "interval_s": seconds,
+            "daemon": {"state": daemon.state, "pid": daemon.pid, "server": daemon.server_state},
+            "rows": [asdict(row) for row in rows],
+        }
+    )

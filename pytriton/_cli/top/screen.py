@@ -1,0 +1,363 @@
+"""The live table, in a terminal (Textual)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from rich.text import Text
+from textual import work
+from textual.app import App, ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import DataTable, Footer, Input, RichLog, Static
+
+from pytriton._cli.errors import CliError
+from pytriton._cli.log_lines import pretty, visible
+from pytriton._cli.top.cells import columns_for, explanation_lines, request_lines, room_for_names
+from pytriton._cli.top.feed import Feed
+from pytriton._protocol import messages
+from pytriton._protocol.rates import SORTING, Row, arranged, headline, total
+
+_ORDERS = tuple(SORTING)
+#: Lines of the screen that are not rows of the table: the head with a problem, the columns, what was said, the keys.
+_BESIDE_TABLE = 8
+
+
+class Question(ModalScreen[bool]):
+    """Asks before something is changed; y does it, any other answer leaves it."""
+
+    CSS = """
+    Question { align: center middle; }
+    Question > Static { width: auto; max-width: 70; padding: 1 2; border: round $warning; background: $surface; }
+    """
+    BINDINGS: ClassVar[list[Any]] = [
+        ("y", "answer(True)", "yes"),
+        ("n,escape,enter,q", "answer(False)", "no"),
+    ]
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        """Show the question."""
+        yield Static(Text(f"{self._text}\n\ny: yes   n: no"))
+
+    def action_answer(self, yes: bool) -> None:
+        """Close, with the answer."""
+        self.dismiss(yes)
+
+
+class TopApp(App[None]):
+    """The table and its keys. What the daemon is asked runs in threads: a slow answer does not stop the screen."""
+
+    CSS = """
+    #head { height: auto; padding: 0 1; }
+    #filter { display: none; height: 3; }
+    #filter.shown { display: block; }
+    #log { display: none; height: 40%; border-top: solid $primary; }
+    #log.shown { display: block; }
+    #said { height: auto; padding: 0 1; color: $warning; }
+    DataTable { height: 1fr; }
+    """
+    BINDINGS: ClassVar[list[Any]] = [
+        Binding("q", "quit", "quit"),
+        Binding("ctrl+c", "quit", show=False, priority=True),  # wherever the cursor is
+        Binding("s", "sort", "sort"),
+        # The footer has room for these words on 80 columns.
+        Binding("slash", "filter", "find"),
+        Binding("i", "instances", "inst"),
+        Binding("e", "explain", "why"),
+        Binding("l,enter", "log", "log", key_display="l"),
+        Binding("r", "requests", "reqs"),
+        Binding("plus,equals_sign", "scale(1)", "scale", key_display="+-"),
+        Binding("minus", "scale(-1)", show=False),
+        Binding("b", "rollback", "back"),
+        Binding("u", "unregister", "del"),
+        Binding("space", "pause", "pause", key_display="␣"),
+    ]
+    ENABLE_COMMAND_PALETTE = False
+
+    def __init__(
+        self, feed: Feed, interval_s: float, containing: str = "", order: str = _ORDERS[0]
+    ) -> None:
+        super().__init__()
+        self._feed = feed
+        self._interval_s = interval_s
+        self._containing = containing
+        self._order = order
+        #: None: as long as all rows fit on the screen.
+        self._with_instances: bool | None = None
+        self._paused = False
+        #: A daemon that is slower than the interval is asked once at a time: rates are those between two answers.
+        self._asking = False
+        #: What the pane below shows of the chosen model.
+        self._pane: Callable[[str], list[Text]] = self._log_lines
+        self._figures: messages.Figures | None = None
+        #: Since when the daemon has not answered, and why; "" while it does.
+        self._silent = ""
+        self._rows: list[Row] = []
+        self._shown: list[Row] = []
+
+    def compose(self) -> ComposeResult:
+        """Lay out the screen."""
+        yield Static(id="head")
+        yield Input(self._containing, placeholder="part of a model's name", id="filter")
+        with Vertical():
+            yield DataTable(cursor_type="row", zebra_stripes=True)
+            yield RichLog(id="log", wrap=True, max_lines=400)
+        yield Static(id="said")
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Begin to ask."""
+        self.query_one(DataTable).focus()
+        self.set_interval(self._interval_s, self._ask)
+        self._ask()
+
+    def on_resize(self) -> None:
+        """Show the columns that fit now."""
+        self._show()
+
+    # ── figures ──────────────────────────────────────────────────────────────────────────────────
+
+    def _ask(self) -> None:
+        if not self._paused and not self._asking:
+            self._asking = True
+            self._take()
+
+    @work(thread=True, group="figures")
+    def _take(self) -> None:
+        try:
+            figures, rows = self._feed.take()
+        except CliError as error:
+            self.call_from_thread(self._lost, str(error))
+        else:
+            self.call_from_thread(self._taken, figures, rows)
+        finally:
+            self._asking = False
+
+    def _lost(self, why: str) -> None:
+        """Show that what is on the screen is old: the daemon may come back."""
+        since = self._silent.partition(":  ")[0] or time.strftime("no answer since %H:%M:%S")
+        self._silent = f"{since}:  {why}"
+        self._show()
+
+    def _taken(self, figures: messages.Figures, rows: list[Row]) -> None:
+        self._figures, self._rows = figures, rows
+        self._silent = ""
+        self._show()
+        chosen = self._chosen()
+        if chosen is not None and self.query_one("#log").has_class("shown"):
+            self._read(chosen.model)
+
+    def _show(self) -> None:
+        if self._figures is None:
+            return
+        figures = self._figures
+        requests_s, failures_s = total(self._rows)
+        facts = [f"{requests_s:,.1f} requests/s"]
+        facts += [f"{failures_s:,.1f} failures/s"] if failures_s else []
+        facts += [f"{len(figures.models)} models", f"sorted by {self._order}"]
+        facts += [f"only *{self._containing}*"] if self._containing else []
+        facts += ["PAUSED"] if self._paused else []
+        head = Text(f"{headline(figures.daemon, figures.at)}\n{', '.join(facts)}")
+        if self._silent:
+            head = Text(f"{self._silent}\nas it was then: ", style="red").append(head)
+        head.append_text(self._problems(figures.daemon.problems))
+        self.query_one("#head", Static).update(head)
+        found = arranged(self._rows, self._order, self._containing)
+        shown = self._shows_instances(found)
+        self._fill([one for one in found if shown or not one.instance])
+
+    def _problems(self, problems: list[str]) -> Text:
+        """Return a line for each problem, as many as leave the table most of the screen; the worst is at the top."""
+        width, room = self.size.width - 2, max(1, (self.size.height - 20) // 4)
+        lines = Text()
+        for number, problem in enumerate(problems[:room], 1):
+            more = len(problems) - room if number == room else 0
+            end = f" (and {more} more: status)" if more > 0 else ""
+            line = Text(visible(problem), style="red")
+            line.truncate(width - len(end), overflow="ellipsis")
+            lines.append("\n").append_text(line).append(end, style="red")
+        return lines
+
+    def _shows_instances(self, rows: list[Row]) -> bool:
+        if self._with_instances is None:
+            return len(rows) <= self.size.height - _BESIDE_TABLE
+        return self._with_instances
+
+    def _fill(self, rows: list[Row]) -> None:
+        table: DataTable[Text] = self.query_one(DataTable)
+        chosen, scrolled = self._chosen(), table.scroll_y
+        table.clear(columns=True)
+        self._shown = rows
+        columns = columns_for(rows, self.size.width - 2)
+        room = room_for_names(columns, rows, self.size.width - 2)
+        for one in columns:
+            table.add_column(Text(one.title, justify="right" if one.right else "left"))
+        for row in rows:
+            cells = [one.cell(row) for one in columns]
+            cells[0].truncate(room, overflow="ellipsis")
+            for cell, one in zip(cells, columns):
+                cell.justify = "right" if one.right else "left"
+            table.add_row(*cells)
+        keys = [(one.model, one.instance) for one in rows]
+        if chosen is not None and (chosen.model, chosen.instance) in keys:
+            table.move_cursor(row=keys.index((chosen.model, chosen.instance)), animate=False)
+        table.scroll_to(y=scrolled, animate=False)
+
+    def _chosen(self) -> Row | None:
+        """Return the row that the cursor is on."""
+        row: int = self.query_one(DataTable).cursor_row
+        return self._shown[row] if 0 <= row < len(self._shown) else None
+
+    # ── keys ─────────────────────────────────────────────────────────────────────────────────────
+
+    def action_sort(self) -> None:
+        """Sort by the next of the orders."""
+        self._order = _ORDERS[(_ORDERS.index(self._order) + 1) % len(_ORDERS)]
+        self._show()
+
+    def action_instances(self) -> None:
+        """Show models alone, or with their instances."""
+        self._with_instances = not self._shows_instances(self._rows)
+        self._show()
+
+    def action_pause(self) -> None:
+        """Stop asking, or go on."""
+        self._paused = not self._paused
+        self._show()
+
+    def action_filter(self) -> None:
+        """Ask for a part of names."""
+        field = self.query_one("#filter", Input)
+        field.add_class("shown")
+        field.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Show what has the text in its name, while it is typed."""
+        self._containing = event.value
+        self._show()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Go back to the table."""
+        event.input.remove_class("shown")
+        self.query_one(DataTable).focus()
+
+    def action_log(self) -> None:
+        """Show the log of the chosen model below, or hide it."""
+        self._toggle(self._log_lines)
+
+    def action_explain(self) -> None:
+        """Show below why the chosen model is as it is, and what to do, or hide it."""
+        self._toggle(self._explanation_lines)
+
+    def action_requests(self) -> None:
+        """Show the slowest requests of the chosen model below, and those that failed, or hide them."""
+        self._toggle(self._request_lines)
+
+    def on_data_table_row_selected(self) -> None:
+        """Enter is the table's key; here it does what l does."""
+        self.action_log()
+
+    def _toggle(self, lines: Callable[[str], list[Text]]) -> None:
+        chosen, pane = self._chosen(), self.query_one("#log", RichLog)
+        if chosen is None or (pane.has_class("shown") and self._pane == lines):
+            pane.remove_class("shown")
+            return
+        self._pane = lines
+        pane.clear()
+        pane.add_class("shown")
+        self._read(chosen.model)
+
+    def _log_lines(self, model: str) -> list[Text]:
+        return [Text.from_ansi(pretty(line, colors=True)) for line in self._feed.log(model)]
+
+    def _explanation_lines(self, model: str) -> list[Text]:
+        return explanation_lines(self._feed.explain(model))
+
+    def _request_lines(self, model: str) -> list[Text]:
+        return request_lines(self._feed.requests(model))
+
+    @work(thread=True, exclusive=True, group="log")
+    def _read(self, model: str) -> None:
+        pane = self._pane
+        try:
+            lines = pane(model)
+        except CliError as error:
+            lines = [Text(str(error))]
+        self.call_from_thread(self._show_pane, model, pane, lines)
+
+    def _show_pane(self, model: str, of: Callable[[str], list[Text]], lines: list[Text]) -> None:
+        if of != self._pane:
+            return  # another key was pressed meanwhile
+        pane = self.query_one("#log", RichLog)
+        pane.border_title = Text(model)
+        pane.auto_scroll = of == self._log_lines  # of requests, the slowest is on top
+        pane.clear()
+        for line in lines:
+            pane.write(line)
+
+    def action_scale(self, more: int) -> None:
+        """Give the chosen model another instance, or take one, once that is confirmed."""
+        chosen = self._chosen()
+        if chosen is None:
+            return
+        model = chosen.model
+        wanted = self._desired(model)
+        if wanted is None:
+            self._say(f"{model} has no workers that could be scaled")
+            return
+        if wanted + more < 1:
+            self._say(f"{model} cannot have {wanted + more} instances")
+            return
+        self._confirm(
+            f"Scale {model} from {wanted} to {wanted + more} instances?",
+            messages.Scale(model, wanted + more),
+        )
+
+    def _desired(self, model: str) -> int | None:
+        for one in self._rows:
+            if one.model == model and not one.instance:
+                return one.instances[1] if one.instances[1] or one.state == "asleep" else None
+        return None
+
+    def action_rollback(self) -> None:
+        """Put back what the chosen model was before it was replaced, once that is confirmed."""
+        chosen = self._chosen()
+        if chosen is not None:
+            text = f"Put back what {chosen.model} was before it was last replaced?"
+            self._confirm(text, messages.Rollback(chosen.model))
+
+    def action_unregister(self) -> None:
+        """Stop serving the chosen model, once that is confirmed."""
+        chosen = self._chosen()
+        if chosen is not None:
+            text = f"Unregister {chosen.model}? Its workers end, and clients get 404."
+            self._confirm(text, messages.Unregister(chosen.model))
+
+    def _confirm(self, text: str, message: messages.AnyMessage) -> None:
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self._say("…")
+                self._do(message)
+
+        self.push_screen(Question(text), answered)
+
+    @work(thread=True, group="actions")
+    def _do(self, message: messages.AnyMessage) -> None:
+        begun = time.monotonic()
+        try:
+            self._feed.act(message)
+        except CliError as error:
+            said = str(error)
+        else:
+            said = f"{type(message).__name__.lower()}: done in {time.monotonic() - begun:.1f} s"
+        self.call_from_thread(self._say, said)
+
+    def _say(self, text: str) -> None:
+        self.query_one("#said", Static).update(Text(text))

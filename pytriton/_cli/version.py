@@ -1,0 +1,22 @@
+"""`pytriton-daemon version`: without the parser, which costs ten times as much as the answer."""
+
+from __future__ import annotations
+
+import platform
+import sys
+
+from pytriton._protocol.exit_codes import ExitCode
+
+
+def print_version() -> ExitCode:
+    """Print our version and Python's; warn of a distribution that claims the same import name."""
+    import pytriton
+    from pytriton._clash import clashing_distribution
+
+    ours, python = pytriton.__version__, platform.python_version()
+    sys.stdout.write(f"pytriton-daemon {ours} (Python {python}, {sys.executable})\n")
+    clash = clashing_distribution()
+    if clash is None:
+        return ExitCode.OK
+    sys.stderr.write(f"{clash}\n")
+    return ExitCode.FAULT

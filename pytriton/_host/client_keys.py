@@ -1,0 +1,171 @@
+"""The keys of control over TCP (CurveZMQ): the server's pair and the clients' public keys.
+
+::
+
+    <keys_dir>/              0700
+      server.key_secret      the server's key pair, 0600; server.key holds its public half
+      clients/NAME.key       public half of a client; its secret one is only in the file that was handed over
+
+The files are pyzmq's certificates (zmq.auth). A client's file is one with the server's public key in its metadata.
+Who may connect is read from the folder for each message: a removed key is refused from then on.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import zmq.auth
+
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._protocol.control import SERVER_KEY
+from pytriton._protocol.files.private_files import open_private
+
+_NAME = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,63}")
+
+
+class KeyStoreError(Exception):
+    """Keys that cannot be made, read or used; the text says which and what to do."""
+
+
+def default_keys_dir(env: Mapping[str, str]) -> Path:
+    """Return where keys are kept: /etc/pytriton-daemon/keys for root, else below $XDG_CONFIG_HOME."""
+    if os.geteuid() == 0:
+        return Path("/etc/pytriton-daemon/keys")
+    home = env.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return Path(home, "pytriton-daemon", "keys")
+
+
+def key_store(config: DaemonConfig) -> KeyStore:
+    """Return the keys that a daemon with these settings uses."""
+    return KeyStore(Path(config.keys_dir) if config.keys_dir else default_keys_dir(os.environ))
+
+
+class KeyStore:
+    """One folder of keys."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._server = folder / "server.key_secret"
+        self._clients = folder / "clients"
+
+    def make_server_key(self) -> str:
+        """Make the server's key and return its public half.
+
+        Raises:
+            KeyStoreError: there is one, which clients know already; or it cannot be written.
+        """
+        if self._server.exists():
+            raise KeyStoreError(
+                f"there is a server key already: {self._server}. To replace it, delete that file first; every "
+                "client then needs a new file (`keys add`)."
+            )
+        public = self.folder / "server.key"
+        return self._make("server", {}, secret_to=self._server, public_to=public)
+
+    def server_keys(self) -> tuple[bytes, bytes]:
+        """Return the server's public and secret key.
+
+        Raises:
+            KeyStoreError: there is none, or others may read it.
+        """
+        try:
+            self._refuse_others_folders()
+            mode = stat.S_IMODE(self._server.stat().st_mode)
+            if mode & 0o077:
+                raise KeyStoreError(
+                    f"other users may read the server's key {self._server} (mode {mode:04o}): make a new one, or "
+                    f"`chmod 600 {self._server}` if you know that nobody has."
+                )
+            public, secret = zmq.auth.load_certificate(self._server)
+        except FileNotFoundError:
+            raise KeyStoreError(
+                f"there is no server key in {self.folder}. Make it with `pytriton-daemon keys init`."
+            ) from None
+        except (OSError, ValueError) as error:
+            raise KeyStoreError(
+                f"the server's key {self._server} cannot be read: {error}"
+            ) from error
+        if secret is None:
+            raise KeyStoreError(
+                f"{self._server} holds no secret key: delete it and make a new one."
+            )
+        return public, secret
+
+    def _refuse_others_folders(self) -> None:
+        """Refuse folders that others may write to: whose key lies in them may control the daemon."""
+        for folder in (self.folder, self._clients):
+            info = folder.stat()
+            if info.st_uid not in (os.geteuid(), 0) or stat.S_IMODE(info.st_mode) & 0o022:
+                raise KeyStoreError(
+                    f"others than this user may write to {folder}, and who has a key there may control the daemon. "
+                    f"Look which keys are in it, then make it yours alone (chmod 700 {folder})."
+                )
+
+    def add(self, name: str, output: Path) -> None:
+        """Make a client's key pair, authorize it, and write the file to hand over to the client.
+
+        Raises:
+            KeyStoreError: the name is taken or no name, the file exists, or something cannot be written.
+        """
+        if not _NAME.fullmatch(name):
+            raise KeyStoreError(
+                f"{name!r} cannot be a name: letters, digits, dots, underscores, dashes; at most 64."
+            )
+        public = self._clients / f"{name}.key"
+        for path in (public, output):
+            if path.exists():
+                raise KeyStoreError(
+                    f"{path} exists already: choose another name, or remove the key first."
+                )
+        server, _ = self.server_keys()
+        self._make(name, {SERVER_KEY: server.decode()}, secret_to=output, public_to=public)
+
+    def remove(self, name: str) -> None:
+        """Take a client's key away; its messages are refused from now on.
+
+        Raises:
+            KeyStoreError: there is no such client.
+        """
+        if not _NAME.fullmatch(name) or not (self._clients / f"{name}.key").exists():
+            raise KeyStoreError(
+                f"there is no client {name!r}; there are: {', '.join(self.clients()) or 'none'}."
+            )
+        (self._clients / f"{name}.key").unlink()
+
+    def clients(self) -> dict[str, str]:
+        """Return the public keys of the clients that may connect, by name."""
+        paths = sorted(self._clients.glob("*.key"))
+        return {path.stem: key for path in paths if (key := _public_key(path)) is not None}
+
+    def name_of(self, key: str | bytes) -> str | None:
+        """Return the client whose public key (Z85) this is, or None if it may not connect."""
+        text = key if isinstance(key, str) else key.decode("ascii", "replace")
+        return next((name for name, public in self.clients().items() if public == text), None)
+
+    def _make(
+        self, name: str, metadata: dict[str, str], *, secret_to: Path, public_to: Path
+    ) -> str:
+        try:
+            for folder in (self.folder, self._clients):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".new", dir=self.folder) as scratch:  # 0700
+                public, secret = zmq.auth.create_certificates(scratch, name, metadata)
+                content = Path(secret).read_bytes()
+                with open(secret_to, "xb", opener=open_private) as file:
+                    file.write(content)
+                os.replace(public, public_to)
+                return zmq.auth.load_certificate(public_to)[0].decode()
+        except OSError as error:
+            raise KeyStoreError(f"the key of {name} cannot be written: {error}") from error
+
+
+def _public_key(path: Path) -> str | None:
+    try:
+        return zmq.auth.load_certificate(path)[0].decode()
+    except (OSError, ValueError):  # removed just now, or none of ours
+        return None

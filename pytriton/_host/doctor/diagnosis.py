@@ -1,0 +1,351 @@
+"""`pytriton-daemon doctor`: will a daemon work here, and if not, what mends it?
+
+Nothing is installed, changed or left behind, and no check raises: one that fails itself is reported
+as a problem. The command line prints the result and turns it into an exit status.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Callable
+
+from pytriton._clash import clashing_distribution
+from pytriton._host.doctor import machine_checks as machine
+from pytriton._host.doctor.check_result import Check, Status
+from pytriton._host.install import compiled_front, compiled_proxy
+from pytriton._host.install.cache import CACHE_DIR_VARIABLE, ServerRuntimeError, cache_dir
+from pytriton._host.install.interpreters import PROXY_VERSIONS, find_interpreter
+from pytriton._host.install.proxy_compiler import compiler
+from pytriton._host.install.server_choice import ServerChoice, choice_of
+from pytriton._host.install.server_runtime import find_server
+from pytriton._host.install.server_tree import LIBRARY_NAME, ServerTree
+from pytriton._host.install.wheel import PINNED
+from pytriton._host.ports import PortError, check_port_free, is_held_by
+from pytriton._host.settings import advisories
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._protocol.files.rundir import RuntimeDir, default_runtime_dir
+
+__all__ = ["Check", "Status", "checks_for", "run_checks"]
+
+#: The binaries unpacked (143 MB), perhaps an environment for the Python proxy (99 MB), what pip needs meanwhile.
+INSTALL_BYTES = 400_000_000
+SERVER_TIMEOUT_S = 60.0
+#: The port that a start does without: the first model with `openai=` opens it.
+_LATER = "openai_port"
+
+
+def checks_for(config: DaemonConfig) -> list[Check]:
+    """Look at everything that a daemon with these settings depends on."""
+    ports = {
+        f"{name}_port": (getattr(config, f"{name}_address"), getattr(config, f"{name}_port"))
+        for name in ("http", "grpc", "metrics", "openai")
+        if getattr(config, f"allow_{name}", True)
+    }
+    return run_checks(
+        choice_of(config),
+        ports=ports,
+        runtime_dir=config.rundir.path,
+        state_dir=None if config.ephemeral else config.state_path,
+        exposed=advisories.exposed(config),
+        daemon=_running_daemon(config.rundir),
+    )
+
+
+def _running_daemon(rundir: RuntimeDir) -> int | None:
+    try:
+        return rundir.running_pid()
+    except OSError:  # the check of the runtime directory says why
+        return None
+
+
+def run_checks(
+    choice: ServerChoice | None = None,
+    *,
+    ports: Mapping[str, tuple[str, int]] | None = None,
+    runtime_dir: Path | None = None,
+    state_dir: Path | None = None,
+    exposed: Sequence[str] = (),
+    daemon: int | None = None,
+) -> list[Check]:
+    """Return what the checks found.
+
+    Args:
+        choice: the settings about tritonserver.
+        ports: setting name to address and port, such as {"http_port": ("127.0.0.1", 8000)}; port 0 is always fine.
+        runtime_dir: the daemon's; by default the one that a start would choose.
+        state_dir: what is registered is kept there; None: nowhere.
+        exposed: the ports that other machines may reach (`advisories.exposed`).
+        daemon: pid of the daemon that runs in the runtime directory: its ports are in use, as they should be.
+    """
+    choice = choice or ServerChoice()
+    search = _search(choice)
+    checks: list[tuple[str, Callable[[], Check]]] = [
+        ("machine", lambda: machine.check_machine(search.own_server)),
+        ("distribution", _check_clash),
+        ("proxy Python", partial(_check_proxy_python, choice, search)),
+        ("tritonserver", partial(_check_server, search)),
+        ("known faults", partial(_check_faults, choice, search, exposed)),
+        ("proxy", partial(_check_proxy, choice)),
+        ("front", partial(_check_front, choice)),
+        ("cache", partial(_check_cache, choice)),
+        *(
+            (f"port {name}", partial(_check_port, host, name, port, daemon))
+            for name, (host, port) in (ports or {}).items()
+        ),
+        (
+            "runtime directory",
+            lambda: machine.check_runtime_dir(runtime_dir or default_runtime_dir()),
+        ),
+        *_each_state_dir(state_dir),
+        ("/dev/shm", machine.check_shared_memory),
+        ("memfd", machine.check_memfd),
+        ("pidfd", machine.check_pidfd),
+        ("open files", machine.check_open_files),
+        ("GPUs", machine.check_gpus),
+    ]
+    return [_run(name, check) for name, check in checks]
+
+
+def _each_state_dir(folder: Path | None) -> Iterator[tuple[str, Callable[[], Check]]]:
+    if folder is not None:
+        yield "state directory", partial(machine.check_state_dir, folder)
+
+
+def _run(name: str, check: Callable[[], Check]) -> Check:
+    try:
+        return check()
+    except Exception as error:
+        detail = f"the check itself failed: {type(error).__name__}: {error}"
+        return Check(name, "problem", detail, "please report this to the project")
+
+
+@dataclass(frozen=True)
+class _Search:
+    """The result of the search for tritonserver: the installation found, or the error."""
+
+    found: tuple[ServerTree, str] | None
+    error: str
+    passed_over: tuple[str, ...]
+
+    @property
+    def own_server(self) -> bool:
+        return self.found is not None and self.found[1] != "cache"
+
+
+def _search(choice: ServerChoice) -> _Search:
+    passed_over: list[str] = []
+    try:
+        found, error = find_server(choice, passed_over.append), ""
+    except Exception as failure:  # reported by the check of tritonserver
+        found, error = None, str(failure)
+    return _Search(found, error, tuple(passed_over))
+
+
+def _check_clash() -> Check:
+    clash = clashing_distribution()
+    if clash is None:
+        return Check("distribution", "ok", "no other distribution claims the name pytriton")
+    detail, _, mend = clash.partition("\n")
+    return Check("distribution", "problem", detail, mend)
+
+
+def _check_proxy_python(choice: ServerChoice, search: _Search) -> Check:
+    found = search.found
+    versions = (found[0].python_versions if found else None) or PROXY_VERSIONS
+    try:
+        python = find_interpreter(choice.proxy_python, versions)
+    except ServerRuntimeError as error:
+        demanded = choice.proxy_python is not None or choice.python_backend
+        if not demanded and _compiled_proxy(choice):
+            detail = (
+                "none was found, and none is needed: the compiled proxy serves. Only models that "
+                "tritonserver's own python backend is to run (python_backend_model) would need one"
+            )
+            return Check("proxy Python", "ok", detail)
+        detail, _, mend = str(error).partition("\nOne of these mends it:\n")
+        mend = mend or "set proxy_python to a CPython that has a shared libpython, or leave it out"
+        return Check("proxy Python", "problem", detail, mend)
+    version = ".".join(map(str, python.version))
+    return Check("proxy Python", "ok", f"{version}, {python.executable}, {python.libpython}")
+
+
+def _check_server(search: _Search) -> Check:
+    name = "tritonserver"
+    if search.error:
+        return Check(name, "problem", search.error, "correct the setting, or leave it out")
+    if search.found is None:
+        missing = "not installed yet; the first start fetches it (55 MB)"
+        detail = "; ".join([missing, *search.passed_over])
+        return Check(name, "warning", detail, "pytriton-daemon install-server")
+    tree, source = search.found
+    flaw = _missing_libraries(tree) or _does_not_run(tree)
+    where = f"{tree.program} (from: {source}{', ' + tree.version if tree.version else ''})"
+    if flaw is not None:
+        mend = "install the libraries that it misses, or use the binaries that we fetch"
+        return Check(name, "problem", f"{where}: {flaw}", mend)
+    return Check(name, "ok", "; ".join([where, *search.passed_over]))
+
+
+def _check_faults(choice: ServerChoice, search: _Search, exposed: Sequence[str]) -> Check:
+    name = "known faults"
+    version = search.found[0].version if search.found else PINNED.triton_version
+    if version is None:
+        return Check(name, "ok", "this tritonserver's version is not known: see NVIDIA's bulletins")
+    faults = advisories.faults(version)
+    until = f"(bulletins until {advisories.catalogue().last_bulletin})"
+    if not faults:
+        return Check(name, "ok", f"none that this version knows of {version} {until}")
+    detail = f"{version} has {len(faults)} published ones {until}: {advisories.named(faults)}"
+    if _native_front(choice):
+        return _check_faults_behind_front(name, detail, faults, exposed)
+    if not exposed:
+        return Check(name, "ok", f"{detail}; it listens on this machine only")
+    detail += f"; it listens beyond this machine: {', '.join(exposed)}"
+    mend = "use the native front, 127.0.0.1, a firewall, or a newer tritonserver"
+    return Check(name, "warning", detail, mend)
+
+
+def _check_faults_behind_front(
+    name: str, detail: str, faults: Sequence[advisories.Advisory], exposed: Sequence[str]
+) -> Check:
+    """Tell the faults that the native front keeps from clients from those that may be in Triton's core."""
+    front = sum(one.part == "front" for one in faults)
+    unclear = [one for one in faults if one.part == "unspecified"]
+    detail += f"; {front} are in the frontends that the native front replaces"
+    if not unclear:
+        return Check(name, "ok", f"{detail}, so clients cannot reach them")
+    detail += f"; of {len(unclear)} the bulletins do not say which part has them"
+    if not exposed:
+        return Check(name, "ok", f"{detail}; it listens on this machine only")
+    detail += f"; it listens beyond this machine: {', '.join(exposed)}"
+    mend = "let only clients that you trust reach it, or bring a newer tritonserver"
+    return Check(name, "warning", detail, mend)
+
+
+def _check_proxy(choice: ServerChoice) -> Check:
+    name = "proxy"
+    if choice.proxy == "python":
+        return Check(name, "ok", "the Python proxy, as the setting `proxy` says")
+    compiled = _compiled_proxy(choice)
+    if compiled:
+        return Check(name, "ok", compiled)
+    detail = (
+        "no compiled proxy, and no C compiler to build it: the Python proxy serves, which is slower"
+    )
+    status: Status = "problem" if choice.proxy == "native" else "warning"
+    return Check(name, status, detail, "install gcc or clang for the first start")
+
+
+def _check_front(choice: ServerChoice) -> Check:
+    name = "front"
+    if choice.front == "triton":
+        return Check(name, "ok", "NVIDIA's executable, as the settings say")
+    native = _native_front(choice)
+    if native:
+        return Check(name, "ok", native)
+    detail = "no native front, and no C compiler to build it: NVIDIA's executable answers, which is slower"
+    status: Status = "problem" if choice.front == "native" else "warning"
+    return Check(name, status, detail, "install gcc or clang for the first start")
+
+
+def _native_front(choice: ServerChoice) -> str:
+    """Return where the native front comes from; "" when NVIDIA's executable serves."""
+    if choice.front == "triton":
+        return ""
+    return _comes_from("the native front", compiled_front.is_built(cache_dir(choice.cache_dir)))
+
+
+def _compiled_proxy(choice: ServerChoice) -> str:
+    """Return where the compiled proxy comes from; "" when the Python proxy serves."""
+    if choice.proxy == "python":
+        return ""
+    return _comes_from("the compiled proxy", compiled_proxy.is_built(cache_dir(choice.cache_dir)))
+
+
+def _comes_from(what: str, is_built: bool) -> str:
+    """Return where a compiled part comes from; "" when it is not there, and cannot be built."""
+    if is_built:
+        return f"{what} is there"
+    command = compiler()
+    return f"{what} will be built at the first start, with {command}" if command else ""
+
+
+def _library_environment(tree: ServerTree) -> dict[str, str]:
+    paths = [*map(str, tree.libraries), os.environ.get("LD_LIBRARY_PATH", "")]
+    return {**os.environ, "LD_LIBRARY_PATH": ":".join(path for path in paths if path)}
+
+
+def _missing_libraries(tree: ServerTree) -> str | None:
+    """Ask the loader; the stub is left out, its libpython comes with the proxy's Python."""
+    ldd = shutil.which("ldd")
+    if ldd is None:
+        return None
+    missing: set[str] = set()
+    libraries = [folder / LIBRARY_NAME for _, folder in tree.python_backends[:1]]
+    for file in (tree.program, *libraries):
+        said = _output([ldd, str(file)], _library_environment(tree))
+        missing |= {line.split()[0] for line in said.splitlines() if "=> not found" in line}
+    return f"shared libraries are missing: {', '.join(sorted(missing))}" if missing else None
+
+
+def _does_not_run(tree: ServerTree) -> str | None:
+    if tree.binary is None:
+        return None  # the check of the native front loads the core
+    # its status is 1 after --help, so only what it prints can tell
+    said = _output([str(tree.binary), "--help"], _library_environment(tree))
+    return None if "--model-repository" in said else f"it does not run: {said.strip()[-300:]}"
+
+
+def _output(command: list[str], environ: dict[str, str]) -> str:
+    done = subprocess.run(
+        command,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=SERVER_TIMEOUT_S,
+        check=False,
+    )
+    return done.stdout
+
+
+def _check_cache(choice: ServerChoice) -> Check:
+    folder = cache_dir(choice.cache_dir)
+    parent = machine.nearest_existing(folder)
+    free = shutil.disk_usage(parent).free
+    detail = f"{folder}, {free // 1_000_000} MB free"
+    mend = f"free some space, or set {CACHE_DIR_VARIABLE} to another folder"
+    has_proxy = compiled_proxy.is_built(folder) or os.path.isdir(folder / "proxy-env")
+    filled = has_proxy and os.path.isdir(folder / "server")
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        if filled:  # when a container image was built, perhaps
+            return Check("cache", "ok", f"{folder} is filled, and read-only for this user")
+        return Check("cache", "problem", f"{folder} cannot be written by this user", mend)
+    if free < INSTALL_BYTES and not filled:
+        return Check("cache", "problem", f"{detail}, {INSTALL_BYTES // 1_000_000} needed", mend)
+    return Check("cache", "ok", detail)
+
+
+def _check_port(host: str, name: str, port: int, daemon: int | None) -> Check:
+    try:
+        check_port_free(host, port, name)
+    except PortError as error:
+        if daemon is not None and is_held_by(host, port, daemon):
+            return Check(
+                f"port {name}", "ok", f"{host}:{port} is used by the daemon that runs here"
+            )
+        mend = f"set {name} to another port, or to 0"
+        if name == _LATER:
+            return Check(
+                f"port {name}", "warning", f"{error}; it is needed once a model asks for it", mend
+            )
+        return Check(f"port {name}", "problem", str(error), mend)
+    return Check(f"port {name}", "ok", f"{host}:{port or 'any'} is free")

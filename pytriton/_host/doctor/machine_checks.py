@@ -1,0 +1,197 @@
+"""Doctor's checks of the machine: kernel, memory, limits, GPUs, the runtime directory."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import socket
+import stat
+import subprocess
+import tempfile
+from pathlib import Path
+
+from pytriton._host.doctor.check_result import Check
+from pytriton._host.install.wheel import glibc_version, machine_flaw
+from pytriton._protocol import linux
+from pytriton._protocol.files.rundir import (
+    ENV_RUNTIME_DIR,
+    MAX_SOCKET_PATH,
+    RuntimeDir,
+    RuntimeDirError,
+)
+
+SHM = Path("/dev/shm")
+#: Triton's Python backend keeps the tensors of all requests in flight there.
+SHM_COMFORTABLE_BYTES = 256 << 20
+#: One for each connection of a client, and some for each worker.
+OPEN_FILES_COMFORTABLE = 1024
+#: A state directory that has less room soon loses events and refuses registrations.
+_STATE_BYTES = 1 << 20
+GPU_QUERY_TIMEOUT_S = 20.0
+
+
+def check_machine(own_server: bool) -> Check:
+    """Processor and C library, against what the fetched binaries need.
+
+    Args:
+        own_server: a tritonserver that is not ours will be used, so only tell what is here.
+    """
+    flaw = None if own_server else machine_flaw()
+    if flaw is not None:
+        mend = "use a newer system, a container, or a tritonserver of your own"
+        return Check("machine", "problem", flaw, mend)
+    libc = glibc_version()
+    shown = f"glibc {libc[0]}.{libc[1]}" if libc else "another C library than glibc"
+    system = os.uname()
+    return Check("machine", "ok", f"{system.machine}, {shown}, Linux {system.release}")
+
+
+def check_shared_memory() -> Check:
+    """Is /dev/shm there, writable, and large enough for Triton's region?"""
+    try:
+        with tempfile.NamedTemporaryFile(dir=SHM) as file:
+            file.write(b"\0" * 4096)
+    except OSError as error:
+        return Check(
+            "/dev/shm",
+            "problem",
+            f"cannot be written: {error.strerror}",
+            "mount a tmpfs there that this user can write; tritonserver keeps tensors in it",
+        )
+    usage = shutil.disk_usage(SHM)
+    detail = f"{usage.free >> 20} MiB of {usage.total >> 20} MiB free"
+    if usage.free < SHM_COMFORTABLE_BYTES:
+        return Check(
+            "/dev/shm",
+            "warning",
+            f"{detail}; requests with large tensors will fail",
+            "remount it larger; for a container: docker run --shm-size=1g",
+        )
+    return Check("/dev/shm", "ok", detail)
+
+
+def check_memfd() -> Check:
+    """Can anonymous shared memory be made, sized and written?"""
+    try:
+        descriptor = os.memfd_create("pytriton-doctor", os.MFD_CLOEXEC)
+    except (AttributeError, OSError) as error:
+        mend = "use Linux 3.17 or newer, or allow memfd_create in the container's seccomp profile"
+        return Check("memfd", "problem", f"memfd_create does not work: {error}", mend)
+    try:
+        os.ftruncate(descriptor, 4096)
+        os.pwrite(descriptor, b"x", 4095)
+    finally:
+        os.close(descriptor)
+    return Check("memfd", "ok", "anonymous shared memory works")
+
+
+def check_pidfd() -> Check:
+    """Can the end of another process be awaited?"""
+    try:
+        os.close(linux.pidfd_open(os.getpid()))
+    except (AttributeError, OSError) as error:
+        mend = "use Linux 5.3 or newer, or allow pidfd_open in the container's seccomp profile"
+        return Check("pidfd", "problem", f"pidfd_open does not work: {error}", mend)
+    return Check("pidfd", "ok", "the end of a process is noticed at once")
+
+
+def check_runtime_dir(path: Path) -> Check:
+    """Can the runtime directory be made, is it private, do sockets work there?"""
+    name = "runtime directory"
+    mend = f"choose another one with --runtime-dir or {ENV_RUNTIME_DIR}"
+    longest = len(os.fsencode(str(RuntimeDir(path).lane_socket("w" + "9" * 8))))
+    if longest > MAX_SOCKET_PATH:
+        detail = f"{path} is {longest - MAX_SOCKET_PATH} bytes too long for unix sockets"
+        return Check(name, "problem", detail, mend)
+    if os.path.lexists(path):
+        try:
+            RuntimeDir(path).check()
+        except (RuntimeDirError, OSError) as error:
+            return Check(name, "problem", str(error), mend)
+        if stat.S_IMODE(path.lstat().st_mode) & 0o077:
+            detail = f"{path} can be entered by other users; the next start makes it private"
+            return Check(name, "warning", detail, f"chmod 700 {path}")
+    parent = nearest_existing(path)
+    if not os.access(parent, os.W_OK | os.X_OK):
+        return Check(name, "problem", f"{path} cannot be made: no right to write {parent}", mend)
+    flaw = _socket_flaw(parent)
+    if flaw is not None:
+        return Check(name, "problem", f"no unix sockets can be made in {parent}: {flaw}", mend)
+    movable = RuntimeDir(path).movable_at()
+    if movable is not None:
+        detail = f"other users may rename what lies in {movable}, so {path}, too"
+        return Check(
+            name, "warning", detail, f"chmod +t {movable}, or give nobody else that folder"
+        )
+    return Check(name, "ok", f"{path}, unix sockets work there")
+
+
+def check_state_dir(path: Path) -> Check:
+    """Can the state directory be made, and takes its disk what is registered?"""
+    name = "state directory"
+    mend = "make room there, or choose another one with --state-dir; --ephemeral keeps nothing"
+    parent = nearest_existing(path)
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        return Check(name, "problem", f"{path}: this user may not write to {parent}", mend)
+    try:
+        with tempfile.TemporaryFile(dir=parent) as file:
+            file.write(b"\0" * _STATE_BYTES)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        detail = f"{path}: {_STATE_BYTES >> 10} KiB could not be written: {error.strerror}"
+        return Check(name, "problem", detail, mend)
+    return Check(name, "ok", f"{path}, {shutil.disk_usage(parent).free >> 20} MiB free")
+
+
+def _socket_flaw(folder: Path) -> str | None:
+    try:
+        # short names: this folder may use up nearly all of the bytes that a socket's path has
+        with tempfile.TemporaryDirectory(prefix=".d", dir=folder) as scratch:
+            _bind_and_close(f"{scratch}/s")
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def _bind_and_close(path: str) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(path)
+
+
+def nearest_existing(path: Path) -> Path:
+    """Return the path itself or its nearest ancestor that exists."""
+    return next(folder for folder in (path, *path.parents) if os.path.exists(folder))
+
+
+def check_open_files() -> Check:
+    """How many descriptors may a process have?"""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    shown = ["unlimited" if n == resource.RLIM_INFINITY else str(n) for n in (soft, hard)]
+    detail = f"{shown[0]} (can be raised to {shown[1]})"
+    if soft != resource.RLIM_INFINITY and soft < OPEN_FILES_COMFORTABLE:
+        mend = "ulimit -n 65536, or LimitNOFILE=65536 in a systemd unit"
+        return Check("open files", "warning", f"{detail}: few clients can connect at once", mend)
+    return Check("open files", "ok", detail)
+
+
+def check_gpus() -> Check:
+    """Look for the GPUs that the driver shows. None is fine."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return Check("GPUs", "ok", "no NVIDIA driver on this machine; models run on the CPU")
+    query = "--query-gpu=index,name,memory.total,driver_version"
+    done = subprocess.run(
+        [program, query, "--format=csv,noheader"],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=GPU_QUERY_TIMEOUT_S,
+        check=False,
+    )
+    said = (done.stdout.strip() or done.stderr.strip()).replace("\n", "; ")
+    if done.returncode != 0:
+        mend = "see whether nvidia-smi works; models run on the CPU until then"
+        return Check("GPUs", "warning", f"nvidia-smi fails: {said[:300]}", mend)
+    return Check("GPUs", "ok", said or "the driver shows no GPU; models run on the CPU")

@@ -1,0 +1,145 @@
+"""The native front: pytriton-daemon's own program around Triton's core, from its C sources.
+
+A wheel brings it along; from a checkout it is built once per machine with a C compiler. It loads what it needs of
+others when it starts: Triton's core, nghttp2 for gRPC, OpenSSL for TLS, zlib for compression.
+
+>>> front = make_front(tree, cache_dir(), progress=print)                  # doctest: +SKIP
+>>> front.program
+PosixPath('.../native-front/3f2a…/pytriton-front')
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytriton._host.install.cache import Progress, ServerRuntimeError, publish
+from pytriton._host.install.compiled_proxy import sources
+from pytriton._host.install.proxy_compiler import (
+    FRONT,
+    FRONT_FLAGS,
+    BuildError,
+    compile_front,
+    source_key,
+)
+from pytriton._host.install.server_tree import ServerTree, find_core
+
+#: Loading Triton's core takes less than a second.
+_CHECK_S = 60.0
+#: What the front asks a library for -> the name that a system has it by.
+_SONAMES = {
+    "nghttp2": "libnghttp2.so.14",
+    "ssl": "libssl.so.3",
+    "crypto": "libcrypto.so.3",
+    "z": "libz.so.1",
+}
+
+
+@dataclass(frozen=True)
+class NativeProgram:
+    """The front, and what it loads."""
+
+    program: Path
+    core: Path
+    libraries: dict[str, str]  #: by the names that its settings have for them
+
+
+def make_front(tree: ServerTree, cache: Path, progress: Progress) -> NativeProgram:
+    """Return the front for a tritonserver; build it if it is not there yet.
+
+    Raises:
+        ServerRuntimeError: it cannot be built, or cannot load Triton's core or another library; the text says why.
+    """
+    core = _core(tree)
+    front = NativeProgram(_build(cache, progress), core, _libraries(tree.libraries))
+    flaw = _flaw(front, tree.libraries)
+    if flaw:
+        raise ServerRuntimeError(f"the native front cannot be used: {flaw}")
+    return front
+
+
+def is_built(cache: Path) -> bool:
+    """Whether make_front() would find the program; that it can load Triton's core is not tried."""
+    folder = sources("front")
+    built = cache / "native-front" / source_key(folder, FRONT_FLAGS) / FRONT
+    return built.is_file() or _runs(folder / FRONT)
+
+
+def library_environment(libraries: Sequence[Path]) -> dict[str, str]:
+    """Return what the front needs in its environment to load Triton's core."""
+    places = [*map(str, libraries), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    return {"LD_LIBRARY_PATH": ":".join(places)}
+
+
+def _core(tree: ServerTree) -> Path:
+    found = find_core(tree)
+    if found is None:
+        raise ServerRuntimeError(f"no libtritonserver.so is in {tree.root}/lib")
+    return found
+
+
+def _build(cache: Path, progress: Progress) -> Path:
+    folder = sources("front")
+    if _runs(folder / FRONT):
+        return folder / FRONT
+    target = cache / "native-front" / source_key(folder, FRONT_FLAGS)
+
+    def make(draft: Path) -> None:
+        progress("building the native front")
+        try:
+            compile_front(folder, draft / FRONT)
+        except BuildError as error:
+            raise ServerRuntimeError(f"the native front cannot be built: {error}") from error
+
+    publish(target, make, lambda there: (there / FRONT).is_file(), progress)
+    return target / FRONT
+
+
+def _runs(program: Path) -> bool:
+    """Whether a program was brought along that is for this kind of machine and this libc."""
+    if not program.is_file():
+        return False
+    try:
+        said = subprocess.run([program], capture_output=True, timeout=_CHECK_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return b"usage:" in said.stderr
+
+
+def _libraries(places: Sequence[Path]) -> dict[str, str]:
+    """Return what to load for each: the one that comes with tritonserver, else the system's."""
+    found: dict[str, str] = {}
+    for name, soname in _SONAMES.items():
+        # A wheel's libraries have a piece of their hash in their names.
+        brought = [
+            one
+            for place in places
+            for pattern in (f"lib{name}-*.so*", soname)
+            for one in sorted(place.glob(pattern))
+        ]
+        found[name] = str(brought[0]) if brought else soname
+    return found
+
+
+def _flaw(front: NativeProgram, places: Sequence[Path]) -> str | None:
+    """Have it load all that it may need, in a process of its own; return what it lacks."""
+    listen = [{"fd": 0, "protocol": protocol} for protocol in ("http", "grpc")]
+    settings = {"core": str(front.core), "libraries": front.libraries, "listen": listen}
+    try:
+        done = subprocess.run(
+            [front.program, "--settings=0", "--check"],
+            input=json.dumps(settings),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_CHECK_S,
+            check=False,
+            env={**os.environ, **library_environment(places)},
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return done.stderr.strip().rpartition("\n")[2] if done.returncode else None

@@ -1,0 +1,75 @@
+"""Gives tritonserver's own python backend a Python when the first model needs it.
+
+Where the compiled proxy serves, hardly a daemon has such a model: those of repositories which tritonserver itself is
+to run, as the setting `python_backend_model` says, and those of other backends that are written in Python.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import structlog
+
+from pytriton._host.install.cache import ServerRuntimeError
+from pytriton._host.install.server_runtime import (
+    ServerRuntime,
+    is_python_laid_out,
+    lay_out_python,
+    make_python_backend,
+)
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+
+_log = structlog.get_logger(__name__)
+
+
+class PythonOnDemand:
+    """The python backend of one tritonserver, whose backends lie in `backends`."""
+
+    def __init__(self, runtime: ServerRuntime, backends: Path) -> None:
+        self._runtime = runtime
+        self._backends = backends
+        self._there = is_python_laid_out(backends)
+        self._out_of_reach = False
+        self._lock = asyncio.Lock()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the python backend has its Python."""
+        return self._there
+
+    def is_needed(self, backend: str) -> bool:
+        """Whether tritonserver runs models of this backend in its python backend."""
+        return backend == "python" or (self._backends / backend / "model.py").is_file()
+
+    async def ensure_if_possible(self, model: str) -> None:
+        """Do as `ensure`, for a model that may do without: a failure is only logged, and not met again."""
+        if self._out_of_reach:
+            return
+        try:
+            await self.ensure(model)
+        except RemoteFailure as failure:
+            self._out_of_reach = True  # an index that does not answer takes a minute each time
+            _log.warning("tritonserver's own python backend cannot be used", reason=failure.text)
+
+    async def ensure(self, model: str) -> None:
+        """Return when the python backend can be loaded; the first time, that may fetch packages.
+
+        Raises:
+            RemoteFailure: its Python cannot be found or made; says why and what mends it.
+        """
+        async with self._lock:
+            if self._there:
+                return
+            _log.info("tritonserver's own python backend is needed", model=model)
+            try:
+                python = await asyncio.to_thread(
+                    make_python_backend, self._runtime, lambda line: _log.info(line)
+                )
+                lay_out_python(python, self._backends)
+            except (ServerRuntimeError, OSError) as error:
+                raise RemoteFailure(
+                    ErrorKind.LOAD_FAILED,
+                    f"model {model} is for tritonserver's own python backend, which has no Python here: {error}",
+                ) from error
+            self._there = True

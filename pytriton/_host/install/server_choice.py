@@ -1,0 +1,48 @@
+"""The user's choice of a tritonserver installation and of the Python for its proxy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytriton._host.settings import front_choice
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._host.settings.triton_options import beyond_pinned
+
+
+@dataclass(frozen=True)
+class ServerChoice:
+    """The user's choice of tritonserver; every field may be left out."""
+
+    tritonserver: Path | None = None  #: a binary or an installation's folder: this or none
+    proxy_python: Path | None = None  #: the interpreter for the proxy: this or none
+    wheel: Path | None = None  #: the binaries' wheel on this machine, instead of fetching it
+    cache_dir: Path | None = None
+    proxy: str = (
+        "auto"  #: which proxy serves models: "auto", "native" (the compiled one) or "python"
+    )
+    front: str = "auto"  #: the program around Triton's core: "auto", "native" or "triton"
+    options: tuple[str, ...] = ()  #: of tritonserver, that not each version has
+    allow_client_shm: bool = True
+    python_backend: bool = False  #: whether Triton's own python backend has to work from the start
+
+
+def choice_of(
+    config: DaemonConfig, wheel: Path | None = None, *, python_backend: bool = False
+) -> ServerChoice:
+    """Return what a daemon's settings say, and what is asked for besides."""
+    return ServerChoice(
+        tritonserver=_path(config.tritonserver),
+        proxy_python=_path(config.proxy_python),
+        wheel=wheel,
+        cache_dir=_path(config.cache_dir),
+        proxy=config.proxy,
+        front=front_choice.chosen(config),
+        options=tuple(beyond_pinned(config.tritonserver_options)),
+        allow_client_shm=config.allow_client_shm,
+        python_backend=python_backend,
+    )
+
+
+def _path(setting: str | None) -> Path | None:
+    return Path(setting) if setting else None

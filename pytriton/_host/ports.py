@@ -1,0 +1,316 @@
+"""TCP ports and unix sockets: find free ones, check them, name a port's holder, listen on them."""
+
+from __future__ import annotations
+
+# getaddrinfo() imports it at its first use. Up to Python 3.11, a collection of garbage amid an import can end that with
+# a KeyError of the import lock: there is little garbage now, and much at a later start of tritonserver.
+import encodings.idna  # noqa: F401
+import errno
+import ipaddress
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from pytriton._host.ancestors import ancestors
+from pytriton._host.service_manager import socket_activation
+from pytriton._protocol.files.rundir import RuntimeDir
+
+#: Longest piece of a holder's command line that is worth showing.
+_COMMAND_SHOWN = 80
+#: The file in its runtime directory that a running daemon keeps open.
+_LOCK_NAME = RuntimeDir(Path("/")).lock_file.name
+
+
+class PortError(Exception):
+    """A port cannot be listened on; the text says why and what to do."""
+
+
+def check_port_free(host: str, port: int, what: str = "") -> None:
+    """Raise PortError unless this user can listen on host:port now.
+
+    Args:
+        host: address or name to listen on, such as "127.0.0.1", "0.0.0.0" or "::".
+        port: 1 to 65535, or 0, which is always free.
+        what: the setting that the port comes from, such as "http_port", for the message.
+    """
+    with held_port(host, port, what):
+        pass
+
+
+def free_port(host: str) -> int:
+    """Return a port that nobody listens on now; the kernel chooses it.
+
+    Another process may take the port before it is used, so the caller must be ready to ask again.
+    """
+    return free_ports(host, 1)[0]
+
+
+def free_ports(host: str, count: int) -> list[int]:
+    """Return several such ports. Asked for one after the other, the kernel may give the same one twice."""
+    with ExitStack() as held:
+        return [held.enter_context(held_port(host, 0)) for _ in range(count)]
+
+
+def settle_ports(wanted: Mapping[str, tuple[str, int]]) -> dict[str, int]:
+    """Return a port for each setting: 0 becomes a free one, any other has to be free.
+
+    Args:
+        wanted: setting, such as "http_port", to address and port.
+
+    Raises:
+        PortError: a port is in use, or wanted twice; says by whom.
+    """
+    settled: dict[str, int] = {}
+    with ExitStack() as held:  # so that no two get the same one
+        named_first = sorted(wanted.items(), key=lambda one: one[1][1] == 0)
+        for name, (host, port) in named_first:
+            for other, taken in settled.items():
+                if port == taken and _overlap(host, wanted[other][0]):
+                    raise PortError(
+                        f"{other} and {name} are both {port}: give each a port of its own, or 0 for a free one"
+                    )
+            settled[name] = held.enter_context(held_port(host, port, name))
+    return settled
+
+
+@contextmanager
+def held_port(host: str, port: int, what: str = "") -> Iterator[int]:
+    """Listen on host:port, or with port 0 on a free one, until the end of the block; gives the port.
+
+    Raises:
+        PortError: this user cannot listen there now, or a service manager does. For the arguments see
+            `check_port_free`.
+    """
+    if held_at(host, port) is not None:
+        raise PortError(
+            f"a service manager listens on port {port}{_setting(what)} for the daemon, and NVIDIA's executable cannot "
+            'take its sockets: disable the socket unit, or use front = "native"'
+        )
+    with listening(host, port, what, backlog=1) as listener:
+        yield int(listener.getsockname()[1])
+
+
+def listening(host: str, port: int, what: str = "", *, backlog: int) -> socket.socket:
+    """Return a socket that listens on host:port, or with port 0 on a free one.
+
+    Where a service manager listens there for the daemon, it is that one's socket, which outlives the daemon.
+
+    Raises:
+        PortError: this user cannot listen there now. For the arguments see `check_port_free`.
+    """
+    setting = _setting(what)
+    family, address = _resolve(host, port, setting)
+    held = held_at(host, port)
+    if held is not None:
+        return held.dup()
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    # As servers do: connections of a former server that linger (TIME_WAIT) do not count. But no
+    # SO_REUSEPORT, with which two tritonservers would share a gRPC port and split its calls.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+        # bind() alone lets two sockets with SO_REUSEADDR have one port
+        listener.listen(backlog)
+    except OSError as error:
+        listener.close()
+        raise PortError(_explain(error, host, port, setting)) from error
+    return listener
+
+
+def held_at(host: str, port: int) -> socket.socket | None:
+    """Return the service manager's socket that listens on host:port for the daemon."""
+    found = None
+    for address, one in socket_activation.at_port(port):
+        if address == host:
+            return one
+        if _overlap(host, address):  # the socket unit decides who can connect
+            found = found or one
+    return found
+
+
+def _setting(what: str) -> str:
+    return f" ({what})" if what else ""
+
+
+def listening_at(path: Path, what: str = "", *, backlog: int) -> socket.socket:
+    """Return a unix socket that listens at a path, for this user alone. What a killed daemon left there is replaced.
+
+    Raises:
+        PortError: it cannot be.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            _bind_at(listener, reachable_path(folder, path.name), path)
+        finally:
+            os.close(folder)
+        listener.listen(backlog)
+    except OSError as error:
+        listener.close()
+        setting = f" ({what})" if what else ""
+        raise PortError(
+            f"cannot listen on the unix socket {path}{setting}: {error.strerror}"
+        ) from error
+    return listener
+
+
+def reachable_path(folder: int, name: str) -> str:
+    """Return a path of a unix socket in an open folder: however long the folder's path, this one is short enough."""
+    return f"/proc/self/fd/{folder}/{name}"
+
+
+def _bind_at(listener: socket.socket, short: str, path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(short)
+        except ConnectionRefusedError:
+            if path.is_socket():  # of a daemon that was killed
+                path.unlink()
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                raise
+        else:
+            raise OSError(errno.EADDRINUSE, "somebody else listens on it")
+    listener.bind(short)
+    path.chmod(0o600)  # before it listens, nobody can connect
+
+
+def port_holder(host: str, port: int) -> str | None:
+    """Say who keeps others from listening on host:port: `pid 123 (python serve.py)`, `another pytriton-daemon in DIR`.
+
+    None when nobody does. A process of another user cannot be looked up without root's rights;
+    that is said instead.
+    """
+    pids = _holders(host, port)
+    known = [pid for pid in pids if pid is not None]
+    if known:
+        return _describe(known[0])
+    return "a process of another user or container" if pids else None
+
+
+def is_held_by(host: str, port: int, pid: int) -> bool:
+    """Tell whether a process and its descendants, and nobody else, listen on host:port."""
+
+    def belongs(holder: int | None) -> bool:
+        return holder is not None and (pid == holder or pid in ancestors(holder))
+
+    holders = _holders(host, port)
+    return bool(holders) and all(map(belongs, holders))
+
+
+def _holders(host: str, port: int) -> list[int | None]:
+    """Return the processes that keep others from listening on host:port; None is one that cannot be looked up."""
+    import psutil  # takes 10 ms, and most daemons find their ports free
+
+    try:
+        connections = psutil.net_connections(kind="tcp")
+    except (psutil.Error, OSError):
+        return []
+    return [
+        connection.pid
+        for connection in connections
+        if connection.status == psutil.CONN_LISTEN
+        and connection.laddr
+        and connection.laddr.port == port
+        and _overlap(host, connection.laddr.ip)
+    ]
+
+
+def _resolve(host: str, port: int, setting: str) -> tuple[int, tuple[object, ...]]:
+    if not 0 <= port <= 65535:
+        raise PortError(f"port {port}{setting} is not between 0 and 65535")
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except (socket.gaierror, UnicodeError) as error:
+        raise PortError(f"the address {host!r} to listen on is not known: {error}") from error
+    return family, address
+
+
+def _explain(error: OSError, host: str, port: int, setting: str) -> str:
+    if error.errno == errno.EADDRINUSE:
+        holder = port_holder(host, port)
+        by = f" by {holder}" if holder else ""
+        return (
+            f"port {port}{setting} on {host} is in use{by}; stop that, choose another port, or "
+            "0 for a free one"
+        )
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return (
+            f"port {port}{setting} on {host} may not be listened on by this user; choose one "
+            "above 1023"
+        )
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"{host} is no address of this machine, so nothing can listen on it"
+    return f"cannot listen on port {port}{setting} of {host}: {error.strerror}"
+
+
+def _overlap(host: str, other: str) -> bool:
+    """Tell whether sockets listening on two addresses exclude each other on one port."""
+    try:
+        mine = ipaddress.ip_address(host)
+        theirs = ipaddress.ip_address(other)
+    except ValueError:  # a host name: not worth resolving for a message
+        return True
+    if mine.is_unspecified or theirs.is_unspecified:
+        return True
+    mapped = getattr(theirs, "ipv4_mapped", None)
+    return mine in (theirs, mapped)
+
+
+def _describe(pid: int) -> str:
+    import psutil
+
+    daemon = _daemon_of(pid)
+    if daemon is not None:
+        return daemon
+    try:
+        process = psutil.Process(pid)
+        command = " ".join(process.cmdline()) or process.name()
+    except psutil.Error:  # gone or hidden meanwhile
+        return f"pid {pid}"
+    if len(command) > _COMMAND_SHOWN:
+        command = command[: _COMMAND_SHOWN - 1] + "…"
+    return f"pid {pid} ({command})"
+
+
+def _daemon_of(pid: int) -> str | None:
+    """Describe the daemon that a process is, or belongs to; None where it belongs to none that can be looked at."""
+    for process in (pid, *ancestors(pid)):
+        folder = _locked_runtime_dir(process)
+        if folder is None:
+            continue
+        owner = _owner(process)
+        if owner is None:
+            return f"another pytriton-daemon in {folder} (pid {process})"
+        if owner == os.getpid() or owner in ancestors(os.getpid()):
+            return f"a Triton object of this process (pid {owner})"
+        return f"a Triton object of process {owner}"
+    return None
+
+
+def _locked_runtime_dir(pid: int) -> Path | None:
+    """Return the runtime directory of the daemon that a process is; None where it is none."""
+    try:
+        descriptors = os.listdir(f"/proc/{pid}/fd")
+    except OSError:  # it has ended, or is another user's
+        return None
+    for descriptor in descriptors:
+        with suppress(OSError):  # closed since
+            file = Path(os.readlink(f"/proc/{pid}/fd/{descriptor}"))
+            if file.name == _LOCK_NAME and RuntimeDir(file.parent).running_pid() == pid:
+                return file.parent
+    return None
+
+
+def _owner(pid: int) -> int | None:
+    """Return the process that a daemon lives for (`--owner`), as that of a `Triton` object does."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        return int(words[words.index(b"--owner") + 1])
+    except (OSError, ValueError, IndexError):
+        return None

@@ -1,0 +1,114 @@
+"""Sockets on which a service manager listens for the daemon, by systemd's protocol, sd_listen_fds(3).
+
+They outlive the daemon: while it is away, connections wait in them, and are not refused. The variables say how many
+there are, from descriptor 3 on, and for which process. The settings say what each is for: its port is theirs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Iterator, Mapping, MutableMapping
+
+#: What a service manager sets for this process alone.
+VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
+_FIRST = 3
+#: A socket of IPv6 takes connections of IPv4, too.
+_EVERY_INTERFACE = {"0.0.0.0", "::"}
+
+#: The sockets at their first numbers, and the variables, for the next version of this process.
+_held: list[socket.socket] = []
+_variables: dict[str, str] = {}
+
+
+class SocketActivationError(Exception):
+    """The service manager gives what the daemon cannot use; the text says what, and what to do."""
+
+
+def take(environ: MutableMapping[str, str]) -> None:
+    """Take the sockets, and the variables out of the environment: no child may have either.
+
+    Raises:
+        SocketActivationError: a descriptor is no TCP socket that listens.
+    """
+    found = numbers(environ)
+    told = {name: environ.pop(name) for name in VARIABLES if name in environ}
+    forget()
+    if found:
+        _variables.update(told)
+        _held.extend(map(_taken, found))
+
+
+def numbers(environ: Mapping[str, str]) -> range:
+    """Return the descriptors that the variables tell of, if they are for this process.
+
+    Raises:
+        SocketActivationError: their number is none.
+    """
+    if environ.get("LISTEN_PID") != str(os.getpid()):
+        return range(0)
+    count = environ.get("LISTEN_FDS", "")
+    if not re.fullmatch("[0-9]{1,3}", count):
+        raise SocketActivationError(f"LISTEN_FDS is {count[:20]!r}, not a number up to 999")
+    return range(_FIRST, _FIRST + int(count))
+
+
+def _taken(number: int) -> socket.socket:
+    try:
+        os.set_inheritable(number, False)
+        taken = socket.socket(fileno=number)
+    except OSError as error:
+        raise SocketActivationError(
+            f"descriptor {number} of the service manager's is no socket: {error.strerror}"
+        ) from error
+    is_tcp = taken.family in (socket.AF_INET, socket.AF_INET6) and taken.type == socket.SOCK_STREAM
+    if not is_tcp or not taken.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        taken.detach()
+        raise SocketActivationError(
+            f"descriptor {number} of the service manager's is not a TCP socket that listens: a socket unit of the "
+            "daemon has ListenStream=ADDRESS:PORT lines alone, and no Accept=yes"
+        )
+    return taken
+
+
+def addresses() -> list[tuple[str, int]]:
+    """Return on which addresses and ports the service manager listens."""
+    return [one.getsockname()[:2] for one in _held]
+
+
+def is_same_address(address: str, setting: str) -> bool:
+    """Whether a socket's address is the one that a setting names, perhaps by a host's name."""
+    if {address, setting} <= _EVERY_INTERFACE:
+        return True
+    try:
+        found = socket.getaddrinfo(setting, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return address in {one[4][0] for one in found}
+
+
+def at_port(port: int) -> Iterator[tuple[str, socket.socket]]:
+    """Yield the sockets of a port, with their addresses."""
+    for one in _held:
+        address, number = one.getsockname()[:2]
+        if number == port:
+            yield address, one
+
+
+def variables() -> dict[str, str]:
+    """Return the variables for the next version of this process."""
+    return dict(_variables)
+
+
+def descriptors() -> list[int]:
+    """Return the descriptors for the next version of this process."""
+    return [one.fileno() for one in _held]
+
+
+def forget() -> None:
+    """Let go of all."""
+    for one in _held:
+        one.close()
+    _held.clear()
+    _variables.clear()

@@ -1,0 +1,55 @@
+"""Checks for settings that contradict each other, though each is allowed by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytriton._host.settings import front_choice, grpc_tls
+
+if TYPE_CHECKING:
+    from pytriton._host.settings.declarations import DaemonConfig
+
+
+def contradictions(config: DaemonConfig) -> list[str]:
+    """Return what is wrong with settings that are each allowed by themselves."""
+    problems = []
+    if not (config.allow_http or config.allow_grpc):
+        problems.append("allow_http and allow_grpc are both false: nobody could send a request")
+    if config.worker_backoff_max_s < config.worker_backoff_s:
+        problems.append(
+            f"worker_backoff_max_s ({config.worker_backoff_max_s:g}) is less than worker_backoff_s "
+            f"({config.worker_backoff_s:g})"
+        )
+    if config.server_probe_interval_s and not config.server_probe_timeout_s:
+        problems.append(
+            "server_probe_timeout_s is 0, so tritonserver would always count as hung; to switch "
+            "the probe off, set server_probe_interval_s to 0"
+        )
+    if (config.grpc_client_cert is None) != (config.grpc_client_key is None):
+        problems.append("grpc_client_cert and grpc_client_key go together: set both or none")
+    problems += _of_operations(config)
+    problems += grpc_tls.problems(config)
+    problems += front_choice.problems(config)
+    if config.load_model and config.model_control_mode != "explicit":
+        problems.append("load_model needs model_control_mode explicit: else all models are loaded")
+    if config.model_control_mode != "none" and not config.model_repository:
+        problems.append(f"model_control_mode {config.model_control_mode} needs a model_repository")
+    taken: dict[int, str] = {}
+    for endpoint in ("http", "grpc", "metrics"):
+        port = getattr(config, f"{endpoint}_port")
+        if not getattr(config, f"allow_{endpoint}") or port == 0:
+            continue
+        if port in taken:
+            same = f"{taken[port]} and {endpoint}_port are both {port}"
+            problems.append(f"{same}: each needs a port of its own")
+        taken.setdefault(port, f"{endpoint}_port")
+    return problems
+
+
+def _of_operations(config: DaemonConfig) -> list[str]:
+    problems = []
+    if (config.operations_certificate is None) != (config.operations_key is None):
+        problems.append("operations_certificate and operations_key go together: set both or none")
+    if config.operations_certificate is not None and config.operations_unix is not None:
+        problems.append("operations_unix has no TLS: leave out operations_certificate, or it")
+    return problems

@@ -1,0 +1,102 @@
+"""The choice of the front: the one that the settings name, else the native one where it has all that they ask for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytriton._host.settings.triton_options import KNOWN
+
+if TYPE_CHECKING:
+    from pytriton._host.settings.declarations import DaemonConfig
+
+#: Options of NVIDIA's frontends: what begins so is none of the core's.
+FRONTENDS = (
+    "http-",
+    "grpc-",
+    "reuse-",
+    "sagemaker-",
+    "vertex-ai-",
+    "allow-sagemaker",
+    "allow-vertex-ai",
+)
+#: Those that the native front has as well.
+_SHARED = frozenset(
+    {
+        "http-header-forward-pattern",
+        "grpc-header-forward-pattern",
+        "grpc-use-ssl",
+        "grpc-use-ssl-mutual",
+        "grpc-server-cert",
+        "grpc-server-key",
+        "grpc-root-cert",
+        "http-max-input-size",
+        "allow-sagemaker",
+        "sagemaker-port",
+        "allow-vertex-ai",
+        "vertex-ai-port",
+        "vertex-ai-default-model",
+    }
+)
+#: Sizes of what only NVIDIA's frontends have inside: threads and pools. Clients notice nothing without them.
+INWARD = frozenset(
+    {
+        "http-thread-count",
+        "grpc-infer-allocation-pool-size",
+        "grpc-infer-thread-count",
+        "grpc-max-response-pool-size",
+        "sagemaker-thread-count",
+        "vertex-ai-thread-count",
+    }
+)
+#: Settings that only the native front has; http_key and http_client_authorities need http_certificate.
+_NATIVE = ("front_loops", "front_limit", "http_unix", "grpc_unix", "http_certificate")
+
+
+def only_native(config: DaemonConfig) -> list[str]:
+    """Return the settings in use that only the native front has."""
+    return [name for name in _NATIVE if getattr(config, name)]
+
+
+def only_triton(config: DaemonConfig) -> list[str]:
+    """Return the tritonserver_options in use that clients would miss with the native front, or that we do not know."""
+    return [
+        name
+        for name in config.tritonserver_options
+        if name not in _SHARED | INWARD and (name.startswith(FRONTENDS) or name not in KNOWN)
+    ]
+
+
+def chosen(config: DaemonConfig) -> str:
+    """Return the front to serve with.
+
+    "native" has to be had, "auto" is the native one where it can be had, and "triton" is NVIDIA's executable.
+    """
+    if config.front != "auto":
+        return config.front
+    if only_native(config):
+        return "native"
+    return "triton" if only_triton(config) else "auto"
+
+
+def problems(config: DaemonConfig) -> list[str]:
+    """Return what contradicts itself in the settings of the front."""
+    found = []
+    native, triton = only_native(config), only_triton(config)
+    if native and config.front == "triton":
+        found.append(f"{', '.join(native)}: NVIDIA's executable has no such; set front to native")
+    if triton and chosen(config) == "native":
+        asked = "front = native" if config.front == "native" else ", ".join(native)
+        found.append(
+            f"{', '.join(triton)} of tritonserver_options: the native front has no such, and {asked} needs it; "
+            "leave out the one or the other"
+        )
+    if (config.http_certificate is None) != (config.http_key is None):
+        found.append("http_certificate and http_key go together: set both or none")
+    if config.http_client_authorities is not None and config.http_certificate is None:
+        found.append("http_client_authorities needs http_certificate: else HTTP has no TLS")
+    found += [
+        f"{name}_unix is set, but allow_{name} is false"
+        for name in ("http", "grpc")
+        if getattr(config, f"{name}_unix") and not getattr(config, f"allow_{name}")
+    ]
+    return found

@@ -1,0 +1,308 @@
+"""The parsing of a setting's value from any source: text or a value of TOML.
+
+A `Kind` turns what a source holds into the value of the setting, or raises ValueError with a text
+that completes "http_port = 'x': ...". Reading a value that was read before returns it unchanged.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pytriton._protocol import sizes
+
+TRUE = ("true", "yes", "on", "1")
+FALSE = ("false", "no", "off", "0")
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@,\s]+")
+_SECRET = re.compile(r"[A-Za-z0-9._~+/=-]{1,512}")
+#: What people write into settings has to be this long, so that it cannot be guessed.
+LEAST_SECRET = 16
+
+
+def nearest(name: object, known: Iterable[str], cutoff: float = 0.5) -> str:
+    """Return ` (did you mean X?)` for the known name most like `name`, or nothing."""
+    import difflib  # takes 2 ms, and most settings have the right names
+
+    close = difflib.get_close_matches(str(name), sorted(known), n=1, cutoff=cutoff)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def toml_table(file: Path) -> dict[str, Any]:
+    """Return what a file of TOML says.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no TOML, or not in UTF-8.
+    """
+    # Most daemons and commands read no such file, and the parser takes 4 ms to import.
+    if sys.version_info >= (3, 11):
+        import tomllib  # novm
+    else:
+        import tomli as tomllib
+    table: dict[str, Any] = tomllib.loads(file.read_bytes().decode("utf-8"))
+    return table
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of value: `allowed` says in words what may stand there."""
+
+    allowed: str
+    _read: Callable[[object], Any]
+    #: A relative path is meant relative to where its source stands.
+    is_path: bool = False
+    #: True or false, for which a flag needs no value.
+    is_switch: bool = False
+    #: Never shown, neither by errors nor by --print-config.
+    is_secret: bool = False
+    #: Several values: its flag may be given several times.
+    is_list: bool = False
+
+    def read(self, raw: object) -> Any:
+        """Return the value that `raw` (text, or a value of TOML) stands for.
+
+        Raises:
+            ValueError: it is none of what is allowed; the text says what was given.
+        """
+        return self._read(raw)
+
+    def placed(self, value: Any, base: Path) -> Any:
+        """Return a value that was read, with relative paths in it made to start at `base`."""
+        if not self.is_path:
+            return value
+        if self.is_list:
+            return tuple(one if "://" in one else str(base / one) for one in value)
+        return str(base / value)
+
+    def refusal(self, raw: object) -> ValueError:
+        """Return the error that says what is allowed instead of `raw`."""
+        given = "the value (not shown)" if self.is_secret else repr(raw)
+        return ValueError(f"{given} is not {self.allowed}")
+
+
+def _kind(allowed: str, read: Callable[[object], Any], *, is_secret: bool = False) -> Kind:
+    """Make a Kind of a function that raises ValueError, TypeError or OverflowError on a misfit."""
+
+    def checked(raw: object) -> Any:
+        try:
+            return read(raw)
+        except (ValueError, TypeError, OverflowError):
+            raise kind.refusal(raw) from None
+
+    kind = Kind(allowed, checked, is_secret=is_secret)
+    return kind
+
+
+def _no_bool(raw: object) -> Any:
+    if isinstance(raw, bool):  # which is an int to Python, but not to people
+        raise ValueError
+    return raw
+
+
+def boolean() -> Kind:
+    """Return the kind of true and false; text may say yes, no, on, off, 1 and 0 as well."""
+
+    def read(raw: object) -> bool:
+        if isinstance(raw, bool):
+            return raw
+        word = str(raw).strip().lower()
+        if word in TRUE:
+            return True
+        if word in FALSE:
+            return False
+        raise ValueError
+
+    kind = _kind(f"one of {', '.join(TRUE)} or {', '.join(FALSE)}", read)
+    return replace(kind, is_switch=True)
+
+
+def integer(low: int, high: int | None = None) -> Kind:
+    """Return the kind of whole numbers from `low` to `high` (None: no limit)."""
+
+    def read(raw: object) -> int:
+        if not isinstance(_no_bool(raw), (int, str)):
+            raise ValueError
+        number = int(raw)  # type: ignore[call-overload]
+        if number < low or (high is not None and number > high):
+            raise ValueError
+        return int(number)
+
+    span = f"of {low} or more" if high is None else f"from {low} to {high}"
+    return _kind(f"a whole number {span}", read)
+
+
+def number(low: float) -> Kind:
+    """Return the kind of finite numbers of `low` or more."""
+
+    def read(raw: object) -> float:
+        if not isinstance(_no_bool(raw), (int, float, str)):
+            raise ValueError
+        value = float(raw)  # type: ignore[arg-type]
+        if not math.isfinite(value) or value < low:
+            raise ValueError
+        return value
+
+    return _kind(f"a number of {low:g} or more", read)
+
+
+def size() -> Kind:
+    """Return the kind of byte counts: 4096, 64MiB, 1.5GB; kB is 1000 bytes, KiB 1024."""
+    return _kind(sizes.ALLOWED, sizes.parse_size)
+
+
+def budget() -> Kind:
+    """Return the kind of byte counts and shares of a whole: 8GiB, 60%."""
+
+    def read(raw: object) -> str:
+        text = str(_no_bool(raw)).strip()
+        if text.endswith("%"):
+            if not 0 < float(text[:-1]) <= 100:
+                raise ValueError
+        elif not sizes.parse_size(text):
+            raise ValueError
+        return text
+
+    return _kind(f"{sizes.ALLOWED}, or a share such as 60%", read)
+
+
+def budget_of(text: str, whole: int) -> int:
+    """Return the bytes that a budget allows, where there are so many in all."""
+    if text.endswith("%"):
+        return int(float(text[:-1]) / 100 * whole)
+    return sizes.parse_size(text)
+
+
+def choice(*names: str) -> Kind:
+    """Return the kind of one word out of several, in any case."""
+
+    def read(raw: object) -> str:
+        word = str(raw).strip().lower()
+        if word not in names:
+            raise ValueError
+        return word
+
+    return _kind(f"one of {', '.join(names)}", read)
+
+
+def text() -> Kind:
+    """Return the kind of words that are not empty and hold no white space."""
+
+    def read(raw: object) -> str:
+        if not isinstance(raw, str) or not raw.strip() or len(raw.split()) > 1:
+            raise ValueError
+        return raw.strip()
+
+    return _kind("a word without white space", read)
+
+
+def variable() -> Kind:
+    """Return the kind of environment variables: NAME, NAME=VALUE, or * for all."""
+
+    def read(raw: object) -> str:
+        if not isinstance(raw, str) or raw[:1] in ("", "=") or "\0" in raw:
+            raise ValueError
+        return raw
+
+    return _kind("NAME, NAME=VALUE or *", read)
+
+
+def secret() -> Kind:
+    """Return the kind of tokens: long enough not to be guessed, and safe in headers and URLs."""
+
+    def read(raw: object) -> str:
+        if not isinstance(raw, str) or not _SECRET.fullmatch(raw):
+            raise ValueError
+        return raw
+
+    return _kind("16 to 512 letters, digits, or `-._~+/=`", read, is_secret=True)
+
+
+def names(*known: str) -> Kind:
+    """Return the kind of lists of known names; as text they stand with commas or spaces between."""
+
+    def read(raw: object) -> tuple[str, ...]:
+        words = raw.replace(",", " ").split() if isinstance(raw, str) else raw
+        if not isinstance(words, (list, tuple)):
+            raise kind.refusal(raw)
+        if list(words) == ["none"]:
+            return ()
+        for word in words:
+            if word not in known:
+                raise ValueError(f"{word!r} is none of {', '.join(known)}{nearest(word, known)}")
+        return tuple(dict.fromkeys(words))
+
+    kind = Kind(f"a list of {', '.join(known)}; `[]`, as text `none`, is none of them", read)
+    return kind
+
+
+def address() -> Kind:
+    """Return the kind of HOST:PORT, where HOST is an IP address (version 6 in brackets), or * for all."""
+
+    def read(raw: object) -> str:
+        host, colon, port = str(raw).strip().rpartition(":")
+        bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+        if not colon or not port.isdecimal() or int(port) > 65535 or (":" in host and bare == host):
+            raise ValueError
+        if host != "*":
+            ipaddress.ip_address(bare)
+        return f"{host}:{int(port)}"
+
+    return _kind("an IP address and a port, such as 127.0.0.1:9440 or [::1]:9440", read)
+
+
+def origin() -> Kind:
+    """Return the kind of origins of web pages, as browsers write them: in small letters, without the usual port.
+
+    * is all of them, null is that of files.
+    """
+
+    def read(raw: object) -> str:
+        text = str(raw).strip().lower().rstrip("/")
+        if text not in ("*", "null") and not _ORIGIN.fullmatch(text):
+            raise ValueError
+        for scheme, port in (("https", ":443"), ("http", ":80")):
+            if text.startswith(f"{scheme}://"):
+                text = text.removesuffix(port)
+        return text
+
+    return _kind(
+        "the origin of a web page without a path, such as https://chat.example, or *", read
+    )
+
+
+def path() -> Kind:
+    """Return the kind of paths; `~` stands for the home folder."""
+
+    def read(raw: object) -> str:
+        if not isinstance(raw, str) or not raw or "\0" in raw:
+            raise ValueError
+        return os.path.expanduser(raw)
+
+    return Kind("a path", _kind("a path", read).read, is_path=True)
+
+
+def several(kind: Kind) -> Kind:
+    """Return the kind of lists of such values; as text they stand as a shell would split them."""
+
+    def read(raw: object) -> tuple[Any, ...]:
+        words = shlex.split(raw) if isinstance(raw, str) else raw
+        if not isinstance(words, (list, tuple)):
+            raise ValueError
+        return tuple(kind.read(word) for word in words)
+
+    made = _kind(f"a list in which each value is {kind.allowed}", read)
+    return replace(made, is_path=kind.is_path, is_list=True)
+
+
+def optional(kind: Kind) -> Kind:
+    """Return the kind that also allows None: not set."""
+    return replace(kind, _read=lambda raw: None if raw is None else kind.read(raw))

@@ -1,0 +1,211 @@
+"""The sources of settings: defaults < settings file < environment < flags; the later wins.
+
+`load` reads nothing but the settings file; flags and environment are handed to it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pytriton._host.settings.declarations import (
+    ENV_OWNER,
+    ENV_PREFIX,
+    ConfigError,
+    DaemonConfig,
+    env_name,
+    flag_name,
+    former_names,
+    options,
+    present_name,
+)
+from pytriton._host.settings.parsing import LEAST_SECRET, nearest, toml_table
+from pytriton._protocol.files.rundir import clients_runtime_dir
+
+FILE_NAME = "pytriton-daemon.toml"
+#: Names the settings file; no setting itself.
+ENV_CONFIG = f"{ENV_PREFIX}CONFIG"
+_NO_SETTINGS = (ENV_CONFIG, ENV_OWNER)
+#: What Kubernetes sets in every pod beside a Service called pytriton-daemon: not meant for us.
+_KUBERNETES = re.compile(
+    rf"{ENV_PREFIX}(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+)
+_MERGED = "tritonserver_options"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Settings and their origins."""
+
+    config: DaemonConfig
+    #: Setting -> "default", "file PATH", "environment NAME" or "flag --NAME"; each of the options
+    #: of tritonserver has an entry of its own: "tritonserver_options.NAME".
+    sources: Mapping[str, str]
+    file: Path | None  #: the settings file that was read
+
+
+@dataclass
+class _Draft:
+    """Settings while the sources are read, lowest precedence first."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def set(self, name: str, raw: object, where: str, source: str, base: Path) -> None:
+        """Read one value; `where` is how a message calls it, `base` where relative paths start."""
+        kind = options()[name].kind
+        try:
+            value = kind.read(raw)
+            if kind.is_secret and value is not None and len(value) < LEAST_SECRET:
+                raise kind.refusal(raw)
+        except ValueError as error:
+            self.problems.append(f"{where}: {error}")
+            return
+        self.sources[name] = source
+        if name == _MERGED:
+            self.values[name] = {**self.values.get(name, {}), **value}
+            self.sources.update({f"{name}.{key}": source for key in value})
+        else:
+            self.values[name] = kind.placed(value, base)
+
+
+def load_config(
+    flags: Mapping[str, object], env: Mapping[str, str], cwd: Path | None = None
+) -> DaemonConfig:
+    """Return the settings; see `load`."""
+    return load(flags, env, cwd).config
+
+
+def load(
+    flags: Mapping[str, object],
+    env: Mapping[str, str],
+    cwd: Path | None = None,
+    file: str | None = None,
+) -> Loaded:
+    """Read all sources.
+
+    Args:
+        flags: setting to text or value; None means that the flag was not given.
+        env: the environment; an empty variable counts as not set.
+        cwd: where relative paths start and where a settings file is looked for.
+        file: the settings file to read (`--config`) instead of one that is found.
+
+    Raises:
+        ConfigError: everything that is wrong, a line each: where, which key, what is allowed.
+    """
+    cwd = (cwd or Path.cwd()).absolute()
+    draft = _Draft()
+    path = _settings_file(file, env, cwd)
+    if path is not None:
+        _read_file(path, draft)
+    _read_env(env, cwd, draft)
+    _read_flags(flags, cwd, draft)
+    if not draft.problems:
+        try:
+            config = DaemonConfig(**draft.values)
+        except ValueError as error:
+            draft.problems.append(_with_sources(str(error), draft))
+        else:
+            sources = {name: draft.sources.get(name, "default") for name in options()}
+            return Loaded(config, {**sources, **draft.sources}, path)
+    raise ConfigError("\n".join(draft.problems))
+
+
+def _with_sources(problem: str, draft: _Draft) -> str:
+    named = [name for name in options() if re.search(rf"\b{name}\b", problem)]
+    told = ", ".join(f"{name}: {draft.sources.get(name, 'default')}" for name in named)
+    return f"{problem} ({told})" if told else problem
+
+
+def searched_files(env: Mapping[str, str], cwd: Path) -> list[Path]:
+    """Return where a settings file is looked for, when none is named; the first found is read."""
+    home = env.get("XDG_CONFIG_HOME") or os.path.join(
+        env.get("HOME") or os.path.expanduser("~"), ".config"
+    )
+    folders = [cwd, Path(home, "pytriton-daemon"), Path("/etc/pytriton-daemon")]
+    return [folder / FILE_NAME for folder in folders]
+
+
+def _settings_file(file: str | None, env: Mapping[str, str], cwd: Path) -> Path | None:
+    for named, by in ((file, "--config"), (env.get(ENV_CONFIG), ENV_CONFIG)):
+        if named:
+            path = cwd / Path(named).expanduser()
+            if not path.exists():
+                raise ConfigError(f"{by} names {path}, and there is no such settings file")
+            return path
+    # A folder that may not be entered has none for this process: a service's with ProtectHome=, for example.
+    return next((path for path in searched_files(env, cwd) if os.path.isfile(path)), None)
+
+
+def _read_file(path: Path, draft: _Draft) -> None:
+    try:
+        table = toml_table(path)
+    except OSError as error:
+        raise ConfigError(f"cannot read the settings file {path}: {error.strerror}") from error
+    except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError
+        raise ConfigError(f"the settings file {path} is not TOML: {error}") from error
+    for key, raw in table.items():
+        where = f"file {path}, key {key}"
+        name = present_name(key)
+        if name in options():
+            draft.set(name, raw, where, f"file {path}", path.parent)
+        else:
+            draft.problems.append(f"{where}: there is no such setting{nearest(key, options())}")
+
+
+def _read_env(env: Mapping[str, str], cwd: Path, draft: _Draft) -> None:
+    names = {env_name(name): present_name(name) for name in [*options(), *former_names()]}
+    for variable, text in sorted(env.items()):
+        if not variable.startswith(ENV_PREFIX) or variable in _NO_SETTINGS or not text:
+            continue
+        if variable in names:
+            source = f"environment {variable}"
+            draft.set(names[variable], text, source, source, cwd)
+        elif not _KUBERNETES.fullmatch(variable):
+            hint = nearest(variable, names)
+            draft.problems.append(f"environment {variable}: there is no such setting{hint}")
+
+
+def _read_flags(flags: Mapping[str, object], cwd: Path, draft: _Draft) -> None:
+    for name, raw in flags.items():
+        if raw is None or raw == [] or raw == ():
+            continue
+        source = f"flag {flag_name(name)}"
+        if name in options():
+            draft.set(name, raw, source, source, cwd)
+        else:
+            hint = nearest(source, _flags(options()))
+            draft.problems.append(f"{source}: there is no such setting{hint}")
+
+
+def _flags(names: Iterable[str]) -> list[str]:
+    return [f"flag {flag_name(name)}" for name in names]
+
+
+def find_runtime_dir(flag: Path | None, env: Mapping[str, str], cwd: Path) -> Path:
+    """Return only the runtime directory, for commands that need no other setting.
+
+    Mistakes in other settings are not told, so that a daemon can be stopped in spite of them.
+
+    Raises:
+        ConfigError: the settings file cannot be read, or its runtime_dir is not a path.
+    """
+    name = "runtime_dir"
+    variable = env.get(env_name(name))
+    if flag is not None or variable:
+        return cwd / Path(flag or variable or "").expanduser()
+    path = _settings_file(None, env, cwd)
+    if path is not None:
+        draft = _Draft()
+        _read_file(path, draft)
+        wrong = [text for text in draft.problems if f"key {name}:" in text]
+        if wrong:
+            raise ConfigError("\n".join(wrong))
+        if name in draft.values:
+            return Path(draft.values[name])
+    return clients_runtime_dir()

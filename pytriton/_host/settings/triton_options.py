@@ -1,0 +1,205 @@
+"""tritonserver's own options: which there are, and which of them the daemon sets itself.
+
+Source: `tritonserver --help` of Triton 2.51, the version in the wheel whose binaries we fetch
+(docs/contributing/triton-notes.md). A user's own tritonserver of another version may have others: those go to NVIDIA's
+executable, which is asked whether it has them (pytriton/_host/install/server_runtime.py).
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Union
+
+from pytriton._host.settings.parsing import nearest
+
+#: Name without dashes -> its value, or its values where it may be given several times.
+Options = dict[str, Union[str, list[str]]]
+
+_SINGLE = """
+    id log-verbose log-info log-warning log-error log-format log-file exit-on-error
+    strict-readiness model-load-thread-count model-load-retry-count
+    model-namespacing enable-peer-access reuse-http-port http-header-forward-pattern
+    http-thread-count reuse-grpc-port grpc-header-forward-pattern grpc-infer-allocation-pool-size
+    grpc-use-ssl grpc-use-ssl-mutual grpc-server-cert grpc-server-key grpc-root-cert
+    grpc-infer-response-compression-level grpc-keepalive-time grpc-keepalive-timeout
+    grpc-keepalive-permit-without-calls grpc-http2-max-pings-without-data
+    grpc-http2-min-recv-ping-interval-without-data grpc-http2-max-ping-strikes
+    grpc-max-connection-age grpc-max-connection-age-grace allow-sagemaker sagemaker-port
+    sagemaker-safe-port-range sagemaker-thread-count allow-vertex-ai vertex-ai-port
+    vertex-ai-thread-count vertex-ai-default-model cache-directory allow-gpu-metrics allow-cpu-metrics
+    metrics-interval-ms repoagent-directory rate-limit pinned-memory-pool-byte-size
+    min-supported-compute-capability buffer-manager-thread-count trace-file
+    trace-rate trace-count trace-log-frequency
+"""
+_REPEATABLE = """
+    metrics-config trace-config trace-level
+    backend-config cache-config rate-limit-resource cuda-memory-pool-byte-size
+    cuda-virtual-address-size host-policy model-load-gpu-limit
+"""
+#: Names that later versions have added.
+LATER = frozenset({"grpc-infer-thread-count", "grpc-max-response-pool-size", "http-max-input-size"})
+#: Files that tritonserver writes.
+_FILES = ("log-file", "trace-file")
+#: May be given once.
+SINGLE = frozenset(_SINGLE.split())
+#: May be given several times.
+REPEATABLE = frozenset(_REPEATABLE.split())
+
+_SETTING = "use the setting {}"
+_RESTRICTED = "use the settings restricted_endpoints and access_token"
+_COMPLETE = "what a registered model does not say has Triton's own default"
+#: Set by the daemon itself -> what to do instead.
+OURS: Mapping[str, str] = {
+    "allow-http": _SETTING.format("allow_http"),
+    "allow-grpc": _SETTING.format("allow_grpc"),
+    "allow-metrics": _SETTING.format("allow_metrics"),
+    "http-address": _SETTING.format("http_address"),
+    "http-port": _SETTING.format("http_port"),
+    "grpc-address": _SETTING.format("grpc_address"),
+    "grpc-port": _SETTING.format("grpc_port"),
+    "metrics-address": _SETTING.format("metrics_address"),
+    "metrics-port": _SETTING.format("metrics_port"),
+    "http-restricted-api": _RESTRICTED,
+    "grpc-restricted-protocol": _RESTRICTED,
+    "allow-client-shm": _SETTING.format("allow_client_shm"),
+    "exit-timeout-secs": _SETTING.format("grace_period_s"),
+    "response-cache-byte-size": _SETTING.format("response_cache_size"),
+    "backend-directory": "the daemon lays out its own, with tritonserver's Python backend in it",
+    "model-repository": _SETTING.format("model_repository"),
+    "model-store": _SETTING.format("model_repository"),
+    "model-control-mode": _SETTING.format("model_control_mode"),
+    "load-model": _SETTING.format("load_model"),
+    "repository-poll-secs": _SETTING.format("repository_poll_s"),
+    "model-config-name": "a model's configuration travels with its registration",
+    "disable-auto-complete-config": _COMPLETE,
+    "strict-model-config": _COMPLETE,
+    "help": "run the tritonserver binary itself with --help",
+}
+KNOWN = SINGLE | REPEATABLE | LATER
+#: Names that are so like one of these are taken for typing errors, and not for options of a later version.
+_TYPO = 0.85
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+#: tritonserver passes over spaces around the names.
+_REGIONS = re.compile(r"\s*python\s*,\s*shm-region-prefix-name\s*(=|$)")
+
+
+def read_options(raw: object) -> Options:
+    """Return the options that `raw` stands for.
+
+    Args:
+        raw: a table of TOML (name to value or list of values), text as a shell would split it
+            ("log-verbose=1 backend-config=python,x=1"), or a list of NAME=VALUE.
+
+    Raises:
+        ValueError: an unknown name, one that the daemon sets itself, or a value that cannot be.
+    """
+    options: Options = {}
+    for name, value in _pairs(raw):
+        known = _checked_name(name)
+        text = _text(known, value)
+        before = options.get(known)
+        if before is None:
+            options[known] = [text] if known in REPEATABLE else text
+        elif isinstance(before, list):
+            before.append(text)
+        else:
+            raise ValueError(f"{known} is given twice, but tritonserver takes it once")
+    return options
+
+
+def _pairs(raw: object) -> Iterable[tuple[str, object]]:
+    if isinstance(raw, Mapping):
+        for name, value in raw.items():
+            if isinstance(value, list):
+                yield from ((str(name), one) for one in value)
+            else:
+                yield str(name), value
+        return
+    words = _split(raw) if isinstance(raw, str) else raw
+    if not isinstance(words, (list, tuple)):
+        raise ValueError(f"{raw!r} is not a table of options, nor NAME=VALUE")
+    for word in words:
+        name, equals, value = str(word).partition("=")
+        if not equals:
+            raise ValueError(f"{word!r} is not NAME=VALUE")
+        yield name, value
+
+
+def _split(raw: str) -> list[str]:
+    try:
+        return shlex.split(raw)
+    except ValueError as error:
+        raise ValueError(f"{raw!r} cannot be split as a shell would: {error}") from None
+
+
+def _checked_name(name: str) -> str:
+    name = name.strip().lstrip("-")
+    if name in OURS:
+        raise ValueError(f"tritonserver's option {name} is set by the daemon; {OURS[name]}")
+    if name not in KNOWN and (
+        not _NAME.fullmatch(name) or nearest(name, KNOWN | set(OURS), cutoff=_TYPO)
+    ):
+        raise ValueError(f"tritonserver has no option {name!r}{_hint(name)}")
+    return name
+
+
+def beyond_pinned(options: Options) -> list[str]:
+    """Return the options that the tritonserver of the wheel has not, and that another one may have."""
+    return sorted(name for name in options if name not in SINGLE | REPEATABLE)
+
+
+def refuse_unknown(options: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse options that a tritonserver, by what it says itself, does not have.
+
+    Raises:
+        ValueError: names them.
+    """
+    has = set(known)
+    for name in options:
+        if name not in has:
+            raise ValueError(f"this tritonserver has no option {name!r}{_hint(name)}")
+
+
+def _hint(name: str) -> str:
+    return nearest(name, KNOWN | set(OURS))
+
+
+def _text(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        text = "true" if value else "false"
+    elif isinstance(value, (str, int, float)):
+        text = str(value)
+    else:
+        raise ValueError(f"the value of {name} must be text, a number, true or false")
+    if "\0" in text or "\n" in text:
+        raise ValueError(f"the value of {name} holds a line break or NUL")
+    if not text:
+        raise ValueError(f"the value of {name} is empty; leave the option out to keep its default")
+    if name == "http-max-input-size" and not text.isdecimal():
+        raise ValueError(f"the value of {name} is {text!r}, and must be a number of bytes")
+    if name == "cache-config" and text.partition(",")[0] == "local":
+        raise ValueError("the local response cache is set by the setting response_cache_size")
+    if name == "backend-config" and _REGIONS.match(text):
+        raise ValueError(
+            "the prefix of the Python backend's shared memory (shm-region-prefix-name) is set by the daemon, which "
+            "removes what lies in /dev/shm under it; leave the option out"
+        )
+    _check_path(name, text)
+    return text
+
+
+def _check_path(name: str, text: str) -> None:
+    """Refuse a file that tritonserver would write into a folder of the daemon's, where nobody finds it."""
+    if name == "trace-config":
+        key, _, text = text.partition("=")
+        if key.replace(" ", "") != "triton,file":
+            return
+    elif name not in _FILES:
+        return
+    if not text.startswith("/"):
+        raise ValueError(
+            f"{name} names the file {text!r}: tritonserver runs in a folder of the daemon's, so give "
+            "an absolute path"
+        )

@@ -1,0 +1,203 @@
+"""One end of the connection for calls: messages and descriptors of memory over a unix socket."""
+
+from __future__ import annotations
+
+import array
+import mmap
+import os
+import socket
+import struct
+import threading
+from collections.abc import Sequence
+
+import msgspec
+
+from pytriton._protocol.calls.call_messages import CallMessage, Forget, Memory, decode, encode
+from pytriton._protocol.lanes.arena import ArenaError, MappedMemory
+from pytriton._protocol.lanes.lane import LaneClosed, LaneError, LaneSilent
+
+#: Longer messages are refused: only thousands of tensors or parameters of this size make one.
+_MOST_BYTES = 1 << 16
+#: Memories that a worker may have announced and not given back: each holds a descriptor of the proxy's process.
+#: So many calls can be under way on one connection, since each has a slot.
+MOST_MEMORIES = 1024
+_ANCILLARY = socket.CMSG_SPACE(array.array("i").itemsize)
+
+
+def socket_path(lane_path: str) -> str:
+    """Return where the worker that listens for lanes at `lane_path` listens for these connections."""
+    return (
+        f"{os.path.splitext(lane_path)[0]}.call"  # no longer than the other: its length is limited
+    )
+
+
+class CallConnection:
+    """One end of a connection for calls. `send` may be used by any thread, `receive` by one.
+
+    `peer_trusted=False` accepts only memory that the peer cannot shrink.
+    """
+
+    def __init__(self, connection: socket.socket, *, peer_trusted: bool) -> None:
+        self._socket = connection
+        self._peer_trusted = peer_trusted
+        self._sending = threading.Lock()
+        self._mapping = threading.Lock()
+        self._memories: dict[int, MappedMemory] = {}
+        self._announced = 0
+        self._closed = False
+
+    def set_patience(self, seconds: float | None) -> None:
+        """Let `receive` wait no longer than this; None: for ever. The kernel keeps the time (SO_RCVTIMEO)."""
+        timeval = struct.pack("@ll", *divmod(round((seconds or 0) * 1e6), 1_000_000))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+
+    def send(self, message: CallMessage) -> None:
+        """Send one message; waits while the peer has much to read.
+
+        Raises:
+            LaneClosed: the peer is gone.
+            LaneError: the message is too large.
+        """
+        self._send(encode(message))
+
+    def announce(self, fd: int) -> int:
+        """Pass a read-only descriptor to the peer, close it here, and return the memory's number."""
+        try:
+            with self._sending:
+                self._announced += 1
+                number = self._announced
+                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
+                self._send_locked(encode(Memory(number)), rights)
+        finally:
+            os.close(fd)
+        return number
+
+    def receive(self) -> CallMessage:
+        """Wait for the next message that is not about memory and return it.
+
+        Raises:
+            LaneClosed: the peer is gone.
+            LaneSilent: it said nothing for as long as `set_patience` allows.
+            LaneError: it sent something else than a message of this protocol.
+        """
+        while True:
+            message, fds = self._packet()
+            if isinstance(message, Memory):
+                self._map(message.number, fds)
+            elif fds:
+                _close_all(fds)
+                raise LaneError(f"a descriptor came with {type(message).__name__}")
+            elif isinstance(message, Forget):
+                self._unmap(message.number)
+            else:
+                return message
+
+    def memory(self, number: int, end: int) -> mmap.mmap:
+        """Return the bytes [0, end), or more, of the memory that the peer announced under this number.
+
+        Raises:
+            LaneError: it announced none.
+            ArenaError: that memory is smaller, or cannot be mapped.
+        """
+        with self._mapping:
+            memory = self._memories.get(number)
+            if memory is None:
+                raise LaneError(f"the peer refers to memory {number}, which it never announced")
+            return memory.covering(end)
+
+    def take_no_more(self) -> None:
+        """Let the peer send nothing more; what it has sent can still be received."""
+        with self._sending:
+            if not self._closed:
+                self._socket.shutdown(socket.SHUT_RD)
+
+    def hang_up(self) -> None:
+        """End the connection, so that the thread that receives on it, and the peer, see its end."""
+        with self._sending:
+            if not self._closed:
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+    def let_go(self) -> None:
+        """Close the descriptor in a forked child, and leave alone what other threads held."""
+        self._socket.close()
+
+    def close(self) -> None:
+        """Close it and give back all memory; for the thread that receives."""
+        with self._sending:
+            self._closed = True
+            self._socket.close()
+        with self._mapping:
+            for memory in self._memories.values():
+                memory.close()
+            self._memories.clear()
+
+    def _send(self, data: bytes) -> None:
+        if len(data) > _MOST_BYTES:
+            raise LaneError(
+                f"a call of {len(data)} bytes without its tensors is too large: {_MOST_BYTES} is the "
+                "most; send large values as tensors, not as parameters"
+            )
+        with self._sending:
+            self._send_locked(data, [])
+
+    def _send_locked(
+        self, data: bytes, ancillary: Sequence[tuple[int, int, array.array[int]]]
+    ) -> None:
+        if self._closed:
+            raise LaneClosed("it is closed")
+        try:
+            self._socket.sendmsg([data], ancillary, socket.MSG_NOSIGNAL)
+        except (BrokenPipeError, ConnectionError) as error:
+            raise LaneClosed(str(error)) from error
+
+    def _packet(self) -> tuple[CallMessage, list[int]]:
+        try:
+            data, ancillary, flags, _ = self._socket.recvmsg(
+                _MOST_BYTES + 1, _ANCILLARY, socket.MSG_CMSG_CLOEXEC
+            )
+        except BlockingIOError:
+            raise LaneSilent from None
+        except OSError as error:
+            raise LaneClosed(str(error)) from error
+        fds = array.array("i")
+        for level, kind, rights in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds.frombytes(rights[: len(rights) - len(rights) % fds.itemsize])
+        try:
+            if flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
+                raise LaneError("a message about calls was longer than the protocol allows")
+            if not data:
+                raise LaneClosed("end of file")
+            return decode(data), list(fds)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            _close_all(fds)
+            raise LaneError(f"malformed message about a call: {error}") from error
+        except (LaneError, LaneClosed):
+            _close_all(fds)
+            raise
+
+    def _map(self, number: int, fds: Sequence[int]) -> None:
+        if len(fds) != 1 or number in self._memories:
+            _close_all(fds)
+            raise LaneError(f"memory {number} was announced twice or with {len(fds)} descriptors")
+        if not self._peer_trusted and len(self._memories) >= MOST_MEMORIES:
+            _close_all(fds)
+            raise LaneError(f"more than {MOST_MEMORIES} memories are announced at once")
+        try:
+            memory = MappedMemory(fds[0], writer_trusted=self._peer_trusted)
+        except ArenaError as error:
+            raise LaneError(str(error)) from error
+        with self._mapping:
+            self._memories[number] = memory
+
+    def _unmap(self, number: int) -> None:
+        with self._mapping:
+            memory = self._memories.pop(number, None)
+        if memory is None:
+            raise LaneError(f"memory {number} was given back, but never announced")
+        memory.close()
+
+
+def _close_all(fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.close(fd)

@@ -1,0 +1,125 @@
+"""Memory for the tensors of calls: what one end of a connection writes, and the other reads."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import msgspec
+
+from pytriton._protocol.calls.call_connection import MOST_MEMORIES, CallConnection
+from pytriton._protocol.calls.call_messages import Forget
+from pytriton._protocol.lanes.arena import KEPT_S, Arena, ArenaError
+from pytriton._protocol.lanes.lane import LaneClosed
+from pytriton._protocol.lanes.lane_messages import TensorRef
+
+#: Bytes that stay for the next calls. A slot that has grown larger is given back after its call.
+_MOST_KEPT = 64 << 20
+
+
+class Slot:
+    """Memory for the tensors of one call at a time; its peer knows it as `number`."""
+
+    def __init__(self, number: int, arena: Arena) -> None:
+        self.number = number
+        self.arena = arena
+        self.free_since = 0.0
+
+    def placed(self, ref: TensorRef) -> TensorRef:
+        """Return where a tensor lies that was written into the arena, as the peer knows it."""
+        return msgspec.structs.replace(ref, memory=self.number)
+
+
+class Slots:
+    """This end's memory on one connection: as many slots as calls are under way at once, and some for the next ones."""
+
+    def __init__(self, connection: CallConnection) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._free: list[Slot] = []  #: the one that has been free the longest comes first
+        self._kept = 0  #: bytes in these
+        self._made = 0  #: those in use, too
+        self._closed = False
+
+    def take(self) -> Slot:
+        """Return an empty slot.
+
+        Raises:
+            LaneClosed: the peer is gone.
+            ArenaError: as many are in use as there may be, or no descriptors are left.
+        """
+        with self._lock:
+            if self._free:
+                slot = self._free.pop()
+                self._kept -= slot.arena.backed
+                return slot
+            if self._made == MOST_MEMORIES:
+                raise ArenaError(
+                    f"{MOST_MEMORIES} calls are under way on one connection, and no more can be"
+                )
+            self._made += 1
+        try:
+            return self._new()
+        except BaseException:
+            with self._lock:
+                self._made -= 1
+            raise
+
+    def _new(self) -> Slot:
+        try:
+            arena = Arena("pytriton-call")
+        except OSError as error:
+            raise ArenaError(f"cannot get shared memory: {error}") from error
+        try:
+            return Slot(self._connection.announce(arena.open_readonly()), arena)
+        except BaseException:
+            arena.close()
+            raise
+
+    def give_back(self, slot: Slot) -> None:
+        """The call is over, and its tensors have been read."""
+        slot.arena.reset()
+        with self._lock:
+            kept = not self._closed and slot.arena.size <= _MOST_KEPT
+            if kept:
+                slot.free_since = time.monotonic()
+                self._free.append(slot)
+                self._kept += slot.arena.backed
+        if not kept:
+            self._forget(slot)
+        elif self.large:
+            self.give_back_idle()
+
+    @property
+    def large(self) -> bool:
+        """Whether more memory is free than stays for good."""
+        return self._kept > _MOST_KEPT
+
+    def give_back_idle(self) -> None:
+        """Give back what has been free for a while, if that is much."""
+        idle = []
+        with self._lock:
+            until = time.monotonic() - KEPT_S
+            while self.large and self._free[0].free_since < until:
+                idle.append(self._free.pop(0))
+                self._kept -= idle[-1].arena.backed
+        for slot in idle:
+            self._forget(slot)
+
+    def _forget(self, slot: Slot) -> None:
+        slot.arena.close()
+        try:
+            self._connection.send(Forget(slot.number))
+        except LaneClosed:
+            return  # then it has forgotten everything
+        with self._lock:  # only now: the peer counts, too
+            self._made -= 1
+
+    def close(self) -> None:
+        """Give all back; what is in use follows when it is given back."""
+        with self._lock:
+            self._closed = True
+            free, self._free = self._free, []
+            self._kept = 0
+        for slot in free:
+            slot.arena.close()

@@ -1,0 +1,373 @@
+"""The runtime directory: one daemon's sockets, logs, pid and settings, and the ways to find it.
+
+Layout (all names are short because a unix socket's path has at most 107 bytes)::
+
+    <runtime directory>/
+      control.sock       ZeroMQ ROUTER of the dispatcher
+      http.sock          the native front's HTTP for the daemon's own processes
+      daemon.lock        locked (flock) by the running dispatcher; holds its pid as text
+      access_token       0600: what Triton's restricted endpoints ask for (_protocol/access.py)
+      l/<worker>.sock    the lane listener of one worker
+      models/            tritonserver's model repository: NAME/VERSION/ (empty folders)
+      backends/          tritonserver's backend directory: the proxy
+      lib/               holds `pytriton` only: what workers put first on their sys.path
+      shared/            what workers share: who holds it (_protocol/files/shared_entries.py)
+      logs/              daemon.log and model-NAME.log: JSON lines, rotated
+
+What was in `l`, `models`, `backends`, `lib` and `shared` goes when a daemon takes the directory: it makes them anew.
+
+The directory is 0700. When a group of users may control the daemon (`control_group`), it is 0750, control.sock
+0660 and daemon.lock 0640 with that group: what a client needs to find the daemon and to talk to it. All else
+is for the owner alone always, folders 0700 and files 0600.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import grp
+import os
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytriton._protocol.files.private_files import remove, strangers
+
+ENV_RUNTIME_DIR = "PYTRITON_DAEMON_RUNTIME_DIR"
+#: Of root's daemon, and of the system's service: only root can make it.
+_SERVICE_DIR = Path("/run/pytriton-daemon")
+#: sun_path holds 108 bytes with its terminating NUL (unix(7)).
+MAX_SOCKET_PATH = 107
+
+#: The folder of the libraries of workers in other interpreters than the daemon's.
+OTHER_LIBRARIES = "lib-other"
+#: What a daemon makes anew, so that what lies there does not matter.
+_MADE_ANEW = ("l", "models", "backends", "lib", OTHER_LIBRARIES, "proxy-python", "given", "shared")
+#: What it opens: a link there would lead it elsewhere.
+_NO_LINKS = ("daemon.lock", "start.json", "logs", "logs/daemon.log", "logs/startup.log")
+
+
+class RuntimeDirError(Exception):
+    """The runtime directory cannot be used; the text says why and what to do."""
+
+
+def default_runtime_dir() -> Path:
+    """Return the runtime directory of this user: the first that applies of the documented places.
+
+    `$PYTRITON_DAEMON_RUNTIME_DIR`, `$XDG_RUNTIME_DIR/pytriton-daemon`, `/run/pytriton-daemon` for
+    root, `<temp folder>/pytriton-daemon-<uid>`.
+    """
+    explicit = os.environ.get(ENV_RUNTIME_DIR)
+    return Path(explicit).expanduser().absolute() if explicit else _usual_runtime_dir()
+
+
+def clients_runtime_dir() -> Path:
+    """Return where clients of this user look for a daemon, if they are told no place.
+
+    That is the default; or that of the system's service, if no daemon runs in the former, and one in the latter that
+    this user may talk to: the shells of root and of the service's user have a `$XDG_RUNTIME_DIR` of their own.
+    """
+    usual = default_runtime_dir()
+    if os.environ.get(ENV_RUNTIME_DIR) or usual == _SERVICE_DIR:
+        return usual
+    return _SERVICE_DIR if _has_daemon(_SERVICE_DIR) and not _has_daemon(usual) else usual
+
+
+def _has_daemon(folder: Path) -> bool:
+    try:
+        return RuntimeDir(folder).running_pid() is not None
+    except OSError:  # not for this user
+        return False
+
+
+def default_state_dir(runtime_dir: Path) -> Path:
+    """Return the state directory of a daemon; daemons with own runtime directories have own ones.
+
+    `/var/lib/pytriton-daemon` for root, else `pytriton-daemon` in `$XDG_STATE_HOME` or `~/.local/state`; with
+    another runtime directory than the usual one, `state` inside it.
+    """
+    if runtime_dir != _usual_runtime_dir():
+        return runtime_dir / "state"
+    if os.geteuid() == 0:
+        return Path("/var/lib/pytriton-daemon")
+    home = os.environ.get("XDG_STATE_HOME")
+    return (Path(home) if home else Path.home() / ".local" / "state") / "pytriton-daemon"
+
+
+def _usual_runtime_dir() -> Path:
+    xdg = os.environ.get("XDG_RUNTIME_DIR")
+    if xdg and os.path.isdir(xdg):
+        return Path(xdg) / "pytriton-daemon"
+    if os.geteuid() == 0:
+        return _SERVICE_DIR
+    return _temporary_runtime_dir()
+
+
+def _temporary_runtime_dir() -> Path:
+    try:
+        folder = tempfile.gettempdir()
+    except FileNotFoundError:  # none that is writable, as in a service with ProtectSystem=strict
+        folder = "/tmp"
+    return Path(folder) / f"pytriton-daemon-{os.geteuid()}"
+
+
+def share(path: Path, group: str | None) -> None:
+    """Make a folder, a socket or a file its owner's alone, or let the members of a group use it.
+
+    Using means to enter a folder, to connect to a socket, to read a file.
+
+    Raises:
+        RuntimeDirError: there is no such group, or this user may not give it the path.
+    """
+    mode = os.lstat(path).st_mode
+    own, shared = (
+        (0o700, 0o750) if stat.S_ISDIR(mode) else (0o600, 0o660 if stat.S_ISSOCK(mode) else 0o640)
+    )
+    if group is None:
+        os.chmod(path, own)
+        return
+    try:
+        os.chown(path, -1, grp.getgrnam(group).gr_gid)
+        os.chmod(path, shared)
+    except KeyError:
+        raise RuntimeDirError(
+            f"control_group: there is no group {group!r} on this machine (`getent group` lists them). "
+            f"Make it with `groupadd {group}`, or name another."
+        ) from None
+    except PermissionError as error:
+        raise RuntimeDirError(
+            f"control_group: {path} cannot be given to the group {group!r}: {error.strerror}. The user that the "
+            f"daemon runs as ({os.geteuid()}) has to be a member of the group, since before it logged in or the "
+            "service was started."
+        ) from error
+
+
+@dataclass(frozen=True)
+class RuntimeDir:
+    """Paths inside one runtime directory."""
+
+    path: Path
+
+    @property
+    def control_socket(self) -> Path:
+        return self.path / "control.sock"
+
+    @property
+    def control_endpoint(self) -> str:
+        """ZeroMQ endpoint of the dispatcher."""
+        return f"ipc://{self.control_socket}"
+
+    @property
+    def lock_file(self) -> Path:
+        return self.path / "daemon.lock"
+
+    @property
+    def access_token_file(self) -> Path:
+        return self.path / "access_token"
+
+    @property
+    def lanes(self) -> Path:
+        return self.path / "l"
+
+    @property
+    def models(self) -> Path:
+        return self.path / "models"
+
+    @property
+    def backends(self) -> Path:
+        return self.path / "backends"
+
+    @property
+    def library(self) -> Path:
+        return self.path / "lib"
+
+    @property
+    def shared(self) -> Path:
+        return self.path / "shared"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    def log_file(self, model: str | None = None) -> Path:
+        """The JSON-lines log of a model, or of the daemon itself."""
+        return self.logs / ("daemon.log" if model is None else f"model-{model}.log")
+
+    def access_log_file(self, model: str) -> Path:
+        """The access log of a model, as far as it has one: JSON lines."""
+        return self.logs / f"access-{model}.log"
+
+    def lane_socket(self, worker: str) -> Path:
+        return self.lanes / f"{worker}.sock"
+
+    def create(self, group: str | None = None) -> None:
+        """Make the directory, private to its owner, and its folders; one that a daemon holds is left alone.
+
+        Args:
+            group: name of a group whose members may find and control the daemon, too
+
+        Raises:
+            RuntimeDirError: it is not ours, something in it is not or may not be, it is not writable, its
+                path is too long for a socket, or it cannot be given to the group.
+        """
+        longest = len(os.fsencode(str(self.lane_socket("w" + "9" * 8))))
+        if longest > MAX_SOCKET_PATH:
+            raise RuntimeDirError(
+                f"the runtime directory {self.path} is {longest - MAX_SOCKET_PATH} bytes too long: the "
+                f"sockets in it would pass the {MAX_SOCKET_PATH} bytes that a unix socket's path may have. "
+                f"Choose a shorter one with --runtime-dir or {ENV_RUNTIME_DIR}."
+            )
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._refuse_others_folder()
+            if self.running_pid() is not None:
+                return  # its daemon has seen to all this, and would lose what is closed now
+            self._make_private()
+            self._make_folders()
+        except OSError as error:
+            raise RuntimeDirError(
+                f"cannot use the runtime directory {self.path}: {error}. Choose another one with "
+                f"--runtime-dir or {ENV_RUNTIME_DIR}."
+            ) from error
+        if group is not None:  # last: nothing in it can be reached any more but what is meant to be
+            share(self.path, group)
+
+    def check(self) -> None:
+        """See that the directory, which exists, and what lies in it can be used; nothing is changed.
+
+        Raises:
+            RuntimeDirError: it is not ours, or something in it is not or may not be.
+            OSError: it cannot be read.
+        """
+        self._refuse_others_folder()
+        if stat.S_IMODE(self._info().st_mode) & 0o022:
+            self._refuse_if_used()
+        self._refuse_strangers()
+
+    def movable_at(self) -> Path | None:
+        """Return a folder above in which other users may rename what is not theirs: so, this directory."""
+        for parent in self.path.resolve().parents:
+            with contextlib.suppress(OSError):
+                mode = parent.stat().st_mode
+                if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+                    return parent
+        return None
+
+    def _info(self) -> os.stat_result:
+        """Return what the directory is; of a link, what it leads to if systemd has made it for DynamicUser=."""
+        info = os.lstat(self.path)
+        is_systemds = stat.S_ISLNK(info.st_mode) and info.st_uid == 0
+        if is_systemds and os.readlink(self.path) == f"private/{self.path.name}":
+            return os.stat(self.path)
+        return info
+
+    def _refuse_others_folder(self) -> None:
+        info = self._info()
+        if not stat.S_ISDIR(info.st_mode):
+            raise RuntimeDirError(f"the runtime directory {self.path} is not a directory.")
+        if info.st_uid != os.geteuid():
+            raise RuntimeDirError(
+                f"the runtime directory {self.path} belongs to user {info.st_uid}, not to this one "
+                f"({os.geteuid()}). Choose another one with --runtime-dir or {ENV_RUNTIME_DIR}."
+            )
+
+    def _make_private(self) -> None:
+        """Close the directory, then all that lies in it: files of an earlier start, or of a careless hand."""
+        self.check()
+        if stat.S_IMODE(self._info().st_mode) & 0o077:
+            writable = stat.S_IMODE(self._info().st_mode) & 0o022
+            os.chmod(self.path, 0o700)
+            if writable:  # what came between the look and the lock on the door
+                self._refuse_if_used()
+        for entry in os.scandir(self.path):
+            with contextlib.suppress(FileNotFoundError):  # a daemon that starts just now clears it
+                mode = stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode)
+                if mode & 0o077 and not entry.is_symlink():
+                    os.chmod(entry.path, mode & 0o700)
+
+    def _refuse_if_used(self) -> None:
+        """Refuse a folder that others may write to and that holds anything: who knows whose it is."""
+        if any(self.path.iterdir()):
+            raise RuntimeDirError(
+                f"others than its owner may write to the runtime directory {self.path}, and something is in it that "
+                "may be theirs: what lies there is run. Name a folder in it that is not there yet "
+                f"(--runtime-dir {self.path / 'pytriton-daemon'}): it is made for this user alone."
+            )
+
+    def _refuse_strangers(self) -> None:
+        theirs = strangers(self.path, passing_over=frozenset(_MADE_ANEW))
+        if theirs:
+            raise RuntimeDirError(
+                f"the runtime directory {self.path} holds {theirs[0].relative_to(self.path)}, which belongs to user "
+                f"{os.lstat(theirs[0]).st_uid}, not to this one ({os.geteuid()}). Remove it if you know how it came "
+                f"there, or choose another directory with --runtime-dir or {ENV_RUNTIME_DIR}."
+            )
+        links = [name for name in _NO_LINKS if (self.path / name).is_symlink()]
+        if links:
+            raise RuntimeDirError(
+                f"{self.path / links[0]} is a link (to {os.readlink(self.path / links[0])}), and no links are "
+                "followed in a runtime directory. Remove it."
+            )
+
+    def _make_folders(self) -> None:
+        for folder in (self.lanes, self.models, self.backends, self.shared, self.logs):
+            folder.mkdir(mode=0o700, exist_ok=True)
+
+    def clear(self) -> None:
+        """Remove the files of a former daemon that this one makes anew. The caller holds the lock.
+
+        Raises:
+            RuntimeDirError: something cannot be removed.
+        """
+        try:
+            for name in (*_MADE_ANEW, self.control_socket.name):
+                remove(self.path / name)
+            self._make_folders()
+        except OSError as error:
+            raise RuntimeDirError(
+                f"the runtime directory {self.path} cannot be emptied of what an earlier daemon left: {error}. "
+                f"Remove that, or choose another one with --runtime-dir or {ENV_RUNTIME_DIR}."
+            ) from error
+
+    def access_token(self) -> str | None:
+        """Return the running daemon's token for Triton's restricted endpoints; None when it has none."""
+        try:
+            return self.access_token_file.read_text()
+        except FileNotFoundError:
+            return None
+
+    def running_pid(self) -> int | None:
+        """Return the pid of the daemon that holds this directory, or None when none runs.
+
+        The lock, not the pid's existence, is the proof: a pid may have been given to another
+        process.
+
+        Raises:
+            OSError: it cannot be seen, or the directory is another user's where only ours is looked for.
+        """
+        self._refuse_lookalike()
+        try:
+            with open(self.lock_file) as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    text = lock.read().strip()
+                    return int(text) if text.isdecimal() else None
+        except FileNotFoundError:
+            return None
+        return None
+
+    def _refuse_lookalike(self) -> None:
+        """Refuse another user's directory of our name in /tmp: clients would hand it their callables."""
+        if self.path != _temporary_runtime_dir():
+            return
+        try:
+            owner = self._info().st_uid
+        except FileNotFoundError:
+            return
+        if owner != os.geteuid():
+            raise PermissionError(
+                errno.EPERM, f"it belongs to user {owner}, not to this one", str(self.path)
+            )

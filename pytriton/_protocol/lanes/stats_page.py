@@ -1,0 +1,410 @@
+"""The gauge: what a worker is doing and has done, in a page of memory that the dispatcher reads without asking.
+
+The dispatcher makes the page (a memfd) and hands it to the worker when it starts it. The worker
+writes it around every batch; so the dispatcher can tell a busy worker from a hung or a stopped one, also when
+it does not answer any more, and what it had done when it ended::
+
+    [ batches begun ][ batches answered ][ requests begun ][ begun at, 0: idle ][ ending ]     8 bytes each
+    [ counters, see Counter ] … [ failed requests, one for each of FAILURES ]
+    [ histograms, see Histogram: the sum, then the buckets ] …
+    [ exemplars of traced calls, see exemplars.py ]
+    [ records of single requests, see request_records.py ]
+    [ of a worker's own process: metrics of the callable's own, see user_metrics.py ]
+
+Times are CLOCK_MONOTONIC in nanoseconds, one clock for all processes of a machine. One thread writes at a time. The
+reader takes no lock: of two figures that belong together, it may see one a batch earlier than the other.
+
+Around each batch every store counts. So the worker remembers what it has written, and never reads it back. Calls that
+do not overlap, all but those of streams, need no busy time of their own: it is what they took.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from bisect import bisect_left
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pytriton._protocol import linux
+from pytriton._protocol.lanes import exemplars, request_records, user_metrics
+from pytriton._protocol.lanes.histograms import BOUNDS_NS, DURATION_BUCKETS, SIZE_BUCKETS
+
+_BEGUN, _ANSWERED, _REQUESTS, _BEGUN_AT, _ENDING = range(5)
+_BUSY_NS, _BUSY_SINCE, _ROWS, _MERGED, _PARTS, _LOAD_NS, _WARMUP_NS, _ARENA, _OVERLAPPED = range(
+    5, 14
+)
+#: Why requests failed in a worker, as it sees it.
+FAILURES = ("callable", "input", "result", "timeout", "unrecoverable")
+_FIRST_FAILED, _AFTER_FAILED = 16, 16 + len(FAILURES)
+_FAILED = {kind: _FIRST_FAILED + number for number, kind in enumerate(FAILURES)}
+#: Where the histograms begin; each has its sum first.
+_CALLS = 32
+_WAITS = _CALLS + 1 + DURATION_BUCKETS
+_FIRSTS = _WAITS + 1 + DURATION_BUCKETS
+_BETWEENS = _FIRSTS + 1 + DURATION_BUCKETS
+_SIZES = _BETWEENS + 1 + DURATION_BUCKETS
+_WORDS = _SIZES + SIZE_BUCKETS
+#: Where the exemplars of calls are, and the records of requests, by pages of their own.
+_EXEMPLARS = -(-_WORDS * 8 // mmap.PAGESIZE) * mmap.PAGESIZE
+_RECORDS = _EXEMPLARS + -(-exemplars.SIZE // mmap.PAGESIZE) * mmap.PAGESIZE
+_THRESHOLD = _RECORDS // 8 + request_records.THRESHOLD
+#: Of the mapping.
+_BYTES = -(-(_RECORDS + request_records.SIZE) // mmap.PAGESIZE) * mmap.PAGESIZE
+#: The same with metrics of the callable's own; of those in a registrant's process nobody knows whose they are.
+_BYTES_WITH_METRICS = _BYTES + user_metrics.SIZE
+#: Changes with what a page is like: who reads it has to know the same.
+LAYOUT = f"2: {_WORDS} {_RECORDS} {_BYTES_WITH_METRICS} {' '.join(FAILURES)}"
+#: More rows than this are taken for a mistake.
+_MOST_ROWS = 1 << 32
+#: The bucket of each number of rows that is usual.
+_BUCKET_OF_ROWS = tuple((max(rows, 1) - 1).bit_length() for rows in range(1025))
+_USUAL_ROWS = len(_BUCKET_OF_ROWS) - 1
+
+_now = time.monotonic_ns
+
+
+class Reading(NamedTuple):
+    """The values of a gauge at one moment.
+
+    `busy_s` is how long the batch at hand has been running; None when idle. `ending`: the worker knows that it shall
+    end. `overlaps`: its batches do, or may.
+    """
+
+    begun: int
+    answered: int
+    requests: int
+    busy_s: float | None
+    ending: bool = False
+    overlaps: bool = False
+
+    @property
+    def idle(self) -> bool:
+        """True if nothing is under way."""
+        return self.begun == self.answered
+
+
+class Counts(NamedTuple):
+    """Counters of one worker, or of several that served the same instance, until now.
+
+    Times are nanoseconds. A histogram is its buckets: how many observations were in each (histograms.py).
+    """
+
+    calls: int = 0
+    requests: int = 0
+    rows: int = 0
+    merged: int = 0
+    parts: int = 0
+    busy_ns: int = 0
+    failed: tuple[int, ...] = (0,) * len(FAILURES)
+    call_ns: int = 0
+    call_buckets: tuple[int, ...] = (0,) * DURATION_BUCKETS
+    wait_ns: int = 0
+    wait_buckets: tuple[int, ...] = (0,) * DURATION_BUCKETS
+    first_ns: int = 0
+    first_buckets: tuple[int, ...] = (0,) * DURATION_BUCKETS
+    between_ns: int = 0
+    between_buckets: tuple[int, ...] = (0,) * DURATION_BUCKETS
+    size_buckets: tuple[int, ...] = (0,) * SIZE_BUCKETS
+
+    def plus(self, other: Counts) -> Counts:
+        """Return the sum of both, element by element."""
+        if self is NOTHING or other is NOTHING:
+            return other if self is NOTHING else self
+        return Counts._make(map(_sum, self, other))
+
+
+def _sum(one: Any, other: Any) -> Any:
+    return tuple(map(int.__add__, one, other)) if isinstance(one, tuple) else one + other
+
+
+#: What nobody has done yet.
+NOTHING = Counts()
+
+
+class Gauge:
+    """One end of the page: `begin`, `end` and their like are for the worker, `read` and `counts` for the dispatcher."""
+
+    #: Around each batch they are looked up some thirty times; so many are slow in a dictionary.
+    __slots__ = (
+        "_answered", "_begun", "_between_ns", "_between_page", "_betweens", "_buckets", "_busy_ns", "_call_ns",
+        "_call_page", "_calls", "_first_ns", "_first_page", "_firsts", "_map", "_overlapped", "_parts", "_requests",
+        "_rows", "_since", "_size_page", "_sizes", "_wait_ns", "_wait_page", "_waits", "_words", "exemplars", "kept",
+        "on_record", "records", "user_metrics",
+    )  # fmt: skip
+
+    def __init__(self, fd: int) -> None:
+        """Take over a descriptor of the page."""
+        try:
+            with_metrics = os.fstat(fd).st_size >= _BYTES_WITH_METRICS
+            self._map = mmap.mmap(fd, _BYTES_WITH_METRICS if with_metrics else _BYTES)
+        finally:
+            os.close(fd)
+        self._words = memoryview(self._map).cast("Q")
+        self._remember()
+        of_traces = memoryview(self._map)[_EXEMPLARS : _EXEMPLARS + exemplars.SIZE]
+        self.exemplars = exemplars.Exemplars(of_traces)
+        self.records = request_records.RequestRecords(memoryview(self._map)[_RECORDS:_BYTES])
+        self.user_metrics = (
+            user_metrics.UserMetricsPages(memoryview(self._map)[_BYTES:]) if with_metrics else None
+        )
+        #: In the worker: is given the beginning and the end of a call that is to have records, and what `end` was.
+        self.on_record: Callable[[int, int, Any, Any], None] | None = None
+        self._busy_ns = 0  #: the most that was read
+        #: In the dispatcher: a descriptor of the page, for the next version of it.
+        self.kept: int | None = None
+
+    @classmethod
+    def create(cls) -> tuple[Gauge, int]:
+        """Return a new gauge and a descriptor of it for the other process, to be closed here."""
+        fd = linux.memfd_create("pytriton-gauge")
+        try:
+            os.ftruncate(fd, _BYTES_WITH_METRICS)
+            linux.seal_against_shrinking(fd)
+            gauge = cls.adopt(os.dup(fd))
+        except BaseException:
+            os.close(fd)
+            raise
+        gauge.records.want(request_records.NEVER, 0)
+        return gauge, fd
+
+    @classmethod
+    def adopt(cls, fd: int) -> Gauge:
+        """Return the dispatcher's end of a page that there is; takes over its descriptor."""
+        try:
+            gauge = cls(os.dup(fd))
+        except BaseException:
+            os.close(fd)
+            raise
+        gauge.kept = fd
+        return gauge
+
+    @classmethod
+    def create_file(cls, path: Path) -> Gauge:
+        """Return a new gauge that a process which is no child of this one opens by its path.
+
+        Its bytes are reserved, so that a full disk shows here. Remove it when the other has opened it.
+        """
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, _BYTES)
+            gauge = cls(os.dup(fd))
+        except BaseException:
+            os.unlink(path)
+            raise
+        finally:
+            os.close(fd)
+        gauge.records.want(request_records.NEVER, 0)
+        return gauge
+
+    # ── the worker's end ─────────────────────────────────────────────────────────────────────────
+
+    def _remember(self) -> None:
+        """Take what the page has as what the worker has written."""
+        words = self._words
+        self._begun, self._answered, self._requests = words[:_BEGUN_AT].tolist()
+        self._rows, self._parts, self._overlapped = words[_ROWS], words[_PARTS], words[_OVERLAPPED]
+        self._call_ns, self._wait_ns = words[_CALLS], words[_WAITS]
+        self._first_ns, self._between_ns = words[_FIRSTS], words[_BETWEENS]
+        self._since = 0  #: when the worker was idle last
+        #: The buckets: of the page, and what is in them.
+        self._buckets = [
+            words[_CALLS + 1 : _WAITS],
+            words[_WAITS + 1 : _FIRSTS],
+            words[_FIRSTS + 1 : _BETWEENS],
+            words[_BETWEENS + 1 : _SIZES],
+            words[_SIZES:_WORDS],
+        ]
+        self._call_page, self._wait_page, self._first_page, self._between_page, self._size_page = (
+            self._buckets
+        )
+        self._calls, self._waits, self._firsts, self._betweens, self._sizes = [
+            page.tolist() for page in self._buckets
+        ]
+
+    def begin(self, requests: int, rows: int = 0, taken_ns: int = 0) -> int:
+        """A batch begins; return when. `taken_ns`: when its proxy got it; `rows`: 0 for as many as requests."""
+        words = self._words
+        words[_BEGUN_AT] = now = _now()  # before it counts as begun: `read` relies on that
+        begun = self._begun
+        if begun == self._answered:
+            self._since = now
+            if self._overlapped:
+                words[_BUSY_SINCE] = now
+        elif not self._overlapped:
+            self._overlap()
+        self._begun = words[_BEGUN] = begun + 1
+        self._requests = words[_REQUESTS] = self._requests + requests
+        if 0 < rows <= _USUAL_ROWS:
+            at = _BUCKET_OF_ROWS[rows]
+        else:
+            rows = rows if 0 < rows < _MOST_ROWS else requests or 1
+            at = min((rows - 1).bit_length(), SIZE_BUCKETS - 1)
+        self._rows = words[_ROWS] = self._rows + rows
+        self._size_page[at] = self._sizes[at] = self._sizes[at] + 1
+        waited = now - taken_ns
+        if 0 <= waited < now:
+            self._wait_ns = words[_WAITS] = self._wait_ns + waited
+            at = bisect_left(BOUNDS_NS, waited)
+            self._wait_page[at] = self._waits[at] = self._waits[at] + 1
+        return now
+
+    def _overlap(self) -> None:
+        """A call begins beside another one, for the first time: from now on, busy time is counted by itself."""
+        words = self._words
+        words[_BUSY_NS] = self._call_ns
+        words[_BUSY_SINCE] = self._since
+        self._overlapped = words[_OVERLAPPED] = 1
+
+    def overlap(self) -> None:
+        """Have calls counted as ones that overlap, though none has yet."""
+        if not self._overlapped:
+            self._overlap()
+
+    def restarted(self) -> None:
+        """Restart the clock of the call at hand: the callable is called again, within a time limit of its own."""
+        self._words[_BEGUN_AT] = _now()
+
+    def merged(self, taken_ns: int) -> None:
+        """Another batch goes into the call that has just begun."""
+        words = self._words
+        words[_MERGED] += 1
+        now = words[_BEGUN_AT]
+        waited = now - taken_ns
+        if 0 <= waited < now:
+            self._wait_ns = words[_WAITS] = self._wait_ns + waited
+            at = bisect_left(BOUNDS_NS, waited)
+            self._wait_page[at] = self._waits[at] = self._waits[at] + 1
+
+    def end(self, begun_ns: int, parts: Any = (), answers: Any = ()) -> int:
+        """A batch that began then has been answered; return how many have. The rest is for `on_record`."""
+        words = self._words
+        now = _now()
+        took = now - begun_ns
+        # Before its time: `counts` relies on that.
+        self._answered = words[_ANSWERED] = answered = self._answered + 1
+        self._call_ns = words[_CALLS] = self._call_ns + took
+        at = bisect_left(BOUNDS_NS, took)
+        self._call_page[at] = self._calls[at] = self._calls[at] + 1
+        if self._overlapped:
+            words[_BEGUN_AT] = 0  # which of those that go on began last, nobody remembers
+            if answered == self._begun:
+                words[_BUSY_NS] += now - self._since
+        if took >= words[_THRESHOLD] and self.on_record is not None:
+            self.on_record(begun_ns, now, parts, answers)
+        return answered
+
+    def responded(self, since_ns: int, *, first: bool) -> int:
+        """A response of a stream has been sent, so long after the batch began, or after the one before; return when."""
+        words = self._words
+        now = _now()
+        took = now - since_ns
+        at = bisect_left(BOUNDS_NS, took)
+        self._parts = words[_PARTS] = self._parts + 1
+        if first:
+            self._first_ns = words[_FIRSTS] = self._first_ns + took
+            self._first_page[at] = self._firsts[at] = self._firsts[at] + 1
+        else:
+            self._between_ns = words[_BETWEENS] = self._between_ns + took
+            self._between_page[at] = self._betweens[at] = self._betweens[at] + 1
+        return now
+
+    def failed(self, kind: str, requests: int) -> None:
+        """So many requests have failed; `kind` is one of FAILURES."""
+        self._words[_FAILED[kind]] += requests
+        self.records.call_failed()
+
+    def traced(self, trace: str, begun_ns: int = 0) -> None:
+        """A call of a trace is about to end; `begun_ns`: 0 for the one that began last."""
+        self.exemplars.note(trace, _now() - (begun_ns or self._words[_BEGUN_AT]))
+
+    def loaded(self, load_ns: int, warmup_ns: int) -> None:
+        """The callable has been loaded, and warmed up, in so long."""
+        self._words[_LOAD_NS] = load_ns
+        self._words[_WARMUP_NS] = warmup_ns
+
+    def holds(self, nbytes: int) -> None:
+        """The arenas of the worker's lanes have so many bytes."""
+        self._words[_ARENA] = nbytes
+
+    def told_to_end(self) -> None:
+        """The worker has taken notice that it shall end."""
+        self._words[_ENDING] = 1
+
+    # ── the dispatcher's end ─────────────────────────────────────────────────────────────────────
+
+    def read(self) -> Reading:
+        """Return what the worker has done and does."""
+        words = self._words
+        begun, answered = words[_BEGUN], words[_ANSWERED]
+        begun_at = words[_BEGUN_AT]  # of that batch, or of a later one
+        busy_s = (_now() - begun_at) / 1e9 if begun_at and answered < begun else None
+        ending, overlaps = words[_ENDING] != 0, words[_OVERLAPPED] != 0
+        return Reading(begun, answered, words[_REQUESTS], busy_s, ending, overlaps)
+
+    def counts(self) -> Counts:
+        """Return what the worker has done; with the time that the batch at hand has taken until now."""
+        live = self._words
+        words = live[:_WORDS].tolist()
+        overlapped = words[_OVERLAPPED]
+        busy_ns = words[_BUSY_NS if overlapped else _CALLS]
+        # What is under way is looked at after what has ended: so no batch counts as both.
+        if live[_ANSWERED] < live[_BEGUN]:
+            since = live[_BUSY_SINCE if overlapped else _BEGUN_AT]
+            busy_ns += max(0, _now() - since) if since else 0
+        # Read between two stores of the worker's, it may seem to fall: a counter does not.
+        self._busy_ns = max(self._busy_ns, busy_ns)
+        histograms = [
+            (words[at], tuple(words[at + 1 : at + 1 + DURATION_BUCKETS]))
+            for at in (_CALLS, _WAITS, _FIRSTS, _BETWEENS)
+        ]
+        return Counts._make(
+            [
+                words[_BEGUN],
+                words[_REQUESTS],
+                words[_ROWS],
+                words[_MERGED],
+                words[_PARTS],
+                self._busy_ns,
+                tuple([words[at] for at in _FAILED.values()]),
+                *chain.from_iterable(histograms),
+                tuple(words[_SIZES:_WORDS]),
+            ]
+        )
+
+    def outcomes(self) -> tuple[int, tuple[int, ...]]:
+        """Return how many requests were begun, and how many failed, by the kinds of FAILURES; costs next to nothing."""
+        words = self._words
+        return words[_REQUESTS], tuple(words[_FIRST_FAILED:_AFTER_FAILED].tolist())
+
+    @property
+    def load_s(self) -> float:
+        """How long the callable took to load."""
+        return self._words[_LOAD_NS] / 1e9
+
+    @property
+    def warmup_s(self) -> float:
+        """How long its warm-up took."""
+        return self._words[_WARMUP_NS] / 1e9
+
+    @property
+    def arena_bytes(self) -> int:
+        """The bytes that the arenas of its lanes have."""
+        return int(self._words[_ARENA])
+
+    def close(self) -> None:
+        """Unmap the page."""
+        if self.kept is not None:
+            os.close(self.kept)
+            self.kept = None
+        for page in self._buckets:
+            page.release()
+        self._words.release()
+        self.exemplars.close()
+        self.records.close()
+        if self.user_metrics is not None:
+            self.user_metrics.close()
+        self._map.close()

@@ -1,0 +1,292 @@
+"""Control messages: every message that the dispatcher sends or receives, and their bytes.
+
+Who talks to whom (each name is one frozen type of `client`, `answers`, `worker`, `python_model` or
+`proxy`, the modules of this package, all of whose names are also here)::
+
+    client ── Register, Unregister, Scale, Rollback, ListModels, GetStatus, GetLogs, Cancel, Shutdown ──▶ dispatcher
+    client ── LoadFromRepository, UnloadFromRepository, GetRepository; anyone with much to send: Offer ──▶ dispatcher
+    client ── RenewTrial, EndTrial, Drain, Upgrade, Reload, ReplaceServer ──▶ dispatcher
+    client ── Explain, GetEvents ──▶ dispatcher; it answers with Explanation, EventList
+    client ── GetFigures, GetRegistrations ──▶ dispatcher; it answers with Figures, Registrations
+    client ── LogRequests, GetRequests, ProfileWorker ──▶ dispatcher; it answers with Done, Requests, Profiled
+    client ◀─ Progress*, then one of Registered, Done, Models, Repository, Status, LogLines, Failure ── dispatcher
+    worker ── WorkerHello, WorkerReady, WorkerFailed, WorkerSpent, WorkerUnrecoverable, WorkerEnded ──▶ dispatcher
+    worker ◀─ LoadModel, WithdrawLane ── dispatcher
+    worker ── WorkerReadiness, LoadOther, UnloadOther, AskReadiness ──▶ dispatcher
+    worker ◀─ Done, Readiness, Failure ── dispatcher
+    registrant with workers in its threads ◀─ StartWorker, EndWorker, Released ── dispatcher
+    proxy  ── Attach, LaneLost, BatchOverdue, MayCall, CallsWait, Detach ──▶ dispatcher
+    proxy  ◀─ Attached, Verdict, StuckCalls, Failure ── dispatcher
+
+On the wire a message is MessagePack (msgspec, tagged by the type's name); what it carries of a
+user's own bytes (pickled callables) travels beside it in frames of its own and is never opened by
+the dispatcher. The format is private to one version of this package: `PROTOCOL` is compared in
+every hello.
+"""
+
+from __future__ import annotations
+
+from typing import Union
+
+import msgspec
+
+from pytriton._protocol.messages.answers import (
+    SERVED_STATES,
+    Done,
+    Failure,
+    InstanceInfo,
+    KeptRegistration,
+    LogLines,
+    ModelInfo,
+    Models,
+    Progress,
+    Registered,
+    Registrations,
+    Reloaded,
+    Repository,
+    RepositoryModel,
+    RetiringServer,
+    ServerInfo,
+    ServerReplaced,
+    Status,
+    ToClient,
+    WorkerEnd,
+)
+from pytriton._protocol.messages.base import (
+    PROTOCOL,
+    Message,
+)
+from pytriton._protocol.messages.client import (
+    Cancel,
+    Drain,
+    EndTrial,
+    Explain,
+    FromClient,
+    GetEvents,
+    GetLogs,
+    GetRegistrations,
+    GetRepository,
+    GetRequests,
+    GetStatus,
+    ListModels,
+    LoadFromRepository,
+    LogRequests,
+    Offer,
+    ProfileWorker,
+    Register,
+    Reload,
+    RenewTrial,
+    ReplaceServer,
+    Rollback,
+    Scale,
+    Shutdown,
+    UnloadFromRepository,
+    Unregister,
+    Upgrade,
+)
+from pytriton._protocol.messages.events import (
+    Event,
+    EventList,
+    Explanation,
+    Finding,
+)
+from pytriton._protocol.messages.figures import (
+    DaemonFigures,
+    Figures,
+    GetFigures,
+    Histogram,
+    InstanceFigures,
+    MemoryInfo,
+    ModelFigures,
+    QueueFigures,
+    WebhookFigures,
+    Work,
+)
+from pytriton._protocol.messages.model_spec import (
+    Autoscale,
+    Limits,
+    ModelSpec,
+    OpenAICard,
+    PythonModel,
+    Trial,
+    Warmup,
+    WarmupTensor,
+    World,
+)
+from pytriton._protocol.messages.proxy import (
+    Action,
+    Attach,
+    Attached,
+    BatchOverdue,
+    CallsWait,
+    Detach,
+    LaneLost,
+    MayCall,
+    StuckCalls,
+    Verdict,
+    WithProxy,
+)
+from pytriton._protocol.messages.python_model import (
+    AskReadiness,
+    LoadOther,
+    Readiness,
+    UnloadOther,
+    WithModel,
+    WorkerReadiness,
+)
+from pytriton._protocol.messages.requests import (
+    Profiled,
+    RequestEntry,
+    Requests,
+)
+from pytriton._protocol.messages.worker import (
+    NO_LANE,
+    EndWorker,
+    LoadModel,
+    Released,
+    StartWorker,
+    WithdrawLane,
+    WithWorker,
+    WorkerEnded,
+    WorkerFailed,
+    WorkerHello,
+    WorkerReady,
+    WorkerSpent,
+    WorkerUnrecoverable,
+)
+from pytriton._protocol.scalars import for_encoder
+
+__all__ = [
+    "NO_LANE",
+    "PROTOCOL",
+    "SERVED_STATES",
+    "Action",
+    "AnyMessage",
+    "AskReadiness",
+    "Attach",
+    "Attached",
+    "Autoscale",
+    "BatchOverdue",
+    "CallsWait",
+    "Cancel",
+    "DaemonFigures",
+    "Detach",
+    "Done",
+    "Drain",
+    "EndTrial",
+    "EndWorker",
+    "Event",
+    "EventList",
+    "Explain",
+    "Explanation",
+    "Failure",
+    "Figures",
+    "Finding",
+    "GetEvents",
+    "GetFigures",
+    "GetLogs",
+    "GetRegistrations",
+    "GetRepository",
+    "GetRequests",
+    "GetStatus",
+    "Histogram",
+    "InstanceFigures",
+    "InstanceInfo",
+    "KeptRegistration",
+    "LaneLost",
+    "Limits",
+    "ListModels",
+    "LoadFromRepository",
+    "LoadModel",
+    "LoadOther",
+    "LogLines",
+    "LogRequests",
+    "MalformedMessage",
+    "MayCall",
+    "MemoryInfo",
+    "Message",
+    "ModelFigures",
+    "ModelInfo",
+    "ModelSpec",
+    "Models",
+    "Offer",
+    "OpenAICard",
+    "ProfileWorker",
+    "Profiled",
+    "Progress",
+    "PythonModel",
+    "QueueFigures",
+    "Readiness",
+    "Register",
+    "Registered",
+    "Registrations",
+    "Released",
+    "Reload",
+    "Reloaded",
+    "RenewTrial",
+    "ReplaceServer",
+    "Repository",
+    "RepositoryModel",
+    "RequestEntry",
+    "Requests",
+    "RetiringServer",
+    "Rollback",
+    "Scale",
+    "ServerInfo",
+    "ServerReplaced",
+    "Shutdown",
+    "StartWorker",
+    "Status",
+    "StuckCalls",
+    "Trial",
+    "UnloadFromRepository",
+    "UnloadOther",
+    "Unregister",
+    "Upgrade",
+    "Verdict",
+    "Warmup",
+    "WarmupTensor",
+    "WebhookFigures",
+    "WithdrawLane",
+    "Work",
+    "WorkerEnd",
+    "WorkerEnded",
+    "WorkerFailed",
+    "WorkerHello",
+    "WorkerReadiness",
+    "WorkerReady",
+    "WorkerSpent",
+    "WorkerUnrecoverable",
+    "World",
+    "decode",
+    "encode",
+]
+
+AnyMessage = Union[FromClient, ToClient, WithWorker, WithModel, WithProxy]
+
+#: Scalars of numpy may stand for numbers: no field has a type for them.
+_encoder = msgspec.msgpack.Encoder(enc_hook=for_encoder)
+_decoder = msgspec.msgpack.Decoder(AnyMessage)
+
+
+class MalformedMessage(ValueError):
+    """Bytes that are no message of this protocol."""
+
+
+def encode(message: AnyMessage) -> bytes:
+    """Return the wire form of a control message."""
+    return _encoder.encode(message)
+
+
+def decode(data: bytes) -> AnyMessage:
+    """Return the control message in `data`.
+
+    Raises:
+        MalformedMessage: for anything that is not exactly one well-formed message.
+    """
+    try:
+        message: AnyMessage = _decoder.decode(data)
+    # ValidationError is a DecodeError; of invalid UTF-8, msgspec lets Python's error through.
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedMessage(str(error)) from error
+    return message

@@ -1,0 +1,251 @@
+"""Rates between two snapshots of figures: a row for each model and each of its instances.
+
+`pytriton-daemon top` and the daemon's page show the same rows. Nothing here asks anybody: two `messages.Figures` go in,
+rows come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Optional
+
+from pytriton._protocol.lanes.histograms import quantile
+from pytriton._protocol.messages.figures import (
+    DaemonFigures,
+    Figures,
+    Histogram,
+    InstanceFigures,
+    ModelFigures,
+    Work,
+)
+
+_NOTHING = Work()
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The work of an interval. Times are seconds; None: there was nothing to tell it of.
+
+    Attributes:
+        requests_s: requests answered or failed per second.
+        failures_s: those of them that failed.
+        rows: rows of a call, the mean.
+        wait_p50: how long batches waited before their call.
+        p50, p99: how long calls took.
+        first_p50: of streams, from a call's beginning to its first response.
+        busy: share of the interval with a call under way; of a model, the mean of its instances.
+    """
+
+    requests_s: float = 0.0
+    failures_s: float = 0.0
+    rows: Optional[float] = None
+    wait_p50: Optional[float] = None
+    p50: Optional[float] = None
+    p99: Optional[float] = None
+    first_p50: Optional[float] = None
+    busy: float = 0.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model (`instance` is "") or one of its instances, as a table shows it.
+
+    Attributes:
+        instances: how many are ready, and how many there should be, of a model.
+        waiting: requests in tritonserver's queue; None where it did not say.
+        resident: bytes of memory of the worker, or of all workers.
+        ends: how many workers have ended by themselves or were ended, all reasons but those that were asked for.
+        last_end: how the last of them ended; of a model without one, why it is not ready.
+    """
+
+    model: str
+    instance: str
+    state: str
+    rates: Rates
+    instances: tuple[int, int] = (0, 0)
+    device: str = ""
+    pid: Optional[int] = None
+    waiting: Optional[int] = None
+    resident: Optional[int] = None
+    ends: int = 0
+    last_end: str = ""
+
+
+#: Reasons of ends that are no sign of trouble.
+_ASKED_FOR = ("spent", "scale", "replace", "stop")
+
+
+def rates(before: Work | None, now: Work, seconds: float, instances: int = 1) -> Rates:
+    """Return what was done between two states of the same counters.
+
+    Args:
+        before: None, or more than `now`: it was counted anew, so all of `now` was done since.
+        seconds: between them; nothing is told of no time.
+        instances: between how many `now` was shared.
+    """
+    if seconds <= 0:
+        return Rates()
+    if before is None or before.requests > now.requests or before.calls > now.calls:
+        before = _NOTHING
+    calls = now.calls - before.calls
+    failed = sum(now.failed.values()) - sum(before.failed.values())
+    call = _between(before.call_s, now.call_s)
+    return Rates(
+        requests_s=(now.requests - before.requests) / seconds,
+        failures_s=max(0, failed) / seconds,
+        rows=(now.rows - before.rows) / calls if calls > 0 else None,
+        wait_p50=quantile(0.5, _between(before.wait_s, now.wait_s)),
+        p50=quantile(0.5, call),
+        p99=quantile(0.99, call),
+        first_p50=quantile(0.5, _between(before.first_s, now.first_s)),
+        busy=max(0.0, now.busy_s - before.busy_s) / seconds / max(1, instances),
+    )
+
+
+def _between(before: Histogram, now: Histogram) -> list[int]:
+    """Return the buckets of what was observed in between."""
+    old = before.buckets
+    return [
+        max(0, count - (old[number] if number < len(old) else 0))
+        for number, count in enumerate(now.buckets)
+    ]
+
+
+def rows(before: Figures | None, now: Figures) -> list[Row]:
+    """Return a row for each model, each followed by those of its instances.
+
+    Args:
+        before: an earlier snapshot of the same daemon; None: rates are those since each model's beginning, over the
+            time that the daemon has been up.
+    """
+    same = before is not None and before.daemon.started_at == now.daemon.started_at
+    old = {one.name: one for one in before.models} if before is not None and same else {}
+    since = before.at if before is not None and same else now.daemon.started_at
+    seconds = now.at - since
+    return [row for model in now.models for row in _model(old.get(model.name), model, seconds)]
+
+
+def _model(before: ModelFigures | None, now: ModelFigures, seconds: float) -> Iterator[Row]:
+    serving = [one for one in now.instances if one.state and not one.spare]
+    resident = [one.resident for one in now.instances if one.resident is not None]
+    ends = [one for one in now.instances if one.last_exit]
+    yield Row(
+        model=now.name,
+        instance="",
+        state=now.state,
+        rates=rates(before.work if before else None, now.work, seconds, len(serving)),
+        instances=(sum(one.state == "ready" for one in serving), now.desired),
+        waiting=sum(one.pending for one in now.queue) if now.queue else None,
+        resident=sum(resident) if resident else None,
+        ends=sum(map(_unasked, now.instances)),
+        last_end=now.error or (ends[-1].last_exit or "" if ends else ""),
+    )
+    old = {_key(one): one.work for one in (before.instances if before else [])}
+    for one in now.instances:
+        if one.state:
+            yield _instance(now, one, rates(old.get(_key(one)), one.work, seconds))
+
+
+def _key(one: InstanceFigures) -> tuple[int, int, bool]:
+    return one.version, one.instance, one.spare
+
+
+def _instance(model: ModelFigures, one: InstanceFigures, done: Rates) -> Row:
+    several = len({other.version for other in model.instances}) > 1
+    name = f"{one.instance}" + (f" of v{one.version}" if several else "")
+    return Row(
+        model=model.name,
+        instance=name,
+        state="spare" if one.spare and one.state == "ready" and not one.lanes else one.state,
+        rates=done,
+        device=one.device or "",
+        pid=one.pid,
+        resident=one.resident,
+        ends=_unasked(one),
+        last_end=one.last_exit or "",
+    )
+
+
+def _unasked(one: InstanceFigures) -> int:
+    return sum(count for reason, count in one.ends.items() if reason not in _ASKED_FOR)
+
+
+#: By what rows can be sorted: the name, and what of a model's row counts.
+SORTING = {
+    "name": lambda row: row.model.lower(),
+    "requests": lambda row: -row.rates.requests_s,
+    "p99": lambda row: -(row.rates.p99 or 0.0),
+    "busy": lambda row: -row.rates.busy,
+    "memory": lambda row: -(row.resident or 0),
+    "waiting": lambda row: -(row.waiting or 0),
+    "ends": lambda row: -row.ends,
+}
+
+
+def arranged(found: Sequence[Row], order: str = "name", containing: str = "") -> list[Row]:
+    """Return rows of the models whose names contain a text, sorted, each model's instances behind it.
+
+    Raises:
+        KeyError: there is no such order; see `SORTING`.
+    """
+    wanted = containing.lower()
+    models = [one for one in found if not one.instance and wanted in one.model.lower()]
+    members: Mapping[str, list[Row]] = {one.model: [] for one in models}
+    for one in found:
+        if one.instance and one.model in members:
+            members[one.model].append(one)
+    ordered = sorted(models, key=SORTING[order])
+    return [row for model in ordered for row in (model, *members[model.model])]
+
+
+def total(found: Sequence[Row]) -> tuple[float, float]:
+    """Return the requests and the failures per second of all models."""
+    models = [one.rates for one in found if not one.instance]
+    return sum(one.requests_s for one in models), sum(one.failures_s for one in models)
+
+
+def headline(daemon: DaemonFigures, now: float) -> str:
+    """Return the daemon in one line."""
+    server = f"tritonserver {daemon.server_state}"
+    restarts = daemon.server_restarts.get("ended", 0)
+    if restarts:
+        server += f", ended {restarts} times"
+    return (
+        f"{daemon.state}, pid {daemon.pid}, up {duration(now - daemon.started_at)}; {server}; "
+        f"{daemon.version}"
+    )
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in at most two units, such as "3 h 12 min"."""
+    minutes, left = divmod(max(0, int(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {left} s" if minutes else f"{left} s"
+
+
+def milliseconds(seconds: float | None) -> str:
+    """Return a time as a table shows it, in ms with three digits; "-" for None."""
+    if seconds is None:
+        return "-"
+    value = seconds * 1e3
+    if value < 0.1:
+        return f"{value:.3f}"
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def size(count: int | None) -> str:
+    """Return a number of bytes as a table shows it, such as "412 MB"; "-" for None."""
+    if count is None:
+        return "-"
+    value = float(count)
+    for unit in ("B", "KB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if value >= 10 or unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"

@@ -1,0 +1,172 @@
+"""The registrant's world: the interpreter, path, folder and variables that a callable finds in its worker, too."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from pytriton._protocol import env_variables as rules
+from pytriton._protocol.messages import World
+from pytriton._register.environments import is_archive, unpacked
+from pytriton._register.worker_imports import Probe
+from pytriton.exceptions import PyTritonBadParameterError
+
+if TYPE_CHECKING:
+    from pytriton.run_options import Env, StrPath
+
+
+def capture_environment(
+    python: StrPath | None = None,
+    env: Env | None = None,
+    cwd: StrPath | None = None,
+    sys_path: Iterable[StrPath] | None = None,
+) -> World:
+    """Return this process's world, with the changes that the caller wants.
+
+    Args:
+        python: an interpreter, its name on PATH, the folder of a virtual or conda environment, or an
+            archive of one (conda-pack); None is the interpreter of this process
+        env: variables to set in the worker (None as value: leave out), or names of variables to
+            copy, besides those that travel by themselves (_protocol/env_variables.py)
+        cwd: working directory of the worker; None is that of this process
+        sys_path: folders to search for modules first
+
+    Raises:
+        PyTritonBadParameterError: something named does not exist, or this process has no
+            interpreter or no working directory any more
+    """
+    folder = _working_directory(cwd)
+    interpreter = own_interpreter() if python is None else find_interpreter(python)
+    same = interpreter == os.path.abspath(sys.executable or "")
+    own = rules.travelling(os.environ, own_interpreter=same)
+    wanted = wanted_variables(env)
+    variables = {k: value for k, value in {**own, **wanted}.items() if value is not None}
+    # Of one that is left out by env=, its owner knows.
+    stayed = [name for name in rules.staying(os.environ, variables) if name not in wanted]
+    first = [os.path.abspath(os.path.expanduser(os.fspath(entry))) for entry in sys_path or ()]
+    if python is None:
+        search = [*first, *own_search_path(folder)]
+    else:
+        search = [*first, *_search_path_of(interpreter, variables, folder)] if first else []
+    return World(interpreter, list(dict.fromkeys(search)), folder, variables, stayed=stayed)
+
+
+def own_interpreter() -> str:
+    """Return the interpreter of this process.
+
+    Raises:
+        PyTritonBadParameterError: it is a frozen program or embedded in one, which cannot start a
+            worker
+    """
+    if getattr(sys, "frozen", False) or not sys.executable:
+        raise PyTritonBadParameterError(
+            "This process is no plain Python interpreter (a frozen program, or Python embedded in "
+            "one), so no worker can be started with it. Say which interpreter to use: "
+            "register(..., python='/path/to/python')."
+        )
+    return os.path.abspath(sys.executable)
+
+
+def find_interpreter(python: StrPath) -> str:
+    """Return the absolute path of the interpreter that `python=` means.
+
+    Links are not followed: the path of a virtual environment's interpreter is what makes it one.
+
+    Raises:
+        PyTritonBadParameterError: there is none
+    """
+    text = os.path.expanduser(os.fspath(python))
+    path = os.path.abspath(text)
+    if is_archive(path):
+        return unpacked(path)
+    if os.path.isdir(path):
+        inside = os.path.join(path, "bin", "python")
+        if not os.path.isfile(inside):
+            raise PyTritonBadParameterError(
+                f"python={text!r} is a folder without bin/python. Name an interpreter, or the "
+                "folder of a virtual or conda environment."
+            )
+        path = inside
+    elif os.sep not in text:
+        path = shutil.which(text) or path
+    if not os.path.isfile(path):
+        raise PyTritonBadParameterError(
+            f"python={text!r}: there is no file {path}. Name an interpreter, or the folder of a "
+            "virtual or conda environment."
+        )
+    if not os.access(path, os.X_OK):
+        raise PyTritonBadParameterError(f"python={text!r}: {path} cannot be executed by this user.")
+    return path
+
+
+def own_search_path(folder: str) -> list[str]:
+    """Return sys.path with absolute entries that exist; '' (interactive, notebook, -c) is `folder`.
+
+    Archives stay: a zipapp is an entry of its own path.
+    """
+    try:
+        base = os.getcwd()
+    except FileNotFoundError:
+        base = folder
+    entries = (os.fsdecode(entry) for entry in sys.path if isinstance(entry, (str, bytes)))
+    absolute = (os.path.join(base, entry) if entry else base for entry in entries)
+    return [path for path in dict.fromkeys(map(os.path.normpath, absolute)) if os.path.exists(path)]
+
+
+def wanted_variables(env: Env | None) -> dict[str, str | None]:
+    """Return the variables that `env=` means; None as a value leaves one out.
+
+    Raises:
+        PyTritonBadParameterError: it is no such thing, or names a variable that is not set
+    """
+    if env is None:
+        return {}
+    if isinstance(env, str) or not isinstance(env, (Mapping, Iterable)):
+        raise PyTritonBadParameterError(
+            f"env={env!r}: give a dict of variables, or a list of names of variables to copy."
+        )
+    wanted: dict[str, str | None] = (
+        {**env} if isinstance(env, Mapping) else {name: _of_this_process(name) for name in env}
+    )
+    for name, value in wanted.items():
+        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+            raise PyTritonBadParameterError(f"env: {name!r} cannot be the name of a variable.")
+        if value is not None and (not isinstance(value, str) or "\0" in value):
+            raise PyTritonBadParameterError(
+                f"env: the value of {name} has to be a string without NUL, got "
+                f"{type(value).__name__}."
+            )
+    return wanted
+
+
+def _of_this_process(name: str) -> str:
+    try:
+        return os.environ[name]
+    except (KeyError, TypeError):
+        raise PyTritonBadParameterError(
+            f"env names the variable {name!r} to copy, which is not set in this process. To set it "
+            "in the worker only, pass a dict: env={'NAME': 'value'}."
+        ) from None
+
+
+def _working_directory(cwd: StrPath | None) -> str:
+    try:
+        folder = os.getcwd() if cwd is None else os.path.abspath(os.path.expanduser(os.fspath(cwd)))
+    except FileNotFoundError:
+        raise PyTritonBadParameterError(
+            "The working directory of this process has been deleted. Name one for the worker: "
+            "register(..., cwd='/an/absolute/path')."
+        ) from None
+    if not os.path.isdir(folder):
+        raise PyTritonBadParameterError(f"cwd={str(cwd)!r}: there is no folder {folder}.")
+    return folder
+
+
+def _search_path_of(interpreter: str, variables: Mapping[str, str], folder: str) -> list[str]:
+    # What goes in front of another interpreter's path has to be put in front of all of it: a worker
+    # whose world has a search path uses that and nothing else.
+    with Probe(World(interpreter, [], folder, dict(variables))) as probe:
+        return probe.search_path

@@ -1,0 +1,303 @@
+"""The message of `register`, made of its arguments and the callable's declaration."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import msgspec
+import numpy as np
+
+from pytriton._model_names import validate_model_name
+from pytriton._protocol import messages
+from pytriton._protocol.errors import sendable
+from pytriton._protocol.wording import with_article
+from pytriton._register.env_usage import warn_of_missing
+from pytriton._register.environment import (
+    capture_environment,
+    find_interpreter,
+    own_interpreter,
+)
+from pytriton._register.environments import provide_worker_packages, with_requirements
+from pytriton._register.instances import (
+    count_instances,
+    default_concurrency,
+    default_lanes,
+    device_list,
+)
+from pytriton._register.merged_options import check_names, merge_options, spec_fields
+from pytriton._register.pickling import pack_callable
+from pytriton._register.warmup_files import warmup_messages
+from pytriton._register.worker_imports import WorkerImports
+from pytriton.autoscale import autoscale_of
+from pytriton.declaration import declaration_of
+from pytriton.decorators.checking import factory_misfit, misfit
+from pytriton.exceptions import PyTritonValidationError
+from pytriton.model_config import ModelConfig, Tensor, to_triton_config
+from pytriton.openai.card import card_of
+from pytriton.proxy.telemetry import trace_environment
+from pytriton.run_options import OPTIONS, RegisterOptions, StrPath
+
+if TYPE_CHECKING:
+    from pytriton.openai.model import OpenAIModel
+
+__all__ = ["Plan", "Target", "default_model_name", "plan", "prepare"]
+
+Target = Callable[..., Any]
+
+
+class Plan(NamedTuple):
+    """A registration that has been checked, with the callables themselves.
+
+    Attributes:
+        message: what goes to the daemon
+        targets: one callable for all instances, or one for each
+        check: as given to `register`
+        own_interpreter: the workers' interpreter is this process's
+    """
+
+    message: messages.Register
+    targets: list[Any]
+    check: Callable[[Any], Any] | None
+    own_interpreter: bool
+
+    def payloads(self) -> list[bytes]:
+        """Return the payloads that go with the message; those for threads are empty.
+
+        Raises:
+            PicklingError: a callable cannot be pickled
+        """
+        spec = self.message.spec
+        if spec.isolation == "thread":
+            return [b""] * len(self.targets)
+        checks = [] if self.check is None else [self.check]
+        warn_of_missing(spec.name, [*self.targets, *checks], spec.world.stayed)
+        with WorkerImports(spec.world, own_interpreter=self.own_interpreter) as imports:
+            return [
+                *(pack_callable(one, imports, spec.name) for one in self.targets),
+                *(pack_callable(one, imports, spec.name, is_check=True) for one in checks),
+            ]
+
+
+def prepare(
+    infer_fn: Target | Sequence[Target],
+    model_name: str | None,
+    inputs: Sequence[Tensor] | None,
+    outputs: Sequence[Tensor] | None,
+    config: ModelConfig | None,
+    given: Mapping[str, Any],
+) -> tuple[messages.Register, list[bytes]]:
+    """Return the message of a registration and its payloads; arguments and exceptions are those of `plan`.
+
+    Raises:
+        PicklingError: a callable cannot be pickled
+    """
+    planned = plan(infer_fn, model_name, inputs, outputs, config, given)
+    return planned.message, planned.payloads()
+
+
+def plan(
+    infer_fn: Target | Sequence[Target],
+    model_name: str | None,
+    inputs: Sequence[Tensor] | None,
+    outputs: Sequence[Tensor] | None,
+    config: ModelConfig | None,
+    given: Mapping[str, Any],
+) -> Plan:
+    """Check all that can be checked here; return the message and the callables.
+
+    Args:
+        infer_fn: one callable for all instances, or a list of them
+        model_name: None: as declared, or the callable's own name
+        inputs: None: as declared
+        outputs: None: as declared
+        config: None: as declared, or the default
+        given: `RegisterOptions`; None and missing ones are as declared
+
+    Raises:
+        TypeError: there is no such option
+        PyTritonValidationError: something is missing or wrong
+        PyTritonBadParameterError: a value in `config` is unusable
+    """
+    check_names("register", given, OPTIONS)
+    several = isinstance(infer_fn, Sequence) and not callable(infer_fn)
+    several = several and not isinstance(infer_fn, (str, bytes))
+    targets: list[Any] = [*infer_fn] if several else [infer_fn]  # type: ignore[misc]
+    per_instance = len(targets) if several else None
+    declaration = declaration_of(targets[0]) if targets else None
+    options = merge_options(declaration, given, per_instance)
+    _check_callables(targets, factory=bool(options["factory"]))
+    name = model_name
+    if name is None:
+        name = declaration.name if declaration else default_model_name(targets[0])
+    config = config if config is not None else declaration.config if declaration else None
+    if options["openai"] is None:
+        inputs = _tensors("inputs", inputs, declaration.inputs if declaration else None, name)
+        outputs = _tensors("outputs", outputs, declaration.outputs if declaration else None, name)
+    else:
+        model = _behind_openai(targets, config, options, name, [*(inputs or ()), *(outputs or ())])
+        targets, inputs, outputs, config = model[:4]
+    devices = device_list(options["devices"])
+    version = cast(int, options["model_version"])  # it has a default
+    document = to_triton_config(name, inputs, outputs, config, version)
+    python = _interpreter(options)
+    if not options["factory"]:
+        _check_fit(targets, document, name)
+    fields = spec_fields(options)
+    fields["on_error"] = options["on_error"] or options["on_crash"]
+    if options["isolation"] == "thread":
+        # Nobody else could try again; and the check is called here.
+        fields.update(on_crash="fail", check=False)
+    fields.update(
+        name=name,
+        version=version,
+        config=document,
+        world=_world(options, python),
+        instances=count_instances(options["instances"], devices, per_instance),
+        devices=devices,
+        autoscale=autoscale_of(options["instances"]) if options["instances"] is not None else None,
+        text_inputs=[
+            entry["name"]
+            for entry, tensor in zip(document["input"], inputs)
+            if tensor.dtype is np.str_ or tensor.dtype is str
+        ],
+        lanes=options["lanes"] or default_lanes(document),
+        max_concurrency=options["max_concurrency"]
+        or default_concurrency(document, options["lanes"]),
+        warmups=warmup_messages(config, batching=document["max_batch_size"] > 0),
+    )
+    message = messages.Register(
+        messages.ModelSpec(**fields), bool(options["replace"]), bool(options["temporary"])
+    )
+    _check_sendable(message)
+    return Plan(message, targets, options["check"], own_interpreter=python is None)
+
+
+def _check_fit(targets: Sequence[Any], document: Mapping[str, Any], name: str) -> None:
+    """Refuse a callable that cannot take the inputs; what a class makes is seen in the worker."""
+    inputs = [one["name"] for one in document["input"]]
+    for target in targets:
+        why = None if inspect.isclass(target) else misfit(target, inputs)
+        if why is not None:
+            raise PyTritonValidationError(f"Model {name!r}: {why}")
+
+
+def _world(options: RegisterOptions, python: StrPath | None) -> messages.World:
+    """Return the surroundings of the workers: interpreter, variables, folders, arguments."""
+    if options["isolation"] == "thread":
+        world = messages.World(sys.executable or "")
+    else:
+        world = capture_environment(python, options["env"], options["cwd"], options["sys_path"])
+        world = world if python is None else provide_worker_packages(world)
+    world.env.update(trace_environment(options["trace_config"]))
+    return msgspec.structs.replace(world, argv=[sendable(str(word)) for word in sys.argv])
+
+
+def _behind_openai(
+    targets: list[Any],
+    config: ModelConfig | None,
+    options: RegisterOptions,
+    name: str,
+    tensors: list[Tensor],
+) -> OpenAIModel:
+    """Return what is registered of callables behind the OpenAI API; options that follow from that are set."""
+    from pytriton.openai.model import make_model
+
+    if tensors:
+        raise PyTritonValidationError(
+            f"Model {name!r}: with openai=, a callable takes requests of the OpenAI API: leave inputs and outputs out."
+        )
+    card = card_of(options["openai"])
+    try:
+        validate_model_name(name)
+    except PyTritonValidationError as error:
+        raise PyTritonValidationError(
+            f"{error}. Clients of the OpenAI API may ask for a model by any id: choose another name, and pass "
+            f"openai=ModelCard({card.serves!r}, aliases=[{name!r}])."
+        ) from None
+    for target in [] if options["factory"] else targets:
+        if not inspect.isclass(target) and misfit(target, ()) is not None:
+            raise PyTritonValidationError(
+                f"Model {name!r}: {target!r} cannot be called with a request of the OpenAI API, or with a list of "
+                "texts, as its only argument; if it makes the callable, register it with factory=True."
+            )
+    model = make_model(targets, card, config, factory=bool(options["factory"]))
+    options["factory"] = model.factory
+    options["lanes"] = options["lanes"] or model.lanes
+    return model
+
+
+def _interpreter(options: RegisterOptions) -> StrPath | None:
+    """Return the workers' interpreter with the packages that it needs; None for this process's."""
+    python, requirements = options["python"], options["requirements"]
+    if requirements is None:
+        return python
+    base = own_interpreter() if python is None else find_interpreter(python)
+    return with_requirements(requirements, base)
+
+
+def default_model_name(target: Target) -> str:
+    """Return the callable's own name; `_` replaces what model names cannot have.
+
+    Raises:
+        PyTritonValidationError: it has none (a lambda)
+    """
+    while isinstance(target, functools.partial):
+        target = target.func
+    own = getattr(target, "__name__", None) or type(target).__name__
+    if own == "<lambda>":
+        raise PyTritonValidationError("A lambda has no name to give its model: pass model_name=.")
+    name = re.sub(r"[^a-zA-Z0-9._-]", "_", own)
+    if not name.strip("._"):
+        raise PyTritonValidationError(f"No model name can be made of {own!r}: pass model_name=.")
+    return name
+
+
+def _tensors(
+    what: str, given: Sequence[Tensor] | None, declared: Sequence[Tensor] | None, model_name: str
+) -> Sequence[Tensor]:
+    tensors = given if given is not None else declared
+    if tensors is None:
+        raise PyTritonValidationError(
+            f"Model {model_name!r} has no {what}. Pass {what}=[Tensor(name=..., dtype=..., "
+            "shape=...)], or decorate the callable with @pytriton.declare(inputs=[...], "
+            "outputs=[...])."
+        )
+    return [tensors] if isinstance(tensors, Tensor) else tensors
+
+
+def _check_callables(targets: Sequence[Any], *, factory: bool) -> None:
+    if not targets:
+        raise PyTritonValidationError("infer_fn is an empty list: there is nothing to serve.")
+    for target in targets:
+        if callable(target):
+            why = factory_misfit(target) if factory else None
+            if why is not None:
+                raise PyTritonValidationError(f"{why}.")
+            continue
+        if factory:
+            wanted = (
+                "With factory=True, infer_fn has to be a class or function that makes the callable"
+            )
+        else:
+            wanted = "infer_fn has to be a callable or a list of callables"
+        hint = (
+            " 'module:attribute' is for the command line; import it here."
+            if isinstance(target, str)
+            else ""
+        )
+        raise PyTritonValidationError(f"{wanted}, got {with_article(type(target).__name__)}.{hint}")
+
+
+def _check_sendable(message: messages.Register) -> None:
+    try:
+        messages.encode(message)
+    except (TypeError, ValueError, OverflowError, UnicodeEncodeError) as error:
+        raise PyTritonValidationError(
+            f"Model {message.spec.name!r} has a value that cannot be sent to the daemon: {error}. "
+            "Use plain Python numbers, strings, lists and dicts in ModelConfig."
+        ) from error

@@ -1,0 +1,172 @@
+"""The message that registers a file of a framework: ONNX, PyTorch, scikit-learn, XGBoost, LightGBM, TensorFlow.
+
+The file says what its tensors are, as far as it can: it is looked into by the workers' interpreter, which has the
+framework. Workers load it from where it lies, as they do for models of a model repository.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pytriton._control.registration_progress import Report, teller
+from pytriton._model_names import validate_model_name
+from pytriton._protocol import messages
+from pytriton._register import environments
+from pytriton._register.environment import capture_environment, find_interpreter, own_interpreter
+from pytriton._register.instances import count_instances, default_lanes, device_list
+from pytriton._register.merged_options import check_names, merge_options, spec_fields
+from pytriton._register.python_models.model_programs import ConfigSource, configuration_of
+from pytriton.autoscale import autoscale_in, autoscale_of
+from pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationError
+from pytriton.formats import complete, table
+from pytriton.formats.recipe import Recipe
+from pytriton.run_options import RegisterModelOptions, RegisterOptions, names_of
+
+_PROBE = "pytriton.formats.probe"
+
+
+def is_model_file(target: object) -> bool:
+    """Return whether this is the path of a file, or folder, of one of the formats, there or not."""
+    return isinstance(target, (str, os.PathLike)) and _format_of(Path(target)) is not None
+
+
+def prepare_file(
+    target: str | os.PathLike[str],
+    model_name: str | None,
+    config: ConfigSource,
+    version: int | None,
+    given: Mapping[str, Any],
+    report: Report | None,
+) -> tuple[messages.Register, list[bytes]]:
+    """Complete the configuration from the file; return the message and its payload.
+
+    Args:
+        target: the file, on the daemon's machine
+        model_name: None: as the configuration says, or the file's own
+        config: None, or a config.pbtxt: what it says stays, what it lacks is completed
+        version: None: 1
+        given: `RegisterModelOptions`; None is the default
+        report: is told what takes long
+
+    Raises:
+        TypeError: there is no such option
+        PyTritonBadParameterError: there is no such file, or the interpreter lacks the framework
+        PyTritonValidationError: the file cannot be loaded, or does not fit the configuration
+    """
+    check_names("register_model", given, names_of(RegisterModelOptions))
+    options = merge_options(None, given)
+    path = Path(target).expanduser().absolute()
+    form = _format_of(path)
+    assert form is not None  # see is_model_file
+    if not path.exists():
+        raise PyTritonBadParameterError(f"there is no file {path}.")
+    said = configuration_of(config)
+    name = model_name or str(said.get("name", "")) or re.sub(r"[^\w.-]", "_", path.stem)
+    validate_model_name(name)
+    say = teller(report)
+    world = _world(options, form, say)
+    say(f"looking into {path.name}")
+    document = {**_completed(form, path, said, world, options["load_timeout_s"]), "name": name}
+    number = 1 if version is None else version
+    recipe = Recipe(name, form.title, form.loader, document, {number: str(path)})
+    fields = spec_fields(options)
+    devices = device_list(options["devices"])
+    asked = options["instances"]
+    autoscale = autoscale_of(asked) if asked is not None else autoscale_in(document)
+    fields.update(
+        name=name,
+        version=number,
+        config=complete.for_triton(document, [number]),
+        world=world,
+        instances=max(1, autoscale.least) if autoscale else count_instances(asked, devices, None),
+        devices=devices,
+        autoscale=autoscale,
+        factory=True,
+        lanes=options["lanes"] or default_lanes(document),
+    )
+    message = messages.Register(
+        messages.ModelSpec(**fields), bool(options["replace"]), bool(options["temporary"])
+    )
+    return message, [recipe.payload()]
+
+
+def _format_of(path: Path) -> table.Format | None:
+    endings = {Path(name).suffix: form for form in table.FORMATS for name in form.files}
+    return endings.get(path.suffix)
+
+
+def _world(
+    options: RegisterOptions, form: table.Format, say: Callable[[str], None]
+) -> messages.World:
+    """Return what surrounds the workers: an interpreter that has the format's framework.
+
+    Raises:
+        PyTritonBadParameterError: it lacks that; with the line that installs it
+    """
+    python = options["python"]
+    if options["requirements"] is not None:
+        base = own_interpreter() if python is None else find_interpreter(python)
+        python = environments.with_requirements(options["requirements"], base, say)
+    world = capture_environment(python, options["env"], options["cwd"], options["sys_path"])
+    lacking = environments.lacking(world.python, list(form.packages))
+    if lacking:
+        packages = " ".join(form.packages[module] for module in lacking)
+        raise PyTritonBadParameterError(
+            f"{form.title} models need {packages}, which {world.python} lacks: {world.python} -m pip install "
+            f"{packages}. Or name an interpreter that has it (python=, --python), or have an environment made "
+            f"(requirements={packages.split()!r}, --requirement {packages.split()[0]})."
+        )
+    return world if python is None else environments.provide_worker_packages(world, say)
+
+
+def _completed(
+    form: table.Format,
+    path: Path,
+    config: Mapping[str, Any],
+    world: messages.World,
+    limit_s: float | None,
+) -> dict[str, Any]:
+    """Return the configuration with what the file tells, asked in the workers' interpreter.
+
+    Raises:
+        PyTritonValidationError: it cannot be loaded, takes too long, or does not fit the configuration.
+    """
+    question = {
+        "title": form.title,
+        "loader": form.loader,
+        "path": str(path),
+        "config": dict(config),
+    }
+    code = environments.code_with_our_library(
+        f"from {_PROBE} import main; main()", world.env.get(environments.PACKAGES_VARIABLE)
+    )
+    try:
+        done = subprocess.run(
+            [world.python, "-c", code],
+            input=json.dumps(question).encode(),
+            cwd=world.cwd,
+            env={**world.env, "CUDA_VISIBLE_DEVICES": ""},
+            capture_output=True,
+            timeout=limit_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise PyTritonValidationError(
+            f"{path} has not been loaded for {limit_s:g} s (load_timeout_s)."
+        ) from None
+    try:
+        answer = json.loads(done.stdout.decode("utf-8", "replace").strip().splitlines()[-1])
+    except (IndexError, ValueError):
+        said = done.stderr.decode("utf-8", "replace").strip()[-2000:]
+        raise PyTritonValidationError(
+            f"{path} cannot be loaded; the process that tried ended with {done.returncode}: {said}"
+        ) from None
+    if "error" in answer:
+        raise PyTritonValidationError(str(answer["error"]))
+    return dict(answer["config"])

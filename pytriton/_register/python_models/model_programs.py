@@ -1,0 +1,336 @@
+"""The message that registers a Triton Python model, made of its folder or its class.
+
+folder ──▶ config.pbtxt ──▶ auto_complete_config ──▶ what tritonserver is told (model_dir.py)
+                 │                              └──▶ what `initialize` gets
+                 └──▶ EXECUTION_ENV_PATH ──▶ the workers' interpreter (environments.py)
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Union
+
+from pytriton._control.registration_progress import Report, teller
+from pytriton._model_names import validate_model_name
+from pytriton._protocol import messages
+from pytriton._protocol.payload import Header, pack
+from pytriton._protocol.wording import with_article
+from pytriton._register import environments
+from pytriton._register.env_usage import warn_of_missing
+from pytriton._register.environment import capture_environment, find_interpreter, own_interpreter
+from pytriton._register.instances import count_instances, default_lanes, device_list
+from pytriton._register.merged_options import check_names, merge_options, spec_fields
+from pytriton._register.python_models import auto_complete, model_dir
+from pytriton._register.worker_imports import WorkerImports
+from pytriton.autoscale import autoscale_in, autoscale_of
+from pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationError
+from pytriton.formats import table
+from pytriton.proxy.telemetry import trace_environment
+from pytriton.run_options import RegisterModelOptions, RegisterOptions, names_of
+
+#: A model's folder in a repository, or its class.
+ModelSource = Union[str, "os.PathLike[str]", type]
+#: A file, its text, or the configuration's JSON form.
+ConfigSource = Union[str, "os.PathLike[str]", Mapping[str, Any], None]
+
+#: What a model that answers when `execute` has returned, or at any other time, has to name somewhere.
+_STREAM_NAMES = re.compile(r"\b(get_response_sender|is_cancelled|MetricFamily|set_release_flags)\b")
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The source of a model: `folder` or `cls`, and its Python text as far as it can be read."""
+
+    folder: Path | None
+    cls: type | None
+    text: str
+
+    @property
+    def completes(self) -> bool:
+        """True if the model may have an `auto_complete_config`."""
+        name = "auto_complete_config"
+        return name in self.text if self.cls is None else hasattr(self.cls, name)
+
+
+def prepare_model(
+    target: ModelSource,
+    model_name: str | None,
+    config: ConfigSource,
+    version: int | None,
+    given: Mapping[str, Any],
+    report: Report | None,
+) -> tuple[messages.Register, list[bytes]]:
+    """Read all there is to read, complete the configuration; return the message and its payloads.
+
+    Args:
+        target: a model's folder in a repository, or a class
+        model_name: None: as the configuration says, or the folder's or the class's own name
+        config: None: config.pbtxt of the folder
+        version: None: those that the configuration's version policy chooses
+        given: `RegisterModelOptions`; None is the default
+        report: is told what takes long
+
+    Raises:
+        TypeError: there is no such option
+        PyTritonBadParameterError, PyTritonValidationError: something is missing or wrong
+        PicklingError: a class cannot be pickled
+    """
+    check_names("register_model", given, names_of(RegisterModelOptions))
+    options = merge_options(None, given)
+    folder, cls = _located(target)
+    said, where = _configuration(config, folder)
+    file = said.default_model_filename or "model.py"
+    name = model_name or said.name or (folder.name if folder else _own_name(cls))
+    validate_model_name(name)
+    said.name = name
+    versions = (
+        model_dir.chosen_versions(folder, file, said, version)
+        if folder
+        else [1 if version is None else version]
+    )
+    source = _Source(folder, cls, _text_of(folder, cls, versions))
+    world = _world(options, said, folder, teller(report))
+    if source.completes:  # of several versions, the newest is asked
+        limit_s = options["load_timeout_s"]
+        said = _completed(source, said, world, versions[-1], file, limit_s)
+    _check(said, where)
+    document = model_dir.config_for_triton(said, versions)
+    places = _places(said, options)
+    model = _python_model(source, said, places, file)
+    spec = _spec(name, versions, document, world, options, places, model)
+    if cls is None:
+        payload = pack(Header((3, 9), by_reference=True), b"")
+    else:
+        # Here: the daemon prepares folders in a process for each, which has no use for cloudpickle and pyzmq.
+        from pytriton._register.pickling import pack_callable
+
+        warn_of_missing(name, [cls], world.stayed)
+        with WorkerImports(world, own_interpreter=options["python"] is None) as imports:
+            payload = pack_callable(cls, imports, name)
+    message = messages.Register(spec, bool(options["replace"]), bool(options["temporary"]))
+    return message, [payload]
+
+
+def backend_of(folder: Path) -> str:
+    """Return the backend that serves a model's folder in Triton: "python", another one, or "an unknown backend".
+
+    Raises:
+        PyTritonBadParameterError: its configuration cannot be read.
+    """
+    said, _ = _configuration(None, folder)
+    files = [
+        entry.name for one in folder.iterdir() if one.name.isdecimal() for entry in one.iterdir()
+    ]
+    return table.backend_of(model_dir.plain(said), files) or "an unknown backend"
+
+
+def configuration_of(config: ConfigSource) -> dict[str, Any]:
+    """Return what `config=` says in its JSON form; nothing where it is None.
+
+    Raises:
+        PyTritonBadParameterError: it cannot be read.
+    """
+    return model_dir.plain(_configuration(config, None)[0])
+
+
+def names_environment(config: ConfigSource, folder: Path | None) -> bool:
+    """Return whether a model's configuration says in which environment it runs.
+
+    Raises:
+        PyTritonBadParameterError: the configuration cannot be read.
+    """
+    return model_dir.ENVIRONMENT_PARAMETER in _configuration(config, folder)[0].parameters
+
+
+def _spec(
+    name: str,
+    versions: list[int],
+    document: dict[str, Any],
+    world: messages.World,
+    options: RegisterOptions,
+    places: list[model_dir.Place],
+    model: messages.PythonModel,
+) -> messages.ModelSpec:
+    devices = device_list(options["devices"])
+    asked = options["instances"]
+    autoscale = autoscale_of(asked) if asked is not None else autoscale_in(document)
+    if asked is None and not devices:
+        asked = len(model.kinds)
+    streams = model.streams or document.get("model_transaction_policy", {}).get("decoupled")
+    instances = max(1, autoscale.least) if autoscale else count_instances(asked, devices, None)
+    fields = spec_fields(options)
+    fields.update(
+        name=name,
+        version=versions[-1],
+        versions=versions if len(versions) > 1 else [],
+        config=document,
+        world=world,
+        instances=instances,
+        autoscale=autoscale,
+        devices=devices or model_dir.devices_of(places, instances),
+        lanes=options["lanes"] or (1 if streams else default_lanes(document)),
+        python_model=model,
+    )
+    return messages.ModelSpec(**fields)
+
+
+def _places(said: Any, options: RegisterOptions) -> list[model_dir.Place]:
+    """Return the places of the instances, from `devices=`, else from the configuration."""
+    return [
+        model_dir.Place(f"{said.name}_0_{index}", "CPU" if device in (None, "") else "GPU", "0")
+        for index, device in enumerate(device_list(options["devices"]))
+    ] or model_dir.places_of(said)
+
+
+def _python_model(
+    source: _Source, said: Any, places: list[model_dir.Place], file: str
+) -> messages.PythonModel:
+    return messages.PythonModel(
+        model_config=model_dir.config_for_model(said),
+        folder="" if source.folder is None else str(source.folder),
+        file=file,
+        names=[place.name for place in places],
+        kinds=[place.kind for place in places],
+        device_ids=["0" for _ in places],  # each worker sees its own GPU only, as number 0
+        streams=_STREAM_NAMES.search(source.text) is not None,
+    )
+
+
+def _located(target: ModelSource) -> tuple[Path | None, type | None]:
+    if inspect.isclass(target):
+        return None, target
+    if not isinstance(target, (str, os.PathLike)):
+        raise PyTritonBadParameterError(
+            f"register_model takes a model's folder or its class, got {with_article(type(target).__name__)}."
+        )
+    folder = Path(target).expanduser().absolute()
+    if not folder.is_dir():
+        raise PyTritonBadParameterError(
+            f"There is no folder {folder}. Name a model's folder in a Triton model repository, the one that "
+            f"{model_dir.CONFIG_FILE} lies in."
+        )
+    return folder, None
+
+
+def _configuration(config: ConfigSource, folder: Path | None) -> tuple[Any, str]:
+    """Return the configuration as a message, and where it is from."""
+    if isinstance(config, Mapping):
+        return model_dir.config_of(config, "config="), "config="
+    if isinstance(config, str) and ("\n" in config or ":" in config):
+        return model_dir.parse_config(config, "config="), "config="
+    if config is None and folder is None:
+        return model_dir.parse_config("", "nothing"), "config="
+    path = Path(config) if config is not None else Path(folder or "") / model_dir.CONFIG_FILE
+    if config is None and not path.exists():  # auto_complete_config may say all
+        return model_dir.parse_config("", "nothing"), str(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise PyTritonBadParameterError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise PyTritonBadParameterError(f"{path} cannot be read: {error}") from error
+    return model_dir.parse_config(text, str(path)), str(path)
+
+
+def _own_name(cls: type | None) -> str:
+    assert cls is not None  # a folder has its own name
+    if cls.__name__ == "TritonPythonModel":
+        raise PyTritonValidationError(
+            "A class TritonPythonModel says nothing about its model's name: pass model_name=."
+        )
+    return cls.__name__
+
+
+def _text_of(folder: Path | None, cls: type | None, versions: Sequence[int]) -> str:
+    """Return the Python text of a model's versions: all of it, since a helper may use the sender."""
+    if folder is None:
+        assert cls is not None
+        try:
+            return inspect.getsource(inspect.getmodule(cls) or cls)
+        except (OSError, TypeError):  # made at run time, or in a notebook
+            return " ".join(_STREAM_NAMES.pattern.split("|"))
+    # An editor's lock file (".#model.py") is a link to nowhere, and a folder may have such a name, too.
+    files = [
+        file
+        for one in versions
+        for file in sorted((folder / str(one)).rglob("*.py"))
+        if file.is_file()
+    ]
+    return "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in files)
+
+
+def _world(
+    options: RegisterOptions,
+    said: Any,
+    folder: Path | None,
+    say: Callable[[str], None],
+) -> messages.World:
+    python: Any = options["python"] or model_dir.environment_of(said, folder)
+    requirements = options["requirements"]
+    if python is not None and environments.is_archive(python):
+        python = environments.unpacked(python, say)
+    if requirements is not None:
+        base = own_interpreter() if python is None else find_interpreter(python)
+        python = environments.with_requirements(requirements, base, say)
+    world = capture_environment(python, options["env"], options["cwd"], options["sys_path"])
+    world.env.update(trace_environment(options["trace_config"]))
+    return world if python is None else environments.provide_worker_packages(world, say)
+
+
+def _completed(
+    source: _Source,
+    said: Any,
+    world: messages.World,
+    version: int,
+    file: str,
+    limit_s: float | None,
+) -> Any:
+    """Return the configuration as the model's `auto_complete_config` completes it."""
+    full = json.loads(model_dir.config_for_model(said))
+    for made_up in ("optimization", "version_policy", "instance_group"):
+        if not model_dir.plain(said).get(made_up):
+            full.pop(made_up, None)
+    if source.cls is not None:
+        from pytriton import pb_utils
+
+        completed = source.cls.auto_complete_config(pb_utils.ModelConfig(full))  # type: ignore[attr-defined]
+        if not isinstance(completed, pb_utils.ModelConfig):
+            raise PyTritonValidationError(
+                f"auto_complete_config of model {said.name!r} returned {type(completed).__name__}; it has to return "
+                "the configuration it got"
+            )
+        return model_dir.config_of(completed.as_dict(), "what auto_complete_config returned")
+    question = {
+        "folder": str(source.folder and source.folder / str(version)),
+        "file": file,
+        "sys_path": world.sys_path,
+        "config": full,
+    }
+    answer = auto_complete.ask_model(question, world, said.name, limit_s)
+    return model_dir.config_of(answer, "what auto_complete_config returned")
+
+
+def _check(said: Any, where: str) -> None:
+    if said.backend not in ("", "python"):
+        raise PyTritonBadParameterError(
+            f'{where} says backend: {said.backend!r}. register_model serves Python models (backend: "python"); '
+            "tritonserver's other backends take theirs from a repository."
+        )
+    if said.sequence_batching.state:
+        raise PyTritonValidationError(
+            f"Model {said.name!r} has implicit state (sequence_batching.state in {where}), which Python models cannot "
+            "set, also in Triton's python backend: each request would get the initial one. Keep the state in the "
+            "model, under request.correlation_id(), and leave `state` out."
+        )
+    missing = [side for side, given in (("output", said.output),) if not given]
+    if missing:
+        raise PyTritonValidationError(
+            f"Model {said.name!r} has no {missing[0]}: {where} does not say any. Write them there, or give the "
+            "model an auto_complete_config."
+        )

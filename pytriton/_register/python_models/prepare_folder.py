@@ -1,0 +1,94 @@
+"""Prepares a model of a model repository for the daemon's workers: a program that the daemon runs.
+
+Standard input: a JSON object with `task` and what that takes. Standard output, its last line: a JSON object with
+the answer, or with `error`, a sentence. What takes long is told on standard error. The tasks:
+
+`python`: a Triton Python model. `folder`, `name`, `config` (null: the folder's), `python` of its workers,
+`requirements` (null: none), `install` (an environment may be made), `env` (variables to set).
+Answer: `spec`, a `messages.ModelSpec`.
+
+`environment`: `python`, `modules` (import name -> pip's name), `requirements` and `install`. Answer: `lacking`, modules
+that are not there and may not be installed; `python`, an interpreter with all the others: the given one, or that of an
+environment made of it; `packages`, a folder with what that lacks of a worker's needs ("": nothing).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytriton._register import environments
+from pytriton.exceptions import PyTritonError
+
+if TYPE_CHECKING:
+    from pytriton._protocol import messages
+
+
+def answer(question: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON to print."""
+    tasks = {"python": _python_model, "environment": _environment}
+    try:
+        return tasks[question["task"]](question)
+    except PyTritonError as error:
+        return {"error": str(error)}
+
+
+def _python_model(question: dict[str, Any]) -> dict[str, Any]:
+    # Here: to look for an environment takes half of the time without them.
+    import msgspec
+
+    from pytriton._register.python_models import model_programs
+
+    folder = Path(question["folder"])
+    config: dict[str, Any] | None = question["config"]
+    own_environment = model_programs.names_environment(config, folder)
+    requirements = question["requirements"]
+    if question["install"] and not own_environment and not requirements:
+        requirements = environments.lacking(question["python"], ["numpy"]) or None
+    message, _ = model_programs.prepare_model(
+        folder,
+        question["name"],
+        config,
+        None,
+        {
+            "requirements": requirements,
+            "python": None if own_environment else question["python"],
+            "cwd": folder,
+            "env": question["env"],
+        },
+        _report,
+    )
+    return {"spec": msgspec.to_builtins(message.spec)}
+
+
+def _environment(question: dict[str, Any]) -> dict[str, Any]:
+    python, modules = question["python"], question["modules"]
+    requirements = question["requirements"] or []
+    lacking = environments.lacking(python, list(modules))
+    if question["install"] and (requirements or lacking):
+        python = environments.with_requirements([*modules.values(), *requirements], python, _say)
+    elif lacking:
+        return {"lacking": lacking}
+    packages = environments.worker_packages(python, _say)
+    return {"lacking": [], "python": python, "packages": packages or ""}
+
+
+def _report(progress: messages.Progress) -> None:
+    _say(progress.text)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+def main() -> int:
+    """Read, answer, return the exit code."""
+    # What a program that is started here prints must not be taken for the answer.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    answers.write(json.dumps(answer(json.load(sys.stdin))) + "\n")
+    answers.flush()
+    return 0

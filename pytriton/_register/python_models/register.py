@@ -1,0 +1,129 @@
+"""Registering models of Triton's python backend: a `model.py`, its class, a whole repository of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from pytriton._control.daemon_view import DaemonView
+from pytriton._control.registration_progress import Report, reporter
+from pytriton._protocol import messages
+from pytriton._register.option_help import takes
+from pytriton.run_options import RegisterModelOptions
+from pytriton.served_model import Model
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from pytriton._register.python_models.model_programs import ConfigSource, ModelSource
+    from pytriton.daemon import DaemonClient
+    from pytriton.run_options import StrPath
+
+
+class PythonModelRegistration(DaemonView):
+    """The methods of `DaemonClient` that register Triton Python models; it inherits them."""
+
+    @property
+    def _client(self) -> DaemonClient:
+        return cast("DaemonClient", self)  # nothing else inherits from this
+
+    @takes(RegisterModelOptions)
+    def register_model(
+        self,
+        model: ModelSource,
+        model_name: str | None = None,
+        *,
+        config: ConfigSource = None,
+        version: int | None = None,
+        progress: bool | Report | None = None,
+        **options: Unpack[RegisterModelOptions],
+    ) -> Any:
+        """Serve a Triton Python model, a `model.py`, or a framework's file as it is. All or nothing.
+
+        It returns when the model answers requests. A file is one of ONNX (`.onnx`), PyTorch (`.pt`, `.pt2`), TensorFlow
+        (`.savedmodel`), scikit-learn (`.joblib`, `.pkl`), XGBoost (`.ubj`, `.json`) or LightGBM (`.txt`). It stays
+        where it is: workers load it from there. What it does not tell of its tensors, `config` has to.
+
+        Returns a `Model`; for a whole model repository a list of them, as `register_repository` does.
+
+        `config.pbtxt`, instance groups, parameters, batching and `auto_complete_config` are respected;
+        docs/how-to/model-py.md tells how, and what differs from Triton's own python backend.
+
+        Args:
+            model: a model's folder in a model repository, on the daemon's machine; or a class with the
+                methods of `TritonPythonModel`; or a repository, the folder of such folders; or a model file
+            model_name: the configuration's, or the folder's or class's own
+            config: another config.pbtxt than the folder's: a path, the text itself, or its JSON form
+            version: which of the numbered folders to serve (those that the version policy chooses: each has
+                workers of its own)
+            progress: as for `register`
+            options: how it runs: those of `register` but `factory`, `check`, `strict`, `isolation` and
+                `model_version`; each is described in `pytriton.run_options` and by `help(DaemonClient.register_model)`
+
+        Raises:
+            PyTritonBadParameterError, PyTritonValidationError: there is no such model, its configuration is
+                wrong, an argument is wrong, or the environment cannot be made.
+            ModelExistsError: the name is taken and `replace` was not given.
+            RegistrationError: it failed in the worker or in tritonserver; carries the remote
+                traceback.
+
+        Example:
+            >>> model = client.register_model("models/add_sub", instances=2)  # doctest: +SKIP
+        """
+        from pytriton._register.python_models.model_files import is_model_file, prepare_file
+        from pytriton._register.python_models.model_programs import prepare_model
+        from pytriton._register.python_models.whole_repository import is_repository
+
+        if is_repository(model):
+            own = {"model_name": model_name, "config": config, "version": version}
+            given: dict[str, Any] = {**options, **own}
+            return self.register_repository(str(model), progress=progress, **given)
+        with reporter(progress, model_name or str(model)) as report:
+            if is_model_file(model):
+                path = cast("StrPath", model)
+                message, payloads = prepare_file(path, model_name, config, version, options, report)
+            else:
+                message, payloads = prepare_model(
+                    model, model_name, config, version, options, report
+                )
+            name = message.spec.name
+            answer = self._ask(message, messages.Registered, payloads, report, model=name)
+        return Model(self._client, answer.model)
+
+    @takes(RegisterModelOptions)
+    def register_repository(
+        self,
+        folder: StrPath,
+        *,
+        progress: bool | Report | None = None,
+        **options: Unpack[RegisterModelOptions],
+    ) -> list[Model]:
+        """Serve all models of a model repository, which have to be Triton Python models; one registration for each.
+
+        All or nothing: when one fails, those before it are unregistered, or what they have replaced is put back.
+        A repository with models of other kinds is a matter of the daemon's setting `model_repository`.
+
+        Args:
+            folder: of the models' folders, on the daemon's machine
+            progress: as for `register`
+            options: as for `register_model`, for all of them
+
+        Raises:
+            PyTritonBadParameterError, PyTritonValidationError: there is no such repository, a model in it is no
+                Python model, or a model or an argument is wrong. Nothing was registered.
+            RegistrationError: one failed; says which, and what became of the others.
+
+        Example:
+            >>> for model in client.register_repository("models", replace=True): ...  # doctest: +SKIP
+        """
+        from pytriton._register.python_models.whole_repository import register_all, repository_of
+
+        repository = repository_of(folder, options)
+        with reporter(progress, repository.folder.name) as report:
+
+            def serve(message: messages.Register, payloads: Sequence[bytes]) -> Model:
+                name = message.spec.name
+                answer = self._ask(message, messages.Registered, payloads, report, model=name)
+                return Model(self._client, answer.model)
+
+            return register_all(repository, self._client, serve, report)

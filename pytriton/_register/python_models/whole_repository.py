@@ -1,0 +1,172 @@
+"""A whole model repository, registered at once: each of its models is a Triton Python model with workers of its own.
+
+All or nothing: every model is read before the first one is registered, and when one fails, those before it are taken
+back.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytriton._control.registration_progress import Report
+from pytriton._protocol import messages
+from pytriton._register.python_models import model_dir, model_programs
+from pytriton.exceptions import PyTritonBadParameterError, PyTritonDaemonError, PyTritonError
+
+if TYPE_CHECKING:
+    from pytriton.daemon import DaemonClient, Model
+    from pytriton.run_options import StrPath
+
+#: Of the options of `register_model`, those that a whole repository cannot have.
+_OF_ONE_MODEL = ("model_name", "config", "version")
+#: Registers one model: the message, its payloads.
+Serve = Callable[[messages.Register, Sequence[bytes]], "Model"]
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A folder of models, with the options that all of them are registered with."""
+
+    folder: Path
+    options: Mapping[str, Any]
+
+
+def is_repository(target: object) -> bool:
+    """Return whether this is a folder of models, and no model itself."""
+    if not isinstance(target, (str, os.PathLike)):
+        return False
+    folder = Path(target).expanduser().absolute()
+    return folder.is_dir() and not _is_model(folder) and bool(_models_in(folder))
+
+
+def repository_of(folder: StrPath, options: Mapping[str, Any]) -> Repository:
+    """Return a repository with the options for its models.
+
+    Raises:
+        PyTritonBadParameterError: it is no folder of models, or an option is of one model only.
+    """
+    path = Path(folder).expanduser().absolute()
+    if not is_repository(path):
+        raise PyTritonBadParameterError(
+            f"{path} is no model repository: a folder that has a folder for each model, with "
+            f"{model_dir.CONFIG_FILE} and 1/model.py in it."
+        )
+    single = [name for name in _OF_ONE_MODEL if options.get(name) is not None]
+    if single:
+        raise PyTritonBadParameterError(
+            f"{path} is a model repository, and {' and '.join(single)} can be said of one model only. Register "
+            f"its models one by one, or leave that out."
+        )
+    shared = {name: value for name, value in options.items() if name not in _OF_ONE_MODEL}
+    return Repository(path, shared)
+
+
+def register_all(
+    repository: Repository, client: DaemonClient, serve: Serve, report: Report | None
+) -> list[Model]:
+    """Register all models of a repository, in the order of their names; return one registration for each.
+
+    Raises:
+        PyTritonBadParameterError, PyTritonValidationError: a model cannot be read, or is no Python model;
+            nothing was registered.
+        RegistrationError: one failed; says which had been registered, and what became of them.
+    """
+    folders = _models_in(repository.folder)
+    _refuse_others(repository.folder, folders)
+    prepared = [_prepared(folder, repository, report) for folder in folders]
+    before = {model.name for model in client.models()}
+    served: list[Model] = []
+    names = [message.spec.name for message, _ in prepared]
+    try:
+        for message, payloads in prepared:
+            served.append(serve(message, payloads))
+    except BaseException as error:
+        undone = [_taken_back(client, model.name, before) for model in reversed(served)]
+        if isinstance(error, PyTritonError):
+            failed, *waiting = names[len(served) :]
+            error.message = _story(repository, failed, error, undone, waiting)
+        raise
+    return served
+
+
+def _is_model(folder: Path) -> bool:
+    if (folder / model_dir.CONFIG_FILE).exists():
+        return True
+    numbered = (one for one in folder.iterdir() if one.name.isdecimal() and one.is_dir())
+    return any(True for one in numbered for _ in one.iterdir())
+
+
+def _models_in(folder: Path) -> list[Path]:
+    there = (one for one in folder.iterdir() if one.is_dir() and one.name[0] != ".")
+    return sorted(one for one in there if _is_model(one))
+
+
+def _refuse_others(repository: Path, folders: Sequence[Path]) -> None:
+    """Refuse a repository in which not every model is a Python model.
+
+    Raises:
+        PyTritonBadParameterError: names those that are none, and what serves them.
+    """
+    others = {}
+    for folder in folders:
+        served_by = model_programs.backend_of(folder)
+        if served_by != "python":
+            others[folder.name] = served_by
+    if not others:
+        return
+    named = ", ".join(f"{name} ({backend})" for name, backend in others.items())
+    python = [str(folder) for folder in folders if folder.name not in others]
+    raise PyTritonBadParameterError(
+        f"{repository}: register_model registers Python models, and these are none: {named}. Nothing was "
+        f"registered. To have the whole repository served, give it to the daemon: pytriton-daemon start "
+        f"--model-repository {repository}"
+        + (
+            f". To register the others only, name each by itself: {', '.join(python)}"
+            if python
+            else ""
+        )
+    )
+
+
+def _prepared(
+    folder: Path, repository: Repository, report: Report | None
+) -> tuple[messages.Register, list[bytes]]:
+    try:
+        return model_programs.prepare_model(folder, None, None, None, repository.options, report)
+    except PyTritonError as error:
+        error.message = (
+            f"{repository.folder}: model {folder.name} cannot be registered, so nothing of the repository was. "
+            f"{error.message}"
+        )
+        raise
+
+
+def _taken_back(client: DaemonClient, name: str, before: set[str]) -> str:
+    """Undo a registration; return what became of the model."""
+    try:
+        if name in before:
+            client.rollback(name, progress=False)
+            return f"{name} is what it was before"
+        client.unregister(name)
+        return f"{name} was unregistered again"
+    except PyTritonDaemonError as error:
+        return f"{name} could not be taken back ({error.message})"
+
+
+def _story(
+    repository: Repository,
+    failed: str,
+    error: PyTritonError,
+    undone: Sequence[str],
+    waiting: Sequence[str],
+) -> str:
+    parts = [f"{repository.folder}: model {failed} was not registered. {error.message}"]
+    if undone:
+        parts.append(f"Registered before it: {'; '.join(undone)}.")
+    if waiting:
+        parts.append(f"Not begun: {', '.join(waiting)}.")
+    return "\n".join(parts)

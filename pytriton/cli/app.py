@@ -1,7 +1,0 @@
-"""`pytriton-daemon`: the parser of all commands, from which documents are made, and by which they are checked."""
-
-from __future__ import annotations
-
-from pytriton.cli.command_table import parser
-
-app = parser()

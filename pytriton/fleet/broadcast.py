@@ -1,0 +1,213 @@
+"""The same question to many nodes at once, and changes that hold on all of them or on none."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Generic, Optional, TypeVar
+
+from pytriton._control.registration_progress import Report
+from pytriton._protocol import messages
+from pytriton.daemon import DaemonClient
+from pytriton.exceptions import (
+    DaemonNotRunningError,
+    FleetError,
+    ModelExistsError,
+    PyTritonError,
+)
+
+T = TypeVar("T")
+NodeT = TypeVar("NodeT")
+#: Nodes asked at a time: each question has a thread and a socket.
+MOST_AT_ONCE = 64
+
+
+@dataclass
+class Answers(Generic[T]):
+    """The answers of nodes, and the errors of those that gave none, by node in the order of asking."""
+
+    done: dict[str, T] = field(default_factory=dict)
+    failed: dict[str, Exception] = field(default_factory=dict)
+
+
+class _GivenUp(PyTritonError):
+    """Another node has refused already."""
+
+
+def ask_each(
+    nodes: Mapping[str, NodeT],
+    act: Callable[[str, NodeT], T],
+    stop: Optional[threading.Event] = None,
+    answers: Optional[Answers[T]] = None,
+) -> Answers[T]:
+    """Do something with each node, all at once; return when all have ended.
+
+    Args:
+        nodes: by address
+        act: is called in a thread for each of them
+        stop: is set as soon as one fails, or this is interrupted
+        answers: is filled, for who wants to know what has become of an interrupted call
+    """
+    answers = Answers() if answers is None else answers
+    stop = threading.Event() if stop is None else stop
+    done: dict[str, T] = {}
+    failed: dict[str, Exception] = {}
+
+    def one(address: str, node: NodeT) -> None:
+        try:
+            done[address] = act(address, node)
+        except Exception as error:
+            failed[address] = error
+            stop.set()
+
+    try:
+        with ThreadPoolExecutor(max(1, min(len(nodes), MOST_AT_ONCE))) as pool:
+            running = [pool.submit(one, address, node) for address, node in nodes.items()]
+            try:
+                wait(running)
+            except BaseException:  # Ctrl-C: leaving the pool waits for all
+                stop.set()
+                raise
+    finally:
+        answers.done.update((address, done[address]) for address in nodes if address in done)
+        answers.failed.update((address, failed[address]) for address in nodes if address in failed)
+    return answers
+
+
+class Change(Generic[T]):
+    """A change of a model that is made on all nodes, or undone where it was made.
+
+    Args:
+        what: as errors name it, such as "registered"
+        model: its name
+        make: makes it on one node
+        undo: undoes it there; returns what became of the model, for the error
+        was_made: whether it was made on a node that was silent when it was asked to, or that was given up; only then is
+            it undone there
+        unknown: what is said of nodes of which even that is not known
+    """
+
+    def __init__(
+        self,
+        what: str,
+        model: str,
+        make: Callable[[str, DaemonClient, Report], T],
+        undo: Callable[[str, DaemonClient], str],
+        was_made: Callable[[str, DaemonClient], bool] = lambda *_: False,
+        unknown: str = "look there once it answers",
+    ) -> None:
+        self._what = what
+        self._model = model
+        self._make = make
+        self._undo = undo
+        self._was_made = was_made
+        self._unknown = unknown
+
+    def on_all(self, clients: Mapping[str, DaemonClient], report: Optional[Report]) -> dict[str, T]:
+        """Make it; what other nodes have under way is given up as soon as one refuses.
+
+        Raises:
+            FleetError: a node refused; says what became of the others
+            ModelExistsError: all that refused have such a model
+        """
+        stop = threading.Event()
+        merged = MergedProgress(report, stop)
+        answers: Answers[T] = Answers()
+        try:
+            ask_each(
+                clients,
+                lambda node, client: self._make(node, client, merged.of(node)),
+                stop,
+                answers,
+            )
+        except BaseException:
+            self._undo_on({node: clients[node] for node in answers.done})
+            raise
+        if not answers.failed:
+            return answers.done
+        undone = self._undo_on({node: clients[node] for node in answers.done})
+        # One that was given up may have been through with it already: its word was on the way.
+        silent = _failed_by(DaemonNotRunningError, answers.failed)
+        unsure = {node: clients[node] for node in (*silent, *_failed_by(_GivenUp, answers.failed))}
+        settled = ask_each(unsure, self._settle).done
+        undone.update(settled)
+        unknown = [node for node in silent if not settled.get(node)]
+        raise self._error(answers.failed, undone, unknown)
+
+    def _settle(self, node: str, client: DaemonClient) -> str:
+        """Undo it on a node that has not said what it did; returns nothing where it was not made, or may still come."""
+        return self._undo(node, client) if self._was_made(node, client) else ""
+
+    def _undo_on(self, clients: Mapping[str, DaemonClient]) -> dict[str, str]:
+        undone = ask_each(clients, self._undo)
+        left = {
+            node: f"it could not be undone there: {error}" for node, error in undone.failed.items()
+        }
+        return {**undone.done, **left}
+
+    def _error(
+        self, failed: Mapping[str, Exception], undone: Mapping[str, str], unknown: Sequence[str]
+    ) -> FleetError:
+        refused = {node: error for node, error in failed.items() if not isinstance(error, _GivenUp)}
+        texts = [f"{node}: {error}" for node, error in refused.items()]
+        texts += [f"{node}: {text}" for node, text in undone.items() if text]
+        kind = FleetError
+        if all(isinstance(error, ModelExistsError) for error in refused.values()):
+            kind = FleetModelExistsError
+        where = "on no node."
+        if unknown:
+            where = f"on no node that answers; what became of it on {', '.join(unknown)} is not known: {self._unknown}."
+        text = f"Model {self._model!r} was not {self._what}, {where}\n" + "\n".join(texts)
+        return kind(text, model_name=self._model, failures=refused)
+
+
+def _failed_by(kind: type[Exception], failed: Mapping[str, Exception]) -> list[str]:
+    return [node for node, error in failed.items() if isinstance(error, kind)]
+
+
+class FleetModelExistsError(FleetError, ModelExistsError):
+    """The name is taken on a node, and `replace` was not given."""
+
+
+class MergedProgress:
+    """Makes one report of those of all nodes.
+
+    Args:
+        report: gets it; None: nobody does
+        stop: once it is set, the next report of a node ends what is under way there
+    """
+
+    def __init__(self, report: Optional[Report], stop: threading.Event) -> None:
+        self._report = report
+        self._stop = stop
+        self._newest: dict[str, messages.Progress] = {}
+        self._lock = threading.Lock()
+
+    def of(self, node: str) -> Report:
+        """Return what takes the reports of a node."""
+
+        def tell(event: messages.Progress) -> None:
+            if self._stop.is_set():
+                raise _GivenUp(f"given up: another node refused ({node})")
+            with self._lock:
+                self._newest[node] = event
+                done = sum(one.done for one in self._newest.values())
+                total = sum(one.total for one in self._newest.values())
+                if self._report is not None:
+                    text = f"{node}: {event.text}"
+                    self._report(messages.Progress(event.stage, text, done, total))
+
+        return tell
+
+
+@contextmanager
+def naming(node: str) -> Iterator[None]:
+    """Have an error say which node it is of."""
+    try:
+        yield
+    except PyTritonError as error:
+        error.message = f"{node}: {error.message}"
+        raise

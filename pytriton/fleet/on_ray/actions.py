@@ -1,0 +1,122 @@
+"""The steps that node actors carry out for the controller: those under way, and what went wrong with which model."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from pytriton.fleet.on_ray.cluster import Cluster
+from pytriton.fleet.on_ray.kept_state import Model
+from pytriton.fleet.on_ray.reconciler import Register, Remove, Step
+
+_logger = logging.getLogger("pytriton.fleet.on_ray")
+#: Until what a daemon refused is tried again.
+_RETRY_S = 30.0
+#: Of one node at a time: its actor has to have threads left that tell what it serves.
+_AT_ONCE = 12
+
+
+class _Running(NamedTuple):
+    """A step under way: `digest` is of the version that was wanted there when it was begun."""
+
+    step: Step
+    digest: str
+    reference: Any
+
+
+class _Failed(NamedTuple):
+    """A model's last fault on a node, and when it was."""
+
+    text: str
+    at: float
+
+
+class Steps:
+    """See above. A node takes one step at a time for each model.
+
+    Args:
+        cluster: has the node actors
+        clock: the time in seconds
+    """
+
+    def __init__(self, cluster: Cluster, clock: Callable[[], float]) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._running: dict[tuple[str, str], _Running] = {}
+        #: Node -> how many of these it is at.
+        self._at: Counter[str] = Counter()
+        #: Model -> node -> its last fault there, the newest one last.
+        self._failed: dict[str, dict[str, _Failed]] = {}
+
+    def begin(self, step: Step, models: Mapping[str, Model]) -> None:
+        """Have a node take a step, unless it is at one, or the last one has failed just now."""
+        key = step.node, step.model
+        failed = self._failed.get(step.model, {}).get(step.node)
+        if key in self._running or (failed is not None and self._clock() - failed.at < _RETRY_S):
+            return
+        if self._at[step.node] >= _AT_ONCE:
+            return
+        digest = ""
+        question: tuple[Any, ...] = "unregister", step.model
+        if not isinstance(step, Remove):
+            model = models[step.model]
+            one = model.on(step.node)
+            digest = one.digest
+            question = "scale", step.model, step.instances
+            if isinstance(step, Register):
+                spec = msgspec.msgpack.encode(one.spec)
+                payloads = self._cluster.shared(digest, one.payloads)
+                devices = self._cluster.devices(model.holders, step.node)
+                question = "register", spec, payloads, step.instances, devices, step.replace, digest
+                question = *question, one.environment
+        self._running[key] = _Running(step, digest, self._cluster.ask(step.node, *question))
+        self._at[step.node] += 1
+
+    def finish(self, models: Mapping[str, Model]) -> None:
+        """Take note of what has ended."""
+        ended = self._cluster.ended({key: one.reference for key, one in self._running.items()})
+        for key, (step, digest, _) in list(self._running.items()):
+            if key not in ended and step.node in self._cluster.alive:
+                continue
+            del self._running[key]
+            self._at[step.node] -= 1
+            error = ended.get(key, "")
+            self._cluster.forget_look(step.node)  # it may be of before
+            if error and not self._is_wanted(step, digest, models):
+                _logger.warning("step %s failed: %s", step, error)
+                continue
+            self._forget(step.model, step.node)
+            if error:
+                failed = _Failed(f"{step.node[:8]}: {error}", self._clock())
+                self._failed.setdefault(step.model, {})[step.node] = failed
+        for model, faults in list(self._failed.items()):
+            for node in faults.keys() - self._cluster.alive.keys():
+                self._forget(model, node)
+        if not self._running:
+            self._cluster.share_nothing()
+
+    def error(self, model: str) -> str:
+        """Return what went wrong with a model; nothing where it did not."""
+        faults = self._failed.get(model)
+        return "" if not faults else list(faults.values())[-1].text
+
+    def forget_error(self, model: str) -> None:
+        """Something else is wanted of a model now, or it is served as wanted."""
+        self._failed.pop(model, None)
+
+    def _forget(self, model: str, node: str) -> None:
+        faults = self._failed.get(model, {})
+        faults.pop(node, None)
+        if not faults:
+            self._failed.pop(model, None)
+
+    def _is_wanted(self, step: Step, digest: str, models: Mapping[str, Model]) -> bool:
+        """Whether a failure tells of what is wanted now: not of a former version, nor of a node that has died."""
+        model = models.get(step.model)
+        if model is None or isinstance(step, Remove) or step.node not in self._cluster.alive:
+            return False
+        return model.on(step.node).digest == digest

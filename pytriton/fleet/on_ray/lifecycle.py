@@ -1,0 +1,74 @@
+"""Start and stop a fleet on a Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pytriton._protocol.scalars import plain
+from pytriton.exceptions import PyTritonBadParameterError
+from pytriton.fleet.on_ray import NAMESPACE, check_name, connected
+from pytriton.fleet.on_ray.controller import Controller
+
+#: Clients and balancers that ask at the same time.
+_CONCURRENCY = 32
+_ANSWER_S = 120.0
+
+
+def start_fleet(
+    fleet: str,
+    ray_address: str | None = None,
+    *,
+    nodes: int | None = None,
+    flags: Sequence[str] = (),
+    runtime_dir: str | None = None,
+) -> int:
+    """Start a fleet, or change its settings; its controller and its daemons outlive this process.
+
+    Returns how many nodes it has that are too many now.
+
+    Args:
+        fleet: its name
+        ray_address: of the cluster; None: that of this machine
+        nodes: how many nodes it may use; None: all, and those that join. Those that are too many are drained
+        flags: of `pytriton-daemon start`, for each node's daemon that is started from now on
+        runtime_dir: folder for the daemons' runtime directories, on each node that it gets from now on
+
+    Raises:
+        PyTritonBadParameterError: that is no name of a fleet, or no number of nodes
+        PyTritonDaemonError: there is no such Ray cluster
+    """
+    check_name(fleet)
+    nodes = plain(nodes)
+    if nodes is not None and (isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1):
+        raise PyTritonBadParameterError(f"nodes={nodes!r}: a whole number from 1, or None for all")
+    ray = connected(ray_address)
+    controller = (
+        ray.remote(Controller)
+        .options(
+            name=f"fleet-{fleet}", namespace=NAMESPACE, lifetime="detached", max_restarts=-1, max_task_retries=-1,
+            get_if_exists=True, num_cpus=0, max_concurrency=_CONCURRENCY,
+        )
+        .remote(fleet)
+    )  # fmt: skip
+    settings: dict[str, Any] = {"nodes": nodes, "flags": list(flags), "runtime_dir": runtime_dir}
+    ray.get(controller.start.remote(settings), timeout=_ANSWER_S)
+    if nodes is None:
+        return 0
+    return max(0, len(ray.get(controller.nodes.remote(), timeout=_ANSWER_S)) - nodes)
+
+
+def stop_fleet(fleet: str, ray_address: str | None = None) -> None:
+    """Stop a fleet: its daemons answer what they have, then everything of it ends.
+
+    Raises:
+        PyTritonDaemonError: there is no such fleet
+    """
+    from pytriton.fleet.on_ray.client import RayFleetClient
+
+    check_name(fleet)
+    ray = connected(ray_address)
+    RayFleetClient(fleet, ray_address)
+    controller = ray.get_actor(f"fleet-{fleet}", NAMESPACE)
+    ray.get(controller.stop.remote(), timeout=_ANSWER_S * 2)
+    ray.kill(controller, no_restart=True)

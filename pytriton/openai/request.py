@@ -1,0 +1,174 @@
+"""A request as it comes to a worker, and the answer that it gets.
+
+There are two ways:
+
+- from the daemon's front process, in the input `request`: JSON of `{"api": ..., "id": ..., "body": {...}}`;
+  answers.py says what it is answered;
+- from any client of Triton, in the inputs `text_input` and `stream`, with the options as parameters of the request,
+  as the backends for vLLM and TensorRT-LLM have it; it is answered with plain texts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from pytriton.openai.chat import chat_answer, completion_answer
+from pytriton.openai.deltas import Delta
+from pytriton.openai.errors import APIError
+from pytriton.openai.requests import (
+    ChatRequest,
+    CompletionRequest,
+    chat_request,
+    completion_request,
+)
+from pytriton.openai.response_writer import Answer, error_text
+from pytriton.openai.responses import response_answer
+
+__all__ = ["REQUEST", "STREAM", "TEXT", "Asked", "Envelope", "read", "refusal"]
+
+REQUEST, TEXT, STREAM = "request", "text_input", "stream"
+
+
+class Envelope(msgspec.Struct, frozen=True):
+    """The message of the front process. `model` is the name that the answer bears."""
+
+    api: str
+    id: str
+    model: str
+    body: dict[str, Any]
+
+
+#: Seconds from one sign of life to the next of an answer that is sent as a whole.
+_BEAT_S = 0.1
+
+
+@dataclass
+class Asked:
+    """A request, and its answer to be filled.
+
+    Attributes:
+        begun: what goes out first; "" for nothing
+        mark: what stands before the text of a piece
+    """
+
+    request: ChatRequest | CompletionRequest
+    answer: Answer
+    begun: str = ""
+    mark: str = ""
+    _beat_at: float = field(default_factory=time.monotonic)
+
+    def beats(self) -> bool:
+        """Whether a sign of life is due, where one can be sent."""
+        now = time.monotonic()
+        if not self.mark or now - self._beat_at < _BEAT_S:
+            return False
+        self._beat_at = now
+        return True
+
+
+def read(request: Any, kinds: list[str]) -> Asked:
+    """Return what is asked.
+
+    Raises:
+        APIError: it is not as it has to be, or not for this model
+    """
+    if REQUEST not in request:
+        return _plain(request, kinds)
+    try:
+        envelope = msgspec.json.decode(request[REQUEST].item(), type=Envelope)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise APIError(
+            f"The input `{REQUEST}` cannot be read: {error}.", code="invalid_json"
+        ) from None
+    if envelope.api not in kinds:
+        raise APIError(f"This model serves {', '.join(kinds)}, not {envelope.api}.", 404)
+    asked, answer = _of_body(envelope)
+    begun = answer.begin()
+    return Asked(asked, answer, begun and f"s{begun}", "s")
+
+
+def refusal(request: Any, error: APIError) -> str:
+    """Return the text that answers a request with an error.
+
+    Raises:
+        ValueError: it came from a client of Triton's, who gets Triton's error
+    """
+    if REQUEST not in request:
+        raise ValueError(error.message) from error
+    return error_text(error)
+
+
+def _of_body(envelope: Envelope) -> tuple[ChatRequest | CompletionRequest, Answer]:
+    body = {**envelope.body, "model": envelope.model}
+    if envelope.api == "completions":
+        completion = completion_request(body, envelope.id)
+        return completion, completion_answer(completion)
+    chat = chat_request(envelope.api, body, envelope.id)
+    if envelope.api == "responses":
+        return chat, response_answer(chat)
+    return chat, chat_answer(chat)
+
+
+def _plain(request: Any, kinds: list[str]) -> Asked:
+    if TEXT not in request:
+        raise APIError(f"The request has neither the input `{TEXT}` nor `{REQUEST}`.")
+    text = _text(request[TEXT].item())
+    stream = bool(request[STREAM].item()) if STREAM in request else False
+    options = _options(request.parameters or {})
+    if kinds == ["completions"]:
+        completion = completion_request({**options, "prompt": text, "stream": stream})
+        return Asked(completion, _PlainText(stream))
+    messages = [{"role": "user", "content": text}]
+    chat = chat_request("chat", {**options, "messages": messages, "stream": stream})
+    return Asked(chat, _PlainText(stream))
+
+
+def _text(value: Any) -> str:
+    try:
+        return value.decode() if isinstance(value, bytes) else str(value)
+    except UnicodeDecodeError:
+        raise APIError(f"The input `{TEXT}` is no UTF-8.") from None
+
+
+def _options(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters but for those that are Triton's own."""
+    return {name: value for name, value in parameters.items() if not name.startswith("triton_")}
+
+
+class _PlainText:
+    """The answer to a client of Triton's: texts alone."""
+
+    def __init__(self, stream: bool) -> None:
+        self._stream = stream
+        self._kept: list[str] = []
+
+    def begin(self) -> str:
+        """Return nothing."""
+        return ""
+
+    def add(self, delta: Delta) -> str:
+        """Return the text of a piece, or keep it."""
+        if delta.content is None or self._stream:
+            return delta.content or ""
+        self._kept.append(delta.content)
+        return ""
+
+    def add_text(self, text: str) -> str:
+        """Return a text, or keep it."""
+        return self.add(Delta(content=text))
+
+    def unanswered(self) -> list[int]:
+        """Return nothing: there is one text, whatever is asked for."""
+        return []
+
+    def next_call(self) -> None:
+        """Do nothing: there is one call."""
+
+    def end(self) -> str | None:
+        """Return what was kept; None: nothing is left to be said."""
+        return None if self._stream else "".join(self._kept)

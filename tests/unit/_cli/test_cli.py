@@ -1,0 +1,372 @@
+"""The command line: what it prints where, and the exit codes that scripts and supervisors rely on.
+
+Daemons are started for real elsewhere; here is what happens before one runs, or when none does.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import runpy
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.forks.forking import command
+
+from pytriton._cli.errors import CliError
+from pytriton._cli.log_lines import own_event, pretty
+from pytriton._cli.settings import Given, kept
+from pytriton._protocol.exit_codes import ExitCode
+from pytriton._protocol.files.rundir import RuntimeDir
+
+ROOT = Path(__file__).parents[3]
+
+Cli = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def environment(tmp_path: Path, **more: str) -> dict[str, str]:
+    ours = ("PYTRITON_DAEMON_", "XDG_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    return {
+        **kept,
+        "HOME": str(tmp_path / "home"),
+        "PYTRITON_DAEMON_RUNTIME_DIR": str(tmp_path / "run"),
+        "COLUMNS": "200",
+        **more,
+    }
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    """Run `pytriton-daemon` with arguments, in a folder and with a runtime directory of its own."""
+
+    def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return command(*arguments, cwd=tmp_path, env=environment(tmp_path, **env))
+
+    return run
+
+
+# ── exit codes ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_table_of_exit_codes_is_documented() -> None:
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| (\d+) \| (.*) \|$", page, re.MULTILINE))
+    assert rows == {str(int(code)): code.meaning for code in ExitCode}
+
+
+def test_the_numbers_never_change() -> None:
+    """Supervisors and scripts know them."""
+    assert [int(code) for code in ExitCode] == [0, 1, 2, 3, 4, 5, 6, 7, 70, 130]
+    assert (ExitCode.NO_DAEMON, ExitCode.UNRECOVERABLE, ExitCode.INTERRUPTED) == (3, 70, 130)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("status",), ("status", "--json"), ("models",), ("stop",), ("unregister", "m"), ("logs",),
+        ("logs", "m"), ("token",),
+    ],
+)  # fmt: skip
+def test_without_a_daemon_the_directory_and_the_mend_are_told(
+    arguments: tuple[str, ...], cli: Cli, tmp_path: Path
+) -> None:
+    done = cli(*arguments)
+    assert done.returncode == ExitCode.NO_DAEMON
+    assert done.stdout == ""
+    assert f"no daemon runs in the runtime directory {tmp_path}/run." in done.stderr
+    assert "pytriton-daemon start --detach" in done.stderr
+
+
+def test_the_runtime_directory_may_stand_in_the_settings_file(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "pytriton-daemon.toml").write_text("runtime_dir = 'elsewhere'\n")
+    done = cli("status", PYTRITON_DAEMON_RUNTIME_DIR="")
+    assert f"{tmp_path}/elsewhere." in done.stderr
+    done = cli("status", "--runtime-dir", "flagged", PYTRITON_DAEMON_RUNTIME_DIR="")
+    assert f"{tmp_path}/flagged." in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("strat",), "No such command 'strat'"),
+        (("ls",), "No such command 'ls'. Did you mean 'models' or 'status'?"),
+        (("ps",), "Did you mean 'status' or 'top'?"),
+        (("help",), "Say 'pytriton-daemon --help'."),
+        (("keys", "rm"), "No such command 'rm'. Did you mean 'remove'?"),
+        (("start", "--http-prt", "1"), "--http-port"),
+        (("start", "--http-port", "x"), "--http-port: 'x' is not a whole number from 0 to 65535"),
+        (("start", "--detach", "--grpc-port", "-2"), "flag --grpc-port: '-2' is not"),
+        (("start", "--triton-option", "log-verbos=1"), "did you mean log-verbose?"),
+        (("start", "--config", "gone.toml"), "there is no such settings file"),
+        (("start", "--model-repository", "gone"), "/gone cannot be read: No such file or directory"),
+        (("restart", "--model-repository", "gone"), "Name a folder that has a folder for each model"),
+        (("doctor", "--model-repository", "gone"), "model_repository: "),
+        (("restart", "--log-level", "loud"), "flag --log-level: 'loud' is not one of debug"),
+        (("doctor", "--log-format", "xml"), "flag --log-format: 'xml' is not one of"),
+        (("unregister",), "MODEL"),
+        (("register", "module"), "'module' is not MODULE:ATTRIBUTE"),
+        (("register", "a/linear.py"), "such as linear:classify"),
+        (("register", "a/b/linear.py:fn"), "in the folder a/b, say linear:fn"),
+        (("register", "linear.py:fn"), "is the name of a module: say linear:fn"),
+        (("register", "no_such_module:x"), "there is no module 'no_such_module'"),
+        (("register", "os:no_such"), "has no attribute 'no_such'"),
+        (("register", "os:getcwd"), "@pytriton.declare"),
+        (("install-server", "--wheel", "gone.whl"), "there is no such file"),
+    ],
+)  # fmt: skip
+def test_a_wrong_command_line_ends_with_2_and_says_why(
+    arguments: tuple[str, ...], told: str, cli: Cli
+) -> None:
+    done = cli(*arguments)
+    assert done.returncode == ExitCode.USAGE, done.stderr
+    assert told in " ".join(done.stderr.replace("│", " ").split())
+    assert done.stdout == ""
+
+
+def test_a_wrong_variable_is_told(cli: Cli) -> None:
+    done = cli("start", PYTRITON_DAEMON_HTPP_PORT="1")
+    assert done.returncode == ExitCode.USAGE
+    assert "did you mean PYTRITON_DAEMON_HTTP_PORT?" in done.stderr
+
+
+@pytest.mark.parametrize("detach", [(), ("--detach",)])
+def test_a_second_daemon_in_a_directory_is_refused(
+    detach: tuple[str, ...], cli: Cli, tmp_path: Path
+) -> None:
+    rundir = RuntimeDir(tmp_path / "run")
+    rundir.create()
+    with open(rundir.lock_file, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        done = cli("start", *detach)
+    assert done.returncode == ExitCode.ALREADY_RUNNING
+    assert f"a daemon already runs in {tmp_path}/run (pid {os.getpid()})" in done.stderr
+
+
+@pytest.mark.parametrize("detach", [(), ("--detach",)])
+def test_a_tritonserver_that_is_not_there_ends_a_start_with_6(
+    detach: tuple[str, ...], cli: Cli, tmp_path: Path
+) -> None:
+    done = cli("start", *detach, "--tritonserver", "gone")
+    assert done.returncode == ExitCode.NO_SERVER, done.stderr
+    assert f"{tmp_path}/gone does not exist" in done.stderr
+    assert RuntimeDir(tmp_path / "run").running_pid() is None
+
+
+def test_a_runtime_directory_that_is_too_long_is_refused(cli: Cli) -> None:
+    done = cli("start", "--detach", "--runtime-dir", "x" * 120)
+    assert done.returncode == ExitCode.USAGE
+    assert "bytes too long" in done.stderr
+
+
+@pytest.mark.programs
+def test_a_reader_that_leaves_is_no_fault(tmp_path: Path) -> None:
+    rundir = RuntimeDir(tmp_path / "run")
+    rundir.create()
+    rundir.log_file().write_text("line\n" * 50_000)
+    code = "set -o pipefail; $PYTHON -m pytriton._cli logs -n 50000 | head -n 1"
+    done = subprocess.run(
+        ["bash", "-c", code],
+        cwd=tmp_path,
+        env=environment(tmp_path, PYTHON=sys.executable),
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "line\n", "")
+
+
+# ── start ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_print_config_shows_values_and_sources_and_starts_nothing(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "pytriton-daemon.toml").write_text("grpc_port = 2\n")
+    done = cli(
+        "start", "--print-config", "--http-port", "1", "--no-allow-metrics", "--triton-option",
+        "log-verbose=1", PYTRITON_DAEMON_LOG_LEVEL="debug",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == f"# settings file: {tmp_path}/pytriton-daemon.toml"
+    for line in [
+        "http_port = 1  # flag --http-port",
+        f"grpc_port = 2  # file {tmp_path}/pytriton-daemon.toml",
+        'log_level = "debug"  # environment PYTRITON_DAEMON_LOG_LEVEL',
+        "allow_metrics = false  # flag --allow-metrics",
+        "metrics_port = 8002  # default",
+        'log-verbose = "1"  # flag --triton-option',
+    ]:
+        assert line in done.stdout.splitlines()
+    assert not (tmp_path / "run").exists()
+
+
+def test_every_setting_is_a_flag_of_start(cli: Cli) -> None:
+    from pytriton._host.settings.declarations import flag_name, options
+
+    shown = cli("start", "--help").stdout
+    for name in options():
+        assert flag_name(name) in shown
+
+
+def test_flags_are_kept_for_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rundir = RuntimeDir(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    Given({"http_port": "1", "cache_dir": "c", "grpc_port": "2"}, "x.toml").keep(rundir)
+    monkeypatch.chdir("/")
+    again = Given({"http_port": "3"}).over(kept(rundir))
+    assert again.flags == {"http_port": "3", "grpc_port": "2", "cache_dir": f"{tmp_path}/c"}
+    assert again.config == f"{tmp_path}/x.toml"
+
+
+def test_without_an_earlier_start_nothing_is_kept(tmp_path: Path) -> None:
+    assert kept(RuntimeDir(tmp_path)) == Given({}, None, ".")
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"flags": 3}', "\x00"])
+def test_spoilt_flags_are_told(content: str, tmp_path: Path) -> None:
+    (tmp_path / "start.json").write_text(content)
+    with pytest.raises(CliError, match="Delete it"):
+        kept(RuntimeDir(tmp_path))
+
+
+# ── logs ─────────────────────────────────────────────────────────────────────────────────────────
+
+RECORD = {
+    "timestamp": "2026-01-02T03:04:05.678901Z",
+    "level": "error",
+    "event": "text",
+    "model": "m",
+    "instance": 1,
+    "pid": 7,
+}
+
+
+def test_logs_work_without_a_daemon(cli: Cli, tmp_path: Path) -> None:
+    rundir = RuntimeDir(tmp_path / "run")
+    rundir.create()
+    lines = [json.dumps({**RECORD, "event": f"text {number}"}) for number in range(5)]
+    rundir.log_file("m").write_text("\n".join(lines) + "\n")
+    rundir.log_file().write_text("no JSON\n")
+    assert cli("logs").stdout == "no JSON\n"
+    assert cli("logs", "m", "--lines", "2", "--json").stdout.splitlines() == lines[-2:]
+    assert cli("logs", "m", "-n", "1").stdout == (
+        "2026-01-02 03:04:05.678 error    m/1: text 4 pid=7\n"
+    )
+    of_n = json.dumps({**RECORD, "model": "n"})
+    rundir.log_file().write_text(
+        "\n".join([of_n, *lines, json.dumps({"event": '"n"'}), of_n]) + "\n"
+    )
+    other = cli("logs", "n", "--json")  # it could not be loaded, say: it has no log of its own
+    assert other.stdout.splitlines() == [of_n, of_n]
+    assert "model 'n' has no log of its own" in other.stderr
+    assert cli("logs", "n", "-n", "1", "--json").stdout.splitlines() == [of_n]
+    other = cli("logs", "../daemon")
+    assert other.returncode == ExitCode.REGISTRATION
+    assert "there are logs of: m." in other.stderr
+
+
+@pytest.mark.programs
+def test_follow_shows_what_comes_until_it_is_interrupted(tmp_path: Path) -> None:
+    rundir = RuntimeDir(tmp_path / "run")
+    rundir.create()
+    rundir.log_file().write_text("first\n")
+    command = [sys.executable, "-u", "-m", "pytriton._cli", "logs", "--follow"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, text=True,
+    ) as process:  # fmt: skip
+        watchdog = threading.Timer(60, process.kill)
+        watchdog.start()
+        assert process.stdout is not None
+        assert process.stdout.readline() == "first\n"
+        with open(rundir.log_file(), "a") as log:
+            log.write("second\n")
+        assert process.stdout.readline() == "second\n"
+        process.send_signal(2)
+        assert process.wait() == ExitCode.INTERRUPTED
+        watchdog.cancel()
+
+
+def test_a_record_is_shown_in_colour_with_its_traceback() -> None:
+    line = json.dumps({**RECORD, "exception": "Traceback\n  E"})
+    assert pretty(line, colors=True) == (
+        "\x1b[31m2026-01-02 03:04:05.678 error    m/1: text pid=7\nTraceback\n  E\x1b[0m"
+    )
+
+
+def test_what_a_child_printed_does_not_steer_the_terminal() -> None:
+    assert pretty(json.dumps({"event": "a\x1b[2J\nb\tc\u202ed é"})).endswith(
+        " a\\x1b[2J\\nb\tc\\u202ed é"
+    )
+    assert pretty("\x1b[2J") == "\\x1b[2J"
+
+
+def test_progress_of_a_start_is_what_the_daemon_says_itself() -> None:
+    assert own_event('{"event": "tritonserver is ready"}') == "tritonserver is ready"
+    assert own_event('{"event": "noise", "source": "tritonserver"}') is None
+    assert own_event("no JSON") is None
+
+
+# ── version ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("argument", ["version", "--version"])
+def test_version_loads_neither_parser_nor_tables(argument: str, tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.argv[1:] = [sys.argv[1]]\n"
+        "from pytriton._cli import main\n"
+        "try:\n"
+        "    main()\n"
+        "except SystemExit as end:\n"
+        "    heavy = {'typer', 'rich', 'msgspec', 'zmq', 'numpy'}\n"
+        "    print(int(end.code), sorted(heavy & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, argument],
+        cwd=tmp_path,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    first, second = done.stdout.splitlines()
+    assert re.fullmatch(r"pytriton-daemon \d+\.\d+\.\d+ \(Python .*\)", first)
+    assert second == "0 []"
+
+
+@pytest.mark.programs
+def test_the_console_script_and_the_module_are_the_same(cli: Cli) -> None:
+    script = Path(sys.executable).with_name("pytriton-daemon")
+    done = subprocess.run([str(script), "version"], check=False, capture_output=True, text=True)
+    # The script may name its interpreter by another link: python3.11 for python.
+    assert done.stdout.split(",")[0] == cli("version").stdout.split(",")[0]
+
+
+def test_the_help_shows_first_what_people_change_and_no_value_where_there_is_none(cli: Cli) -> None:
+    top, start = cli("--help").stdout, cli("start", "--help").stdout
+    assert "--version" in top
+    assert "<bool>" not in top + start
+    first, others = start.index("people change first"), start.index("All other settings")
+    assert first < start.index("--http-port") < others < start.index("--unready-after-s")
+    assert cli("--version").stdout == cli("version").stdout
+
+
+def test_doctors_table_fits_a_page(cli: Cli) -> None:
+    table = cli("doctor").stdout.splitlines()
+    assert len(table) > 10
+    assert max(map(len, table)) <= 100
+
+
+def test_the_readmes_module_can_be_imported(tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    module = tmp_path / "linear.py"
+    module.write_text(text.partition("say `linear.py`:\n\n```python\n")[2].partition("```")[0])
+    # It connects to no daemon.
+    assert callable(runpy.run_path(str(module))["infer_fn"])

@@ -1,0 +1,44 @@
+"""What the command line says on standard error: it quotes others, and nothing of that steers the terminal."""
+
+from __future__ import annotations
+
+import pytest
+import typer
+
+from pytriton._cli.errors import CliError, command
+from pytriton._cli.progress import Spinner
+from pytriton._protocol.exit_codes import ExitCode
+
+#: Clears the screen, colours what follows by a control character of one byte, and goes to the beginning of the line.
+HOSTILE = "\x1b[2J\x9b31m\r"
+VISIBLE = "\\x1b[2J\\x9b31m\\r"
+
+
+def test_an_error_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    @command
+    def fails() -> None:
+        raise CliError(ExitCode.REGISTRATION, f"the callable said: {HOSTILE}é\nand more")
+
+    with pytest.raises(typer.Exit):
+        fails()
+    said = f"pytriton-daemon: the callable said: {VISIBLE}é\nand more\n"
+    assert capsys.readouterr().err == said
+
+
+def test_a_fault_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    @command
+    def fails() -> None:
+        raise KeyError(HOSTILE) from ValueError(HOSTILE)
+
+    with pytest.raises(typer.Exit):
+        fails()
+    said = capsys.readouterr().err
+    assert f"ValueError: {VISIBLE}\n" in said
+    assert "\x1b" not in said
+    assert said.endswith("this is a fault of pytriton-daemon itself\n")
+
+
+def test_progress_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with Spinner("loading") as spinner:
+        spinner.say(HOSTILE)
+    assert capsys.readouterr().err == f"loading\n  {VISIBLE}\n"

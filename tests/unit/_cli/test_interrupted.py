@@ -1,0 +1,50 @@
+"""Ctrl-C at any moment of a command: a line and 130, never a traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytriton._protocol.exit_codes import ExitCode
+
+#: Interrupts itself when a module is about to be imported.
+PROGRAM = """
+import os, signal, sys
+from pytriton import _cli
+
+module = sys.argv.pop()
+
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == module:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+_cli.main()
+"""
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "typer",
+        "pytriton._cli.commands.status",
+        "pytriton._cli.daemon_connection",  # the command itself runs
+    ],
+)
+def test_an_interruption_ends_with_130(module: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, "status", module],
+        env={**os.environ, "PYTRITON_DAEMON_RUNTIME_DIR": str(tmp_path)},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (
+        ExitCode.INTERRUPTED,
+        "pytriton-daemon: interrupted\n",
+    )

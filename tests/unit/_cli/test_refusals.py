@@ -1,0 +1,31 @@
+"""The exit codes of what a running daemon refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytriton._cli import daemon_connection
+from pytriton._cli.errors import CliError
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton._protocol.exit_codes import ExitCode
+from pytriton._protocol.files.rundir import RuntimeDir
+
+
+@pytest.mark.parametrize("kind", ErrorKind)
+def test_a_daemon_that_refuses_is_there(
+    kind: ErrorKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who starts a daemon when there is none must not be told so by one that is draining, or has no room."""
+
+    def refuse(*what: object) -> messages.AnyMessage:
+        raise RemoteFailure(kind, "model m was not scaled: the daemon drains")
+
+    monkeypatch.setattr(daemon_connection, "_ask", refuse)
+    monkeypatch.setattr(RuntimeDir, "running_pid", lambda rundir: 1)
+    with pytest.raises(CliError, match="the daemon drains") as caught:
+        daemon_connection.ask(RuntimeDir(tmp_path), messages.Scale("m", 2))
+    expected = ExitCode.FAULT if kind is ErrorKind.INTERNAL else ExitCode.REGISTRATION
+    assert caught.value.code is expected

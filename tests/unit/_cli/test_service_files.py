@@ -1,0 +1,239 @@
+"""What `service install` writes: units and sections that their managers accept."""
+
+from __future__ import annotations
+
+import configparser
+import getpass
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.forks.forking import command
+
+from pytriton._cli.service_files import TEXTS, Service, socket_unit
+from pytriton._cli.settings import Given
+from pytriton._host.settings.declarations import DaemonConfig, options
+from pytriton._host.settings.reload import LIVE
+from pytriton._protocol.exit_codes import FINAL, ExitCode
+
+ROOT = Path(__file__).parents[3]
+PROGRAM = Path(sys.executable).with_name("pytriton-daemon")
+needs_systemd_analyze = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="systemd-analyze is not on this machine"
+)
+
+
+def _text(kind: str, account: str = "root", **flags: object) -> str:
+    config = DaemonConfig(grace_period_s=100)
+    return TEXTS[kind](Service([str(PROGRAM)], Given(flags), config, account))
+
+
+def _cli(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(PROGRAM), "service", *arguments],
+        env={**os.environ, **env},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+
+@needs_systemd_analyze
+@pytest.mark.parametrize("flags", [{}, {"cache_dir": '/a "b" $c %d', "allow_grpc": False}])
+def test_systemd_accepts_the_unit(flags: dict[str, object], tmp_path: Path) -> None:
+    unit = tmp_path / "pytriton-daemon.service"
+    unit.write_text(_text("system", account=getpass.getuser(), **flags))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(unit)], check=False, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@needs_systemd_analyze
+def test_the_unit_is_not_exposed_more_than_it_was(tmp_path: Path) -> None:
+    """4.2 of 10 for a user without rights, as systemd 252 counts."""
+    unit = tmp_path / "pytriton-daemon.service"
+    unit.write_text(_text("system", account="someone"))
+    command = ["systemd-analyze", "security", "--offline=true", "--threshold=43", str(unit)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if "unrecognized option" in done.stderr:
+        pytest.skip("this systemd-analyze cannot look at a unit file offline")
+    assert done.returncode == 0, done.stdout[-400:]
+
+
+def _directives(unit: str) -> set[str]:
+    """Return the names of what hardens the service: all that comes after its UMask."""
+    _, _, hardening = unit.partition("UMask=")
+    return set(re.findall(r"^(\w+)=", hardening, re.MULTILINE)) - {"WantedBy"}
+
+
+def test_the_document_describes_the_unit_that_is_installed() -> None:
+    document = (ROOT / "docs" / "operations" / "security.md").read_text()
+    _, _, text = document.partition("2. **systemd hardening.**")
+    written, _, left_out = text.partition("\n3. ")[0].partition("Left out")
+    names = re.compile(r"`([A-Z]\w+)")
+    in_order = names.findall(written)
+    assert set(in_order) == _directives(_text("system", account="someone"))
+    assert set(in_order[:5]) == _directives(_text("user"))
+    comments = _text("system").partition("UMask=")[2]
+    for name in names.findall(left_out):
+        assert re.search(rf"^#.*\b{name}\b", comments, re.MULTILINE), name
+        assert name not in in_order
+
+
+def test_time_outs_and_ends_come_from_the_daemons_own() -> None:
+    unit = _text("system")
+    (stop,) = re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
+    assert int(stop) > 100
+    final = " ".join(str(int(code)) for code in FINAL)
+    assert f"RestartPreventExitStatus={final}\n" in unit
+    assert "StartLimitIntervalSec=0\n" in unit
+    assert {ExitCode.UNRECOVERABLE, ExitCode.NO_SERVER, ExitCode.FAULT}.isdisjoint(FINAL)
+    assert "User=root" in unit
+    assert "CapabilityBoundingSet" not in unit
+    assert "User=" not in _text("user")
+
+
+def test_with_sockets_wrong_settings_are_tried_again() -> None:
+    """Where systemd does not start it again, the next connection does, and the one after it."""
+    told = Service([str(PROGRAM)], Given({}), DaemonConfig(), "root", sockets=True)
+    unit = TEXTS["system"](told)
+    assert "RestartPreventExitStatus" not in unit
+    assert "Restart=on-failure\nRestartSec=2\n" in unit
+    assert "StartLimitIntervalSec=0\n" in unit
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({}, ""),
+        ({"http_address": "0.0.0.0", "grpc_address": "::", "metrics_address": "::1"}, ""),
+        ({"http_address": "localhost", "control_tcp": "127.0.0.1:1"}, ""),
+        ({"http_address": "10.0.0.1"}, "http_address is 10.0.0.1"),
+        ({"http_address": "10.0.0.1", "allow_http": False}, ""),
+        ({"grpc_address": "gpu-1.example"}, "grpc_address is gpu-1.example"),
+        ({"operations": "[fd00::1]:9000"}, "operations is fd00::1"),
+        ({"openai_address": "10.0.0.1"}, "openai_address is 10.0.0.1"),
+        ({"control_tcp": "10.0.0.1:1"}, "control_tcp is 10.0.0.1"),
+        ({"model_repository": ("/m", "s3://bucket/m")}, "model_repository is s3://bucket/m"),
+    ],
+)
+def test_the_unit_waits_for_the_network_only_where_it_is_needed(
+    settings: dict[str, Any], why: str
+) -> None:
+    """A machine without a network may wait two minutes for it at boot."""
+    unit = TEXTS["system"](Service([str(PROGRAM)], Given({}), DaemonConfig(**settings), "root"))
+    waits = "Wants=network-online.target\nAfter=network-online.target\n"
+    assert (waits in unit, "network-online" in unit) == (bool(why), bool(why))
+    assert f"# {why}.\n" in unit if why else "\nAfter=network.target\n" in unit
+    user = TEXTS["user"](Service([str(PROGRAM)], Given({}), DaemonConfig(**settings), "root"))
+    assert "network" not in user  # the system's targets are not known there
+
+
+def test_a_section_is_what_supervisord_reads() -> None:
+    parser = configparser.RawConfigParser(inline_comment_prefixes=(";", "#"))
+    parser.read_string(_text("supervisord", cache_dir="/a b/100%"))
+    section = parser["program:pytriton-daemon"]
+    words = shlex.split(section["command"].replace("%%", "%"))
+    assert words == [str(PROGRAM), "start", "--cache-dir=/a b/100%"]
+    assert int(section["stopwaitsecs"]) > 100
+    assert section["exitcodes"].split(",") == [str(int(code)) for code in (0, *FINAL)]
+    assert section["stdout_logfile"] == "%(here)s/pytriton-daemon.log"
+    told = Service([str(PROGRAM)], Given({}), DaemonConfig(), "root", log_folder="/var/log/100%")
+    parser.read_string(TEXTS["supervisord"](told))
+    log = parser["program:pytriton-daemon"]["stdout_logfile"]
+    assert log == "/var/log/100%%/pytriton-daemon.log"
+
+
+@pytest.mark.programs
+def test_what_was_installed_is_uninstalled_and_nothing_else(tmp_path: Path) -> None:
+    wanted = ("--systemd", "--user", "--folder", str(tmp_path))
+    done = _cli("install", *wanted, "--http-port", "9000")
+    assert done.returncode == 0, done.stderr
+    unit = tmp_path / "pytriton-daemon.service"
+    assert f"ExecStart={PROGRAM} start --http-port=9000 " in unit.read_text()
+    assert "systemctl --user" in done.stderr
+    assert "loginctl enable-linger" in done.stderr
+    assert _cli("uninstall", *wanted).returncode == 0
+    assert list(tmp_path.iterdir()) == []
+    assert "No such file" in _cli("uninstall", *wanted).stderr
+    unit.write_text("[Service]\n")
+    assert _cli("uninstall", *wanted).returncode == ExitCode.USAGE
+    assert unit.exists()
+
+
+def test_systemd_listens_on_the_ports_of_the_settings() -> None:
+    def listens(**settings: Any) -> list[str]:
+        told = Service([str(PROGRAM)], Given({}), DaemonConfig(**settings), "root", sockets=True)
+        return re.findall(r"^ListenStream=(.*)$", socket_unit(told), re.MULTILINE)
+
+    assert listens() == ["127.0.0.1:8000", "127.0.0.1:8001", "127.0.0.1:8002"]
+    assert listens(http_address="::", grpc_port=0, allow_metrics=False) == ["[::]:8000"]
+    told = Service([str(PROGRAM)], Given({}), DaemonConfig(), "root", sockets=True)
+    assert "FreeBind" not in socket_unit(told)
+    config = DaemonConfig(http_address="10.0.0.1")  # the network may come up later
+    told = Service([str(PROGRAM)], Given({}), config, "root", sockets=True)
+    assert "ListenStream=10.0.0.1:8000\n" in socket_unit(told)
+    assert "FreeBind=yes\n" in socket_unit(told)
+    with pytest.raises(ValueError, match="name no port"):
+        listens(http_port=0, grpc_port=0, metrics_port=0)
+
+
+@pytest.mark.programs
+def test_the_unit_of_sockets_comes_and_goes_with_the_service(tmp_path: Path) -> None:
+    wanted = ("--systemd", "--user", "--folder", str(tmp_path))
+    done = _cli("install", *wanted, "--sockets")
+    assert done.returncode == 0, done.stderr
+    service, sockets = (tmp_path / f"pytriton-daemon.{kind}" for kind in ("service", "socket"))
+    assert done.stdout == f"wrote {service}\nwrote {sockets}\n"
+    assert "\nRequires=pytriton-daemon.socket\n" in service.read_text()
+    assert "\nAlso=pytriton-daemon.socket\n" in service.read_text()
+    if shutil.which("systemd-analyze"):
+        checked = subprocess.run(
+            ["systemd-analyze", "--user", "verify", str(sockets)],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        assert "ListenStream" not in checked.stderr
+    assert _cli("uninstall", *wanted).returncode == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.programs
+def test_print_writes_nothing_and_goes_to_standard_output(tmp_path: Path) -> None:
+    done = _cli("install", "--systemd", "--user", "--print", XDG_CONFIG_HOME=str(tmp_path))
+    assert done.stdout == _cli("install", "--systemd", "--user", "--print").stdout
+    assert done.stdout.startswith("# Written by")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((), "say --systemd"),
+        (("--systemd", "--supervisord"), "say --systemd"),
+        (("--systemd", "--user", "--run-as", "root"), "contradict"),
+        (("--systemd", "--run-as", "no such user"), "no user 'no such user'"),
+        (("--systemd", "--http-port", "x"), "--http-port: 'x' is not"),
+        (("--supervisord", "--folder", "/no/such"), "cannot write /no/such/"),
+        (("--supervisord", "--sockets"), "only systemd listens"),
+        (("--systemd", "--sockets", "--http-address", "localhost"), "http_address is 'localhost'"),
+    ],
+)
+def test_mistakes_end_with_2(arguments: tuple[str, ...], told: str) -> None:
+    done = command("service", "install", *arguments)
+    assert done.returncode == ExitCode.USAGE
+    assert told in done.stderr
+
+
+def test_live_settings_exist_and_are_documented() -> None:
+    assert set(options()) >= LIVE
+    page = (ROOT / "docs" / "operations" / "service.md").read_text(encoding="utf-8")
+    assert all(f"`{name}`" in page for name in LIVE)

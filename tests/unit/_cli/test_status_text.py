@@ -1,0 +1,73 @@
+"""What `pytriton-daemon status` says of tritonserver."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from support.fakes.fake_dispatcher import status
+
+from pytriton._cli.fleet.fleet_tables import print_fleet_models
+from pytriton._cli.tables import print_models, print_status
+from pytriton._protocol import messages
+from pytriton.fleet import FleetClient
+from pytriton.fleet.placement_status import FleetModel
+
+
+@pytest.mark.parametrize(
+    ("binary", "front"),
+    [
+        ("/c/native-front/1f/pytriton-front", ", native front\n"),
+        ("/s/bin/tritonserver", ", NVIDIA's front\n"),
+        ("", " 2.51.0\n"),
+    ],
+)
+def test_the_front_is_named(capsys: pytest.CaptureFixture[str], binary: str, front: str) -> None:
+    said = status()
+    server = msgspec.structs.replace(said.server, binary=binary, version="2.51.0", pid=7)
+    print_status(msgspec.structs.replace(said, server=server))
+    (line,) = [one for one in capsys.readouterr().out.splitlines() if "tritonserver" in one]
+    assert f"{line.rstrip()}\n".endswith(front)
+
+
+def test_what_a_callable_says_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    end = "RuntimeError: \x1b[2J\x07"
+    one = messages.InstanceInfo(0, "backoff", None, last_exit=end)
+    models = [
+        messages.ModelInfo("m", 1, "unready", [one]),
+        messages.ModelInfo("kept", 1, "failed", [], error=end),
+    ]
+    print_status(msgspec.structs.replace(status(), models=models, problems=[end]))
+    text = capsys.readouterr().out
+    assert text.count(r"RuntimeError: \x1b[2J\x07") == 3
+    assert "\x1b" not in text
+
+
+_LOOPS = "instance 0 is in a crash loop: 3 workers in a row ended"
+
+
+def _degraded(name: str = "m", why: str = _LOOPS) -> messages.ModelInfo:
+    there = [messages.InstanceInfo(0, "backoff", None), messages.InstanceInfo(1, "ready", 5)]
+    return messages.ModelInfo(name, 1, "degraded", there, error=why)
+
+
+def test_a_degraded_model_says_so_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+    not_willing = _degraded("other", "instance 1: the model's own is_ready says no: no index")
+    problem = f"model m: {_LOOPS}; see pytriton-daemon logs m"
+    models = [_degraded(), not_willing]
+    print_status(msgspec.structs.replace(status(), models=models, problems=[problem]))
+    text = capsys.readouterr().out
+    assert text.count("ready, model degraded") == 2
+    assert text.count(_LOOPS) == 1  # the daemon's problem says it already
+    assert "model other is degraded: instance 1: the model's own is_ready says no: no index" in text
+    print_models(models)
+    assert f"\nm is degraded: {_LOOPS}\n" in capsys.readouterr().out
+
+
+def test_a_fleet_says_where_a_model_is_degraded_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+    well = msgspec.structs.replace(_degraded(), state="ready", error=None)
+    fleet = FleetModel(FleetClient(["n1", "n2"]), "m", {"n1": well, "n2": _degraded()}, [])
+    assert fleet.state == "degraded on n2; ready on n1"
+    print_fleet_models([fleet])
+    text = capsys.readouterr().out
+    assert "degraded on n2; ready on n1" in text
+    assert f"m is degraded on n2: {_LOOPS}" in text

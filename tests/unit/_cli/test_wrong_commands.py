@@ -1,0 +1,81 @@
+"""Wrong commands that are seen only while they run: they end with 2 and a sentence, not with a traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.forks.forking import command
+
+from pytriton._protocol.exit_codes import ExitCode
+
+
+def run(tmp_path: Path, *arguments: str) -> tuple[int, str]:
+    """Run `pytriton-daemon`; return its code and what it says, without the lines of a frame."""
+    env = {**os.environ, "PYTRITON_DAEMON_RUNTIME_DIR": str(tmp_path / "run"), "COLUMNS": "200"}
+    done = command(*arguments, cwd=tmp_path, env=env)
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    return done.returncode, " ".join(done.stderr.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("register",), "give either MODULE:ATTRIBUTE, a model file, or --model-dir FOLDER"),
+        (("register", "--model-dir", "m", "linear:fn"), "give either MODULE:ATTRIBUTE,"),
+        (("register", "--requirement", "x", "linear:fn"), "--requirement goes with --model-dir"),
+        (("register", "--factory", "--model-dir", "m"), "--factory goes with MODULE:ATTRIBUTE"),
+        (("top", "--sort", "foo", "--once"), "no order 'foo'; there are: name,"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_told(
+    arguments: tuple[str, ...], told: str, tmp_path: Path
+) -> None:
+    code, said = run(tmp_path, *arguments)
+    assert told in said
+    assert code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize(
+    "arguments", [("status",), ("models",), ("stop",), ("events",), ("top", "--once")]
+)
+def test_a_file_is_no_runtime_directory(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    code, said = run(tmp_path, *arguments, "--runtime-dir", "file")
+    assert f"runtime directory {tmp_path}/file: Not a directory." in said
+    assert code == ExitCode.USAGE
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (("status",), ExitCode.NO_DAEMON),
+        (("stop",), ExitCode.NO_DAEMON),
+        (("doctor",), None),
+    ],
+)
+def test_the_working_directory_may_be_gone(
+    command: tuple[str, ...], code: ExitCode | None, tmp_path: Path
+) -> None:
+    """A checkout that was made anew, say, in a shell that is still there."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    env = {**os.environ, "PYTRITON_DAEMON_RUNTIME_DIR": str(tmp_path / "run")}
+    # A program of its own: a fork would have its parent's.
+    script = 'cd "$0" && rmdir "$0" && exec "$@"'
+    done = subprocess.run(
+        ["/bin/sh", "-c", script, str(gone), sys.executable, "-m", "pytriton._cli", *command],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    assert "the working directory has been deleted" in done.stderr
+    assert code is None or done.returncode == code  # doctor looks at the machine

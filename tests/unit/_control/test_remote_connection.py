@@ -1,0 +1,93 @@
+"""A daemon behind a TCP port: keys that cannot be used, and what a broken or refused connection is called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytriton._control.remote_connection import RemoteConnection
+from pytriton._control.request import Question
+from pytriton._protocol import control, messages
+from pytriton._protocol.control import ControlTimeout, CurveKeys
+from pytriton.exceptions import DaemonNotRunningError, PyTritonDaemonError
+
+ENDPOINT = "tcp://h:1"
+
+
+class Channel:
+    """What stands for a connection: whether the two ends agreed, and what went wrong."""
+
+    agreed = True
+    trouble: str | None = None
+
+    def __init__(self, *given: Any) -> None:
+        self.looks: list[bool] = []
+
+    def __enter__(self) -> Channel:
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def watch(self) -> None: ...
+
+    def ask(self, message: Any, payloads: Any, *, is_alive: Any, **how: Any) -> Any:
+        self.looks.append(is_alive())
+        if not self.looks[-1]:
+            raise ControlTimeout("it is gone")
+        return messages.Done()
+
+
+@pytest.fixture
+def connection(monkeypatch: pytest.MonkeyPatch) -> RemoteConnection:
+    monkeypatch.setattr(control, "ControlClient", Channel)
+    monkeypatch.setattr(CurveKeys, "read", lambda path: CurveKeys(b"s", b"p", b"x"))
+    return RemoteConnection(ENDPOINT, "key", timeout_s=0.0)
+
+
+def test_without_a_key_there_is_no_way(tmp_path: Path) -> None:
+    with pytest.raises(PyTritonDaemonError, match=r"takes only clients with a key.*keys add NAME"):
+        RemoteConnection(ENDPOINT, None, 1.0)
+    with pytest.raises(PyTritonDaemonError, match=r"The key file .*none cannot be used"):
+        RemoteConnection(ENDPOINT, tmp_path / "none", 1.0)
+
+
+def test_the_token_does_not_travel(connection: RemoteConnection) -> None:
+    with pytest.raises(
+        PyTritonDaemonError, match=r"lies in its runtime directory.*pytriton-daemon token"
+    ):
+        connection.access_token()
+
+
+@pytest.mark.parametrize(
+    ("agreed", "trouble", "kind", "words"),
+    [
+        (True, None, None, ""),
+        (True, "connection reset", DaemonNotRunningError, "gave no answer: connection reset"),
+        (
+            False,
+            "it does not know this key",
+            PyTritonDaemonError,
+            "refuses this client: it does not know",
+        ),
+        (False, None, DaemonNotRunningError, "No daemon answers at tcp://h:1 within 0 s"),
+    ],
+)
+def test_what_is_made_of_a_connections_state(
+    connection: RemoteConnection,
+    monkeypatch: pytest.MonkeyPatch,
+    agreed: bool,
+    trouble: str | None,
+    kind: type[Exception] | None,
+    words: str,
+) -> None:
+    monkeypatch.setattr(Channel, "agreed", agreed)
+    monkeypatch.setattr(Channel, "trouble", trouble)
+    question = Question(messages.GetStatus())
+    if kind is None:
+        assert connection.ask(question) == messages.Done()
+        return
+    with pytest.raises(kind, match=words) as caught:
+        connection.ask(question)
+    assert type(caught.value) is kind

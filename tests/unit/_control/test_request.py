@@ -1,0 +1,103 @@
+"""One question to the dispatcher: what is asked of the channel, and what a missing or odd answer means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pytriton._control.request import Question, Watch, ask
+from pytriton._protocol import messages
+from pytriton._protocol.control import ControlTimeout
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton.exceptions import (
+    DaemonNotRunningError,
+    PyTritonDaemonError,
+    PyTritonValidationError,
+)
+
+
+class Channel:
+    """A channel that answers as it is told to, and keeps how it was asked."""
+
+    def __init__(self, answer: Callable[[], messages.AnyMessage]) -> None:
+        self._answer = answer
+        self.asked: dict[str, Any] = {}
+
+    def ask(self, message: Any, payloads: Any, **how: Any) -> messages.AnyMessage:
+        self.asked = {"message": message, "payloads": payloads, **how}
+        return self._answer()
+
+
+def fail(error: Exception) -> Callable[[], messages.AnyMessage]:
+    def raising() -> messages.AnyMessage:
+        raise error
+
+    return raising
+
+
+def alive() -> bool:
+    return True
+
+
+WATCH = Watch(
+    "The daemon at x", 0.5, alive, lambda silence: DaemonNotRunningError(f"gone: {silence}")
+)
+
+
+def asked(channel: Any, question: Question) -> messages.AnyMessage:
+    return ask(channel, question, WATCH)
+
+
+def test_an_answer_is_passed_on_and_everything_is_asked_for() -> None:
+    channel = Channel(messages.Done)
+
+    def on_progress(_: messages.Progress) -> None: ...
+
+    def on_unasked(_: messages.AnyMessage) -> None: ...
+
+    message = messages.GetStatus()
+    question = Question(message, [b"payload"], 3.0, on_progress, on_unasked)
+    assert asked(channel, question) == messages.Done()
+    assert channel.asked == {
+        "message": message, "payloads": [b"payload"], "timeout_s": 3.0, "on_progress": on_progress,
+        "life_sign_s": 0.5, "is_alive": alive, "on_unasked": on_unasked,
+    }  # fmt: skip
+
+
+def test_silence_is_what_the_watch_makes_of_it() -> None:
+    with pytest.raises(DaemonNotRunningError, match="gone: no answer for 3 s"):
+        asked(Channel(fail(ControlTimeout("no answer for 3 s"))), Question(messages.GetStatus()))
+
+
+def test_an_answer_that_nobody_understands_is_of_another_version() -> None:
+    channel = Channel(fail(messages.MalformedMessage("no tag")))
+    words = r"The daemon at x gave an answer .*no tag.*Install the same version on both sides"
+    with pytest.raises(PyTritonDaemonError, match=words):
+        asked(channel, Question(messages.GetStatus()))
+
+
+def test_a_failure_of_the_dispatcher_is_the_callers_to_explain() -> None:
+    failure = RemoteFailure(ErrorKind.EXISTS, "the name is taken")
+    with pytest.raises(RemoteFailure) as caught:
+        asked(Channel(fail(failure)), Question(messages.GetStatus()))
+    assert caught.value is failure
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "text"),
+    [
+        (messages.Unregister, [None], r"\(Unregister\): name: Expected str, got None\."),
+        (messages.Unregister, [object()], r"\(Unregister\): Encoding objects of type object"),
+        (messages.GetLogs, ["linear", "9"], "lines: Expected int, got str"),
+    ],
+)
+def test_a_value_of_a_wrong_type_is_told_and_not_sent(
+    kind: Any, values: list[Any], text: str
+) -> None:
+    """The dispatcher drops what it cannot read, so that nobody would answer."""
+    channel = Channel(messages.Done)
+    with pytest.raises(PyTritonValidationError, match=text):
+        asked(channel, Question(kind(*values)))
+    assert channel.asked == {}

@@ -1,0 +1,109 @@
+"""The compiled proxy is built once, brought along by wheels, and left out where it cannot be."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pytriton._host.doctor.diagnosis import _check_proxy
+from pytriton._host.install import compiled_proxy
+from pytriton._host.install.cache import ServerRuntimeError, cache_dir
+from pytriton._host.install.proxy_compiler import (
+    FLAGS,
+    LIBRARY,
+    BuildError,
+    compile_library,
+    compiler,
+)
+from pytriton._host.install.server_runtime import ServerChoice, find_or_install_server
+from pytriton._host.install.server_tree import ServerTree, read_tree
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Sources that are compiled in no time."""
+    folder = tmp_path / "native"
+    (folder / "room").mkdir(parents=True)
+    (folder / "room" / "one.h").write_text("int one(void);\n")
+    (folder / "room" / "one.c").write_text('#include "room/one.h"\nint one(void) { return 1; }\n')
+    monkeypatch.setattr(compiled_proxy, "sources", lambda: folder)
+    return folder
+
+
+def test_it_is_built_once_and_anew_when_the_sources_change(small: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    cache = tmp_path / "cache"
+    assert not compiled_proxy.is_built(cache)
+    first = compiled_proxy.build(cache, said.append)
+    assert (first / LIBRARY).is_file()
+    assert compiled_proxy.is_built(cache)
+    assert compiled_proxy.build(cache, said.append) == first
+    assert said == ["building the compiled proxy"]
+    (small / "room" / "one.h").write_text("int one(void); /* changed */\n")
+    assert compiled_proxy.build(cache, said.append) != first
+
+
+def test_a_file_that_goes_to_another_room_is_another_key(small: Path, tmp_path: Path) -> None:
+    first = compiled_proxy.build(tmp_path / "cache", lambda _: None)
+    (small / "other").mkdir()
+    (small / "room" / "one.c").rename(small / "other" / "one.c")
+    assert compiled_proxy.build(tmp_path / "cache", lambda _: None) != first
+
+
+def test_one_that_a_wheel_has_brought_is_taken(small: Path, tmp_path: Path) -> None:
+    compile_library(small, small / LIBRARY)
+    assert compiled_proxy.build(tmp_path / "cache", pytest.fail) == small
+
+
+def test_one_for_another_machine_is_built_anew(small: Path, tmp_path: Path) -> None:
+    (small / LIBRARY).write_bytes(b"\x7fELF of something else")
+    assert compiled_proxy.build(tmp_path / "cache", lambda _: None) != small
+
+
+def test_without_a_compiler_the_text_says_so(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    with pytest.raises(ServerRuntimeError, match="no C compiler is on PATH"):
+        compiled_proxy.build(tmp_path / "cache", lambda _: None)
+    assert not list((tmp_path / "cache").rglob(LIBRARY))
+    checked = _check_proxy(ServerChoice(cache_dir=tmp_path / "cache"))
+    assert (checked.status, checked.mend) == ("warning", "install gcc or clang for the first start")
+    demanded = _check_proxy(ServerChoice(cache_dir=tmp_path / "cache", proxy="native"))
+    assert demanded.status == "problem"
+
+
+def test_what_the_compiler_says_is_told(small: Path, tmp_path: Path) -> None:
+    (small / "two.c").write_text("this is no C\n")
+    with pytest.raises(BuildError, match=r"two\.c"):
+        compile_library(small, tmp_path / LIBRARY)
+
+
+def test_a_tritonserver_that_lacks_a_function_is_told(tmp_path: Path) -> None:
+    """The real library fits the real tritonserver; one that has only half of its functions is refused by name."""
+    native = compiled_proxy.build(cache_dir(), lambda _: None)
+    (tmp_path / "lib").mkdir()
+    empty = ServerTree(None, tmp_path / "backends", None, (tmp_path / "lib",), (), None)
+    lacks = f"no libtritonserver.so is in {tmp_path}/lib"
+    assert compiled_proxy.misfit(native, empty) == lacks
+    source = tmp_path / "old.c"
+    source.write_text("void TRITONSERVER_ErrorNew(void) {}\n")
+    command = compiler()
+    assert command is not None
+    flags = [flag for flag in FLAGS if flag != "-fvisibility=hidden"]
+    subprocess.run(
+        [command, *flags, "-o", tmp_path / "lib" / "libtritonserver.so", source], check=True
+    )
+    tree = read_tree(tmp_path)
+    assert isinstance(tree, ServerTree)
+    flaw = compiled_proxy.misfit(native, tree)
+    assert flaw is not None
+    assert "undefined symbol: TRITON" in flaw
+
+
+def test_the_fetched_tritonserver_takes_it() -> None:
+    runtime = find_or_install_server(ServerChoice(proxy="native"), print)
+    assert runtime.native is not None
+    assert compiled_proxy.misfit(runtime.native, runtime.tree) is None

@@ -1,0 +1,185 @@
+"""Sockets on which a service manager listens for the daemon: which are taken, and for what."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytriton._host.ports import PortError, held_port, listening
+from pytriton._host.service_manager import socket_activation
+from pytriton._host.service_manager.socket_activation import SocketActivationError
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton.dispatcher.run import take_held_sockets
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """A socket that listens, as the only one of the service manager's; the process lets go of it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        monkeypatch.setattr(socket_activation, "_FIRST", os.dup(listener.fileno()))
+        yield listener
+        socket_activation.forget()
+
+
+def variables(count: object = 1, pid: object = None) -> dict[str, str]:
+    pid = os.getpid() if pid is None else pid
+    return {"LISTEN_PID": str(pid), "LISTEN_FDS": str(count), "LISTEN_FDNAMES": "a", "OTHER": "1"}
+
+
+def port_of(listener: socket.socket) -> int:
+    return int(listener.getsockname()[1])
+
+
+def test_who_listens_on_its_port_gets_it(given: socket.socket) -> None:
+    environ = variables()
+    socket_activation.take(environ)
+    assert environ == {"OTHER": "1"}  # no child has them
+    assert socket_activation.variables().keys() == set(socket_activation.VARIABLES)
+    (number,) = socket_activation.descriptors()
+    assert not os.get_inheritable(number)
+    port = port_of(given)
+    for host in ("127.0.0.1", "0.0.0.0"):
+        with listening(host, port, backlog=1) as one, socket.create_connection(("127.0.0.1", port)):
+            one.accept()[0].close()
+    with listening("127.0.0.1", 0, backlog=1) as other:
+        assert port_of(other) != port
+    with pytest.raises(PortError, match=rf"listens on port {port} \(http_port\).*socket unit"):
+        held_port("127.0.0.1", port, "http_port").__enter__()
+
+
+def test_the_socket_of_the_very_address_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ExitStack() as stack:
+        one = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        other = stack.enter_context(socket.create_server(("127.0.0.2", port_of(one))))
+        monkeypatch.setattr(socket_activation, "_held", [one.dup(), other.dup()])
+        stack.callback(socket_activation.forget)
+        with listening("127.0.0.2", port_of(one), backlog=1) as found:
+            assert found.getsockname() == other.getsockname()
+
+
+@pytest.mark.parametrize("pid", [1, "", "x"])
+def test_those_of_another_process_are_left_alone(given: socket.socket, pid: object) -> None:
+    environ = variables(pid=pid)
+    socket_activation.take(environ)
+    assert environ == {"OTHER": "1"}
+    assert socket_activation.descriptors() == []
+    with pytest.raises(PortError, match="is in use"):
+        listening("127.0.0.1", port_of(given), backlog=1)
+
+
+@pytest.mark.parametrize("count", ["", "-1", "x", "1e3", "1000", "²", "9" * 5000])
+def test_a_number_that_is_none(count: str) -> None:
+    with pytest.raises(SocketActivationError, match="LISTEN_FDS"):
+        socket_activation.take(variables(count))
+
+
+def test_what_cannot_be_used_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with (
+        open(tmp_path / "file", "wb") as file,
+        socket.socket() as silent,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams,
+        socket.socket(socket.AF_UNIX) as unix,
+    ):
+        for number in (one.fileno() for one in (file, silent, datagrams, unix)):
+            monkeypatch.setattr(socket_activation, "_FIRST", number)
+            with pytest.raises(SocketActivationError, match=f"descriptor {number} "):
+                socket_activation.take(variables())
+            os.fstat(number)  # who has given it still has it
+            assert socket_activation.descriptors() == []
+
+
+def test_each_has_to_be_for_something(given: socket.socket) -> None:
+    port = port_of(given)
+    ports: dict[str, Any] = {
+        "http_port": port,
+        "grpc_port": 0,
+        "metrics_port": 0,
+        "openai_port": 0,
+    }
+    named = [
+        ports,
+        {**ports, "http_port": 0, "openai_port": port},
+        {**ports, "http_port": 0, "operations": f"127.0.0.1:{port}"},
+    ]
+    number = os.dup(given.fileno())
+    for settings in named:
+        os.dup2(given.fileno(), socket_activation._FIRST)
+        take_held_sockets(DaemonConfig(**settings), variables())
+        assert socket_activation.addresses() == [("127.0.0.1", port)]
+        socket_activation.forget()
+    os.dup2(number, socket_activation._FIRST)
+    os.close(number)
+    with pytest.raises(
+        SocketActivationError, match=rf"port {port} of 127\.0\.0\.1 .* \(http 8000, grpc"
+    ):
+        take_held_sockets(DaemonConfig(), variables())
+    socket_activation.forget()
+    os.dup2(given.fileno(), socket_activation._FIRST)
+    with pytest.raises(SocketActivationError):
+        take_held_sockets(DaemonConfig(**{**ports, "allow_http": False}), variables())
+
+
+@pytest.mark.parametrize(
+    ("setting", "address", "is_same"),
+    [
+        ("127.0.0.1", "127.0.0.1", True),
+        ("localhost", "127.0.0.1", True),
+        ("0.0.0.0", "::", True),
+        ("::", "0.0.0.0", True),
+        ("0:0:0:0:0:0:0:1", "::1", True),
+        ("127.0.0.1", "0.0.0.0", False),
+        ("0.0.0.0", "127.0.0.1", False),
+        ("10.0.0.1", "10.0.0.2", False),
+        ("no host's name", "127.0.0.1", False),
+    ],
+)
+def test_an_address_is_that_of_the_settings(setting: str, address: str, is_same: bool) -> None:
+    assert socket_activation.is_same_address(address, setting) is is_same
+
+
+def test_another_address_than_the_settings_name_is_refused(given: socket.socket) -> None:
+    """Nobody listens where the settings say, and perhaps everybody may connect where they do not."""
+    port = port_of(given)
+    settings: dict[str, Any] = {"http_port": port, "grpc_port": 0, "metrics_port": 0}
+    number = os.dup(given.fileno())
+    os.dup2(given.fileno(), socket_activation._FIRST)
+    with pytest.raises(
+        SocketActivationError,
+        match=rf"listens for the daemon on 127\.0\.0\.1 \(port {port}\), and the setting http_address says 0\.0\.0\.0",
+    ):
+        take_held_sockets(DaemonConfig(**settings, http_address="0.0.0.0"), variables())
+    socket_activation.forget()
+    os.dup2(number, socket_activation._FIRST)
+    os.close(number)
+    other = {**settings, "http_port": 0, "openai_port": 0, "operations": f"0.0.0.0:{port}"}
+    with pytest.raises(SocketActivationError, match=r"the setting operations says 0\.0\.0\.0"):
+        take_held_sockets(DaemonConfig(**other), variables())
+
+
+def test_the_next_version_of_the_process_gets_them(given: socket.socket) -> None:
+    """Under the same numbers, as the protocol has it: what `upgrade` and `start_afresh` rely on."""
+    code = (
+        "import os, sys; from pytriton._host.service_manager import socket_activation as held\n"
+        "held._FIRST = int(sys.argv[1]); os.environ['LISTEN_PID'] = str(os.getpid()); held.take(os.environ)\n"
+        "again = sys.argv[2:]; print(held.addresses()[0][1], 'LISTEN_FDS' in os.environ, flush=True)\n"
+        "for number in held.descriptors(): os.set_inheritable(number, True)\n"
+        "again and os.execve(sys.executable, [sys.executable, *again], {**os.environ, **held.variables()})\n"
+    )
+    number = str(socket_activation._FIRST)
+    done = subprocess.run(
+        [sys.executable, "-c", code, number, "-c", code, number],
+        env={**os.environ, "LISTEN_FDS": "1"},
+        pass_fds=[socket_activation._FIRST],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == f"{port_of(given)} False\n" * 2

@@ -1,0 +1,68 @@
+"""What a service manager is told that does not read for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytriton._host.service_manager.systemd import Notifier, State
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[socket.socket]:
+    """A service manager's socket, whose queue is full."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind(str(tmp_path / "notify"))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+            other.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    other.sendto(b"", str(tmp_path / "notify"))
+        yield listening
+
+
+def read_all(manager: socket.socket) -> list[str]:
+    """Return what waits in the queue, but for what filled it."""
+    said = []
+    manager.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            said.append(manager.recv(4096).decode())
+    manager.settimeout(60)
+    return [one for one in said if one]
+
+
+def test_announcements_come_later_and_in_order(manager: socket.socket) -> None:
+    notifier = Notifier(manager.getsockname())
+    notifier.ready("ready: no models")
+    notifier.stopping("stopping: for fun")
+    assert read_all(manager) == []
+
+    async def go_on() -> tuple[str, str]:
+        telling = asyncio.create_task(
+            notifier.keep(lambda: State("stopping: for fun", healthy=True, busy=False))
+        )
+        try:
+            first = await asyncio.to_thread(manager.recv, 4096)
+            return first.decode(), (await asyncio.to_thread(manager.recv, 4096)).decode()
+        finally:
+            telling.cancel()
+
+    first, second = asyncio.run(go_on())
+    assert first == "READY=1\nSTATUS=ready: no models"
+    assert second.startswith("STOPPING=1\nSTATUS=stopping: for fun\n")
+    assert read_all(manager) == []
+
+
+def test_a_status_that_was_not_sent_is_sent_again(manager: socket.socket) -> None:
+    notifier = Notifier(manager.getsockname())
+    notifier.status("ready: 1 of 1 models ready")
+    assert read_all(manager) == []
+    for _ in range(2):
+        notifier.status("ready: 1 of 1 models ready")
+    assert read_all(manager) == ["STATUS=ready: 1 of 1 models ready"]

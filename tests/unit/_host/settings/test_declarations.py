@@ -1,0 +1,304 @@
+"""Settings: one declaration, four sources, and errors that say where and what."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.setting_sources import EMPTY_ENV, error_of, write
+
+from pytriton._host.settings.declarations import (
+    ConfigError,
+    DaemonConfig,
+    env_name,
+    flag_name,
+    options,
+)
+from pytriton._host.settings.rendering import config_as_toml, configuration_page
+from pytriton._host.settings.sources import load, load_config
+from pytriton._host.settings.triton_options import KNOWN, OURS, REPEATABLE, SINGLE
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[4]
+# ── values ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "value"),
+    [
+        ("allow_http", "false", False),
+        ("allow_http", "0", False),
+        ("allow_http", "NO", False),
+        ("allow_http", " Off ", False),
+        ("allow_http", "yes", True),
+        ("allow_http", "on", True),
+        ("http_port", "0", 0),
+        ("http_port", 65535, 65535),
+        ("grace_period_s", "1.5", 1.5),
+        ("grace_period_s", 2, 2.0),
+        ("response_cache_size", 4096, 4096),
+        ("response_cache_size", "64MiB", 64 << 20),
+        ("response_cache_size", "1.5 GB", 1_500_000_000),
+        ("response_cache_size", "2k", 2000),
+        ("response_cache_size", "3b", 3),
+        ("log_level", "WARNING", "warning"),
+        ("restricted_endpoints", "trace, health  trace", ("trace", "health")),
+        ("restricted_endpoints", ["metadata"], ("metadata",)),
+        ("restricted_endpoints", "none", ()),
+        ("access_token", "0123456789abcdef", "0123456789abcdef"),
+        ("tritonserver_options", "log-verbose=1 http-thread-count=8",
+         {"log-verbose": "1", "http-thread-count": "8"}),
+        # Of later versions, known and unknown: the executable itself is asked.
+        ("tritonserver_options", "grpc-infer-thread-count=2 quantum-tunnels=9",
+         {"grpc-infer-thread-count": "2", "quantum-tunnels": "9"}),
+        ("tritonserver_options", "'host-policy=a,b=c d'", {"host-policy": ["a,b=c d"]}),
+        ("tritonserver_options", ["trace-config=a=1", "trace-config=b=2"],
+         {"trace-config": ["a=1", "b=2"]}),
+        ("tritonserver_options", {"log-info": False, "--id": "x", "metrics-interval-ms": 2.5},
+         {"log-info": "false", "id": "x", "metrics-interval-ms": "2.5"}),
+    ],
+)  # fmt: skip
+def test_values_are_read(name: str, raw: object, value: object, tmp_path: Path) -> None:
+    assert getattr(load_config({name: raw}, EMPTY_ENV, tmp_path), name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "told"),
+    [
+        ("allow_http", "maybe", "'maybe' is not one of true"),
+        ("http_port", "65536", "a whole number from 0 to 65535"),
+        ("http_port", -1, "a whole number from 0 to 65535"),
+        ("http_port", True, "True is not a whole number"),
+        ("http_port", 8000.5, "8000.5 is not a whole number"),
+        ("grace_period_s", "nan", "a number of 0 or more"),
+        ("grace_period_s", "inf", "a number of 0 or more"),
+        ("grace_period_s", "-1", "a number of 0 or more"),
+        ("grace_period_s", [], "a number of 0 or more"),
+        ("response_cache_size", "64 apples", "a number of bytes"),
+        ("response_cache_size", -5, "a number of bytes"),
+        ("log_format", "xml", "one of auto, console, json"),
+        ("http_address", "a b", "a word without white space"),
+        ("runtime_dir", 3, "3 is not a path"),
+        ("tritonserver_options", "log-verbos=1", "'log-verbos' (did you mean log-verbose?)"),
+        ("tritonserver_options", "Log_Verbose=1", "tritonserver has no option 'Log_Verbose'"),
+        ("tritonserver_options", "allow-client-shm=true", "use the setting allow_client_shm"),
+        ("tritonserver_options", "http-max-input-size=1G", "'1G', and must be a number of bytes"),
+        ("tritonserver_options", "http-port=1", "by the daemon; use the setting http_port"),
+        ("tritonserver_options", "log-verbose=1 log-verbose=2", "log-verbose is given twice"),
+        ("tritonserver_options", "log-verbose", "'log-verbose' is not NAME=VALUE"),
+        ("tritonserver_options", "id=", "the value of id is empty"),
+        ("tritonserver_options", "disable-auto-complete-config=true", "is set by the daemon"),
+        ("tritonserver_options", "log-verbose='1", "cannot be split as a shell would"),
+        ("tritonserver_options", {"log-verbose": {"a": 1}}, "must be text, a number"),
+        ("tritonserver_options", "cache-config=local,size=1", "the setting response_cache_size"),
+        ("tritonserver_options", "backend-config=python,shm-region-prefix-name=x", "by the daemon"),
+        ("tritonserver_options", {"backend-config": ["python, shm-region-prefix-name =x"]}, "by the daemon"),
+        ("tritonserver_options", "log-file=triton.log", "give an absolute path"),
+        ("tritonserver_options", "trace-config=triton,file=trace.json", "give an absolute path"),
+        ("tritonserver_options", 7, "is not a table of options"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_told_with_source_and_what_is_allowed(
+    name: str, raw: object, told: str, tmp_path: Path
+) -> None:
+    if raw == []:  # no flags at all
+        write(tmp_path, f"{name} = []")
+        text = error_of(tmp_path)
+        assert text.startswith(f"file {tmp_path}/pytriton-daemon.toml, key {name}: ")
+    else:
+        text = error_of(tmp_path, flags={name: raw})
+        assert text.startswith(f"flag {flag_name(name)}: ")
+    assert told in text
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    write(tmp_path, "http_prt = 1\ngrpc_port = 'x'\n")
+    text = error_of(
+        tmp_path,
+        flags={"log_level": "loud"},
+        env={"PYTRITON_DAEMON_HTTPPORT": "1", "PYTRITON_DAEMON_ALLOW_GRPC": "?"},
+    )
+    file = tmp_path / "pytriton-daemon.toml"
+    assert text.splitlines() == [
+        f"file {file}, key http_prt: there is no such setting (did you mean http_port?)",
+        f"file {file}, key grpc_port: 'x' is not a whole number from 0 to 65535",
+        "environment PYTRITON_DAEMON_ALLOW_GRPC: '?' is not one of true, yes, on, 1 or false, no, "
+        "off, 0",
+        "environment PYTRITON_DAEMON_HTTPPORT: there is no such setting (did you mean "
+        "PYTRITON_DAEMON_HTTP_PORT?)",
+        "flag --log-level: 'loud' is not one of debug, info, warning, error",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ({"http_port": 9, "grpc_port": 9}, "http_port and grpc_port are both 9"),
+        ({"allow_http": False, "allow_grpc": False}, "nobody could send a request"),
+        ({"worker_backoff_s": 5, "worker_backoff_max_s": 1}, "is less than worker_backoff_s"),
+    ],
+)
+def test_contradictions_are_told_with_their_sources(
+    flags: dict[str, object], told: str, tmp_path: Path
+) -> None:
+    text = error_of(tmp_path, flags=flags)
+    assert told in text
+    assert all(f"{name}: flag {flag_name(name)}" in text for name in flags)
+
+
+def test_ports_may_be_equal_where_they_are_not_served() -> None:
+    assert DaemonConfig(http_port=9, metrics_port=9, allow_metrics=False).http_port == 9
+    assert DaemonConfig(http_port=0, grpc_port=0, metrics_port=0).grpc_port == 0
+
+
+def test_a_config_made_in_python_is_checked_too() -> None:
+    with pytest.raises(ValueError, match="http_port: 99999 is not a whole number"):
+        DaemonConfig(http_port=99999)
+
+
+# ── what contradicts what: TLS and the probe ─────────────────────────────────────────────────────
+
+CERTS = {"grpc-server-cert": "/c.pem", "grpc-server-key": "/c.key"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ({"tritonserver_options": {"grpc-use-ssl": True}}, "gRPC with TLS needs grpc-server-cert"),
+        ({"tritonserver_options": {"grpc-use-ssl": 1, **CERTS, "grpc-server-key": "k.pem"}},
+         "grpc-server-key in tritonserver_options is 'k.pem': tritonserver runs in a folder"),
+        ({"tritonserver_options": {"grpc-use-ssl-mutual": True, **CERTS}}, "needs grpc-root-cert"),
+        ({"tritonserver_options": {"grpc-use-ssl-mutual": "True", **CERTS, "grpc-root-cert": "/r"},
+          "allow_http": False}, "set grpc_client_cert and grpc_client_key"),
+        ({"grpc_client_cert": "/c.pem"}, "grpc_client_cert and grpc_client_key go together"),
+        ({"server_probe_timeout_s": 0}, "to switch the probe off, set server_probe_interval_s to 0"),
+    ],
+)  # fmt: skip
+def test_contradictions_of_tls_and_probe(flags: Any, told: str, tmp_path: Path) -> None:
+    assert told in error_of(tmp_path, flags)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"tritonserver_options": {"grpc-use-ssl": False}},
+        {"tritonserver_options": {"grpc-use-ssl": True}, "allow_grpc": False},
+        {"tritonserver_options": {"grpc-use-ssl": True, **CERTS}, "allow_http": False},
+        {"tritonserver_options": {"grpc-use-ssl-mutual": 1, **CERTS, "grpc-root-cert": "/r"}},
+        {"server_probe_timeout_s": 0, "server_probe_interval_s": 0},
+    ],
+)
+def test_what_is_enough_for_tls_and_probe(flags: Any, tmp_path: Path) -> None:
+    assert load({**flags}, EMPTY_ENV, tmp_path)
+
+
+# ── access ───────────────────────────────────────────────────────────────────────────────────────
+
+TOKEN = "not-to-be-shown-anywhere"
+
+
+def test_no_restriction_in_the_settings_file(tmp_path: Path) -> None:
+    write(tmp_path, "restricted_endpoints = []\n")
+    assert load_config({}, EMPTY_ENV, tmp_path).restricted_endpoints == ()
+
+
+@pytest.mark.parametrize("raw", ["trace,model-repo", ["trace", "model-repo"]])
+def test_an_unknown_endpoint_is_told_with_the_nearest(raw: object, tmp_path: Path) -> None:
+    text = error_of(tmp_path, {"restricted_endpoints": raw})
+    assert "flag --restricted-endpoints: 'model-repo' is none of model-repository," in text
+    assert "(did you mean model-repository?)" in text
+
+
+@pytest.mark.parametrize("raw", [7, [1], {"trace": 1}])
+def test_what_is_no_list_of_endpoints(raw: object, tmp_path: Path) -> None:
+    assert "model-repository, shared-memory" in error_of(tmp_path, {"restricted_endpoints": raw})
+
+
+@pytest.mark.parametrize(
+    "raw", ["short-secret", "white space in a secret", "colon:and=equals:in-it", 1]
+)
+def test_a_token_that_cannot_be_is_not_shown(raw: object, tmp_path: Path) -> None:
+    text = error_of(tmp_path, {}, {"PYTRITON_DAEMON_ACCESS_TOKEN": str(raw)})
+    assert "PYTRITON_DAEMON_ACCESS_TOKEN: the value (not shown) is not 16 to 512 letters" in text
+    assert str(raw) not in text.replace("16 to 512", "")
+
+
+def test_the_token_is_neither_printed_nor_in_the_settings_repr(tmp_path: Path) -> None:
+    loaded = load({}, {**EMPTY_ENV, "PYTRITON_DAEMON_ACCESS_TOKEN": TOKEN}, tmp_path)
+    assert loaded.config.access_token == TOKEN
+    text = config_as_toml(loaded)
+    assert TOKEN not in text
+    assert "# access_token is set, and not shown here  # environment PYTRITON_DAEMON" in text
+    tomllib.loads(text)
+    assert TOKEN not in repr(loaded)
+    assert "http_port=8000" in repr(loaded)
+
+
+@pytest.mark.parametrize("name", ["http-restricted-api", "grpc-restricted-protocol"])
+def test_restrictions_of_tritonserver_are_settings_of_ours(name: str, tmp_path: Path) -> None:
+    text = error_of(tmp_path, {"tritonserver_options": [f"{name}=health:key=value"]})
+    assert "use the settings restricted_endpoints and access_token" in text
+
+
+# ── handing over, printing, documenting ──────────────────────────────────────────────────────────
+
+
+def test_the_daemon_process_gets_the_same_settings(tmp_path: Path) -> None:
+    flags = {"http_port": "1", "tritonserver_options": ["trace-config=a=1", "id=é"]}
+    config = load_config(flags, EMPTY_ENV, tmp_path)
+    assert DaemonConfig.from_json(config.to_json()) == config
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b'{"http_prt": 1}', b'{"http_port": -1}', b"[]"])
+def test_settings_that_cannot_be_read_are_told(data: bytes) -> None:
+    with pytest.raises(ConfigError, match="settings that it cannot read"):
+        DaemonConfig.from_json(data)
+
+
+def test_printed_settings_are_a_settings_file_with_the_same_meaning(tmp_path: Path) -> None:
+    flags = {
+        "http_port": "1",
+        "tritonserver_options": ["trace-config=a=1", "trace-config=b", 'id="\\\x7fü'],
+    }
+    loaded = load(flags, {**EMPTY_ENV, "PYTRITON_DAEMON_LOG_LEVEL": "debug"}, tmp_path)
+    text = config_as_toml(loaded)
+    assert "http_port = 1  # flag --http-port\n" in text
+    assert 'log_level = "debug"  # environment PYTRITON_DAEMON_LOG_LEVEL\n' in text
+    assert "grpc_port = 8001  # default\n" in text
+    tomllib.loads(text)
+    write(tmp_path, text, "printed.toml")
+    assert load({}, EMPTY_ENV, tmp_path, "printed.toml").config == loaded.config
+
+
+def test_every_setting_is_declared_with_help_and_a_default_that_is_allowed() -> None:
+    config = DaemonConfig()
+    assert list(options()) == list(json.loads(config.to_json()))
+    for name, option in options().items():
+        assert option.help.endswith("."), name
+        value = getattr(config, name)
+        assert option.kind.read(value) == value
+
+
+def test_names_of_flags_and_variables() -> None:
+    assert (env_name("http_port"), flag_name("http_port")) == (
+        "PYTRITON_DAEMON_HTTP_PORT",
+        "--http-port",
+    )
+    assert flag_name("tritonserver_options") == "--triton-option"
+
+
+def test_the_documentation_is_up_to_date() -> None:
+    page = (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
+    assert page == configuration_page(), "run scripts/generate"
+
+
+def test_the_three_kinds_of_tritonserver_options_exclude_each_other() -> None:
+    assert not SINGLE & REPEATABLE
+    assert not KNOWN & set(OURS)

@@ -1,0 +1,280 @@
+"""The lane: what one end sends, the other receives; what breaks the protocol ends in one kind of error."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.fakes.raw_lanes import (
+    BATCH,
+    BATCH_BYTES,
+    TENSOR,
+    announce_raw,
+    packet,
+    receive_raw,
+    sealed_memory,
+    send_raw,
+)
+from support.models.descriptors import leaves_open
+
+from pytriton._protocol.lanes import lane as lane_module
+from pytriton._protocol.lanes.arena import MappedMemory
+from pytriton._protocol.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
+from pytriton._protocol.lanes.lane_messages import (
+    ARENA,
+    Batch,
+    BatchDone,
+    BatchFailed,
+    BatchLent,
+    BatchTrace,
+    RequestRef,
+    ResponseRef,
+    TensorRef,
+)
+
+pytestmark = pytest.mark.usefixtures("no_collection")
+
+MESSAGES: list[Batch | BatchDone | BatchLent | BatchFailed] = [
+    BATCH,
+    Batch(0, []),
+    Batch(3, BATCH.requests, BatchTrace(1 << 60, ['{"traceparent":"00-1-2-01"}'])),
+    BatchDone(1, [ResponseRef([TENSOR, TENSOR]), ResponseRef([], "no such row")]),
+    BatchLent(1, [ResponseRef([TENSOR])]),
+    BatchFailed(2, "ValueError: é\0"),
+    BatchFailed(1 << 40, ""),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_message_arrives_as_it_was_sent(
+    lanes: tuple[Lane, Lane], message: Batch | BatchDone | BatchLent | BatchFailed
+) -> None:
+    for sender, receiver in (lanes, lanes[::-1]):
+        sender.send(message)
+        assert receiver.receive() == message
+
+
+def test_messages_arrive_in_order(lanes: tuple[Lane, Lane]) -> None:
+    sender, receiver = lanes
+    for message in MESSAGES:
+        sender.send(message)
+    assert [receiver.receive() for _ in MESSAGES] == MESSAGES
+
+
+def test_bytes_of_a_batch(end_and_socket: tuple[Lane, socket.socket]) -> None:
+    lane, peer = end_and_socket
+    lane.send(BATCH)
+    assert receive_raw(peer) == (BATCH_BYTES, [])
+    send_raw(peer, BATCH_BYTES)
+    assert lane.receive() == BATCH
+
+
+@pytest.mark.parametrize("count", [10_000, 20_000])
+def test_message_larger_than_a_packet_is_spilled(lanes: tuple[Lane, Lane], count: int) -> None:
+    sender, receiver = lanes
+    inputs = [TensorRef("input", "INT64", [1, index], 1, index, 8 * index) for index in range(9)]
+    for id in (1, 2):
+        message = Batch(id, [RequestRef(inputs, "{}", [], str(index)) for index in range(count)])
+        sender.send(message)
+        assert receiver.receive() == message
+        sender.arena.reset()
+    failed = BatchFailed(3, "x" * 1_000_000)
+    receiver.send(failed)
+    assert sender.receive() == failed
+
+
+@pytest.mark.parametrize("length", range((1 << 16) - 40, (1 << 16) + 40, 8))
+def test_message_about_as_large_as_a_packet(lanes: tuple[Lane, Lane], length: int) -> None:
+    sender, receiver = lanes
+    sender.send(BatchFailed(1, "x" * length))
+    assert receiver.receive() == BatchFailed(1, "x" * length)
+
+
+def test_arena_is_announced_once_with_the_first_message_after_it_is_used(
+    end_and_socket: tuple[Lane, socket.socket],
+) -> None:
+    lane, peer = end_and_socket
+    lane.send(BATCH)
+    assert receive_raw(peer) == (BATCH_BYTES, [])
+    for used in (100, 1_000_000):  # growth needs no new announcement
+        lane.arena.allocate(used)
+        lane.send(BATCH)
+    assert receive_raw(peer) == (packet("Announce", ARENA), [])
+    data, fds = receive_raw(peer)
+    assert data == b"\0"
+    assert len(fds) == 1
+    os.close(fds[0])
+    assert [receive_raw(peer) for _ in range(2)] == [(BATCH_BYTES, [])] * 2
+
+
+def test_announced_memory_is_mapped_under_its_number(lanes: tuple[Lane, Lane]) -> None:
+    sender, receiver = lanes
+    sender.announce(5, sealed_memory(b"five"))
+    sender.announce(6, sealed_memory(b"six"))
+    sender.send(BATCH)
+    assert receiver.receive() == BATCH
+    assert receiver.memory(5, 4)[:] == b"five"
+    assert receiver.memory(6, 3)[:] == b"six"
+    with pytest.raises(LaneError, match=r"memory 7.*never announced"):
+        receiver.memory(7, 1)
+
+
+def test_received_descriptors_do_not_reach_children(
+    end_and_socket: tuple[Lane, socket.socket],
+) -> None:
+    lane, peer = end_and_socket
+    before = set(os.listdir("/proc/self/fd"))
+    lane.announce(3, os.open("/dev/null", os.O_RDONLY))
+    fd = sealed_memory(b"data")
+    announce_raw(peer, 1, [fd])
+    send_raw(peer, BATCH_BYTES)
+    lane.receive()
+    os.close(fd)
+    new = {int(fd) for fd in set(os.listdir("/proc/self/fd")) - before}
+    assert not any(os.get_inheritable(fd) for fd in new if os.path.exists(f"/proc/self/fd/{fd}"))
+
+
+def test_a_received_descriptor_is_no_childs_from_the_beginning(
+    end_and_socket: tuple[Lane, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread of the model may start a process right behind the receipt."""
+    lane, peer = end_and_socket
+    inheritable: list[bool] = []
+
+    def seen(fd: int, *, writer_trusted: bool) -> MappedMemory:
+        inheritable.append(os.get_inheritable(fd))
+        return MappedMemory(fd, writer_trusted=writer_trusted)
+
+    def not_told_later(fd: int, inheritable: bool) -> None:
+        pass
+
+    monkeypatch.setattr(lane_module, "MappedMemory", seen)
+    monkeypatch.setattr(os, "set_inheritable", not_told_later)
+    fd = sealed_memory(b"data")
+    announce_raw(peer, 1, [fd])
+    send_raw(peer, BATCH_BYTES)
+    lane.receive()
+    os.close(fd)
+    assert inheritable == [False]
+
+
+def test_descriptor_to_announce_is_closed_even_if_the_peer_is_gone(
+    end_and_socket: tuple[Lane, socket.socket],
+) -> None:
+    lane, peer = end_and_socket
+    peer.close()
+    with leaves_open(), pytest.raises(LaneClosed):
+        lane.announce(1, sealed_memory(b"data"))
+
+
+def test_end_of_the_peer_is_seen_by_both_receive_and_send(lanes: tuple[Lane, Lane]) -> None:
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with closing(Lane(ends[0], peer_trusted=True)) as lane:
+        Lane(ends[1], peer_trusted=True).close()
+        with pytest.raises(LaneClosed, match="end of file"):
+            lane.receive()
+        with pytest.raises(LaneClosed):
+            lane.send(BATCH)
+
+
+def test_an_end_tells_whether_the_last_message_was_read() -> None:
+    """Then something may have been done about it; else nothing has."""
+    for read in (False, True):
+        ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with closing(Lane(ends[0], peer_trusted=False)) as lane:
+            peer = Lane(ends[1], peer_trusted=True)
+            lane.send(BATCH)
+            assert not lane.all_read()
+            if read:
+                peer.receive()
+                assert lane.all_read()
+            peer.close()
+            with pytest.raises(LaneClosed) as end:
+                lane.receive()
+            assert end.value.unread is not read
+            with pytest.raises(LaneClosed) as end:
+                lane.send(BATCH)
+            assert end.value.unread
+
+
+def test_patience(lanes: tuple[Lane, Lane]) -> None:
+    """Waiting ends when nothing came in time, and only then."""
+    lane, peer = lanes
+    lane.set_patience(0.05)
+    with pytest.raises(LaneSilent):
+        lane.receive()
+    peer.send(BATCH)
+    assert lane.receive() == BATCH
+    lane.set_patience(None)
+    threading.Timer(0.2, peer.send, [BATCH]).start()
+    assert lane.receive() == BATCH
+
+
+_PEER = """
+import socket, sys
+from pytriton._protocol.lanes.lane import Lane
+from pytriton._protocol.lanes.lane_messages import BatchFailed
+lane = Lane(socket.socket(fileno=int(sys.argv[1])), peer_trusted=True)
+lane.send(BatchFailed(1, ""))
+lane.receive()
+"""
+
+
+def test_killed_peer_is_an_immediate_end_of_file(
+    end_and_socket: tuple[Lane, socket.socket],
+) -> None:
+    lane, peer = end_and_socket
+    process = subprocess.Popen(
+        [sys.executable, "-c", _PEER, str(peer.fileno())], pass_fds=[peer.fileno()]
+    )
+    peer.close()
+    try:
+        assert lane.receive() == BatchFailed(1, "")
+        os.kill(process.pid, signal.SIGKILL)
+        with pytest.raises(LaneClosed):  # blocks, and fails by pytest's time-out, if it is not seen
+            lane.receive()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_connect_reaches_the_listener(short_dir: Path) -> None:
+    path = str(short_dir / "lane.sock")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(path)
+        listener.listen()
+        proxy = Lane.connect(path, peer_trusted=False)
+        worker = Lane(listener.accept()[0], peer_trusted=True)
+        with closing(proxy), closing(worker):
+            proxy.send(BATCH)
+            assert worker.receive() == BATCH
+
+
+def test_connecting_where_nobody_listens_names_the_path(short_dir: Path) -> None:
+    path = str(short_dir / "none.sock")
+    with leaves_open(), pytest.raises(LaneClosed, match=r"nobody listens at .*none\.sock"):
+        Lane.connect(path, peer_trusted=False)
+
+
+def test_close_gives_back_every_descriptor() -> None:
+    with leaves_open():
+        ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        proxy, worker = Lane(ends[0], peer_trusted=False), Lane(ends[1], peer_trusted=True)
+        for sender, receiver in ((proxy, worker), (worker, proxy)):
+            offset = sender.arena.allocate(1000)
+            sender.arena.writable()[offset : offset + 4] = b"data"
+            sender.announce(1, sealed_memory(b"more"))
+            sender.send(BATCH)
+            receiver.receive()
+            assert np.frombuffer(receiver.memory(ARENA, 1000), "S4", 1, offset) == [b"data"]
+            assert receiver.memory(1, 4)[:] == b"more"
+        proxy.close()
+        worker.close()

@@ -1,0 +1,174 @@
+"""The lane against a peer that keeps no protocol: every breach is one kind of error, and leaves no descriptor."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import msgspec
+import pytest
+from support.fakes.raw_lanes import (
+    BATCH,
+    BATCH_BYTES,
+    announce_raw,
+    packet,
+    sealed_memory,
+    send_raw,
+)
+from support.models.descriptors import leaves_open
+
+from pytriton._protocol import linux
+from pytriton._protocol.lanes.lane import MOST_MEMORIES, Lane, LaneError
+from pytriton._protocol.lanes.lane_messages import (
+    ARENA,
+    Announce,
+    Spilled,
+)
+
+pytestmark = pytest.mark.usefixtures("no_collection")
+
+
+MALFORMED = {
+    "garbage": b"\xc1\xff\x00garbage",
+    "truncated": BATCH_BYTES[:-1],
+    "bytes after the end": BATCH_BYTES + b"\xc0",
+    "unknown tag": packet("Bath", 1, []),
+    "tag is no string": packet(1, 1, []),
+    "no fields": packet("Batch"),
+    "wrong type": packet("Batch", "1", []),
+    "not an array": msgspec.msgpack.encode({"type": "Batch", "id": 1, "requests": []}),
+    "invalid UTF-8": b"\x93\xabBatchFailed\x01\xa2\xff\xfe",
+    "invalid UTF-8 in the tag": b"\x93\xa2\xff\xfe\x01\xa2\xff\xfe",
+    "array of 4 billion": b"\x93\xa5Batch\x01\xdd\xff\xff\xff\xff",
+    "string of 4 billion": b"\x93\xabBatchFailed\x01\xdb\xff\xff\xff\xff",
+    "nested without end": b"\x91" * 60_000,
+    "announced without a descriptor": packet("Announce", 1),
+    "spilled into memory never announced": packet("Spilled", 0, 10),
+    "longer than the protocol allows": bytes(1 << 17),
+}
+
+
+@pytest.mark.parametrize("with_descriptors", [0, 1, 3])
+@pytest.mark.parametrize("case", MALFORMED)
+def test_malformed_message_is_a_lane_error(
+    end_and_socket: tuple[Lane, socket.socket], case: str, with_descriptors: int
+) -> None:
+    lane, peer = end_and_socket
+    announced = case.startswith("announced")
+    if announced and with_descriptors:
+        with_descriptors += 1
+    with leaves_open():
+        fds = [os.open("/dev/null", os.O_RDONLY) for _ in range(with_descriptors)]
+        if announced:
+            send_raw(peer, MALFORMED[case])
+        send_raw(peer, b"\0" if announced else MALFORMED[case], fds)
+        for fd in fds:
+            os.close(fd)
+        with pytest.raises(LaneError):
+            lane.receive()
+
+
+@pytest.mark.parametrize(
+    ("offset", "nbytes"),
+    [(-1, 10), (0, -1), (0, 100_000), (1 << 63, 1), (0, 1 << 63), (8, 8), (0, 0)],
+)
+def test_spilled_message_that_is_not_there(
+    end_and_socket: tuple[Lane, socket.socket], offset: int, nbytes: int
+) -> None:
+    lane, peer = end_and_socket
+    fd = sealed_memory(bytes(4096))
+    announce_raw(peer, ARENA, [fd])
+    os.close(fd)
+    send_raw(peer, packet("Spilled", offset, nbytes))
+    with pytest.raises(LaneError):
+        lane.receive()
+
+
+@pytest.mark.parametrize(
+    "inner", [Spilled(0, 4), Announce(3)], ids=lambda inner: type(inner).__name__
+)
+def test_only_a_message_for_the_callable_may_be_spilled(
+    end_and_socket: tuple[Lane, socket.socket], inner: Spilled | Announce
+) -> None:
+    lane, peer = end_and_socket
+    data = msgspec.msgpack.encode(inner)
+    fd = sealed_memory(data)
+    announce_raw(peer, ARENA, [fd])
+    os.close(fd)
+    send_raw(peer, packet("Spilled", 0, len(data)))
+    with pytest.raises(LaneError):
+        lane.receive()
+
+
+def test_memory_is_announced_only_once(end_and_socket: tuple[Lane, socket.socket]) -> None:
+    lane, peer = end_and_socket
+    with leaves_open(1):  # the first one stays
+        fd = sealed_memory(b"data")
+        for _ in range(2):
+            announce_raw(peer, 1, [fd])
+        os.close(fd)
+        with pytest.raises(LaneError, match="memory 1 was announced twice"):
+            lane.receive()
+
+
+def test_memory_of_an_untrusted_peer_must_be_sealed(
+    end_and_socket: tuple[Lane, socket.socket],
+) -> None:
+    lane, peer = end_and_socket
+    with leaves_open():
+        fd = linux.memfd_create("unsealed")
+        os.ftruncate(fd, 4096)
+        announce_raw(peer, 1, [fd])
+        os.close(fd)
+        with pytest.raises(LaneError, match="shrink"):
+            lane.receive()
+
+
+def test_descriptor_beside_a_batch_is_closed(
+    end_and_socket: tuple[Lane, socket.socket],
+) -> None:
+    lane, peer = end_and_socket
+    with leaves_open():
+        fd = sealed_memory(b"data")
+        send_raw(peer, BATCH_BYTES, [fd])
+        os.close(fd)
+        assert lane.receive() == BATCH
+
+
+@pytest.mark.parametrize("packet_behind", [b"\1", BATCH_BYTES])
+def test_something_else_behind_an_announcement(
+    end_and_socket: tuple[Lane, socket.socket], packet_behind: bytes
+) -> None:
+    lane, peer = end_and_socket
+    with leaves_open():
+        fd = sealed_memory(b"data")
+        send_raw(peer, packet("Announce", 1))
+        send_raw(peer, packet_behind, [fd])
+        os.close(fd)
+        with pytest.raises(LaneError, match="something else than a descriptor"):
+            lane.receive()
+
+
+def test_an_announcement_that_nothing_comes_behind_is_waited_for_no_longer_than_that(
+    end_and_socket: tuple[Lane, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The peer believes that it has answered: nobody would ever end it."""
+    monkeypatch.setattr("pytriton._protocol.lanes.lane._ANNOUNCED_S", 0.05)
+    lane, peer = end_and_socket
+    send_raw(peer, packet("Announce", 1))
+    with pytest.raises(LaneError, match="nothing came behind an announcement"):
+        lane.receive()
+
+
+def test_no_more_memories_are_taken_than_there_may_be(
+    end_and_socket: tuple[Lane, socket.socket],
+) -> None:
+    """Each would hold a descriptor."""
+    lane, peer = end_and_socket
+    with leaves_open(MOST_MEMORIES):
+        fd = sealed_memory(b"data")
+        for number in range(MOST_MEMORIES + 1):
+            announce_raw(peer, number, [fd])
+        os.close(fd)
+        with pytest.raises(LaneError, match=f"more than {MOST_MEMORIES} memories"):
+            lane.receive()

@@ -1,0 +1,151 @@
+"""Looking at what waits on a lane: only a whole batch is seen, and nothing is taken away from `receive`."""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+from collections.abc import Sequence
+from contextlib import closing
+
+import msgspec
+import pytest
+from support.models.descriptors import leaves_open
+
+from pytriton._protocol import linux
+from pytriton._protocol.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
+from pytriton._protocol.lanes.lane_messages import Batch, BatchFailed, RequestRef, TensorRef
+
+pytestmark = pytest.mark.usefixtures("no_collection")
+
+BATCH = Batch(7, [RequestRef([TensorRef("x", "FP32", [2, 3], 1, 64, 24)], "{}", ["y"], "id")])
+
+
+def packet(*fields: object) -> bytes:
+    return msgspec.msgpack.encode(list(fields))
+
+
+def send_raw(peer: socket.socket, data: bytes, fds: Sequence[int] = ()) -> None:
+    """Send a packet with descriptors, and close them here."""
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+    peer.sendmsg([data], rights)
+    for fd in fds:
+        os.close(fd)
+
+
+def sealed_memory(content: bytes) -> int:
+    fd = linux.memfd_create("test")
+    os.write(fd, content)
+    linux.seal_against_shrinking(fd)
+    return fd
+
+
+def test_peek_leaves_the_batch_and_skip_takes_it(lanes: tuple[Lane, Lane]) -> None:
+    sender, receiver = lanes
+    other = Batch(8, [])
+    sender.send(BATCH)
+    sender.send(other)
+    assert receiver.peek() == BATCH
+    assert receiver.peek() == BATCH
+    receiver.skip()
+    assert receiver.peek() == other
+    assert not sender.all_read()
+    assert receiver.receive() == other
+    assert sender.all_read()
+
+
+def test_peek_does_not_wait(lanes: tuple[Lane, Lane]) -> None:
+    sender, receiver = lanes
+    assert receiver.peek() is None
+    sender.send(BATCH)
+    assert receiver.receive() == BATCH
+    assert receiver.peek() is None
+
+
+def test_peek_leaves_announcements_to_receive(end_and_socket: tuple[Lane, socket.socket]) -> None:
+    lane, peer = end_and_socket
+    send_raw(peer, packet("Announce", 1))
+    assert lane.peek() is None
+    with pytest.raises(LaneSilent):  # it has the announcement now, not yet its descriptor
+        lane.receive(wait=False)
+    send_raw(peer, b"\0", [sealed_memory(b"data")])
+    send_raw(peer, msgspec.msgpack.encode(BATCH))
+    assert lane.peek() is None
+    assert lane.receive(wait=False) == BATCH
+    assert lane.memory(1, 4)[:] == b"data"
+
+
+def test_peek_at_a_spilled_batch(lanes: tuple[Lane, Lane]) -> None:
+    sender, receiver = lanes
+    first, second = (
+        Batch(id, [RequestRef([], "{}", ["output"], str(index)) for index in range(10_000)])
+        for id in (1, 2)
+    )
+    sender.send(first)
+    assert receiver.peek() is None  # the arena has to be announced first
+    assert receiver.receive() == first
+    sender.arena.reset()
+    sender.send(second)
+    assert receiver.peek() == second
+    receiver.skip()
+    with pytest.raises(LaneSilent):
+        receiver.receive(wait=False)
+
+
+def test_peek_knows_only_batches(lanes: tuple[Lane, Lane]) -> None:
+    sender, receiver = lanes
+    sender.send(BatchFailed(1, "no batch"))
+    assert receiver.peek() is None
+    assert receiver.receive() == BatchFailed(1, "no batch")
+
+
+@pytest.mark.parametrize("unread", [False, True])
+def test_after_a_peek_at_a_closed_lane_receive_tells(unread: bool) -> None:
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with closing(Lane(ends[0], peer_trusted=True)) as lane:
+        peer = Lane(ends[1], peer_trusted=True)
+        if unread:
+            lane.send(BATCH)
+        peer.close()
+        for _ in range(2):
+            assert lane.peek() is None
+        with pytest.raises(LaneClosed):
+            lane.receive(wait=False)
+
+
+def test_what_was_sent_before_the_end_is_seen() -> None:
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with closing(Lane(ends[0], peer_trusted=True)) as lane:
+        peer = Lane(ends[1], peer_trusted=True)
+        peer.send(BATCH)
+        peer.close()
+        assert lane.peek() == BATCH
+        lane.skip()
+        with pytest.raises(LaneClosed):
+            lane.receive(wait=False)
+
+
+MALFORMED = {
+    "garbage": b"\xc1\xff\x00garbage",
+    "truncated": msgspec.msgpack.encode(BATCH)[:-1],
+    "unknown tag": packet("Bath", 1, []),
+    "invalid UTF-8": b"\x93\xabBatchFailed\x01\xa2\xff\xfe",
+    "nested without end": b"\x91" * 60_000,
+    "spilled into memory never announced": packet("Spilled", 0, 10),
+    "spilled to a negative place": packet("Spilled", -1, 10),
+    "longer than the protocol allows": bytes(1 << 17),
+}
+
+
+@pytest.mark.parametrize("with_descriptors", [0, 2])
+@pytest.mark.parametrize("case", MALFORMED)
+def test_after_a_peek_at_a_malformed_message_receive_tells(
+    end_and_socket: tuple[Lane, socket.socket], case: str, with_descriptors: int
+) -> None:
+    lane, peer = end_and_socket
+    with leaves_open():
+        fds = [os.open("/dev/null", os.O_RDONLY) for _ in range(with_descriptors)]
+        send_raw(peer, MALFORMED[case], fds)
+        assert lane.peek() is None
+        with pytest.raises(LaneError):
+            lane.receive(wait=False)

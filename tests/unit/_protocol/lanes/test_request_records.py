@@ -1,0 +1,185 @@
+"""The ring of records: what a worker writes the dispatcher takes, whatever the memory holds, and nobody waits."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from pytriton._protocol.lanes import request_records
+from pytriton._protocol.lanes.request_records import (
+    NEVER,
+    RING,
+    SIZE,
+    UNBOUNDED,
+    RequestRecord,
+    RequestRecords,
+    decoded,
+)
+from pytriton._protocol.lanes.stats_page import Gauge
+
+Ends = tuple[RequestRecords, RequestRecords]
+
+
+@pytest.fixture(params=[0, 4032])
+def memory(request: pytest.FixtureRequest) -> bytearray:
+    """A mapping ends with a page, so there is more than is needed."""
+    return bytearray(SIZE + int(request.param))
+
+
+@pytest.fixture
+def ends(memory: bytearray) -> Ends:
+    """The worker's end and the dispatcher's."""
+    worker, dispatcher = (RequestRecords(memoryview(memory)) for _ in range(2))
+    dispatcher.want(0, UNBOUNDED)
+    return worker, dispatcher
+
+
+def record(name: str) -> RequestRecord:
+    return RequestRecord(name, "ok", 5, 1, 2, 1, 1, 8, 4)
+
+
+def taken(dispatcher: RequestRecords) -> list[str]:
+    return [one.id for message in dispatcher.take().messages for one in decoded(message) or ()]
+
+
+def test_what_is_written_is_taken_once_and_in_order_all_the_way_round(ends: Ends) -> None:
+    worker, dispatcher = ends
+    seed = random.Random(7)
+    written: list[str] = []
+    got: list[str] = []
+    for number in range(3000):  # some MB: many times round
+        names = [
+            f"{number}-{one}-{'x' * seed.randrange(200)}" for one in range(seed.randrange(1, 9))
+        ]
+        worker.write([record(name) for name in names])
+        written += names
+        if seed.random() < 0.2:
+            got += taken(dispatcher)
+    got += taken(dispatcher)
+    assert got == written
+    assert dispatcher.take() == ((), 0) or dispatcher.take() == ([], 0)
+
+
+def test_what_has_no_room_is_left_out_and_counted(ends: Ends) -> None:
+    worker, dispatcher = ends
+    for number in range(100):
+        worker.write([record(f"{number}" + "x" * (RING // 50))] * 2)
+    first = dispatcher.take()
+    assert len(first.messages) == 24
+    assert first.left_out == 2 * 76
+    worker.write([record("x" * RING)])  # larger than a message may be
+    assert dispatcher.take() == ([], 1)
+    worker.write([record("again")])
+    assert taken(dispatcher) == ["again"]
+
+
+def test_so_many_are_written_until_more_are_wanted(ends: Ends, memory: bytearray) -> None:
+    worker, dispatcher = ends
+    words = memoryview(memory)[:64].cast("Q")
+    dispatcher.want(1000, 3)
+    assert (words[request_records.THRESHOLD], worker.budget, worker.all_wanted) == (1000, 3, False)
+    worker.write([record("a"), record("b")])
+    assert (words[request_records.THRESHOLD], worker.budget) == (1000, 1)
+    worker.call_failed()
+    assert words[request_records.THRESHOLD] == 0
+    worker.write([record("c")])
+    assert (words[request_records.THRESHOLD], worker.budget) == (NEVER, 0)
+    dispatcher.want(1000, 3)
+    assert words[request_records.THRESHOLD] == 1000
+    dispatcher.want(0, UNBOUNDED)
+    assert worker.all_wanted
+    dispatcher.want(NEVER, 0)
+    worker.call_failed()
+    assert words[request_records.THRESHOLD] == NEVER
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_the_memory_holds_nothing_but_records_comes_of_it(
+    ends: Ends, memory: bytearray, seed: int
+) -> None:
+    worker, dispatcher = ends
+    noise = random.Random(seed)
+    worker.write([record("before")])
+    for at in range(0, 24, 8):
+        memory[at : at + 8] = noise.choice(
+            [noise.randbytes(8), noise.randrange(2 * RING).to_bytes(8, "little"), b"\xff" * 8]
+        )
+    memory[64 : 64 + 4096] = noise.randbytes(4096)
+    for message in dispatcher.take().messages:
+        found = decoded(message)
+        assert found is None or all(isinstance(one, RequestRecord) for one in found)
+    assert dispatcher.take().messages == []
+
+
+def test_what_a_worker_says_it_left_out_adds_up_to_what_a_message_carries(
+    ends: Ends, memory: bytearray
+) -> None:
+    _, dispatcher = ends
+    words = memoryview(memory)[:64].cast("Q")
+    total = 0
+    for _ in range(100):
+        for said in (0, NEVER):
+            words[2] = said
+            total += dispatcher.take().left_out
+    assert 0 < total <= 200 * RING
+
+
+def test_messages_of_no_bytes_are_none(ends: Ends, memory: bytearray) -> None:
+    _, dispatcher = ends
+    memoryview(memory)[:64].cast("Q")[0] = RING
+    assert dispatcher.take().messages == []
+
+
+def test_all_requests_of_a_large_call_have_a_record(ends: Ends) -> None:
+    worker, dispatcher = ends
+    names = [f"{number:03}" + "\U0001f600" * 197 for number in range(200)]  # the longest ids
+    worker.write([record(name) for name in names])
+    assert taken(dispatcher) == names
+    assert dispatcher.take().left_out == 0
+
+
+def test_bytes_that_are_no_records_are_none() -> None:
+    assert decoded(b"\xc1") is None
+    assert decoded(msgspec.msgpack.encode([["id", "ok", "no number", 1, 1, 1, 1, 1, 1]])) is None
+
+
+@pytest.fixture
+def gauges() -> Iterator[tuple[Gauge, Gauge]]:
+    near, descriptor = Gauge.create()
+    far = Gauge(descriptor)
+    yield far, near
+    near.close()
+    far.close()
+
+
+def test_a_gauge_calls_for_records_of_calls_that_are_wanted(gauges: tuple[Gauge, Gauge]) -> None:
+    worker, dispatcher = gauges
+    seen: list[object] = []
+    worker.on_record = lambda begun_ns, ended_ns, parts, answers: seen.append(answers)
+    worker.end(worker.begin(1), [], "nobody asked")
+    worker.failed("callable", 1)
+    worker.end(worker.begin(1), [], "nobody asked, though it failed")
+    dispatcher.records.want(10**12, 5)
+    worker.end(worker.begin(1), [], "too short")
+    worker.end(worker.begin(1) - 2 * 10**12, [], "long")
+    worker.failed("callable", 1)
+    worker.end(worker.begin(1), [], "failed")
+    assert seen == ["long", "failed"]
+
+
+def test_what_was_left_out_is_told_once_though_another_dispatcher_takes_over() -> None:
+    former, descriptor = Gauge.create()
+    worker = Gauge(os.dup(descriptor))
+    former.records.want(0, UNBOUNDED)
+    worker.records.write([RequestRecord("x" * RING, "ok", 1, 1, 1, 1, 1, 1, 1)])
+    assert former.records.take().left_out == 1
+    following = Gauge.adopt(descriptor)
+    assert following.records.take().left_out == 0
+    worker.records.write([RequestRecord("x" * RING, "ok", 1, 1, 1, 1, 1, 1, 1)])
+    assert following.records.take().left_out == 1
+    for one in (former, worker, following):
+        one.close()

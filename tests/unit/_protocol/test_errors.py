@@ -1,0 +1,128 @@
+"""What is said of exceptions and values whose own methods fail, and how much of it reaches a client."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytriton._protocol.errors import (
+    CLIENT_BYTES,
+    TEXT_BYTES,
+    described,
+    for_client,
+    members,
+    shown,
+    with_id,
+)
+from pytriton._protocol.records import record_of
+
+
+def as_grpc_sends(text: str) -> int:
+    """Its size where all but printable ASCII is escaped (gRPC over HTTP2, "Responses")."""
+    kept = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
+    return len(quote(text, safe=kept))
+
+
+@given(
+    st.text(st.characters(), max_size=300),
+    st.integers(1, 2000),
+)
+def test_what_a_client_gets_fits_into_a_header_of_grpc(part: str, times: int) -> None:
+    text = part * times
+    told = for_client(text)
+    sent = text.encode("utf-8", "backslashreplace").decode()
+    assert as_grpc_sends(told) <= TEXT_BYTES
+    if as_grpc_sends(sent) <= TEXT_BYTES:
+        assert told == sent
+    else:
+        kept, _, note = told.rpartition(" [… ")
+        assert sent.startswith(kept)
+        assert len(kept) > TEXT_BYTES // 12 - 100
+        assert note.endswith("all of it is in the model's log]")
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=200), st.integers(0, 10_000))
+def test_the_id_of_the_request_fits_behind_the_text(name: str, size: int) -> None:
+    text = for_client("é" * size)
+    told = with_id(text, name)
+    assert as_grpc_sends(told) <= CLIENT_BYTES
+    fits = name and as_grpc_sends(f" [request id: {name}]") <= CLIENT_BYTES - TEXT_BYTES
+    assert told == (f"{text} [request id: {name}]" if fits else text)
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no")
+
+    __repr__ = __str__
+
+
+class BaseExceptionGroup(Exception):
+    """As Python's own since 3.11, and its backport."""
+
+    def __init__(self, text: str, exceptions: list[BaseException]) -> None:
+        super().__init__(f"{text} ({len(exceptions)} sub-exceptions)")
+        self.exceptions = tuple(exceptions)
+
+
+class ExceptionGroup(BaseExceptionGroup):
+    pass
+
+
+WRONG, LOST = ValueError("token 7 is unknown"), KeyError("row")
+
+
+@pytest.mark.parametrize(
+    ("error", "found", "said"),
+    [
+        (WRONG, [WRONG], "ValueError: token 7 is unknown"),
+        (ExceptionGroup("TaskGroup", [WRONG]), [WRONG], "ValueError: token 7 is unknown"),
+        (
+            ExceptionGroup("", [ExceptionGroup("", [WRONG]), LOST]),
+            [WRONG, LOST],
+            "ExceptionGroup: ValueError: token 7 is unknown; KeyError: 'row'",
+        ),
+    ],
+)
+def test_a_group_is_described_by_what_it_consists_of(
+    error: BaseException, found: list[BaseException], said: str
+) -> None:
+    assert members(error) == found
+    assert described(error) == said
+    record = record_of(error, "", "it failed")
+    kind, _, text = said.partition(": ")
+    assert (record.event, record.error_type) == (f"it failed: {said}", kind)
+    assert record.error_message == text
+
+
+def test_a_group_of_very_many_is_described_by_some() -> None:
+    assert described(ExceptionGroup("", [LOST] * 1000)).count("KeyError") == 16
+
+
+def test_an_exception_is_described_whatever_it_does() -> None:
+    assert described(ValueError("what: \udcff")) == "ValueError: what: \\udcff"
+    assert described(Unprintable()) == (
+        "Unprintable: (its text cannot be had: __str__ raised ValueError)"
+    )
+    assert "KeyError: (its text" in described(KeyError(Unprintable()))
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("a\nb", "str 'a\\nb'"),
+        ([1, "x"], "list [1, 'x']"),
+        (list(range(10**6)), "list [0, 1, 2, 3"),
+        (Unprintable(), "Unprintable <Unprintable instance at"),
+        ({"y": [Unprintable()]}, "dict {'y': [<Unprintable instance at"),
+        ("x" * 10**7, "str 'xxx"),
+    ],
+)
+def test_a_value_is_shown_whatever_it_does(value: Any, said: str) -> None:
+    text = shown(value)
+    assert text.startswith(said)
+    assert len(text) < 100

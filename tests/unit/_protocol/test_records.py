@@ -1,0 +1,85 @@
+"""What a worker says of an exception: one line of its output."""
+
+from __future__ import annotations
+
+import traceback
+from typing import NoReturn
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytriton._protocol.records import LONGEST_LINE, MARK, ErrorRecord, decoded, encoded, record_of
+
+
+class Unprintable(Exception):
+    def __str__(self) -> NoReturn:
+        raise RuntimeError("no text")
+
+
+def raised(error: Exception) -> Exception:
+    try:
+        raise error
+    except Exception as caught:
+        return caught
+
+
+def trace_of(error: Exception) -> str:
+    return "".join(traceback.format_exception(type(error), error, error.__traceback__))
+
+
+def test_an_exception_travels_in_one_line_with_all_that_is_known_of_it() -> None:
+    error = raised(ValueError("kaputt ✗\nzwei\r\ud800"))
+    line, was_cut = encoded(record_of(error, trace_of(error), "it failed", ["7", "acht"], ["4bf9"]))
+    assert not was_cut
+    assert b"\n" not in line
+    assert b"\r" not in line
+    record = decoded(line)
+    assert record is not None
+    assert record.event == "it failed: ValueError: kaputt ✗"
+    assert (record.error_type, record.error_message) == ("ValueError", "kaputt ✗\nzwei\r\\ud800")
+    assert record.exception.startswith("Traceback (most recent call last)")
+    assert record.exception.endswith("ValueError: kaputt ✗\nzwei\r\\ud800")
+    assert (record.request_ids, record.trace_ids) == (["7", "acht"], ["4bf9"])
+
+
+def test_an_exception_without_a_text_is_reported_all_the_same() -> None:
+    record = record_of(Unprintable(), "", "it failed")
+    assert record.error_type == "Unprintable"
+    assert "cannot be had" in record.error_message
+
+
+def test_what_is_too_long_for_a_line_is_cut_in_its_middle() -> None:
+    error = raised(ValueError("first " + "✗" * LONGEST_LINE + " last"))
+    record = record_of(error, trace_of(error), "it failed")
+    line, was_cut = encoded(record)
+    assert was_cut
+    assert len(line) < LONGEST_LINE
+    cut = decoded(line)
+    assert cut is not None
+    assert cut.exception.startswith("Traceback")
+    assert cut.exception.endswith("✗ last")
+    assert "cut here" in cut.exception
+
+
+@pytest.mark.parametrize("letter", ["\1", "\ud800", "✗", "\U0001f600"])
+def test_a_line_is_long_enough_whatever_clients_call_their_requests(letter: str) -> None:
+    """What lies in a batch has names that its clients have chosen, and its error's text may be theirs, too."""
+    kind: type[Exception] = type("E" * 10_000, (Exception,), {})
+    error = kind(letter * LONGEST_LINE)
+    names = [f"{number}{letter * 300}" for number in range(100)]
+    line, was_cut = encoded(record_of(error, letter * LONGEST_LINE, "it failed", names, names))
+    assert was_cut
+    assert len(line) < LONGEST_LINE
+    record = decoded(line)
+    assert record is not None
+    assert record.request_ids[0].startswith("0")
+    assert record.request_ids == record.trace_ids
+
+
+@given(st.binary())
+def test_whatever_looks_like_a_record_is_one_or_none(data: bytes) -> None:
+    assert decoded(data) is None
+    assert isinstance(decoded(MARK + data), (ErrorRecord, type(None)))
+    assert decoded(MARK + b'{"event": 3}') is None
+    assert decoded(MARK + b"[" * 100_000) is None

@@ -1,0 +1,121 @@
+"""`auto_complete_config` in a process of its own: whatever the model does there, the registration hears of its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytriton._protocol import messages
+from pytriton._register.python_models import auto_complete, model_programs
+from pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationError
+
+MODEL = """
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        {body}
+        return config
+"""
+
+
+def complete(folder: Path, body: str, limit_s: float = 60) -> dict[str, Any]:
+    """Return what a model makes of its configuration; `body` is what it does."""
+    (folder / "model.py").write_text(MODEL.format(body=body))
+    question = {
+        "sys_path": [], "folder": str(folder), "file": "model.py", "config": {"name": "m"},
+    }  # fmt: skip
+    world = messages.World(sys.executable, [], str(folder), dict(os.environ))
+    return auto_complete.ask_model(question, world, "m", limit_s)
+
+
+@pytest.mark.programs
+def test_a_model_may_print_any_bytes(tmp_path: Path) -> None:
+    latin = "import os; os.write(1, b'caf\\xe9')"
+    assert complete(tmp_path, f"{latin}; config.set_max_batch_size(4)")["max_batch_size"] == 4
+    with pytest.raises(PyTritonValidationError, match=r"ended with 3\ncaf\\xe9"):
+        complete(tmp_path, f"{latin}; os._exit(3)")
+
+
+@pytest.mark.programs
+@pytest.mark.timeout(60)
+def test_a_process_that_the_model_leaves_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "never")
+    body = "import os; child = os.fork(); child or open('never').read(); open('pid', 'w').write(str(child))"
+    complete(tmp_path, body)
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)  # it is there still
+
+
+@pytest.mark.programs
+def test_one_that_does_not_return_is_given_up(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "never")
+    with pytest.raises(
+        PyTritonValidationError, match=r"has not returned for 1 s \(load_timeout_s\)"
+    ):
+        complete(tmp_path, "open('never').read()", limit_s=1)
+
+
+@pytest.mark.programs
+def test_what_json_lacks_is_told_as_the_model_s_fault(tmp_path: Path) -> None:
+    with pytest.raises(
+        PyTritonValidationError, match=r"failed: TypeError: Object of type set is not JSON"
+    ):
+        complete(tmp_path, "config._config['dims'] = {1}")
+
+
+def prepare(target: Any, **given: Any) -> messages.ModelSpec:
+    """Return what a model is registered as."""
+    config = given.pop("config", None)
+    return model_programs.prepare_model(target, "m", config, None, given, None)[0].spec
+
+
+def test_a_class_has_to_return_its_configuration() -> None:
+    class Forgetful:
+        @staticmethod
+        def auto_complete_config(config: Any) -> None:
+            """Return nothing."""
+
+    with pytest.raises(PyTritonValidationError, match=r"returned NoneType; it has to return"):
+        prepare(Forgetful, config={"backend": "python"})
+
+
+def make_folder(folder: Path) -> Path:
+    """Make the folder of a model."""
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "model.py").write_text("class TritonPythonModel: ...")
+    (folder / "config.pbtxt").write_text(
+        'output [{ name: "y" data_type: TYPE_FP32 dims: [1] }]', encoding="utf-8"
+    )
+    return folder
+
+
+def test_what_an_editor_leaves_in_a_model_s_folder_is_no_source(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "m")
+    (folder / "1" / ".#model.py").symlink_to("me@host.4242:1")
+    (folder / "1" / "folder.py").mkdir()
+    (folder / "1" / "helper.py").write_text("request.get_response_sender()")
+    spec = prepare(folder)
+    assert spec.python_model is not None
+    assert spec.python_model.streams
+
+
+def test_a_configuration_in_another_encoding_is_told(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "m")
+    (folder / "config.pbtxt").write_bytes(b"# caf\xe9\n")
+    with pytest.raises(
+        PyTritonBadParameterError, match=r"config\.pbtxt cannot be read: 'utf-8' codec"
+    ):
+        prepare(folder)
+
+
+def test_implicit_state_is_refused(tmp_path: Path) -> None:
+    """Each request would get the initial state, and the sums of a sequence be wrong without a word."""
+    folder = make_folder(tmp_path / "m")
+    with open(folder / "config.pbtxt", "a", encoding="utf-8") as file:
+        file.write('sequence_batching { state [{ input_name: "a" output_name: "b" }] }')
+    with pytest.raises(PyTritonValidationError, match=r"has implicit state.*config\.pbtxt"):
+        prepare(folder)

@@ -1,0 +1,149 @@
+"""A whole model repository: all of its models are registered, or none of them is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.models.model_folders import CONFIG, make_model
+
+from pytriton._protocol import messages
+from pytriton._register.python_models.whole_repository import (
+    is_repository,
+    register_all,
+    repository_of,
+)
+from pytriton.exceptions import (
+    ModelNotFoundError,
+    PyTritonBadParameterError,
+    PyTritonValidationError,
+    RegistrationError,
+)
+
+
+class Model:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class Client:
+    """A daemon's client: what is served before, and what is undone."""
+
+    def __init__(self, *served: str) -> None:
+        self.served = [Model(name) for name in served]
+        self.sent: list[messages.Register] = []
+        self.undone: list[str] = []
+        self.broken: set[str] = set()
+
+    def models(self) -> list[Model]:
+        return self.served
+
+    def rollback(self, name: str, progress: bool) -> None:
+        self.undone.append(f"rollback {name}")
+
+    def unregister(self, name: str) -> None:
+        if name in self.broken:
+            raise ModelNotFoundError("it is gone")
+        self.undone.append(f"unregister {name}")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    for name in ("b", "a", "c"):
+        make_model(tmp_path / "models" / name)
+    (tmp_path / "models" / ".hidden").mkdir()
+    (tmp_path / "models" / "empty").mkdir()
+    return tmp_path / "models"
+
+
+def register(repository: Path, client: Client, failing: str = "", **options: Any) -> list[str]:
+    def serve(message: messages.Register, payloads: Sequence[bytes]) -> Any:
+        if message.spec.name == failing:
+            raise RegistrationError("its worker ended")
+        client.sent.append(message)
+        return Model(message.spec.name)
+
+    made: Any = client
+    served = register_all(repository_of(repository, options), made, serve, None)
+    return [one.name for one in served]
+
+
+def test_what_is_a_repository(repository: Path) -> None:
+    assert is_repository(repository)
+    assert not is_repository(repository / "a")  # a model
+    assert not is_repository(repository / "empty")
+    assert not is_repository(repository / "nothing")
+    assert not is_repository(object)
+    with pytest.raises(PyTritonBadParameterError, match="is no model repository"):
+        repository_of(repository / "a", {})
+
+
+def test_all_models_are_registered_in_order_with_the_same_options(repository: Path) -> None:
+    client = Client()
+    assert register(repository, client, instances=2, replace=True) == ["a", "b", "c"]
+    assert {(one.spec.instances, one.replace) for one in client.sent} == {(2, True)}
+
+
+def test_an_option_of_one_model_is_refused(repository: Path) -> None:
+    with pytest.raises(PyTritonBadParameterError, match="version can be said of one model only"):
+        repository_of(repository, {"version": 2, "config": None})
+    assert repository_of(repository, {"version": None, "spares": 1}).options == {"spares": 1}
+
+
+def test_when_one_fails_the_others_are_taken_back(repository: Path) -> None:
+    client = Client("a", "other")  # `a` is replaced, `b` is new
+    with pytest.raises(RegistrationError) as caught:
+        register(repository, client, failing="c")
+    assert client.undone == ["unregister b", "rollback a"]
+    text = caught.value.message
+    assert "model c was not registered. its worker ended" in text
+    assert "Registered before it: b was unregistered again; a is what it was before." in text
+
+
+def test_what_cannot_be_taken_back_is_told(repository: Path) -> None:
+    client = Client()
+    client.broken = {"a"}
+    with pytest.raises(
+        RegistrationError, match=r"a could not be taken back \(it is gone\)"
+    ) as caught:
+        register(repository, client, failing="b")
+    assert "Not begun: c." in caught.value.message
+
+
+def test_an_interruption_takes_them_back_too(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client: Any = Client()
+
+    def serve(message: messages.Register, payloads: Sequence[bytes]) -> Any:
+        if message.spec.name == "b":
+            raise KeyboardInterrupt
+        return Model(message.spec.name)
+
+    with pytest.raises(KeyboardInterrupt):
+        register_all(repository_of(repository, {}), client, serve, None)
+    assert client.undone == ["unregister a"]
+
+
+def test_nothing_is_registered_when_a_model_cannot_be_read(repository: Path) -> None:
+    client = Client()
+    (repository / "c" / "config.pbtxt").write_text(CONFIG.replace("output", "outputs"))
+    with pytest.raises(PyTritonBadParameterError):
+        register(repository, client)
+    (repository / "c" / "config.pbtxt").write_text("")
+    words = r"model c cannot be registered, so nothing of the repository was\..*has no output"
+    with pytest.raises(PyTritonValidationError, match=words):
+        register(repository, client)
+    assert client.sent == []
+
+
+def test_a_model_of_another_kind_is_named_with_what_to_do(repository: Path) -> None:
+    (repository / "b" / "config.pbtxt").write_text('backend: "onnxruntime"')
+    with pytest.raises(PyTritonBadParameterError) as caught:
+        register(repository, Client())
+    text = caught.value.message
+    assert "these are none: b (onnxruntime). Nothing was registered" in text
+    assert f"--model-repository {repository}" in text
+    assert f"name each by itself: {repository / 'a'}, {repository / 'c'}" in text

@@ -1,0 +1,96 @@
+"""What is known of sizes, from one start of the daemon to the next: kept, and learnt anew where it cannot be."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pytriton.dispatcher.elastic.known_size import KnownSize
+from pytriton.dispatcher.models.persistence.size_store import SizeStore
+
+SIZES = {"a": KnownSize("1.5", 1000, 50, {"digest": 7}, lived=True), "b": KnownSize("2.5", 10)}
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    SizeStore(tmp_path).write(SIZES)
+    kept = SizeStore(tmp_path)
+    assert kept.read() == SIZES
+    assert not kept.lacks(SIZES)
+    (file,) = tmp_path.iterdir()
+    assert file.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("now", "lacks"),
+    [
+        ({"a": KnownSize("1.5", 1000)}, False),
+        ({"a": KnownSize("1.5", 1020)}, False),
+        ({"a": KnownSize("1.5", 1021)}, True),
+        ({"a": KnownSize("1.5", 979)}, True),
+        ({"a": KnownSize("1.5", 1000, 1)}, True),
+        ({"a": KnownSize("1.5", 1000, lived=True)}, True),
+        ({"a": KnownSize("1.5", 1000, shared={"digest": 1})}, True),
+        ({"a": KnownSize("9.5", 1000)}, True),
+        ({}, True),
+    ],
+)
+def test_what_hardly_differs_is_not_worth_a_write(
+    tmp_path: Path, now: dict[str, KnownSize], lacks: bool
+) -> None:
+    kept = SizeStore(tmp_path)
+    kept.write({"a": KnownSize("1.5", 1000)})
+    assert kept.lacks(now) is lacks
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff\x00{",
+        b'{"form": 1}',
+        b'{"form": 2, "models": {}, "more": 1}',
+        b'{"form": 2, "models": {"a": {"registration": "1.5", "memory": 1000}}}',
+        b'{"form": 1, "models": {"a": {"registration": "1.5", "memory": "1000"}}}',
+        b'{"form": 1, "models": {"a": {"registration": "1.5", "memory": -1}}}',
+        b'{"form": 1, "models": {"a": {"registration": "1.5", "memory": 1, "shared": {"d": -1}}}}',
+    ],
+)
+def test_a_file_that_cannot_be_used_counts_as_none_and_is_replaced(
+    tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "sizes.json").write_bytes(content)
+    kept = SizeStore(tmp_path)
+    assert kept.read() == {}
+    kept.write(SIZES)
+    assert SizeStore(tmp_path).read() == SIZES
+
+
+def test_fields_that_an_earlier_version_did_not_have_and_those_of_a_later_one(
+    tmp_path: Path,
+) -> None:
+    first = {"registration": "1.5", "memory": 1000}
+    content = {"form": 1, "models": {"a": first, "b": {**first, "later": 1}}, "later": 1}
+    (tmp_path / "sizes.json").write_bytes(msgspec.json.encode(content))
+    assert SizeStore(tmp_path).read() == dict.fromkeys("ab", KnownSize("1.5", 1000))
+
+
+def test_a_full_disk_costs_what_would_have_been_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = SizeStore(tmp_path)
+    kept.write({})
+
+    def refuse(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", refuse)
+        kept.write(SIZES)
+    assert kept.lacks(SIZES)
+    assert SizeStore(tmp_path).read() == {}
+    kept.write(SIZES)
+    assert SizeStore(tmp_path).read() == SIZES

@@ -1,0 +1,197 @@
+"""Of the front: pages in browsers, and what HTTP asks of its answers."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from multidict import CIMultiDict
+from support.fakes.openai_rig import HELLO, USAGE, Client, Rig, post
+
+from pytriton.dispatcher.openai.browsers import headers_for_pages, refuse_other_sites
+from pytriton.openai.errors import APIError
+
+KEY = "sk-0123456789abcdef"
+ROUTE = "/v1/chat/completions"
+PAGE = {"Origin": "https://a", "Sec-Fetch-Site": "cross-site"}
+LIBRARY = "authorization,content-type,x-stainless-lang,x-stainless-retry-count"
+
+
+def request(method: str = "POST", **headers: str) -> Any:
+    """A request to a loopback address with headers: `sec_fetch_site` is Sec-Fetch-Site."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    address = {"sockname": ("127.0.0.1", 8003)}
+    return SimpleNamespace(
+        method=method,
+        headers=CIMultiDict({"Host": "gpu:8003", **named}),
+        get_extra_info=address.get,
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "allowed", "is_refused"),
+    [
+        ({}, (), False),  # no browser
+        ({"origin": "http://gpu:8003"}, (), False),
+        ({"origin": "http://GPU:8003"}, (), False),
+        # Over HTTP to another machine, browsers send no Sec-Fetch-Site.
+        ({"origin": "http://evil"}, (), True),
+        ({"origin": "http://gpu:8004"}, (), True),
+        ({"origin": "null"}, (), True),  # a file, or a frame without rights
+        ({"origin": ""}, (), True),
+        ({"origin": "http://evil"}, ("http://evil",), False),
+        ({"origin": "http://evil"}, ("http://evil:80",), True),
+        ({"origin": "http://evil"}, ("*",), False),
+        ({"origin": "http://gpu:8003", "sec_fetch_site": "cross-site"}, (), True),
+        ({"origin": "https://chat", "sec_fetch_site": "same-origin"}, (), False),  # a proxy's Host
+        ({"sec_fetch_site": "cross-site"}, ("*",), True),
+        ({"sec_fetch_site": "same-site"}, (), True),
+        ({"sec_fetch_site": "none"}, (), False),
+        ({"sec_fetch_site": "odd"}, (), True),
+    ],
+)
+def test_whose_pages_may_have_models_work(
+    asked: dict[str, str], allowed: tuple[str, ...], is_refused: bool
+) -> None:
+    refused = pytest.raises(APIError, match="may not ask") if is_refused else nullcontext()
+    with refused:
+        refuse_other_sites(request(**asked), allowed)
+    refuse_other_sites(request("GET", **asked), allowed)  # what it reads, its browser keeps from it
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_page_cannot_have_its_own_name_resolved_to_this_machine(method: str) -> None:
+    """It would see the answers; those that every page may see anyway, where the setting says so."""
+    rebound = request(method, Host="page.example.com:8003")
+    with pytest.raises(APIError, match="public name"):
+        refuse_other_sites(rebound, ())
+    refuse_other_sites(rebound, ("*",))
+
+
+@pytest.mark.parametrize(
+    ("asks", "may"),
+    [
+        ("authorization, x-stainless-os", True),
+        ("a" * 65, False),
+        (",".join(["a"] * 65), False),
+        ("authorization\r\nSet-Cookie: a=b", False),
+        ("é", False),
+        ("", False),
+    ],
+)
+def test_only_names_of_headers_are_given_back(asks: str, may: bool) -> None:
+    asked = request("OPTIONS", origin="https://a", access_control_request_headers=asks)
+    told = headers_for_pages(asked, ("https://a",))["Access-Control-Allow-Headers"]
+    assert (told == asks) is may
+    assert may or told.startswith("authorization")
+
+
+def test_caches_keep_answers_of_different_pages_apart() -> None:
+    assert headers_for_pages(request(origin="https://b"), ()) == {}
+    assert headers_for_pages(request(origin="https://b"), ("https://a",)) == {"Vary": "Origin"}
+    assert headers_for_pages(request(), ("https://a",)) == {"Vary": "Origin"}
+
+
+def test_a_page_may_send_the_headers_of_its_library() -> None:
+    async def test(client: Client) -> None:
+        asks = {**PAGE, "Access-Control-Request-Headers": LIBRARY}
+        async with client.options(ROUTE, headers=asks) as answer:
+            assert answer.status == 204
+            assert answer.headers["Access-Control-Allow-Headers"] == LIBRARY
+            assert answer.headers["Access-Control-Max-Age"] == "600"
+        asks["Access-Control-Request-Headers"] = "a" * 100
+        async with client.options(ROUTE, headers=asks) as answer:
+            assert "authorization" in answer.headers["Access-Control-Allow-Headers"]
+        status, headers, _ = await post(client, HELLO, headers=PAGE)
+        assert (status, headers["Access-Control-Allow-Origin"]) == (200, "https://a")
+        assert "retry-after" in headers["Access-Control-Expose-Headers"]
+        _, headers, _ = await post(client, HELLO)
+        assert headers["Vary"] == "Origin"
+
+    Rig([f"u{USAGE}\n{{}}"], cors_origins=("https://a",)).run(test)
+
+
+@pytest.mark.parametrize("allowed", [(), ("https://other",)])
+def test_other_pages_cannot_have_models_work(allowed: tuple[str, ...]) -> None:
+    """A browser sends this without asking: it is called plain text."""
+    rig = Rig([f"u{USAGE}\n{{}}"], cors_origins=allowed)
+
+    async def test(client: Client) -> None:
+        for site in ("cross-site", "same-site"):
+            plain = {**PAGE, "Sec-Fetch-Site": site, "Content-Type": "text/plain"}
+            status, headers, text = await post(client, HELLO, headers=plain)
+            assert (status, "origin_not_allowed" in text) == (403, True)
+            assert "Access-Control-Allow-Origin" not in headers
+        assert rig.asked == []
+        for mine in ({"Sec-Fetch-Site": "same-origin"}, {"Sec-Fetch-Site": "none"}, {}):
+            assert (await post(client, HELLO, headers=mine))[0] == 200
+
+    rig.run(test)
+
+
+def test_what_http_asks_of_answers(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text(f'[[key]]\nname = "a"\nkey = "{KEY}"\nrequests_per_minute = 1\n')
+    rig = Rig([f"u{USAGE}\n{{}}"], keys_file=str(path))
+
+    async def test(client: Client) -> None:
+        async with client.get(ROUTE) as answer:
+            assert (answer.status, answer.headers["Allow"]) == (405, "POST")
+        async with client.head("/v1/models") as answer:
+            assert (answer.status, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
+        async with client.head("/health") as answer:
+            assert (answer.status, await answer.read()) == (503, b"")
+        mine = {"Authorization": f"Bearer {KEY}"}
+        for status, left in ((200, "0"), (429, "0")):
+            found, headers, _ = await post(client, HELLO, headers=mine)
+            assert (found, headers["x-ratelimit-remaining-requests"]) == (status, left)
+            assert 59 < float(headers["x-ratelimit-reset-requests"].rstrip("s")) <= 60
+            assert "aiohttp" not in headers["Server"]
+        for given in ("\u00e9", "\u0661", "a b", "a" * 129, ""):
+            async with client.get("/v1/models", headers={**mine, "x-request-id": given}) as answer:
+                assert answer.headers["x-request-id"].startswith("req_")
+
+    rig.run(test)
+
+
+@pytest.mark.parametrize(("key", "said"), [(KEY, b"100 Continue"), ("wrong", b"401 ")])
+def test_a_body_is_asked_for_once_the_key_is_right(key: str, said: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text(f'[[key]]\nname = "a"\nkey = "{KEY}"\n')
+
+    async def test(client: Client) -> None:
+        reader, writer = await asyncio.open_connection(client.host, client.port)
+        writer.write(
+            f"POST {ROUTE} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n"
+            "Content-Length: 2\r\nExpect: 100-continue\r\n\r\n".encode()
+        )
+        assert said in await reader.readline()
+        writer.write(b"{}")
+        if key == KEY:
+            await reader.readline()
+            assert b" 400 " in await reader.readline()
+        writer.close()
+
+    Rig([], keys_file=str(path)).run(test)
+
+
+def test_a_server_that_hangs_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytriton.dispatcher.openai.server._HEALTH_S", 0.05)
+    asked = []
+
+    async def test(client: Client) -> None:
+        async def hang() -> bool:
+            asked.append(1)
+            return bool(await asyncio.Event().wait())
+
+        monkeypatch.setattr(rig.front.triton, "is_ready", hang)
+        answers = await asyncio.gather(*(client.get("/health") for _ in range(20)))
+        assert {one.status for one in answers} == {503}
+        assert len(asked) < 20  # they wait for the same
+
+    rig = Rig([])
+    rig.run(test)

@@ -1,0 +1,101 @@
+"""Events on their way from tritonserver's connection to the client's, in the moment in which they come."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from support.fakes.openai_rig import HELLO, USAGE, Client, Rig
+
+from pytriton.dispatcher.openai.completions import Sending
+
+STREAM = json.dumps({**HELLO, "stream": True})
+END = f"u{USAGE}\ndata: end\n\n"
+
+
+@pytest.fixture
+def relayed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], bool]]:
+    """What came while the task of a stream waited, and whether it could go on waiting."""
+    found: list[tuple[list[str], bool]] = []
+    plain = Sending._pass_on
+
+    def passed(self: Sending, texts: list[str]) -> bool:
+        found.append((texts, plain(self, texts)))
+        return found[-1][1]
+
+    monkeypatch.setattr(Sending, "_pass_on", passed)
+    return found
+
+
+def stepwise(*texts: Any) -> list[Any]:
+    """Return a script that waits for an event before each text but the first."""
+    return [texts[0], *[step for text in texts[1:] for step in (asyncio.Event(), text)]]
+
+
+async def read_stepwise(client: Client, script: list[Any]) -> str:
+    """Read a stream, and set the next event of the script whenever something has come."""
+    left = [step for step in script if isinstance(step, asyncio.Event)]
+    found = ""
+    async with client.post("/v1/chat/completions", data=STREAM) as answer:
+        while data := await answer.content.readany():
+            found += data.decode()
+            if left:
+                left.pop(0).set()
+    return found
+
+
+def test_events_are_passed_on_without_the_task(relayed: list[Any]) -> None:
+    rig = Rig([])
+
+    async def test(client: Client) -> None:
+        rig.script[:] = stepwise(*[f"sdata: {n}\n\n" for n in range(4)], END)
+        got = await read_stepwise(client, rig.script)
+        assert got == "".join(f"data: {n}\n\n" for n in [*range(4), "end", "[DONE]"])
+        assert 'time_to_first_token_seconds_count{gen_ai_operation_name="chat"' in (
+            rig.front.meters.text()
+        )
+
+    rig.run(test)
+    assert relayed[:3] == [([f"sdata: {n}\n\n"], True) for n in (1, 2, 3)]
+    assert relayed[3:] in ([], [([END], False)])
+
+
+@pytest.mark.parametrize(
+    ("last", "code"),
+    [
+        ({"error": "it broke"}, "model_error"),
+        ('e{"message":"long","status":400,"type":"t","code":"c"}', "c"),
+        ("zzz", "model_error"),
+    ],
+    ids=str,
+)
+def test_an_error_behind_events_that_were_passed_on(
+    relayed: list[Any], last: Any, code: str
+) -> None:
+    rig = Rig([])
+
+    async def test(client: Client) -> None:
+        rig.script[:] = stepwise("sdata: 0\n\n", "sdata: 1\n\n", last)
+        *events, error, done = (await read_stepwise(client, rig.script)).strip().split("\n\n")
+        assert (events, done) == (["data: 0", "data: 1"], "data: [DONE]")
+        assert json.loads(error[6:])["error"]["code"] == code
+
+    rig.run(test)
+    assert relayed[0] == (["sdata: 1\n\n"], True)
+
+
+def test_a_client_that_reads_slowly_gets_all_of_it(relayed: list[Any]) -> None:
+    events = [f"data: {n} {'x' * (1 << 20)}\n\n" for n in range(24)]  # more than sockets hold
+    rig = Rig([])
+
+    async def test(client: Client) -> None:
+        rig.script[:] = [*(f"s{event}" for event in events), END]
+        async with client.post("/v1/chat/completions", data=STREAM) as answer:
+            while all(taken for _, taken in relayed):  # until the client holds it up
+                await asyncio.sleep(0)
+            got = (await answer.read()).decode()
+        assert got == "".join([*events, "data: end\n\ndata: [DONE]\n\n"])
+
+    rig.run(test)

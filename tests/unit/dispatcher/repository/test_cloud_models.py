@@ -1,0 +1,81 @@
+"""A model in a bucket that tritonserver has no backend for: whoever asks learns why, and what to do."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton.dispatcher.models.persistence.restorer import Restorer
+from pytriton.dispatcher.models.persistence.state_dir import Content
+from pytriton.dispatcher.repository.cloud_models import explained
+from pytriton.dispatcher.repository.repository_models import RepositoryModels
+
+
+class _Server:
+    """A tritonserver that sees one model in its bucket and has no backend for it."""
+
+    ready = True
+
+    async def repository_states(self) -> dict[str, str]:
+        return {"classifier": ""}
+
+    async def load(self, name: str, config: Any) -> None:
+        raise RemoteFailure(ErrorKind.LOAD_FAILED, "unable to find backend library 'onnxruntime'\n")
+
+
+class _Python:
+    async def ensure_if_possible(self, model: str) -> None:
+        pass
+
+
+class _Registry(list[Any]):
+    """It has no models."""
+
+    restoring = Restorer(Content([], []))
+
+
+def test_reason_names_what_a_bucket_can_hold(tmp_path: Path) -> None:
+    backends, models = tmp_path / "backends", tmp_path / "models"
+    for folder in (
+        models,
+        *(backends / name for name in ("python", "pytriton", "pytriton_native")),
+    ):
+        folder.mkdir(parents=True)
+    parts: dict[str, Any] = {"python": _Python(), "server": _Server(), "registry": _Registry()}
+    config = DaemonConfig(runtime_dir=str(tmp_path), model_repository=("s3://bucket/models",))
+    served = RepositoryModels(
+        config, models=models, backends=backends, library=tmp_path / "lib", **parts
+    )
+
+    async def load() -> None:
+        with pytest.raises(RemoteFailure) as raised:
+            await served.load("classifier")
+        assert raised.value.kind is ErrorKind.LOAD_FAILED
+        (one,) = await served.index()
+        for said in (raised.value.text, one.reason):
+            assert said.startswith(
+                "unable to find backend library 'onnxruntime'\nModels in a cloud"
+            )
+            assert "backends that it has (python), with a config.pbtxt" in said
+            assert "Workers serve ONNX, " in said
+            assert "--model-repository FOLDER" in said
+
+    asyncio.run(load())
+
+
+def test_what_there_is_is_named_without_what_is_ours(tmp_path: Path) -> None:
+    """With the kind and the traceback of what tritonserver said; also where it has no backend at all."""
+    said = RemoteFailure(ErrorKind.UNAVAILABLE, "it said no\n", "its traceback")
+    bare = explained(said, tmp_path)
+    for name in ("openvino", "python", "pytriton", "pytriton_native"):
+        (tmp_path / name).mkdir()
+    failure = explained(said, tmp_path)
+    assert (failure.kind, failure.traceback) == (said.kind, said.traceback)
+    assert failure.text.startswith("it said no\nModels in a cloud are served by tritonserver")
+    assert "(openvino, python)" in failure.text
+    assert "(none)" in bare.text

@@ -1,0 +1,182 @@
+"""The watch on files of repositories: what it tells of what comes, changes and goes, and from when on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+from support.fakes.brain import Brain
+from support.fakes.virtual_time import VirtualLoop
+from support.models import repositories
+
+from pytriton.dispatcher.repository.file_watch import FileWatch
+from pytriton.dispatcher.repository.model_folders import Snapshot
+from pytriton.dispatcher.repository.repository_places import Placed, Places
+from pytriton.dispatcher.runtime.upgrade_snapshot import SeenFiles
+
+EVERY_S = 5.0
+Start = Callable[..., Brain]
+
+
+class Files:
+    """Repositories as the watch sees them: "a1 b2" is model a with its first files, and b with its second."""
+
+    def __init__(self, there: str) -> None:
+        self.there = there
+        self.former: Mapping[str, Placed] = {}
+
+    async def snapshots(self, former: Mapping[str, Placed]) -> dict[str, Placed]:
+        self.former = former
+        return {
+            model[0]: Placed("/r", Snapshot({f"/r/{model[0]}/f": (int(model[1]), 0)}, {}))
+            for model in self.there.split()
+        }
+
+
+class Watched:
+    """A watch whose looks are told as text: "+" what is to be loaded, "-" what to be unloaded."""
+
+    def __init__(self, there: str) -> None:
+        self.loop = VirtualLoop()
+        asyncio.set_event_loop(self.loop)
+        self.files = Files(there)
+        self.told: list[str] = []
+        self.fails = False
+        self.then = ""  #: what is there when a load is over
+        self.watch = FileWatch(cast(Places, self.files), EVERY_S, self._follow)
+
+    async def _follow(self, changed: list[str], gone: list[str]) -> None:
+        self.told.append(
+            " ".join([*(f"+{name}" for name in changed), *(f"-{one}" for one in gone)])
+        )
+        self.files.there = self.then or self.files.there
+        if self.fails:
+            raise RuntimeError("a fault")
+
+    def begin(self) -> None:
+        self.loop.run(self.watch.begin())
+
+    def run(self) -> asyncio.Task[None]:
+        return self.loop.create_task(self.watch.run())
+
+    def look(self, there: str) -> str:
+        """Return what is told at the next look, when that is there."""
+        self.files.there, self.told = there, []
+        self.loop.advance(EVERY_S)
+        return self.told[0] if self.told else "no look"
+
+
+@pytest.fixture
+def watched() -> Iterator[Watched]:
+    one = Watched("a1")
+    yield one
+    for task in asyncio.all_tasks(one.loop):
+        task.cancel()
+    one.loop.settle()
+    one.loop.close()
+    asyncio.set_event_loop(None)
+
+
+@pytest.mark.parametrize(
+    ("looks", "told"),
+    [
+        (["a1", "a1"], ["", ""]),
+        (["a2", "a2"], ["+a", ""]),
+        (["a1 b1", "a1 b2"], ["+b", "+b"]),
+        (["", "a1"], ["-a", "+a"]),  # the same files again: it was unloaded meanwhile
+        (["b1", "b1"], ["+b -a", ""]),
+        (["a2 c1 b1", "b1 a2"], ["+a +c +b", "-c"]),
+    ],
+)
+def test_each_look_tells_what_has_changed_since_the_one_before(
+    watched: Watched, looks: list[str], told: list[str]
+) -> None:
+    watched.begin()
+    watched.run()
+    assert [watched.look(there) for there in looks] == told
+
+
+def test_what_changes_before_it_runs_is_told_at_its_first_look(watched: Watched) -> None:
+    """Models are loaded between the two, which may take minutes."""
+    watched.begin()
+    watched.files.there = "a2 b1"
+    watched.run()
+    assert watched.look("a2 b1") == "+a +b"
+
+
+def test_where_it_could_not_be_followed_it_is_told_again(watched: Watched) -> None:
+    watched.begin()
+    watched.run()
+    watched.fails = True
+    assert [watched.look("a2"), watched.look("a2")] == ["+a", "+a"]
+    watched.fails = False
+    assert [watched.look("a2"), watched.look("a2")] == ["+a", ""]
+
+
+def test_what_changes_while_it_is_followed_is_told_at_the_next_look(watched: Watched) -> None:
+    """Also what the load of the model has written: whoever did is not known."""
+    watched.begin()
+    watched.run()
+    watched.then = "a3"
+    assert watched.look("a2") == "+a"
+    assert watched.look("a3") == "+a"
+    assert watched.look("a3") == ""
+
+
+def test_while_it_is_held_it_looks_at_nothing_and_loses_nothing(watched: Watched) -> None:
+    watched.begin()
+    watched.run()
+    watched.watch.hold()
+    assert [watched.look("a2"), watched.look("")] == ["no look", "no look"]
+    watched.watch.release()
+    watched.loop.settle()
+    assert watched.told == ["-a"]
+
+
+def test_the_next_version_goes_on_from_what_this_one_has_seen(watched: Watched) -> None:
+    watched.begin()
+    handed = msgspec.msgpack.encode(watched.watch.hand_over())
+    next_one = FileWatch(cast(Places, watched.files), EVERY_S, watched._follow)
+    next_one.adopt(msgspec.msgpack.decode(handed, type=SeenFiles))
+    assert next_one.hand_over() == watched.watch.hand_over()
+    watched.files.there = "a2"
+    watched.loop.run(next_one.begin())  # nothing new: what the former one has seen counts
+    watched.loop.create_task(next_one.run())
+    assert watched.look("a2") == "+a"
+
+
+# ── in a daemon ──────────────────────────────────────────────────────────────────────────────────
+
+
+def states(brain: Brain) -> dict[str, str]:
+    models: Any = brain.loop.run(brain.daemon.repository_models.index())
+    return {one.name: one.state for one in models}
+
+
+def test_a_model_that_comes_while_others_are_loaded_is_served(
+    start: Start, repository: Path
+) -> None:
+    brain = start(model_control_mode="poll", repository_poll_s=5.0, usual_plan="hangs")
+    repositories.add(repository, "late", {"1/model.py": b""}, 'backend: "python"')
+    brain.usual_plan = "serves"
+    brain.loop.ask(brain.alive("py")[0].loaded)
+    brain.advance(6.0)
+    assert brain.is_served("late")
+
+
+def test_a_model_that_could_not_be_loaded_and_goes_keeps_nobody_from_being_ready(
+    start: Start, repository: Path
+) -> None:
+    brain = start(model_control_mode="poll", repository_poll_s=5.0)
+    assert (states(brain)["odd"], brain.server.gate_open) == ("failed", False)
+    (repository / "odd").rename(repository / ".away")
+    brain.advance(6.0)
+    assert (states(brain)["odd"], brain.server.gate_open) == ("unloaded", True)
+    (repository / ".away").rename(repository / "odd")
+    brain.advance(6.0)
+    assert states(brain)["odd"] == "failed"
+    assert brain.server.gate_open  # what serves is not taken from its clients

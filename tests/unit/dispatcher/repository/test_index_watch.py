@@ -1,0 +1,105 @@
+"""tritonserver's index against what the daemon knows: believed only where nothing has changed meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from support.fakes.virtual_time import VirtualLoop
+
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton.dispatcher.repository.index_watch import IndexWatch
+
+
+class Server:
+    """Answers with an index, after a while."""
+
+    def __init__(self) -> None:
+        self.ready = True
+        self.index: dict[str, str] | None = {"m": "READY"}
+        self.takes_s = 0.0
+        self.asked = 0
+
+    async def repository_states(self) -> dict[str, str]:
+        self.asked += 1
+        await asyncio.sleep(self.takes_s)
+        if self.index is None:
+            raise RemoteFailure(ErrorKind.UNAVAILABLE, "it has ended")
+        return self.index
+
+
+class Model:
+    """A registration as the watch sees it, and what it has been told."""
+
+    def __init__(self, name: str) -> None:
+        self.spec = self.in_triton = self
+        self.name = name
+        self.marked: object = "unchanged"
+        self.told: list[bool] = []
+
+    def mark(self) -> object:
+        return self.marked
+
+    def seen(self, loaded: bool) -> None:
+        self.told.append(loaded)
+
+
+class Records(list[Model]):
+    """Of a repository's models."""
+
+    def marks(self) -> list[Any]:
+        return [(one.mark, one.marked, one.seen, one.name) for one in self]
+
+
+class Watched:
+    def __init__(self) -> None:
+        self.server = Server()
+        self.m, self.n, self.own = Model("m"), Model("n"), Model("own")
+        parts: Any = (self.server, [self.m, self.n], Records([self.own]))
+        self.watch = IndexWatch(*parts)
+
+    def seen(self) -> list[list[bool]]:
+        return [self.m.told, self.n.told, self.own.told]
+
+
+def test_all_models_are_told_what_the_index_says(loop: VirtualLoop) -> None:
+    watched = Watched()
+    watched.server.index = {"m": "READY", "n": "UNAVAILABLE"}
+    loop.run(watched.watch.look())
+    assert watched.seen() == [[True], [False], [False]]
+
+
+def test_what_the_daemon_does_meanwhile_makes_an_answer_worthless(loop: VirtualLoop) -> None:
+    watched = Watched()
+    watched.server.takes_s = 0.5
+    watched.n.marked = None  # it is being loaded
+    looking = loop.create_task(watched.watch.look())
+    loop.advance(0.1)
+    watched.m.marked = "loaded anew"
+    watched.n.marked = "loaded"
+    loop.run(looking)
+    assert watched.seen() == [[], [], [False]]
+
+
+@pytest.mark.parametrize("trouble", ["down", "ends", "slow"])
+def test_a_tritonserver_that_does_not_answer_tells_nothing(loop: VirtualLoop, trouble: str) -> None:
+    watched = Watched()
+    watched.server.ready = trouble != "down"
+    if trouble == "ends":
+        watched.server.index = None
+    if trouble == "slow":
+        watched.server.takes_s = 1000.0
+    loop.run(watched.watch.look())
+    assert watched.seen() == [[], [], []]
+    assert loop.time() <= 1.0
+    assert watched.server.asked == (trouble != "down")
+
+
+def test_it_looks_now_and_then(loop: VirtualLoop) -> None:
+    watched = Watched()
+    running = loop.create_task(watched.watch.run())
+    loop.advance(21.0)
+    assert watched.m.told == [True] * 4
+    running.cancel()
+    loop.settle()

@@ -1,0 +1,143 @@
+"""Models that load, unload and ask after other models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from support.fakes.brain import Brain
+from support.fakes.triton.fake_server import Obstacle
+
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton.dispatcher.repository.model_control import ModelControl
+
+Start = Callable[..., Brain]
+CONFIG = json.dumps({"backend": "python", "max_batch_size": 4})
+
+
+class Asker:
+    """A model that asks, in its worker w1."""
+
+    def __init__(self, brain: Brain) -> None:
+        self.brain = brain
+        self.control: ModelControl = brain.daemon.model_control
+
+    def load(
+        self, name: str, config: str = "", files: Sequence[str] = (), *contents: bytes
+    ) -> None:
+        message = messages.LoadOther("w1", name, config, list(files))
+        self.brain.loop.run(self.control.load(message, contents))
+        self.brain.settle()
+
+    def unload(self, name: str, *, dependents: bool = False) -> None:
+        message = messages.UnloadOther("w1", name, dependents=dependents)
+        self.brain.loop.run(self.control.unload(message))
+
+    def is_ready(self, name: str, version: str = "") -> bool:
+        return self.brain.loop.ask(lambda: self.control.is_ready(name, version))
+
+
+@pytest.fixture
+def asker(start: Start) -> Asker:
+    brain = start(model_control_mode="explicit")
+    brain.served(brain.client.register("asker"))
+    return Asker(brain)
+
+
+def test_a_model_is_loaded_and_unloaded(asker: Asker) -> None:
+    assert not asker.is_ready("pair")
+    asker.load("pair")
+    assert [asker.is_ready(name) for name in ("pair", "own", "py")] == [True, True, True]
+    asker.unload("pair")
+    assert [asker.is_ready(name) for name in ("pair", "own")] == [False, True]
+    asker.brain.settle()
+    assert set(asker.brain.server.models) == {"asker", "own", "py"}
+
+
+def test_an_ensemble_is_unloaded_with_its_steps(asker: Asker) -> None:
+    asker.load("pair")
+    asker.unload("pair", dependents=True)
+    asker.brain.settle()
+    assert set(asker.brain.server.models) == {"asker"}
+    asker.unload("pair", dependents=True)  # nothing happens, as in tritonserver
+
+
+def test_files_that_come_along_are_served_until_the_model_is_unloaded(asker: Asker) -> None:
+    given = asker.brain.rundir.path / "given"
+    asker.load("mine", CONFIG, ["file:1/model.py", "file:2/model.py"], b"one", b"two")
+    assert asker.is_ready("mine")
+    (folder,) = given.glob("*/mine")
+    assert (folder / "2" / "model.py").read_bytes() == b"two"
+    asker.load("mine", CONFIG, ["file:3/model.py"], b"three")
+    (folder,) = given.glob("*/mine")  # what was given before has gone
+    assert [path.name for path in folder.iterdir()] == ["3"]
+    asker.unload("mine")
+    asker.brain.settle()
+    assert list(given.iterdir()) == []
+    with pytest.raises(RemoteFailure, match="no model repository has a model 'mine'"):
+        asker.load("mine")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "words"),
+    [
+        (("none",), ErrorKind.NOT_FOUND, "no model repository has a model 'none'"),
+        (("py", "{"), ErrorKind.INVALID, "is no JSON"),
+        (("py", "[]"), ErrorKind.INVALID, "is a JSON list, no object"),
+        (("py", "", ["file:1/a"], b""), ErrorKind.INVALID, "files= come with config="),
+        (("py", CONFIG, ["file:1/a"]), ErrorKind.INVALID, "1 files and 0 contents"),
+        (("py", CONFIG, ["1/a"], b""), ErrorKind.INVALID, "is no name of a file"),
+        (("py", CONFIG, ["file:../a"], b""), ErrorKind.INVALID, "leads out of the model's folder"),
+        (("../py", CONFIG, ["file:1/a"], b""), ErrorKind.INVALID, "is no name for a model"),
+        (("odd",), ErrorKind.LOAD_FAILED, "no backend 'tensorrt'"),
+        (("asker", CONFIG), ErrorKind.EXISTS, "no other model can give it a configuration"),
+    ],
+)
+def test_what_cannot_be_is_told(asker: Asker, arguments: Any, kind: ErrorKind, words: str) -> None:
+    with pytest.raises(RemoteFailure) as caught:
+        asker.load(*arguments)
+    assert (caught.value.kind, words in caught.value.text) == (kind, True), caught.value.text
+    assert set(asker.brain.server.models) == {"asker"}
+
+
+def test_what_is_registered_needs_no_loading_and_is_not_for_others_to_unload(asker: Asker) -> None:
+    asker.load("asker")
+    with pytest.raises(RemoteFailure, match="not for other models to unload"):
+        asker.unload("asker")
+    asker.brain.usual_plan = "hangs"
+    (worker,) = asker.brain.alive("asker")
+    worker.end()
+    asker.brain.advance(6.0)
+    assert not asker.is_ready("asker")
+    with pytest.raises(RemoteFailure, match="is registered and not ready"):
+        asker.load("asker")
+
+
+@pytest.mark.parametrize(
+    ("version", "ready"), [("", True), ("-1", True), ("1", True), ("2", False), ("01", True)]
+)
+def test_readiness_of_a_version(asker: Asker, version: str, ready: bool) -> None:
+    for name in ("py", "own"):
+        asker.load(name)
+        assert asker.is_ready(name, version) is ready
+
+
+def test_a_version_that_is_none_is_told(asker: Asker) -> None:
+    with pytest.raises(RemoteFailure, match=r"'1\.5' is no version of a model"):
+        asker.is_ready("py", "1.5")
+
+
+def test_files_that_tritonserver_refuses_leave_the_former_ones(asker: Asker) -> None:
+    """Where they lie, and what it would load once more."""
+    asker.load("own")
+    link = asker.brain.rundir.models / "own"
+    former = link.readlink()
+    asker.brain.server.obstacles["own"] = Obstacle("refuse")
+    with pytest.raises(RemoteFailure, match="tritonserver did not load own"):
+        asker.load("own", json.dumps({"backend": "mine"}), ["file:1/libtriton_mine.so"], b"")
+    assert link.readlink() == former
+    assert asker.is_ready("own")
+    assert list((asker.brain.rundir.path / "given").iterdir()) == []

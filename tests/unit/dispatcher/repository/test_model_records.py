@@ -1,0 +1,135 @@
+"""What is known of a repository's models, and what tritonserver's index may change of it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytriton.dispatcher.models.persistence.restorer import Restorer
+from pytriton.dispatcher.models.persistence.state_dir import Content
+from pytriton.dispatcher.repository.model_records import TRITONSERVER, WORKERS, ModelRecords
+
+
+def registered(name: str, *, ready: bool = True, unloaded: bool = False) -> Any:
+    spec = SimpleNamespace(name=name)
+    state = "unloaded" if unloaded else "ready"
+    in_triton = SimpleNamespace(unloaded=unloaded)
+    return SimpleNamespace(spec=spec, ready=ready, in_triton=in_triton, state=state)
+
+
+class Registered(list[Any]):
+    """The registrations; none is being restored."""
+
+    restoring = Restorer(Content([], []))
+
+
+class Known:
+    """A model that tritonserver serves itself, an ensemble of it and of one that workers serve, and one that failed."""
+
+    def __init__(self) -> None:
+        self.server = SimpleNamespace(ready=True)
+        self.workers = registered("workers")
+        self.registry = Registered([self.workers])
+        parts: Any = (self.server, self.registry)
+        self.records = ModelRecords(*parts)
+        for name, served_by, state in (
+            ("own", TRITONSERVER, "ready"),
+            ("pair", TRITONSERVER, "ready"),
+            ("workers", WORKERS, "ready"),
+            ("failed", "", "failed"),
+        ):
+            record = self.records.of(name)
+            record.served_by, record.state, record.loaded_at = served_by, state, 1.0
+        self.records.of("own").versions = [1, 3]
+        self.records.of("pair").steps = ["workers", "own", "own"]
+        self.records.of("workers").registration = self.workers
+
+    def states(self) -> dict[str, str]:
+        infos = self.records.infos("http://h:1")
+        return {info.name: info.state for info in infos if info.served_by}
+
+
+@pytest.fixture
+def known() -> Known:
+    return Known()
+
+
+def test_a_model_is_known_from_the_first_question_on(known: Known) -> None:
+    assert known.records.of("new") is known.records.of("new")
+    assert known.records.state_of("new") == "unloaded"
+    assert known.records.parts("new") == []
+
+
+def test_whose_a_name_is(known: Known) -> None:
+    names = ("own", "workers", "failed", "unknown")
+    assert [known.records.serves(name) for name in names] == [True, True, False, False]
+    known.registry.clear()  # somebody has unregistered it
+    assert not known.records.serves("workers")
+
+
+def test_which_versions_tritonserver_serves(known: Known) -> None:
+    names = ("own", "pair", "workers", "failed", "unknown")
+    versions = [known.records.tritonservers_versions(name) for name in names]
+    assert versions == [[1, 3], [], None, None, None]
+    known.records.of("own").state = "unloading"
+    assert known.records.tritonservers_versions("own") is None
+
+
+def test_what_fails_without_a_former_one_counts_as_failed(known: Known) -> None:
+    assert known.records.failed
+    known.records.of("failed").served_by = TRITONSERVER  # until it ended
+    assert known.records.failed
+    known.records.of("failed").state = "ready"  # the former one serves on
+    assert not known.records.failed
+
+
+def test_status_of_tritonservers_own(known: Known) -> None:
+    known.records.of("failed").reason = "no such backend"
+    (own, pair, failed) = known.records.infos("http://h:1")
+    assert (failed.state, failed.served_by, failed.error) == ("failed", "", "no such backend")
+    assert (own.error, pair.error) == (None, None)
+    assert (own.name, own.version, own.versions) == ("own", 3, [1, 3])
+    assert (own.url, pair.url) == ("http://h:1/v2/models/own", "http://h:1/v2/models/pair")
+    assert next(iter(known.records.infos(""))).url == ""
+    assert known.records.parts("pair") == ["own", "workers"]
+
+
+def test_an_ensemble_is_as_ready_as_its_steps(known: Known) -> None:
+    assert known.states() == {"own": "ready", "pair": "ready"}
+    known.workers.ready = False
+    assert known.states() == {"own": "ready", "pair": "unready"}
+    known.workers.ready = True
+    known.server.ready = False
+    assert set(known.states().values()) == {"unready"}
+    known.server.ready, known.records.server_lost = True, True
+    assert set(known.states().values()) == {"unready"}
+
+
+def test_a_model_of_workers_is_as_its_registration_is(known: Known) -> None:
+    assert known.records.state_of("workers") == "ready"
+    known.records.of("workers").registration = registered("workers", unloaded=True)
+    assert known.records.state_of("workers") == "unloaded"
+
+
+def test_the_index_tells_of_tritonservers_own_that_nobody_changes(known: Known) -> None:
+    marks = {name: (mark, before, tell) for mark, before, tell, name in known.records.marks()}
+    assert {name: before for name, (_, before, _) in marks.items()} == {
+        "own": ("ready", 1.0),
+        "pair": ("ready", 1.0),
+        "workers": None,
+        "failed": None,
+    }
+    mark, _, tell = marks["own"]
+    tell(True)
+    assert known.records.of("own").state == "ready"
+    tell(False)
+    assert known.records.of("own").state == "unloaded"
+    assert mark() == ("unloaded", 1.0)
+    known.records.of("own").state = "loading"
+    assert mark() is None
+    known.workers.ready = False  # tritonserver takes an ensemble out without one of its steps
+    assert marks["pair"][0]() is None
+    known.workers.ready, known.records.server_lost = True, True
+    assert marks["pair"][0]() is None

@@ -1,0 +1,110 @@
+"""Repositories that are looked through while their files change, or cannot be read."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures.thread  # noqa: F401, another user may not be able to read it
+import os
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+from support.examples import examples
+from support.users import NOBODY, needs_root
+
+from pytriton.dispatcher.repository.repository_places import Placed, Places
+
+_NOT_ASKED: Any = None
+
+
+def places(*repositories: Path) -> Places:
+    """Without one in a cloud, neither tritonserver nor the registry is asked."""
+    paths = tuple(str(one) for one in repositories)
+    return Places(paths, Path("/nowhere"), _NOT_ASKED, _NOT_ASKED)
+
+
+def look(at: Places, former: Mapping[str, Placed]) -> dict[str, Placed]:
+    return asyncio.run(at.snapshots(former))
+
+
+def add(repository: Path, name: str, versions: int = 1) -> None:
+    for version in range(1, versions + 1):
+        folder = repository / name / str(version)
+        folder.mkdir(parents=True)
+        (folder / "model.py").write_text("")
+
+
+@pytest.fixture
+def exchanging(tmp_path: Path) -> Iterator[Path]:
+    """A repository whose model is exchanged again and again."""
+    add(tmp_path, "model", versions=40)
+    stopped = threading.Event()
+
+    def exchange() -> None:
+        while not stopped.is_set():
+            os.rename(tmp_path / "model" / "20", tmp_path / "model" / "away")
+            os.rename(tmp_path / "model" / "away", tmp_path / "model" / "20")
+            os.rename(tmp_path / "model", tmp_path / ".away")
+            os.rename(tmp_path / ".away", tmp_path / "model")
+
+    thread = threading.Thread(target=exchange)
+    thread.start()
+    yield tmp_path
+    stopped.set()
+    thread.join()
+
+
+def test_models_may_be_exchanged_while_they_are_looked_at(exchanging: Path) -> None:
+    """Such a look sees what the former one did, or nothing of the model."""
+    at = places(exchanging)
+    seen = look(at, {})
+    for _ in range(examples(500)):
+        seen = look(at, seen)
+
+
+def test_a_repository_that_cannot_be_read_keeps_its_models(tmp_path: Path) -> None:
+    """And is told once. One that comes after it does not take over meanwhile."""
+    first, second, away = (tmp_path / name for name in ("first", "second", "away"))
+    add(first, "one")
+    add(first, "both")
+    add(second, "both")
+    at = places(first, second)
+    before = look(at, {})
+    first.rename(away)
+    with capture_logs() as logs:
+        assert look(at, before) == before
+        assert look(at, before) == before
+    assert [str(first) in one["reason"] for one in logs] == [True]
+    away.rename(first)
+    add(first, "late")
+    now = look(at, before)
+    assert sorted(now) == ["both", "late", "one"]
+    assert now["one"] == before["one"]
+
+
+@needs_root
+def test_a_folder_that_must_not_be_read_is_told_once() -> None:
+    """What else the model has is looked at."""
+    with tempfile.TemporaryDirectory() as name:  # tmp_path is for this user alone
+        repository = Path(name)
+        repository.chmod(0o755)
+        add(repository, "model")
+        closed = repository / "model" / "closed"
+        closed.mkdir(mode=0o700)
+        at = places(repository)
+        os.seteuid(NOBODY)
+        try:
+            with capture_logs() as logs:
+                before = look(at, {})
+                assert look(at, before) == before
+        finally:
+            os.seteuid(0)
+        assert [(one["folder"], one["reason"]) for one in logs] == [
+            (str(closed), "Permission denied")
+        ]
+        (repository / "model" / "1" / "model.py").write_text("new")
+        assert look(at, before) != before

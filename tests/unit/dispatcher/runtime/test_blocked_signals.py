@@ -1,0 +1,79 @@
+"""Signals that come while a process becomes another program: the next one gets them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+#: Another thread takes the signal: it is blocked in this one. The next program says what waits for it.
+_PROGRAM = """
+import os, signal, sys, threading
+from pytriton.dispatcher.runtime.blocked_signals import waiting
+
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+heard, hears = os.pipe()
+os.set_blocking(hears, False)
+signal.set_wakeup_fd(hears)
+told = "import signal; print(sorted(int(one) for one in signal.sigpending()))"
+with waiting([signal.SIGTERM, signal.SIGHUP]) as leave:
+    os.kill(os.getpid(), signal.SIGTERM)
+    os.read(heard, 1)  # the other thread has taken it
+    leave()
+    os.execv(sys.executable, [sys.executable, "-c", told])
+"""
+
+
+def test_the_next_program_gets_what_another_thread_has_taken(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM], check=True, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.stdout == f"[{int(signal.SIGTERM)}]\n"
+
+
+#: Without a next program: how often the handler was called, the signals that are pending or blocked, then once more.
+_GOES_ON = """
+import os, signal, sys, threading
+from pytriton.dispatcher.runtime.blocked_signals import waiting
+
+came = []
+signal.signal(signal.SIGHUP, lambda number, frame: came.append(number))
+if "other" in sys.argv:
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+heard, hears = os.pipe()
+os.set_blocking(hears, False)
+signal.set_wakeup_fd(hears)
+with waiting([signal.SIGHUP]) as leave:
+    os.kill(os.getpid(), signal.SIGHUP)
+    if "other" in sys.argv:
+        os.read(heard, 1)
+    if "leave" in sys.argv:
+        leave()
+print(len(came), *signal.sigpending(), *signal.pthread_sigmask(signal.SIG_BLOCK, []))
+os.kill(os.getpid(), signal.SIGHUP)
+print(len(came))
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ([], "1\n2\n"),  # it has waited
+        (["leave"], "1\n2\n"),
+        # Who watches by a descriptor has heard of it, and is not to hear of it again.
+        (["other"], "0\n1\n"),
+        (["other", "leave"], "0\n1\n"),
+    ],
+)
+def test_without_a_next_program_all_is_as_before(how: list[str], told: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _GOES_ON, *how],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.stdout == told

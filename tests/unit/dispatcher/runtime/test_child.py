@@ -1,0 +1,71 @@
+"""A child process that cannot be watched: it is ended, since nobody else would."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+from support.running import eventually
+
+from pytriton._protocol import linux
+from pytriton.dispatcher.runtime.child import Child, describe_exit
+from pytriton.dispatcher.runtime.child_output import ChildOutput
+from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"), [(linux, "pidfd_open"), (ChildOutput, "__init__")], ids=["pidfd", "output"]
+)
+def test_a_child_that_cannot_be_watched_is_ended(
+    monkeypatch: pytest.MonkeyPatch, owner: object, name: str
+) -> None:
+    """There is no descriptor left for it, say."""
+
+    def fails(*arguments: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(owner, name, fails)
+    others = set(psutil.Process().children())  # of tests before, in this process
+    kill_on_death = KillOnDeath(Path("/dev/shm/pytriton-test-of-nothing-"))
+
+    async def start() -> None:
+        gc.collect()  # what tests before have left may close its descriptors now, or below
+        before = set(os.listdir("/proc/self/fd"))
+        with pytest.raises(OSError, match="Too many open files"):
+            await Child.start(
+                ["/bin/sleep", "1000"],
+                env={},
+                cwd=None,
+                on_line=lambda pid, line: None,
+                kill_on_death=kill_on_death,
+            )
+        # Threads of tests before may have one for a moment.
+        eventually(lambda: set(os.listdir("/proc/self/fd")) <= before, "it leaves no descriptor")
+
+    try:
+        asyncio.run(start())
+        children = set(psutil.Process().children()) - others
+        assert [child.pid for child in children] == [kill_on_death.pid]
+    finally:
+        kill_on_death.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (3, "exited with code 3"),
+        (-11, "was killed by signal 11 (SIGSEGV)"),
+        (
+            -31,
+            "was killed by signal 31 (SIGSYS): a filter forbids a system call that it makes (systemd: "
+            "SystemCallFilter=)",
+        ),
+    ],
+)
+def test_it_says_how_a_process_ended(code: int, text: str) -> None:
+    assert describe_exit(code) == text

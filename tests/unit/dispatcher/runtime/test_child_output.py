@@ -1,0 +1,104 @@
+"""What children print: all of it, in order, unless it is more than the log takes; and no print waits for the log."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from pytriton._protocol.records import LONGEST_LINE
+from pytriton.dispatcher.runtime import child_output
+from pytriton.dispatcher.runtime.child_output import ChildOutput
+
+_WAIT_S = 100.0
+_NOTE = re.compile(r"\[… ([\d,]+) bytes were left out: ")
+
+
+def lines_of(code: str, on_line: Callable[[bytes], None] = lambda line: None) -> list[bytes]:
+    """Run a program and return the lines that were handed on."""
+    lines: list[bytes] = []
+
+    def take(line: bytes) -> None:
+        lines.append(line)
+        on_line(line)
+
+    async def read() -> None:
+        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            output = ChildOutput(process.stdout, take)
+            # In a thread: the loop has to go on reading, or the program could not end.
+            await asyncio.wait_for(asyncio.to_thread(process.wait), _WAIT_S)
+            await output.drained()
+
+    asyncio.run(read())
+    return lines
+
+
+def test_lines_come_whole_and_in_order() -> None:
+    code = """if True:
+        import os, sys
+        for number in range(20000):
+            print(number)
+        sys.stdout.flush()
+        os.write(1, b"in ")
+        os.write(1, b"pieces\\n\\n")
+        os.write(1, b"without an end")
+    """
+    lines = lines_of(code)
+    assert lines[:20000] == [str(number).encode() for number in range(20000)]
+    assert lines[20000:] == [b"in pieces", b"", b"without an end"]
+
+
+def test_a_line_without_an_end_comes_in_pieces() -> None:
+    lines = lines_of(f"print('x' * {3 * LONGEST_LINE + 7})")
+    assert [len(line) for line in lines] == [LONGEST_LINE] * 3 + [7]
+
+
+@pytest.mark.programs
+def test_what_is_more_than_the_log_takes_is_left_out_with_a_note_and_nothing_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(child_output, "_MOST_WAITING", 1 << 16)
+    monkeypatch.setattr(child_output, "_PIPE_BYTES", 1 << 16)  # of which one more may wait
+    line, count = b"x" * 99, 300_000
+
+    def slow_log(_: bytes) -> None:
+        end = time.perf_counter() + 0.0005  # busy, as a log is: the event loop does nothing else
+        while time.perf_counter() < end:
+            pass
+
+    # At the log's pace it would take 150 s, and the program would have to wait for it.
+    lines = lines_of(f"for _ in range({count}): print('{line.decode()}')", slow_log)
+    notes = [found for one in lines if (found := _NOTE.match(one.decode()))]
+    left_out = sum(int(found.group(1).replace(",", "")) for found in notes)
+    assert notes
+    assert lines.count(line) + len(notes) == len(lines)
+    assert lines.count(line) * 100 + left_out == count * 100
+
+
+def test_a_child_that_has_closed_its_output_is_handed_over() -> None:
+    async def hand_over() -> None:
+        code = "import os; os.write(1, b'half'); os.close(1); os.read(0, 1)"
+        lines: list[bytes] = []
+        with subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as process:
+            assert process.stdout is not None
+            output = ChildOutput(process.stdout, lines.append)
+            while not process.stdout.closed:
+                await asyncio.sleep(0.01)
+            assert output.hand_over() == (-1, b"")
+            assert lines == [b"half"]
+            with os.fdopen(child_output.ended_output(), "rb", buffering=0) as pipe:
+                adopted = ChildOutput(pipe, lines.append)
+                await adopted.drained()
+                assert adopted.hand_over() == (-1, b"")
+            assert lines == [b"half"]
+
+    asyncio.run(asyncio.wait_for(hand_over(), _WAIT_S))

@@ -1,0 +1,167 @@
+"""The end of a process group: nothing of it stays, neither processes nor what they have in /dev/shm."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from support.running import eventually
+
+from pytriton.dispatcher.runtime import process_group
+from pytriton.dispatcher.runtime.child import Child
+from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
+
+#: Shared memory, whose name it prints, and a child that has it, too, ignores SIGTERM, and does not end by itself.
+_LEAVES_MEMORY = """
+import os, signal, sys, time
+from multiprocessing.shared_memory import SharedMemory
+memory = SharedMemory(create=True, size=4096)
+signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+if os.fork() == 0:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print(memory._name, flush=True)
+    time.sleep(1000)
+time.sleep(1000)
+"""
+#: Says that it is a tracker, and does not end.
+_FALSE_TRACKER = (
+    "import time  # resource_tracker import main\nprint('up', flush=True)\ntime.sleep(1000)"
+)
+
+
+@pytest.fixture
+def kill_on_death(tmp_path: Path) -> Iterator[KillOnDeath]:
+    one = KillOnDeath(tmp_path / "nothing-")
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+async def _child(kill_on_death: KillOnDeath, program: str) -> tuple[Child, str]:
+    """Return a child that has printed a line, and that."""
+    lines: asyncio.Queue[str] = asyncio.Queue()
+    child = await Child.start(
+        [sys.executable, "-c", program],
+        env={},
+        cwd=None,
+        on_line=lambda pid, line: lines.put_nowait(line.decode()),
+        kill_on_death=kill_on_death,
+    )
+    return child, await lines.get()
+
+
+def _in_group(group: int) -> list[int]:
+    return [one.pid for one in psutil.process_iter() if _group_of(one.pid) == group]
+
+
+def _tracker_runs(group: int) -> None:
+    """Wait until the group's tracker has started its program: Python 3.9 does not wait for that."""
+
+    def found() -> bool:
+        return any(
+            process_group.TRACKER.decode() in " ".join(psutil.Process(pid).cmdline())
+            for pid in _in_group(group)
+        )
+
+    assert eventually(found, "the tracker runs")
+
+
+def _all_end(group: int) -> None:
+    assert eventually(lambda: not _in_group(group), "somebody has waited for all of them")
+
+
+def _group_of(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return -1
+
+
+@pytest.mark.parametrize("way", ["in order", "killed by us", "killed by somebody"])
+def test_memory_of_a_child_is_removed(kill_on_death: KillOnDeath, way: str) -> None:
+    """`multiprocessing` has it removed when the child and its own children have ended, however that comes."""
+
+    async def run() -> None:
+        child, name = await _child(kill_on_death, _LEAVES_MEMORY)
+        _tracker_runs(child.pid)
+        assert Path(f"/dev/shm{name}").exists()
+        if way == "killed by somebody":
+            os.kill(child.pid, signal.SIGKILL)
+            await child.exited
+        code = await child.stop(30 if way == "in order" else 0, first=signal.SIGTERM)
+        assert code in ([0] if way == "in order" else [0, -signal.SIGKILL])
+        assert not Path(f"/dev/shm{name}").exists()
+        _all_end(child.pid)
+
+    asyncio.run(run())
+
+
+def test_memory_of_what_is_killed_at_once_is_removed(kill_on_death: KillOnDeath) -> None:
+    """As with a worker that has passed a hard limit."""
+
+    async def run() -> None:
+        child, name = await _child(kill_on_death, _LEAVES_MEMORY)
+        _tracker_runs(child.pid)
+        child.kill()
+        assert await child.exited == -signal.SIGKILL
+        await child.stop(0)
+        assert not Path(f"/dev/shm{name}").exists()
+
+    asyncio.run(run())
+
+
+def test_what_says_that_it_is_a_tracker_is_killed_at_last(
+    kill_on_death: KillOnDeath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has a moment, and no more."""
+    monkeypatch.setattr(process_group, "CLEAN_UP_S", 0.01)
+    arguments = f"{sys.executable!r}, 'python', '-c', {_FALSE_TRACKER!r}"
+    program = f"import os, time\nif os.fork() == 0:\n    os.execl({arguments})\n"
+
+    async def run() -> None:
+        child, said = await _child(kill_on_death, f"{program}time.sleep(1000)")
+        assert said == "up"
+        assert len(_in_group(child.pid)) == 2
+        await child.stop(0)
+        _all_end(child.pid)
+
+    asyncio.run(run())
+
+
+def test_memory_is_removed_when_the_daemon_is_killed(tmp_path: Path) -> None:
+    """By the helper that outlives it."""
+    helper = KillOnDeath(tmp_path / "nothing-")
+    process = subprocess.Popen(
+        [sys.executable, "-c", _LEAVES_MEMORY],
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    )
+    helper.add(process.pid)
+    assert process.stdout is not None
+    with process.stdout:
+        name = process.stdout.readline().strip()
+    _tracker_runs(process.pid)
+    assert Path(f"/dev/shm{name}").exists()
+    helper.close()  # as the end of this process would
+    assert process.wait() == -signal.SIGKILL
+    assert not Path(f"/dev/shm{name}").exists()
+    _all_end(process.pid)
+
+
+def test_what_only_another_user_has_left_hinders_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as what a callable has started with sudo: nobody else can end it."""
+
+    def refuse(group: int, number: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("os.killpg", refuse)
+    asyncio.run(process_group.end_group(2**22 + 1))

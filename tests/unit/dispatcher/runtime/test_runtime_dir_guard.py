@@ -1,0 +1,102 @@
+"""What a daemon does when its runtime directory is deleted, and when another daemon makes one of that name."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytriton._protocol.files.rundir import RuntimeDir
+from pytriton.dispatcher.runtime.runtime_dir_guard import RuntimeDirGuard
+
+
+class Scene:
+    """A directory that is held, and what its holder was told."""
+
+    def __init__(self, path: Path) -> None:
+        self.rundir = RuntimeDir(path)
+        self.locks: list[int] = []
+        self.held = RuntimeDirGuard(self.rundir, self.make())
+        self.told: list[str] = []
+        self.was_told = asyncio.Event()
+
+    def make(self, pid: str = "4242", *, locked: bool = True) -> int:
+        """Make the directory, as a daemon does."""
+        self.rundir.create()
+        lock = os.open(self.rundir.lock_file, os.O_CREAT | os.O_RDWR, 0o600)
+        self.locks.append(lock)
+        os.write(lock, pid.encode())
+        if locked:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return lock
+
+    def delete(self) -> None:
+        shutil.rmtree(self.rundir.path)
+
+    def hear(self, why: str) -> None:
+        self.told.append(why)
+        self.was_told.set()
+
+    async def heard(self) -> str:
+        await asyncio.wait_for(self.was_told.wait(), 100)
+        self.was_told.clear()
+        return self.told[-1]
+
+
+@pytest.fixture
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("d") / "run"
+
+
+@pytest.fixture
+def scenes(path: Path) -> Iterator[list[Scene]]:
+    made: list[Scene] = []
+    yield made
+    for lock in made[0].locks:
+        os.close(lock)
+
+
+def test_what_is_there_is_its_own(path: Path, scenes: list[Scene]) -> None:
+    async def played() -> None:
+        scenes.append(scene := Scene(path))
+        assert scene.held.is_there
+        assert scene.held.holder is None
+        scene.delete()
+        assert not scene.held.is_there
+        assert scene.held.holder is None
+        scene.make(locked=False)  # say, by a daemon that did not start
+        assert not scene.held.is_there
+        assert scene.held.holder is None
+        scene.delete()
+        scene.make("77")
+        assert not scene.held.is_there
+        assert scene.held.holder == 77
+
+    asyncio.run(played())
+
+
+def test_it_is_told_once_that_it_was_deleted_and_then_whose_it_is(
+    path: Path, scenes: list[Scene]
+) -> None:
+    async def played() -> None:
+        scenes.append(scene := Scene(path))
+        watch = scene.held.watch(scene.hear, lambda why: scene.hear(f"taken: {why}"), every_s=0.001)
+        watching = asyncio.ensure_future(watch)
+        scene.delete()
+        assert await scene.heard() == (
+            f"its runtime directory {path} was deleted: no command finds it, and it can start neither workers nor "
+            "tritonserver any more"
+        )
+        scene.make("77")
+        assert await scene.heard() == (
+            f"taken: its runtime directory {path} was deleted, and pid 77 has made another one"
+        )
+        await asyncio.wait_for(watching, 100)
+        assert len(scene.told) == 2
+
+    asyncio.run(played())

@@ -1,0 +1,53 @@
+"""The tables of states: what may follow what, and that nothing else may."""
+
+from __future__ import annotations
+
+import enum
+
+import pytest
+
+from pytriton.dispatcher.runtime.states import (
+    CHANGES,
+    InstanceState,
+    ModelState,
+    ServerState,
+    StateMachine,
+)
+
+_KINDS = (InstanceState, ModelState, ServerState)
+_ALL = [state for kind in _KINDS for state in kind]
+
+
+@pytest.mark.parametrize("state", _ALL, ids=str)
+def test_every_state_has_its_row(state: enum.Enum) -> None:
+    assert state in CHANGES
+    assert {type(after) for after in CHANGES[state]} <= {type(state)}
+
+
+@pytest.mark.parametrize("old", _ALL, ids=str)
+def test_a_machine_goes_where_the_table_says_and_nowhere_else(old: enum.Enum) -> None:
+    for new in type(old):
+        machine = StateMachine(old)
+        if new in CHANGES[old]:
+            assert machine.change(new) is old
+            assert machine.state is new
+        else:
+            with pytest.raises(ValueError, match=f"no change from {old.name} to {new.name}"):
+                machine.change(new)
+            assert machine.state is old
+
+
+@pytest.mark.parametrize("kind", _KINDS, ids=lambda kind: kind.__name__)
+def test_every_state_can_be_reached_and_left_for_the_end(kind: type[enum.Enum]) -> None:
+    first, last = kind["STARTING"], kind["STOPPED"]
+    assert _reached(first) == set(kind)
+    assert all(last in _reached(state) for state in kind)
+
+
+def _reached(start: enum.Enum) -> set[enum.Enum]:
+    found, todo = {start}, [start]
+    while todo:
+        new = set(CHANGES[todo.pop()]) - found
+        found |= new
+        todo += new
+    return found

@@ -1,0 +1,84 @@
+"""Work that is finished although its task is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pytriton.dispatcher.runtime.tasks import uninterrupted
+
+
+class Work:
+    """Something that begins, waits until it may go on, and ends."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.begun, self.may_end, self.ended = asyncio.Event(), asyncio.Event(), False
+        self.was_cancelled = False
+        self._error = error
+
+    async def run(self) -> None:
+        self.begun.set()
+        try:
+            await self.may_end.wait()
+        except asyncio.CancelledError:
+            self.was_cancelled = True
+            raise
+        if self._error is not None:
+            raise self._error
+        self.ended = True
+
+
+def test_it_is_awaited_like_any_other() -> None:
+    async def main() -> bool:
+        work = Work()
+        work.may_end.set()
+        await uninterrupted(work.run())
+        return work.ended
+
+    assert asyncio.run(main())
+
+
+@pytest.mark.parametrize("cancellations", [1, 3])
+def test_a_cancelled_task_finishes_it_first(cancellations: int) -> None:
+    async def main() -> None:
+        work = Work()
+        task = asyncio.ensure_future(uninterrupted(work.run()))
+        await work.begun.wait()
+        for _ in range(cancellations):
+            task.cancel()
+            await asyncio.wait([task], timeout=0)
+        assert not task.done()
+        work.may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert work.ended
+        assert not work.was_cancelled
+
+    asyncio.run(main())
+
+
+def test_once_cancelled_it_gets_only_so_long() -> None:
+    async def main() -> None:
+        work = Work()
+        task = asyncio.ensure_future(uninterrupted(work.run(), at_most_s=0.01))
+        await work.begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert work.was_cancelled
+
+    asyncio.run(main())
+
+
+def test_its_error_comes_through_also_when_cancelled() -> None:
+    async def main() -> None:
+        work = Work(ValueError("went wrong"))
+        task = asyncio.ensure_future(uninterrupted(work.run()))
+        await work.begun.wait()
+        task.cancel()
+        work.may_end.set()
+        with pytest.raises(ValueError, match="went wrong"):
+            await task
+
+    asyncio.run(main())

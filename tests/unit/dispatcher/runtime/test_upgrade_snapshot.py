@@ -1,0 +1,217 @@
+"""What one version of the daemon leaves for the next: read back as it was, refused where it cannot be served."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pytriton._protocol import messages
+from pytriton._protocol.lanes import stats_page
+from pytriton._protocol.lanes.stats_page import NOTHING
+from pytriton._protocol.lanes.user_series import Family
+from pytriton.dispatcher.elastic.known_size import KnownSize
+from pytriton.dispatcher.runtime import upgrade_snapshot
+from pytriton.dispatcher.runtime.upgrade_snapshot import HandOver, UnusableHandOver
+
+#: Left by the first version that could: protocol 12.
+FIRST = Path(__file__).with_name("hand-over-1.bin")
+
+WORKER = upgrade_snapshot.WorkerState(
+    "w7",
+    upgrade_snapshot.ChildState(70, 7, b"half", ["said"]),
+    8,
+    "/l/w7",
+    1.5,
+    protocol=messages.PROTOCOL,
+)
+STATE = HandOver(
+    config=b'{"http_port":9000}',
+    upgrades=2,
+    versions=["1.0", "1.1"],
+    protocol=messages.PROTOCOL,
+    page=stats_page.LAYOUT,
+    started_at=1.5,
+    locks=(3, 4),
+    control=5,
+    control_tcp="",
+    helper=(60, 6),
+    regions="pytriton-1-ab-",
+    serials=(7, 2),
+    server=upgrade_snapshot.ServerState(
+        upgrade_snapshot.ChildState(80, 9),
+        1,
+        upgrade_snapshot.ListenerState("admin", 10, "/run/front-1.sock"),
+        [upgrade_snapshot.ListenerState("http", 11)],
+        {"ended": 1},
+        messages.PROTOCOL,
+    ),
+    registrations=[
+        upgrade_snapshot.RegistrationState(
+            "m#2",
+            messages.ModelSpec("m", 1, {"input": [{"name": "x"}]}, messages.World("python")),
+            1.5,
+            False,
+            [b"\x80payload"],
+            "ready",
+            upgrade_snapshot.PoolState(
+                [
+                    upgrade_snapshot.SupervisedState(0, WORKER, 3, "it crashed"),
+                    upgrade_snapshot.SupervisedState(1),
+                ],
+                {"m_0": "w7", "m_1": ""},
+            ),
+            owner=90,
+        )
+    ],
+    tallies=[
+        upgrade_snapshot.TallyState(
+            "m",
+            [
+                upgrade_snapshot.InstanceTallyState(
+                    1,
+                    0,
+                    list(NOTHING),
+                    {"crash": 1},
+                    2,
+                    {"seen": Family("counter", "", {(("a", "b"),): {("_total", ""): 1.0}})},
+                )
+            ],
+            failed={"lost": 1},
+        )
+    ],
+    operations=[12],
+    beginnings=(5, [("calls", (("model", "m"),), 7.0, 3)]),
+    openai=upgrade_snapshot.OpenAIState(13, upgrade_snapshot.ChildState(100, 14), 15),
+    unposted={"hook": [messages.Event(1, 1.5, "started")]},
+    sizes={"m": KnownSize("1.5", 1000, 0, {"digest": 7})},
+)
+
+
+def _with_worker(state: HandOver, **change: object) -> upgrade_snapshot.RegistrationState:
+    """Return its registration, with another worker."""
+    (one,) = state.registrations
+    worker = msgspec.structs.replace(WORKER, **change)
+    pool = msgspec.structs.replace(
+        one.pool,
+        supervised=[
+            upgrade_snapshot.SupervisedState(0, worker, 3, "it crashed"),
+            upgrade_snapshot.SupervisedState(1),
+        ],
+    )
+    return msgspec.structs.replace(one, pool=pool)
+
+
+def plain(state: HandOver) -> object:
+    """Return it as data, in which tuples and lists are the same."""
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(state))
+
+
+def test_what_is_written_is_read() -> None:
+    assert plain(upgrade_snapshot.decode(upgrade_snapshot.encode(STATE))) == plain(STATE)
+    assert upgrade_snapshot.read(upgrade_snapshot.in_memory(b"document")) == b"document"
+
+
+def test_every_descriptor_and_every_child_is_known() -> None:
+    assert sorted(upgrade_snapshot.descriptors(STATE)) == list(range(3, 16))
+    assert sorted(upgrade_snapshot.children(STATE)) == [60, 70, 80, 100]
+
+
+def test_a_child_without_an_output_has_no_descriptor() -> None:
+    state = upgrade_snapshot.OpenAIState(13, upgrade_snapshot.ChildState(100, -1), 15)
+    found = upgrade_snapshot.descriptors(msgspec.structs.replace(STATE, openai=state))
+    assert sorted(found) == [*range(3, 14), 15]
+
+
+def test_a_fresh_start_reads_what_it_needs_of_any_document() -> None:
+    left = upgrade_snapshot.remains(upgrade_snapshot.encode(STATE))
+    assert (left.config, left.helper) == (STATE.config, STATE.helper)
+    assert left.listeners == STATE.server.listeners
+    other = msgspec.msgpack.encode({"config": b"{}", "helper": [60, 6], "server": "of its own"})
+    left = upgrade_snapshot.remains(b"pytriton-hand-over 99\n" + other)
+    assert (left.config, left.helper, left.listeners) == (b"{}", (60, 6), [])
+    with pytest.raises(UnusableHandOver, match="cannot be read"):
+        upgrade_snapshot.remains(b"pytriton-hand-over 1\nxy")
+
+
+@pytest.mark.parametrize(
+    ("document", "why"),
+    [
+        (b"", "no daemon has left it"),
+        (b"pytriton-registration 1 ab\nxy", "no daemon has left it"),
+        (b"pytriton-hand-over 99\nxy", "in form 99, and this version takes over from form 1"),
+        (upgrade_snapshot.encode(STATE)[:-9], "cannot be read"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(document: bytes, why: str) -> None:
+    with pytest.raises(UnusableHandOver, match=why):
+        upgrade_snapshot.decode(document)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (
+            {"registrations": [_with_worker(STATE, protocol=3)]},
+            r"workers of m speak protocol 3; this version serves protocol \d+\. .*in between.*restart",
+        ),
+        (
+            {"server": msgspec.structs.replace(STATE.server, protocol=3)},
+            "the proxies in tritonserver speak protocol 3; this version serves",
+        ),
+        ({"page": "other"}, r"count in another way.*pytriton-daemon restart"),
+    ],
+)
+def test_workers_that_this_version_cannot_serve_are_refused(
+    change: dict[str, object], why: str
+) -> None:
+    with pytest.raises(UnusableHandOver, match=why):
+        upgrade_snapshot.decode(upgrade_snapshot.encode(msgspec.structs.replace(STATE, **change)))
+
+
+def test_documents_of_earlier_versions_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as their form is the same; whether their workers can be served is another question."""
+    monkeypatch.setattr(upgrade_snapshot, "PROTOCOLS", (12,))
+    monkeypatch.setattr(stats_page, "LAYOUT", "of that time")
+    then = msgspec.structs.replace(
+        STATE,
+        protocol=12,
+        page="of that time",
+        sizes={},
+        beginnings=None,
+        server=msgspec.structs.replace(STATE.server, protocol=12),
+        registrations=[_with_worker(STATE, protocol=12)],
+    )
+    assert plain(upgrade_snapshot.decode(FIRST.read_bytes())) == plain(then)
+
+
+def test_descriptors_outlive_execve_only_where_they_are_meant_to() -> None:
+    reader, writer = os.pipe()
+    try:
+        with upgrade_snapshot.inherited([writer]):
+            assert [os.get_inheritable(one) for one in (reader, writer)] == [False, True]
+        assert not os.get_inheritable(writer)
+    finally:
+        os.close(reader)
+        os.close(writer)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        upgrade_snapshot.keep_from_children([writer])
+
+
+def test_another_version_says_whether_it_can() -> None:
+    """It reads the document on its standard input, in a process of its own."""
+    said = subprocess.run(
+        [sys.executable, "-m", "pytriton.dispatcher", "--can-take-over"],
+        input=b"pytriton-hand-over 99\nxy",
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=100,
+    ).stdout
+    verdict = msgspec.json.decode(said)
+    assert not verdict["can"]
+    assert "form 99" in verdict["why"]
+    assert verdict["version"]

@@ -1,0 +1,207 @@
+"""The daemon's own client of tritonserver, where the server is only a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import pytest
+from support.ports import lasting_port
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton.dispatcher.server.frontend import Refused, Unreached
+from pytriton.dispatcher.server.frontends import admin_client
+from pytriton.dispatcher.server.frontends.admin_client import AdminClient
+
+
+def test_a_load_fails_when_the_connection_is_closed_under_it() -> None:
+    """It fails, rather than look as if its own task were cancelled: a client waits for the reason."""
+
+    async def scene() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.setblocking(False)
+            port = server.getsockname()[1]
+            client = AdminClient(DaemonConfig(), port, port)
+            load = asyncio.create_task(client.load("model", "{}"))
+            connection, _ = await asyncio.get_running_loop().sock_accept(server)
+            with connection:  # and never answer
+                await client.close()
+                done, _ = await asyncio.wait([load], timeout=30)
+        assert done
+        assert not load.cancelled()
+        assert isinstance(load.exception(), Unreached)
+
+    asyncio.run(scene())
+
+
+def _http(answer: bytes) -> Any:
+    """Ask for a load of a server that answers every request over HTTP with the same bytes."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    async def scene() -> None:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        client = AdminClient(DaemonConfig(allow_grpc=False), port, port)
+        try:
+            await client.load("m", None)
+        finally:
+            await client.close()
+            server.close()
+
+    asyncio.run(scene())
+
+
+def test_an_error_that_the_server_answers_is_its_refusal() -> None:
+    body = b'{"error": "failed to load m"}'
+    answer = b"HTTP/1.1 400 Bad Request\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    with pytest.raises(Refused, match=r"^failed to load m$"):
+        _http(answer)
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 20", b"\x16\x03\x01 no HTTP\r\n\r\n"])
+def test_a_connection_that_ends_or_speaks_something_else_is_no_answer(answer: bytes) -> None:
+    with pytest.raises(Unreached):
+        _http(answer)
+
+
+@pytest.mark.parametrize("grpc", [False, True])
+def test_a_server_that_is_not_there_is_not_reached(grpc: bool) -> None:
+    async def scene() -> None:
+        port = lasting_port()
+        client = AdminClient(DaemonConfig(allow_grpc=grpc), port, port)
+        with pytest.raises(Unreached, match=r"(?i)connect"):
+            await client.repository_states()
+        await client.close()
+
+    asyncio.run(scene())
+
+
+class _Server(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
+    """What the daemon asks over gRPC, read by tritonclient's own messages."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.index: list[tuple[str, str, str]] = []
+
+    def _took(self, request: Any, context: Any) -> None:
+        assert ("token", "secret") in context.invocation_metadata()
+        self.asked.append(request)
+
+    def ServerLive(self, request: Any, context: Any) -> Any:
+        self._took(request, context)
+        return service_pb2.ServerLiveResponse(live=len(self.asked) == 1)
+
+    def ServerMetadata(self, request: Any, context: Any) -> Any:
+        self._took(request, context)
+        return service_pb2.ServerMetadataResponse(
+            name="triton", version="2.60.1", extensions=["one", "two"]
+        )
+
+    def RepositoryModelLoad(self, request: Any, context: Any) -> Any:
+        self._took(request, context)
+        if request.model_name == "broken":
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "failed to load 'broken': no é")
+        return service_pb2.RepositoryModelLoadResponse()
+
+    def RepositoryModelUnload(self, request: Any, context: Any) -> Any:
+        self._took(request, context)
+        return service_pb2.RepositoryModelUnloadResponse()
+
+    def RepositoryIndex(self, request: Any, context: Any) -> Any:
+        self._took(request, context)
+        answer = service_pb2.RepositoryIndexResponse()
+        for name, version, state in self.index:
+            answer.models.add(name=name, version=version, state=state, reason="r" * 300)
+        return answer
+
+
+def _grpc(scene: Callable[[AdminClient, _Server], Any]) -> _Server:
+    """Play a scene with a server that speaks gRPC."""
+    servicer = _Server()
+    any_size = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+    server = grpc.server(ThreadPoolExecutor(2), options=any_size)
+    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+
+    async def play() -> None:
+        client = AdminClient(DaemonConfig(access_token="secret"), 1, port)
+        client._headers = {"token": "secret"}
+        try:
+            await scene(client, servicer)
+        finally:
+            await client.close()
+
+    try:
+        asyncio.run(play())
+    finally:
+        server.stop(None).wait()
+    return servicer
+
+
+def test_what_is_asked_over_grpc_is_what_tritonclient_would_ask() -> None:
+    config = '{"name": "é"}' * 400_000  # 5.6 MB: more than gRPC takes by itself
+
+    async def scene(client: AdminClient, _: _Server) -> None:
+        assert await client.is_live()
+        assert not await client.is_live()
+        await client.load("é" * 100, None)
+        await client.load("m", config)
+        await client.unload("m")
+
+    live, _, bare, load, unload = _grpc(scene).asked
+    assert live == service_pb2.ServerLiveRequest()
+    assert bare == service_pb2.RepositoryModelLoadRequest(model_name="é" * 100)
+    expected = service_pb2.RepositoryModelLoadRequest(model_name="m")
+    expected.parameters["config"].string_param = config
+    assert load == expected
+    assert unload == service_pb2.RepositoryModelUnloadRequest(model_name="m")
+
+
+def test_the_index_over_grpc_has_any_size_and_one_state_for_each_model() -> None:
+    many = [(f"model-{number}", "1", "READY") for number in range(15_000)]  # 5 MB
+
+    async def scene(client: AdminClient, server: _Server) -> None:
+        assert await client.repository_states() == {}
+        server.index = [("a", "1", "UNAVAILABLE"), ("a", "2", "READY"), ("a", "3", "UNAVAILABLE")]
+        server.index.append(("never", "", ""))
+        assert await client.repository_states() == {"a": "READY", "never": ""}
+        server.index = many
+        assert len(await client.repository_states()) == len(many)
+
+    _grpc(scene)
+
+
+def test_the_version_over_grpc_is_the_cores() -> None:
+    async def scene(client: AdminClient, _: _Server) -> None:
+        assert await client.version() == "2.60.1"
+
+    assert _grpc(scene).asked == [service_pb2.ServerMetadataRequest()]
+
+
+def test_a_refusal_over_grpc_says_why() -> None:
+    async def scene(client: AdminClient, _: _Server) -> None:
+        with pytest.raises(Refused, match=r"^failed to load 'broken': no é$"):
+            await client.load("broken", "{}")
+
+    _grpc(scene)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"\x80", b"\x0a", b"\x0a\x05ab", b"\x0b\x01", b"\x0d\x00\x00\x00\x00", b"\x08\xff"],
+    ids=["no tag", "no length", "too short", "a group", "of fixed size", "no end"],
+)
+def test_what_is_no_message_of_the_protocol_is_told(message: bytes) -> None:
+    with pytest.raises(ValueError, match=r"tritonserver's"):
+        list(admin_client._fields(message))

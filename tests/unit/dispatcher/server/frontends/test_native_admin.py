@@ -1,0 +1,219 @@
+"""The daemon's client of a native front, where that is only a socket: what is an answer, and what is none."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from pytriton.dispatcher.server.frontend import Refused, Unreached
+from pytriton.dispatcher.server.frontends.native_admin import NativeAdmin
+
+#: Answers never.
+_SILENT = b""
+
+
+class Scene:
+    """A client, and a socket that answers every request with the same bytes."""
+
+    def __init__(self, folder: Path, answer: bytes) -> None:
+        loop = asyncio.get_running_loop()
+        self.exited: asyncio.Future[int] = loop.create_future()
+        self.accepting: asyncio.Future[None] = loop.create_future()
+        self.asked: list[str] = []
+        self.bodies: list[str] = []
+        self.was_asked = asyncio.Event()
+        self.path = folder / "front.sock"
+        self.admin = NativeAdmin(self.path, self.exited, self.accepting)
+        self._answer = answer
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with suppress(asyncio.IncompleteReadError):  # a connection over which nothing was asked
+                await self._take(reader)
+                writer.write(self._answer)
+                await writer.drain()
+        finally:
+            writer.close()
+
+    async def _take(self, reader: asyncio.StreamReader) -> None:
+        request = await reader.readuntil(b"\r\n\r\n")
+        self.asked.append(request.decode().partition(" HTTP")[0])
+        length = re.search(rb"Content-Length: ([0-9]+)\r\n", request)
+        assert length is not None
+        self.bodies.append((await reader.readexactly(int(length[1]))).decode())
+        self.was_asked.set()
+        if self._answer == _SILENT:
+            await reader.read()
+
+
+def _http(status: int, body: bytes) -> bytes:
+    return b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body)
+
+
+def play(folder: Path, answer: bytes, scene: Callable[[Scene], Awaitable[None]]) -> None:
+    async def played() -> None:
+        one = Scene(folder, answer)
+        server = await asyncio.start_unix_server(one.serve, one.path)
+        try:
+            await scene(one)
+        finally:
+            await one.admin.close()
+            await one.admin.close()  # nothing is left to close
+            server.close()
+
+    asyncio.run(asyncio.wait_for(played(), 100))
+
+
+def test_a_model_s_name_is_no_path(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        await one.admin.load("../a b", None)
+        await one.admin.unload("m")
+        await one.admin.show_ready(True)
+        assert one.asked == [
+            "POST /v2/repository/models/..%2Fa%20b/load",
+            "POST /v2/repository/models/m/unload",
+            "POST /admin/ready",
+        ]
+
+    play(tmp_path, _http(200, b""), scene)
+
+
+def test_versions_that_are_left_behind_do_not_hide_one_that_is_not(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        assert await one.admin.repository_states() == {"m": "READY", "n": "", "o": "UNAVAILABLE"}
+
+    models = (
+        b'[{"name": "m", "state": "UNAVAILABLE"}, {"name": "m", "state": "READY"}, '
+        b'{"name": "m", "state": "UNAVAILABLE"}, {"name": "n"}, {"name": "o", "state": "UNAVAILABLE"}]'
+    )
+    play(tmp_path, _http(200, models), scene)
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (_http(400, b'{"error": "no memory"}'), "no memory"),
+        (_http(500, b"a page"), "a page"),
+        (_http(404, b'{"no": "error"}'), '{"no": "error"}'),
+        (_http(404, b"[]"), "[]"),
+    ],
+)
+def test_an_error_that_it_answers_is_its_refusal(tmp_path: Path, answer: bytes, told: str) -> None:
+    async def scene(one: Scene) -> None:
+        with pytest.raises(Refused) as caught:
+            await one.admin.load("m", "{}")
+        assert str(caught.value) == told
+
+    play(tmp_path, answer, scene)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 20",
+        b"no HTTP\r\n\r\n",
+        _http(200, b"{no JSON"),
+        _http(200, b"{}")[:-1],
+        _http(200, b"\xff"),
+        b"HTTP/1.1 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"x" * 100_000,
+    ],
+    ids=["cut", "other", "bad", "short", "no text", "no length", "wrong length", "endless"],
+)
+def test_what_is_no_answer_is_told_as_such(tmp_path: Path, answer: bytes) -> None:
+    async def scene(one: Scene) -> None:
+        with pytest.raises(Unreached):
+            await one.admin.load("m", None)
+
+    play(tmp_path, answer, scene)
+
+
+def test_what_is_asked_and_answered_has_any_size(tmp_path: Path) -> None:
+    """A configuration, and the index of thousands of models."""
+    index = [{"name": f"model-{number}", "state": "READY"} for number in range(30_000)]
+
+    async def scene(one: Scene) -> None:
+        await one.admin.load("m", "x" * 3_000_000)
+        assert one.bodies == [json.dumps({"parameters": {"config": "x" * 3_000_000}})]
+        assert len(await one.admin.repository_states()) == len(index)
+        assert one.bodies[1:] == ["{}"]
+
+    play(tmp_path, _http(200, json.dumps(index).encode()), scene)
+
+
+def test_nothing_is_asked_over_a_connection_that_was_closed(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        await one.admin.close()
+        with pytest.raises(Unreached, match="connection was closed"):
+            await one.admin.load("m", None)
+        assert one.asked == []
+
+    play(tmp_path, _http(200, b""), scene)
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["it ends", "the connection is closed"])
+def test_a_question_does_not_outlast_the_process_or_the_connection(
+    tmp_path: Path, closed: bool
+) -> None:
+    """The socket is the daemon's own: the end of a process ends no connection that waits in its backlog."""
+
+    async def scene(one: Scene) -> None:
+        asking = asyncio.ensure_future(one.admin.load("m", None))
+        await one.was_asked.wait()
+        assert not asking.done()
+        if closed:
+            await one.admin.close()
+        else:
+            one.exited.set_result(-9)
+        with pytest.raises(Unreached, match="has ended, or the connection was closed"):
+            await asking
+
+    play(tmp_path, _SILENT, scene)
+
+
+def test_one_that_does_not_accept_connections_yet_is_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytriton.dispatcher.server.frontends.native_admin._ACCEPTING_S", 0.01)
+
+    async def scene(one: Scene) -> None:
+        with pytest.raises(Unreached, match="does not accept connections yet"):
+            await one.admin.is_live()
+        assert one.asked == []
+        one.accepting.set_result(None)
+        assert await one.admin.is_live()
+        assert one.asked == ["GET /v2/health/live"]
+
+    play(tmp_path, _http(200, b""), scene)
+
+
+@pytest.mark.programs
+def test_the_front_of_another_daemon_is_asked_nothing(tmp_path: Path) -> None:
+    """Its socket lies where ours was, if our directory was deleted: told to end models, it would end its own."""
+    path = tmp_path / "front.sock"
+    program = (
+        "import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); print(flush=True); "
+        "c = s.accept()[0]; c.settimeout(100); print(c.recv(1000))"
+    )
+    command = [sys.executable, "-c", program, str(path)]
+
+    async def scene() -> None:
+        loop = asyncio.get_running_loop()
+        admin = NativeAdmin(path, loop.create_future(), loop.create_future())
+        with pytest.raises(Unreached, match=f"that of another daemon, pid {other.pid}"):
+            await admin.unload("m")
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        asyncio.run(scene())
+        assert other.stdout.readline() == b"b''\n"

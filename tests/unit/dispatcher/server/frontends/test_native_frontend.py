@@ -1,0 +1,484 @@
+"""The native front: how its program is started and asked, with a program in its place that behaves as told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+from support.front import fake_program
+
+from pytriton._host.install.compiled_front import NativeProgram
+from pytriton._host.install.server_choice import ServerChoice
+from pytriton._host.install.server_runtime import ServerRuntime
+from pytriton._host.install.server_tree import ServerTree
+from pytriton._host.ports import free_ports
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._protocol.errors import RemoteFailure
+from pytriton.dispatcher.openai_models import upstream
+from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
+from pytriton.dispatcher.server.frontend import SHM, ServerPlace, Unreached, new_shm_prefix
+from pytriton.dispatcher.server.frontends.native_frontend import NativeFrontend
+from pytriton.dispatcher.server.server_process import ServerStartError
+from pytriton.dispatcher.server.tritonserver import TritonServer
+
+pytestmark = pytest.mark.programs
+
+_TOKEN = "a-token-that-nobody-may-see"
+
+
+class Scene:
+    """A tritonserver of the daemon's with the native front, and all that it gets of the daemon."""
+
+    def __init__(self, folder: Path, behaviour: str, **settings: Any) -> None:
+        self.folder = folder
+        program = fake_program.install(folder, behaviour)
+        models, backends = folder / "models", folder / "backends"
+        models.mkdir()
+        (backends / "pytriton").mkdir(parents=True)
+        self.lines: list[str] = []
+        tree = ServerTree(Path("tritonserver"), backends, None, (), (), "2.51.0")
+        self.prefix = prefix = new_shm_prefix()
+        self._kill_on_death = KillOnDeath(SHM / prefix)
+        native = NativeProgram(program, Path("/core.so"), {"z": "libz.so.1"})
+        runtime = ServerRuntime(tree, "setting", ServerChoice(), folder, None, native)
+        place = ServerPlace(runtime, models, backends, prefix, self._kill_on_death, self._on_line)
+        given = {"http_port": 0, "grpc_port": 0, "metrics_port": 0, "server_probe_interval_s": 0.0}
+        self.config = DaemonConfig(**{**given, "front": "native", **settings})
+        self.front = NativeFrontend(self.config, place, native)
+        self.server = TritonServer(self.config, place, self.front)
+
+    def _on_line(self, pid: int, line: bytes) -> None:
+        self.lines.append(line.decode())
+
+    async def start(self) -> None:
+        self.server.choose_ports()
+        await self.server.start()
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What the program was told."""
+        found: dict[str, Any] = json.loads((self.folder / "settings.json").read_text())
+        return found
+
+    async def says_ready(self) -> bool:
+        path = next(self.folder.glob("front-*.sock"))
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        writer.write(b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\n\r\n")
+        status = await reader.readline()
+        writer.close()
+        return b" 200 " in status
+
+    async def close(self) -> None:
+        await self.server.stop()
+        self._kill_on_death.close()
+
+
+def play(
+    folder: Path, scene: Callable[[Scene], Awaitable[None]], behaviour: str = "", **settings: Any
+) -> None:
+    """Play a scene, and see that nothing is left of it."""
+
+    async def played() -> None:
+        one = Scene(folder, behaviour, **settings)
+        try:
+            await scene(one)
+        finally:
+            await one.close()
+        assert list(folder.glob("*.sock")) == []
+
+    asyncio.run(asyncio.wait_for(played(), 200))
+
+
+def test_it_starts_and_is_asked(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        await one.start()
+        await one.server.load("m", {"name": "m"})
+        await one.server.load("a b/c", None)
+        await one.server.unload("m")
+        assert await one.server.repository_states() == {"m": "UNAVAILABLE", "a%20b%2Fc": "READY"}
+        with pytest.raises(RemoteFailure, match="did not load model bad: failed to load 'bad'"):
+            await one.server.load("bad", None)
+
+    play(tmp_path, scene)
+
+
+def test_it_is_ready_when_the_daemon_says_so(tmp_path: Path) -> None:
+    """No model in the repository is needed for that."""
+
+    async def scene(one: Scene) -> None:
+        await one.start()
+        assert not await one.says_ready()
+        await one.server.show_ready()
+        assert await one.says_ready()
+        await one.server.show_unready()
+        assert not await one.says_ready()
+        assert list((tmp_path / "models").iterdir()) == []
+
+    play(tmp_path, scene)
+
+
+def test_its_readiness_may_be_its_own(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        await one.start()
+        assert await one.says_ready()
+        await one.server.show_ready()
+
+    play(tmp_path, scene, ready_when="up")
+
+
+def test_the_clouds_endpoints_are_there_from_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No second start is needed for Vertex AI's, whose model is not there yet."""
+    (vertex,) = free_ports("0.0.0.0", 1)
+    for name, value in {"HEALTH_ROUTE": "/health", "PREDICT_ROUTE": "/predict"}.items():
+        monkeypatch.setenv(f"AIP_{name}", value)
+    options = {
+        "allow-vertex-ai": "true",
+        "vertex-ai-port": str(vertex),
+        "vertex-ai-default-model": "m",
+    }
+
+    async def scene(one: Scene) -> None:
+        await one.start()
+        assert one.server.vertex_model == "m"
+        assert "vertex_ai" in [listen["protocol"] for listen in one.told["listen"]]
+        assert one.told["vertex"] == {"health": "/health", "predict": "/predict", "model": "m"}
+        with socket.create_connection(("127.0.0.1", vertex)):
+            pass
+
+    play(tmp_path, scene, tritonserver_options=options)
+
+
+def test_connections_wait_while_there_is_no_process(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        await one.start()
+        pid = one.server.info().pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        assert "SIGKILL" in await one.server.ended()
+        port = one.front.endpoints.port("http")
+        with socket.create_connection(("127.0.0.1", port)):  # which nobody accepts yet
+            await one.server.clean_up()
+            await one.server.start()
+        assert one.front.endpoints.port("http") == port
+        await one.server.stop()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
+
+    play(tmp_path, scene)
+
+
+def test_another_process_takes_its_place(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        await one.start()
+        await one.server.load("m", None)
+        former = one.server.info().pid
+        ending = asyncio.create_task(one.server.ended())
+        rest: list[set[str]] = []
+
+        async def load_rest(loaded: set[str]) -> None:
+            rest.append(loaded)
+            assert not one.server.placed.is_set()
+            assert one.told["waiting"]
+            assert one.server.check_proxy(former or 0)  # it still serves
+            assert await one.server.repository_states() == {}  # of the other one
+
+        assert former is not None
+        successor = await one.server.replace({}, load_rest)
+        assert successor == one.server.info().pid != former
+        assert rest == [set()]
+        assert (tmp_path / "told").read_text().splitlines() == [
+            f"{successor} accept", f"{former} refuse", f"{former} retire handover-2.sock",
+        ]  # fmt: skip
+        while one.server.retiring:
+            await one.server.news.next.wait()
+        assert not psutil.pid_exists(former)
+        assert not ending.done()
+        with pytest.raises(RemoteFailure, match="did not start it"):
+            one.server.check_proxy(former)
+        os.kill(successor, signal.SIGKILL)
+        assert "SIGKILL" in await ending
+
+    play(tmp_path, scene)
+
+
+def test_one_that_ends_at_its_first_request_leaves_the_former_one_serving(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        await one.start()
+        former = one.server.info().pid
+        ending = asyncio.create_task(one.server.ended())
+        (tmp_path / "behaviour").write_text("mute")
+        with pytest.raises(ServerStartError, match="exited with code 7"):
+            await one.server.replace({}, _nothing)
+        assert one.server.info().pid == former
+        told = [line.split(" ", 1) for line in (tmp_path / "told").read_text().splitlines()]
+        assert [word for pid, word in told if pid == str(former)] == ["refuse", "accept"]
+        assert not ending.done()
+        await one.server.load("m", None)
+        ending.cancel()
+
+    play(tmp_path, scene)
+
+
+def test_sequences_in_progress_keep_it_from_being_replaced_without_force(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        await one.start()
+        former = one.server.info().pid
+        with pytest.raises(RemoteFailure, match=r"1 sequences are in progress.*--force"):
+            await one.server.replace({}, _nothing)
+        assert one.server.info().pid == former
+        assert await one.server.replace({}, _nothing, force=True) != former
+
+    play(tmp_path, scene, "sequence")
+
+
+def test_where_a_sequence_begins_meanwhile_the_connections_go_back(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        await one.start()
+        former = one.server.info().pid
+        with pytest.raises(RemoteFailure, match=r"sequences are in progress.*--force"):
+            await one.server.replace({}, _nothing)
+        assert one.server.info().pid == former
+        told = [line.split(" ", 1) for line in (tmp_path / "told").read_text().splitlines()]
+        successor = told[0][0]
+        assert told == [
+            [successor, "accept"], [str(former), "refuse"], [str(former), "retire handover-2.sock"],
+            [str(former), "accept"], [successor, "retire handover-1.sock"],
+        ]  # fmt: skip
+        while one.server.retiring:
+            await one.server.news.next.wait()
+        await one.server.load("m", None)
+
+    play(tmp_path, scene, "begins")
+
+
+def test_one_that_has_requests_left_is_shown_follows_changes_and_is_ended_in_time(
+    tmp_path: Path,
+) -> None:
+    async def scene(one: Scene) -> None:
+        ended: list[int] = []
+        one.server.on_retired = ended.append
+        await one.start()
+        ending = asyncio.create_task(one.server.ended())
+        former = one.server.info().pid
+        assert former is not None
+        admin = one.front.connect(former)
+        await one.server.replace({}, _nothing)
+        assert one.server.retiring == {former}
+        assert not one.server.settled
+        assert one.server.check_proxy(former) == former  # its proxies may still ask
+        await one.server.load("m", None)
+        assert await admin.repository_states() == {"m": "READY"}
+        await one.server.unload("m")
+        assert await admin.repository_states() == {"m": "UNAVAILABLE"}
+        while not (told := one.server.info().retiring)[0].requests:
+            await asyncio.sleep(0.05)
+        assert (told[0].pid, told[0].requests, told[0].connections) == (former, 2, 1)
+        assert told[0].until - told[0].since == 4.0
+        # The end of the one that serves now is noticed, though the former one lives on.
+        os.kill(one.server.info().pid or 0, signal.SIGKILL)
+        assert "SIGKILL" in await ending
+        assert one.server.retiring == {former}
+        while one.server.retiring:
+            await one.server.news.next.wait()
+        assert ended == [former]
+        assert not psutil.pid_exists(former)
+        await admin.close()
+
+    play(tmp_path, scene, "lingers", retire_timeout_s=4.0)
+
+
+@pytest.mark.parametrize("behaviour", ["ends", "slow"])
+def test_one_that_cannot_take_its_place_leaves_it_there(tmp_path: Path, behaviour: str) -> None:
+    async def scene(one: Scene) -> None:
+        await one.start()
+        former = one.server.info().pid
+        (tmp_path / "behaviour").write_text(behaviour)
+        if behaviour == "slow":  # it never starts; the first one had all the time that it took
+            msgspec.structs.force_setattr(one.config, "server_start_timeout_s", 0.5)
+        with pytest.raises(ServerStartError):
+            await one.server.replace({}, _nothing)
+        assert one.server.info().pid == former
+        assert one.server.ready
+        await one.server.load("m", None)
+
+    play(tmp_path, scene)
+
+
+def test_one_that_ends_before_all_is_loaded_does_not_take_its_place(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        await one.start()
+        former = one.server.info().pid
+        ending = asyncio.create_task(one.server.ended())
+
+        async def load_rest(loaded: set[str]) -> None:
+            pid = one.server.info().pid
+            assert pid not in (None, former)
+            os.kill(pid, signal.SIGKILL)
+            while one.server.info().pid == pid:
+                await asyncio.sleep(0.01)
+
+        with pytest.raises(ServerStartError, match="SIGKILL"):
+            await one.server.replace({}, load_rest)
+        assert one.server.info().pid == former
+        assert not ending.done()
+        ending.cancel()
+
+    play(tmp_path, scene)
+
+
+async def _nothing(loaded: set[str]) -> None:
+    pass
+
+
+def test_a_start_that_fails_is_told(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        with pytest.raises(ServerStartError, match=r"code 1 while starting.*\n.*no core is here"):
+            await one.start()
+
+    play(tmp_path, scene, "ends")
+
+
+def test_a_slow_start_is_waited_for(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        starting = asyncio.create_task(one.start())
+        done, _ = await asyncio.wait([starting], timeout=2.0)
+        assert not done
+        (tmp_path / "go").touch()
+        await starting
+
+    play(tmp_path, scene, "slow")
+
+
+def test_a_start_that_takes_too_long_is_told(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        with pytest.raises(ServerStartError, match="it does not accept connections yet"):
+            await one.start()
+
+    play(tmp_path, scene, "slow", server_start_timeout_s=0.1)
+
+
+def test_a_replacement_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    """The one that was to be replaced serves on, and can still be asked."""
+
+    async def scene(one: Scene) -> None:
+        await one.start()
+        former = one.server.info().pid
+        seen: list[int] = []
+        waiting: list[asyncio.Task[Any]] = []
+
+        async def fail(loaded: set[str]) -> None:
+            seen.append(one.server.info().pid or 0)
+            assert one.server.ready
+            waiting.append(asyncio.create_task(one.server.placed.wait()))
+            for number in (1, 2):
+                (SHM / f"{one.prefix}{number}-region").touch()
+            raise RuntimeError("a model cannot be loaded")
+
+        with pytest.raises(RuntimeError):
+            await one.server.replace({}, fail)
+        await waiting[0]
+        assert seen != [former]
+        assert not psutil.pid_exists(seen[0])
+        assert one.server.info().pid == former
+        await one.server.load("m", None)
+        await one.server.show_ready()
+        assert [path.name for path in tmp_path.glob("front-*.sock")] == ["front-1.sock"]
+        assert [path.name for path in SHM.glob(f"{one.prefix}*")] == [f"{one.prefix}1-region"]
+
+    play(tmp_path, scene)
+
+
+def test_who_waits_for_an_answer_hears_of_the_end(tmp_path: Path) -> None:
+    """The daemon itself listens, so the connection does not tell."""
+
+    async def scene(one: Scene) -> None:
+        await one.start()
+        admin = one.front.connect(one.server.info().pid or 0)
+        loads = [asyncio.create_task(admin.load(name, None)) for name in ("a", "b")]
+        await asyncio.wait(loads, timeout=0.2)
+        pid = one.server.info().pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        for load in loads:
+            with pytest.raises(Unreached):
+                await load
+        with pytest.raises(Unreached):
+            await admin.is_live()
+        await admin.close()
+
+    play(tmp_path, scene, "deaf")
+
+
+def test_who_waits_for_an_answer_hears_of_the_connection_s_end(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        await one.start()
+        admin = one.front.connect(one.server.info().pid or 0)
+        load = asyncio.create_task(admin.load("a", None))
+        await asyncio.wait([load], timeout=0.2)
+        await admin.close()
+        with pytest.raises(Unreached):
+            await load
+
+    play(tmp_path, scene, "deaf")
+
+
+def test_what_it_is_told(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        await one.start()
+        told = one.told
+        assert told["core"] == "/core.so"
+        assert ["model-repository", str(tmp_path / "models")] in told["options"]
+        assert ["log-verbose", "1"] in told["options"]
+        assert ["allow-metrics", "true"] in told["options"]
+        assert not [name for name, _ in told["options"] if name.startswith(("http", "grpc"))]
+        assert told["limits"]["streams"] == 5
+        restricted = [["model-repository"], "triton-access-token", _TOKEN]
+        assert told["restricted"] == {"http": [restricted], "grpc": [restricted]}
+        assert told["forward"] == {"http": "x-.*", "grpc": None}
+        listen = [
+            (listen["protocol"], listen["tls"] and listen["tls"]["certificate"])
+            for listen in told["listen"]
+        ]
+        assert listen == [
+            ("http", None), ("http", "/c"), ("grpc", "/gc"), ("metrics", None), ("http", None), ("admin", None),
+            ("handover", None),
+        ]  # fmt: skip
+        assert (tmp_path / "clients.sock").is_socket()
+        assert upstream(one.config, one.front).socket == str(tmp_path / "http.sock")
+        assert (tmp_path / "http.sock").stat().st_mode & 0o777 == 0o600
+        assert one.front.endpoints.urls()["http_url"].startswith("https://")
+
+    options = {
+        "log-verbose": "1",
+        "http-header-forward-pattern": "x-.*",
+        "http-thread-count": "4",
+        "grpc-use-ssl": "true",
+        "grpc-server-cert": "/gc",
+        "grpc-server-key": "/gk",
+    }
+    settings = {
+        "http_certificate": "/c",
+        "http_key": "/k",
+        "http_unix": str(tmp_path / "clients.sock"),
+    }
+    play(
+        tmp_path,
+        scene,
+        tritonserver_options=options,
+        front_limit=("streams=5",),
+        access_token=_TOKEN,
+        restricted_endpoints=("model-repository",),
+        **settings,
+    )
+    assert not (tmp_path / "clients.sock").exists()

@@ -1,0 +1,163 @@
+"""What the native front is told, for which settings."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+from support.fakes.triton.fake_place import fake_place
+
+from pytriton._host.install.compiled_front import NativeProgram
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._host.settings.front_limits import limits_for
+from pytriton._protocol import linux
+from pytriton.dispatcher.server.frontends import native_settings
+from pytriton.dispatcher.server.frontends.native_settings import Listening
+
+_TLS = {"grpc-use-ssl": "true", "grpc-server-cert": "/c.pem", "grpc-server-key": "/k.pem"}
+_MUTUAL = {**_TLS, "grpc-use-ssl-mutual": "true", "grpc-root-cert": "/r.pem"}
+
+
+#: Limits that are told in any case: they depend on the machine.
+_OF_MEMORY = {"total_body_bytes", "total_unsent_bytes"}
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.socket() as one:
+        yield one
+
+
+def _document(folder: Path, listening: list[Listening], **settings: Any) -> dict[str, Any]:
+    native = NativeProgram(folder / "front", Path("/core.so"), {"z": "libz.so.1"})
+    place = fake_place(folder, ["pytriton_native"], front=native)
+    config = DaemonConfig(front="native", access_token="secret-secret-secret", **settings)
+    return native_settings.document(
+        config, place, native, listening, ["m"], held=True, waiting=False, ready_fd=9
+    )
+
+
+def test_with_settings_as_shipped(tmp_path: Path, listener: socket.socket) -> None:
+    tls = {"certificate": "/c.pem", "key": "/k.pem", "root": None, "mutual": False}
+    listening = [Listening("http", listener, None, relays=True), Listening("grpc", listener, tls)]
+    told = _document(tmp_path, listening)
+    assert told["core"] == "/core.so"
+    assert told["libraries"] == {"z": "libz.so.1"}
+    assert told["listen"] == [
+        {"fd": listener.fileno(), "protocol": "http", "tls": None, "relays": True},
+        {"fd": listener.fileno(), "protocol": "grpc", "tls": tls, "relays": False},
+    ]
+    assert (told["held"], told["ready_fd"], set(told["limits"])) == (True, 9, _OF_MEMORY)
+    options = {name: value for name, value in told["options"]}
+    assert options["model-repository"] == str(tmp_path / "models")
+    assert (options["load-model"], options["exit-on-error"]) == ("m", "false")
+    assert not [name for name in options if name.endswith(("-port", "-address", "-api"))]
+    restricted = ["model-repository", "shared-memory", "trace", "logging", "statistics"]
+    one = [restricted, "triton-access-token", "secret-secret-secret"]
+    assert told["restricted"] == {"http": [one], "grpc": [one]}
+
+
+@pytest.mark.parametrize(
+    ("settings", "limits"),
+    [
+        ({"allow_client_shm": False}, {"regions": 0}),
+        ({"front_limit": ("regions=5",)}, {"regions": 5}),
+        ({"front_limit": ("regions=5",), "allow_client_shm": False}, {"regions": 0}),
+        ({"tritonserver_options": {"http-max-input-size": "5000"}}, {"body_bytes": 5000}),
+        (
+            {
+                "tritonserver_options": {"http-max-input-size": "5000"},
+                "front_limit": ("body_bytes=6000",),
+            },
+            {"body_bytes": 6000},
+        ),
+    ],
+)
+def test_limits(tmp_path: Path, settings: dict[str, Any], limits: dict[str, float]) -> None:
+    told = _document(tmp_path, [], **settings)["limits"]
+    assert {name: told[name] for name in limits} == limits
+
+
+def test_the_response_cache_is_the_fronts_own(tmp_path: Path) -> None:
+    told = _document(tmp_path, [], response_cache_size=4096)
+    assert told["response_cache_bytes"] == 4096
+    assert not [name for name, _ in told["options"] if name.startswith("cache-config")]
+
+
+@pytest.mark.parametrize(("given", "processors", "loops"), [(None, 2, 1), (None, 4, 2), (7, 64, 7)])
+def test_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: int | None, processors: int, loops: int
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: processors)
+    assert _document(tmp_path, [], front_loops=given)["loops"] == loops
+
+
+def test_options_of_the_core_s_go_on_and_those_of_nvidia_s_frontends_do_not(tmp_path: Path) -> None:
+    given = {
+        "log-verbose": "1",
+        "backend-config": ["onnxruntime,x=1"],
+        "http-thread-count": "8",
+        "exit-on-error": "true",
+        "model-load-retry-count": "9",
+        "http-header-forward-pattern": "x-.*",
+    }
+    with capture_logs() as logs:
+        told = _document(tmp_path, [], tritonserver_options=given)
+    assert ["log-verbose", "1"] in told["options"]
+    backends = [value for name, value in told["options"] if name == "backend-config"]
+    assert backends == ["python,shm-region-prefix-name=pytriton-7-", "onnxruntime,x=1"]
+    assert ["exit-on-error", "true"] not in told["options"]
+    assert "model-load-retry-count" not in dict(told["options"])
+    assert not [name for name, _ in told["options"] if name.startswith("http-")]
+    assert told["forward"] == {"http": "x-.*", "grpc": None}
+    assert [one["ignored"] for one in logs if "ignored" in one] == [["http-thread-count"]]
+    assert [one["option"] for one in logs if "option" in one] == ["model-load-retry-count"]
+
+
+def test_limits_are_told_by_name(tmp_path: Path) -> None:
+    given = ("headers=16", "idle_s=1.5", "headers=32", "total_body_bytes=2e6")
+    limits = _document(tmp_path, [], front_limit=given)["limits"]
+    assert (
+        limits.pop("total_unsent_bytes") == limits_for(linux.total_memory())["total_unsent_bytes"]
+    )
+    assert limits == {"headers": 32.0, "idle_s": 1.5, "total_body_bytes": 2e6}
+
+
+def test_nothing_is_restricted_where_nothing_is_to_be(tmp_path: Path) -> None:
+    assert _document(tmp_path, [], restricted_endpoints=())["restricted"] == {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({}, {}),
+        (
+            {"tritonserver_options": _TLS},
+            {"grpc": {"certificate": "/c.pem", "key": "/k.pem", "root": None, "mutual": False}},
+        ),
+        (
+            {"tritonserver_options": _MUTUAL},
+            {"grpc": {"certificate": "/c.pem", "key": "/k.pem", "root": "/r.pem", "mutual": True}},
+        ),
+        (
+            {"front": "native", "http_certificate": "/h.pem", "http_key": "/hk.pem"},
+            {"http": {"certificate": "/h.pem", "key": "/hk.pem", "root": None, "mutual": False}},
+        ),
+        (
+            {
+                "front": "native",
+                "http_certificate": "/h.pem",
+                "http_key": "/hk.pem",
+                "http_client_authorities": "/a.pem",
+            },
+            {"http": {"certificate": "/h.pem", "key": "/hk.pem", "root": "/a.pem", "mutual": True}},
+        ),
+    ],
+)
+def test_certificates(settings: dict[str, Any], found: dict[str, Any]) -> None:
+    assert native_settings.tls(DaemonConfig(**settings)) == found

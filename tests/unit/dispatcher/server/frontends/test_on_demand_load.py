@@ -1,0 +1,65 @@
+"""The pipe on which a native front tells of models that requests wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import pytest
+
+from pytriton.dispatcher.server.frontends.on_demand_load import OnDemandLoads
+
+
+async def _turns() -> None:
+    """What can be read by now is read in the second turn of the loop."""
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
+async def _told(*pieces: bytes) -> list[str]:
+    """Return what the daemon hears of what is written, piece by piece, until the pipe ends."""
+    told: list[str] = []
+    reader, writer = os.pipe()
+    asked = OnDemandLoads(reader, told.append)
+    loop = asyncio.get_running_loop()
+    for piece in pieces:
+        os.write(writer, piece)
+        await _turns()
+    os.close(writer)
+    await _turns()
+    assert not loop.remove_reader(reader)  # it has seen the end
+    asked.close()
+    asked.close()
+    assert asked.descriptor < 0
+    return told
+
+
+@pytest.mark.parametrize(
+    ("pieces", "names"),
+    [
+        ((b"a\n", b"b\n"), ["a", "b"]),
+        ((b"a\nb\nc", b"d\n"), ["a", "b", "cd"]),
+        ((b"a\n\xff\n",), ["a", "\ufffd"]),
+        ((b"half",), []),
+        ((), []),
+    ],
+)
+def test_each_line_is_a_name(pieces: tuple[bytes, ...], names: list[str]) -> None:
+    assert asyncio.run(_told(*pieces)) == names
+
+
+def test_the_next_version_reads_on() -> None:
+    """What has not been read when a daemon is upgraded is there for its next version."""
+
+    async def told() -> list[str]:
+        names: list[str] = []
+        reader, writer = os.pipe()
+        os.write(writer, b"a\nb\n")
+        os.close(writer)
+        asked = OnDemandLoads(reader, names.append)
+        while len(names) < 2:
+            await asyncio.sleep(0)
+        asked.close()
+        return names
+
+    assert asyncio.run(told()) == ["a", "b"]

@@ -1,0 +1,24 @@
+"""What a tritonserver that has ended leaves in shared memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.fakes.triton.fake_place import PREFIX, fake_place
+
+from pytriton.dispatcher.server import frontend
+
+
+def test_what_cannot_be_removed_does_not_keep_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody may make files in /dev/shm: a daemon that stumbled over one never started tritonserver again."""
+    shm = tmp_path / "shm"
+    for number in range(3):
+        (shm / f"{PREFIX}{number}-folder").mkdir(parents=True)
+        (shm / f"{PREFIX}{number}").touch()
+    (shm / "another's").touch()
+    monkeypatch.setattr(frontend, "SHM", shm)
+    fake_place(tmp_path, []).sweep_shared_memory()
+    assert sorted(path.name for path in shm.iterdir() if path.is_file()) == ["another's"]

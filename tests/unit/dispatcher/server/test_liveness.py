@@ -1,0 +1,160 @@
+"""When a process counts as hung: only after silence on every connection, for the whole time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from pytriton.dispatcher.runtime.child import Child
+from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
+from pytriton.dispatcher.server.frontends.admin_client import AdminClient
+from pytriton.dispatcher.server.liveness import process_state, wait_hung
+
+#: A process that lives until it is killed.
+FOREVER = [sys.executable, "-c", "import signal; signal.pause()"]
+
+
+class _Connection:
+    """Stands for a connection to tritonserver: answers as it is told to."""
+
+    def __init__(self, is_live: Callable[[], Awaitable[bool]]) -> None:
+        self.is_live = is_live
+        self.closed = False
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+async def _at_once() -> bool:
+    return True
+
+
+async def _not_live() -> bool:
+    return False
+
+
+async def _never() -> bool:
+    await asyncio.Event().wait()
+    return True
+
+
+async def _refused() -> bool:
+    raise ConnectionRefusedError("nobody listens")
+
+
+async def _start(argv: list[str]) -> Child:
+    _KILLED_ON_DEATH.append(KillOnDeath(Path("/dev/shm/pytriton-test-of-nothing-")))
+    return await Child.start(
+        argv,
+        env=os.environ,
+        cwd=None,
+        on_line=lambda pid, line: None,
+        kill_on_death=_KILLED_ON_DEATH[-1],
+    )
+
+
+_KILLED_ON_DEATH: list[KillOnDeath] = []
+
+
+@pytest.fixture(autouse=True)
+def _none_is_left() -> Iterator[None]:
+    yield
+    while _KILLED_ON_DEATH:
+        _KILLED_ON_DEATH.pop().close()
+
+
+async def _watch(own: _Connection, others: list[_Connection], asked: asyncio.Event) -> bool | None:
+    """Watch a process; None when it still counted as alive when `asked` was set. Fast: 30 ms of silence."""
+    child = await _start(FOREVER)
+    rest = iter(others)
+
+    def connect() -> AdminClient:
+        return cast(AdminClient, next(rest))
+
+    watching = asyncio.create_task(
+        wait_hung(child, cast(AdminClient, own), connect, interval_s=0.001, timeout_s=0.03)
+    )
+    enough = asyncio.create_task(asked.wait())
+    try:
+        await asyncio.wait([watching, enough], timeout=30, return_when=asyncio.FIRST_COMPLETED)
+        assert watching.done() or enough.done(), "neither judged nor asked on"
+        return watching.result() if watching.done() else None
+    finally:
+        for task in (watching, enough):
+            task.cancel()
+        await asyncio.gather(watching, enough, return_exceptions=True)
+        await child.stop(5)
+
+
+@pytest.mark.parametrize("silent", [_never, _refused])
+def test_silence_on_all_connections(silent: Callable[[], Awaitable[bool]]) -> None:
+    async def main() -> None:
+        others = [_Connection(silent), _Connection(silent)]
+        assert await _watch(_Connection(silent), others, asyncio.Event())
+        assert all(other.closed for other in others)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("answer", [_at_once, _not_live])
+def test_any_answer_is_a_sign_of_life(answer: Callable[[], Awaitable[bool]]) -> None:
+    """Also a "no": whoever says so is there."""
+
+    async def main() -> None:
+        asked, count = asyncio.Event(), 0
+
+        async def counted() -> bool:
+            nonlocal count
+            count += 1
+            if count == 20:
+                asked.set()
+            return await answer()
+
+        assert await _watch(_Connection(counted), [], asked) is None
+
+    asyncio.run(main())
+
+
+def test_a_new_connection_may_answer_and_so_may_the_old_one_late() -> None:
+    async def main() -> None:
+        asked, again, count = asyncio.Event(), asyncio.Event(), 0
+
+        async def late() -> bool:
+            """The first answer comes when the second new connection is tried, later ones at once."""
+            nonlocal count
+            count += 1
+            if count == 20:
+                asked.set()
+            await again.wait()
+            return True
+
+        async def makes_late_answer() -> bool:
+            again.set()
+            return await _never()
+
+        others = [_Connection(_never), _Connection(makes_late_answer)]
+        assert await _watch(_Connection(late), others, asked) is None
+
+    asyncio.run(main())
+
+
+def test_a_process_that_has_ended_is_not_hung() -> None:
+    async def main() -> None:
+        child = await _start([sys.executable, "-c", ""])
+        own = cast(AdminClient, _Connection(_refused))
+        hung = await wait_hung(child, own, lambda: own, interval_s=0.01, timeout_s=30)
+        assert not hung
+        await child.drained()
+
+    asyncio.run(main())
+
+
+def test_the_state_of_a_process() -> None:
+    assert process_state(os.getpid()).startswith("R")
+    assert process_state(2**22 + 1).startswith("unknown")

@@ -1,0 +1,193 @@
+"""A tritonserver that ends again and again is started again for ever, with pauses, unless settings say otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton.dispatcher.server import restart
+from pytriton.dispatcher.server.restart import ServerWatch
+from pytriton.dispatcher.server.server_process import ServerStartError
+
+
+class Unstable:
+    """A tritonserver that ends as soon as it is up, and whose starts fail as `fails` says."""
+
+    def __init__(self, ends: int, fails: tuple[int, ...] = ()) -> None:
+        self._ends_left = ends
+        self._fails = fails
+        self.starts = 0
+        self.done = asyncio.Event()  #: it has ended as often as it shall
+
+    async def ended(self) -> str:
+        if not self._ends_left:
+            self.done.set()
+            await asyncio.Event().wait()
+        self._ends_left -= 1
+        return "tritonserver (pid 1) was killed by signal 11 (SIGSEGV)"
+
+    def info(self) -> Any:
+        return SimpleNamespace(pid=1)
+
+    async def clean_up(self) -> None:
+        """There is nothing to clean up."""
+
+    async def start(self, preload: object) -> set[str]:
+        assert preload == {"m": {}}
+        self.starts += 1
+        if self.starts in self._fails:
+            raise ServerStartError("the port is taken. It said:\nnothing")
+        return {"m"}
+
+
+class Pauses:
+    """Stands for asyncio.sleep: notes each pause and takes no time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.all: list[float] = []
+        monkeypatch.setattr("pytriton.dispatcher.server.restart.asyncio.sleep", self._sleep)
+
+    async def _sleep(self, seconds: float) -> None:
+        self.all.append(seconds)
+
+
+def _watch(server: Any, loads: list[int] | None = None, **settings: Any) -> ServerWatch:
+    async def load_again(loaded: set[str]) -> None:
+        assert loaded == {"m"}
+        if loads is not None:
+            loads.append(server.starts)
+
+    return _watching(server, DaemonConfig(**settings), load_again)
+
+
+def _watching(
+    server: Any, config: DaemonConfig, load_again: Callable[[set[str]], Awaitable[None]]
+) -> ServerWatch:
+    return ServerWatch(
+        server, config, lost=lambda: None, preload=lambda: {"m": {}}, load_again=load_again
+    )
+
+
+async def _until_done(watch: ServerWatch, server: Unstable) -> None:
+    running = asyncio.ensure_future(watch.run())
+    waiting = asyncio.ensure_future(server.done.wait())
+    await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
+    assert not running.done(), running.result()
+    running.cancel()
+
+
+def test_it_is_started_again_for_ever_with_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first time at once; a start that fails counts like an end."""
+    pauses = Pauses(monkeypatch)
+
+    async def main() -> tuple[list[int], str | None]:
+        server, loads = Unstable(20, fails=(3, 4)), list[int]()
+        watch = _watch(server, loads, server_backoff_max_s=5)
+        await _until_done(watch, server)
+        return loads, watch.problem()
+
+    loads, problem = asyncio.run(main())
+    assert loads == [1, 2, *range(5, 23)]
+    assert pauses.all == [0.5, 1, 2, 4] + [5] * 17
+    assert problem is not None
+    assert problem.startswith(
+        "tritonserver failed 22 times in a row, last: tritonserver (pid 1) was killed by signal 11 (SIGSEGV). "
+        "It is up again since "
+    )
+
+
+def test_what_was_up_for_long_is_started_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was part of no crash loop, and status has nothing to tell."""
+    monkeypatch.setattr(restart, "_HEALTHY_S", -1.0)
+    pauses = Pauses(monkeypatch)
+
+    async def main() -> str | None:
+        server = Unstable(5)
+        watch = _watch(server)
+        await _until_done(watch, server)
+        return watch.problem()
+
+    assert asyncio.run(main()) is None
+    assert pauses.all == []
+
+
+@pytest.mark.parametrize(("limit", "starts"), [(0, 0), (2, 2)])
+def test_a_service_manager_may_be_meant_to_see_it(
+    monkeypatch: pytest.MonkeyPatch, limit: int, starts: int
+) -> None:
+    Pauses(monkeypatch)
+
+    async def main() -> tuple[int, str]:
+        server = Unstable(99)
+        why = await _watch(server, server_restart_limit=limit).run()
+        return server.starts, why
+
+    tried, why = asyncio.run(main())
+    assert tried == starts
+    assert why.startswith(f"tritonserver does not stay up: {limit + 1} times in a row, last: ")
+    assert why.endswith(f"SIGSEGV) (server_restart_limit is {limit})")
+
+
+class Irreplaceable(Unstable):
+    """A server that another one cannot replace: before that has loaded models, or after."""
+
+    def __init__(self, *, begins: bool) -> None:
+        super().__init__(0)
+        self._begins = begins
+
+    async def replace(
+        self,
+        preload: object,
+        load_again: Callable[[set[str]], Awaitable[None]],
+        *,
+        force: bool = False,
+    ) -> int:
+        if self._begins:
+            await load_again({"m"})
+        raise ServerStartError("it has ended")
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_what_was_loaded_again_for_nothing_is_undone(begins: bool) -> None:
+    undone: list[bool] = []
+
+    async def load_again(loaded: set[str]) -> None:
+        pass
+
+    async def main() -> None:
+        watch = ServerWatch(
+            cast(Any, Irreplaceable(begins=begins)),
+            DaemonConfig(),
+            lost=lambda: None,
+            preload=dict,
+            load_again=load_again,
+            undo=lambda: undone.append(True),
+        )
+        with pytest.raises(ServerStartError):
+            await watch.replace("a test")
+
+    asyncio.run(main())
+    assert undone == [True] * begins
+
+
+def test_a_fault_while_models_are_loaded_again_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts as a failed start: what serves nothing is started afresh."""
+    Pauses(monkeypatch)
+
+    async def main() -> int:
+        server = Unstable(1)
+
+        async def load_again(loaded: set[str]) -> None:
+            if server.starts < 3:
+                raise LookupError("a fault of ours")
+
+        watch = _watching(server, DaemonConfig(), load_again)
+        await _until_done(watch, server)
+        return server.starts
+
+    assert asyncio.run(main()) == 3

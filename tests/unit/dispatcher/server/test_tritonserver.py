@@ -1,0 +1,486 @@
+"""The life of tritonserver's process, and what it is asked, with a program in its place that behaves as told."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from support.fakes.triton import fake_server_program
+from support.ports import lasting_port
+from support.running import eventually
+
+from pytriton._host.install.server_choice import ServerChoice
+from pytriton._host.install.server_runtime import ServerRuntime
+from pytriton._host.install.server_tree import ServerTree
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
+from pytriton.dispatcher.runtime.states import ServerState
+from pytriton.dispatcher.runtime.task_limits import Headroom
+from pytriton.dispatcher.server import tritonserver
+from pytriton.dispatcher.server.frontend import SHM, ServerPlace, new_shm_prefix
+from pytriton.dispatcher.server.frontends.triton_frontend import TritonFrontend
+from pytriton.dispatcher.server.server_process import ServerCrashed, ServerLost, ServerStartError
+from pytriton.dispatcher.server.tritonserver import TritonServer
+
+pytestmark = pytest.mark.programs
+
+_TOKEN = "a-token-that-nobody-may-see"
+_MODEL = {"name": "m", "backend": "pytriton"}
+
+
+class Scene:
+    """A tritonserver of the daemon's, with all that it gets of the daemon."""
+
+    def __init__(self, folder: Path, behaviour: str, **settings: Any) -> None:
+        self.folder = folder
+        program = fake_server_program.install(folder, behaviour)
+        self.models, backends = folder / "models", folder / "backends"
+        self.models.mkdir()
+        (backends / "pytriton").mkdir(parents=True)
+        self.lines: list[str] = []
+        self.printed = asyncio.Event()
+        tree = ServerTree(program, backends, None, (), (), "2.51.0")
+        prefix = new_shm_prefix()
+        self.shm = SHM / prefix
+        self._kill_on_death = KillOnDeath(self.shm)
+        place = ServerPlace(
+            ServerRuntime(tree, "setting", ServerChoice(), folder, None),
+            self.models,
+            backends,
+            prefix,
+            self._kill_on_death,
+            self._on_line,
+        )
+        given = {
+            "http_port": lasting_port(),
+            "metrics_port": lasting_port(),
+            "allow_grpc": False,
+            "access_token": _TOKEN,
+            "server_start_timeout_s": 110.0,
+            "server_probe_interval_s": 0.0,
+            **settings,
+        }
+        self.config = DaemonConfig(**given)
+        self.server = TritonServer(self.config, place, TritonFrontend(self.config, place))
+
+    def _on_line(self, pid: int, line: bytes) -> None:
+        self.lines.append(line.decode())
+        self.printed.set()
+
+    async def until_printed(self, text: str) -> None:
+        while not any(text in line for line in self.lines):
+            self.printed.clear()
+            await self.printed.wait()
+
+    def make_model(self, name: str) -> None:
+        (self.models / name / "1").mkdir(parents=True)
+
+    async def start(self, preload: dict[str, dict[str, Any]] | None = None) -> set[str]:
+        self.server.choose_ports()
+        return await self.server.start(preload)
+
+    @property
+    def pid(self) -> int:
+        pid = self.server.info().pid
+        assert pid is not None
+        return pid
+
+    async def says_ready(self) -> bool:
+        """Ask as anybody may."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.config.http_port)
+        writer.write(b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\n\r\n")
+        status = await reader.readline()
+        writer.close()
+        return b" 200 " in status
+
+    async def close(self) -> None:
+        await self.server.stop()
+        self._kill_on_death.close()
+
+
+def play(
+    folder: Path, scene: Callable[[Scene], Awaitable[None]], behaviour: str = "", **settings: Any
+) -> None:
+    """Play a scene, and see that nothing is left of it."""
+
+    before = psutil.Process().children(recursive=True)
+
+    async def played() -> None:
+        one = Scene(folder, behaviour, **settings)
+        try:
+            await scene(one)
+        finally:
+            await one.close()
+        assert list(SHM.glob(f"{one.shm.name}*")) == []
+        assert set(psutil.Process().children(recursive=True)) <= set(before)
+
+    asyncio.run(asyncio.wait_for(played(), 200))
+
+
+# ── how it starts ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "settings", "told"),
+    [
+        ("ends", {}, r"exited with code 3 while starting\. It said:\n.*out of memory"),
+        ("dies", {}, r"was killed by signal 9 \(SIGKILL\) while starting\. It said:\n$"),
+        (
+            "silent",
+            {"server_start_timeout_s": 0.5},
+            r"was not ready within 0\.5 s \(server_start_timeout_s\)\. "
+            r"Asking it failed with: .*(refused|[Cc]onnect).*It said:\n$",
+        ),
+        ("broken", {}, r"is up but does not work \(there is no index\)\. It said:\nstarted with"),
+    ],
+)
+def test_a_start_that_fails_is_told_and_another_one_may_go_well(
+    tmp_path: Path, behaviour: str, settings: dict[str, Any], told: str
+) -> None:
+    async def scene(one: Scene) -> None:
+        with pytest.raises(ServerStartError, match=told) as caught:
+            await one.start()
+        assert _TOKEN not in str(caught.value)
+        assert one.server.state is ServerState.STARTING
+        await one.server.clean_up()
+        assert one.server.info().pid is None
+        if not settings:
+            fake_server_program.behave(tmp_path, "")
+            assert await one.server.start() == set()
+            assert one.server.ready
+
+    play(tmp_path, scene, behaviour, **settings)
+
+
+def test_it_is_ready_when_every_endpoint_listens(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        assert one.server.state is ServerState.STARTING
+        await one.start()
+        assert one.server.ready
+        _, writer = await asyncio.open_connection("127.0.0.1", one.config.metrics_port)
+        writer.close()
+        info = one.server.info()
+        # What the core says; the file beside it says 2.51.0.
+        assert (info.state, info.version) == ("ready", "2.60.1")
+        assert info.http_url == f"http://127.0.0.1:{one.config.http_port}"
+        assert (info.grpc_url, info.binary) == ("", str(tmp_path / "tritonserver"))
+        await one.server.stop()
+        assert (one.server.state, one.server.ends) == (ServerState.STOPPED, True)
+        await one.server.stop()  # nothing happens
+
+    play(tmp_path, scene, "late")
+
+
+def test_it_loads_models_before_its_ports_are_open_and_the_gate_keeps_it_from_being_ready(
+    tmp_path: Path,
+) -> None:
+    async def scene(one: Scene) -> None:
+        one.make_model("m")
+        loaded = await one.start({"m": _MODEL, "without a folder": _MODEL})
+        assert loaded == {"m"}
+        assert not (one.models / "m" / "config.pbtxt").exists()
+        assert not await one.says_ready()
+        await one.server.show_ready()
+        assert await one.says_ready()
+        assert await one.server.repository_states() == {"m": "READY"}
+        await one.server.show_unready()
+        assert not await one.says_ready()
+
+    play(tmp_path, scene)
+
+
+def test_without_a_gate_it_tells_by_itself_that_it_is_ready(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        await one.start()
+        assert await one.says_ready()
+        await one.server.show_unready()
+        await one.server.show_ready()
+        assert await one.server.repository_states() == {}
+
+    play(tmp_path, scene, ready_when="up")
+
+
+def test_the_access_token_is_nowhere_to_be_seen(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        await one.start()
+        assert any("triton-access-token=***" in line for line in one.lines)
+        assert not any(_TOKEN in line for line in one.lines)
+        assert _TOKEN not in Path(f"/proc/{one.pid}/cmdline").read_text()
+
+    play(tmp_path, scene)
+
+
+def test_what_it_creates_is_for_its_user_alone(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        await one.start()
+        assert "Umask:\t0077" in Path(f"/proc/{one.pid}/status").read_text()
+        environ = Path(f"/proc/{one.pid}/environ").read_text()
+        assert "MALLOC_MMAP_THRESHOLD_=" in environ
+        assert os.readlink(f"/proc/{one.pid}/cwd") == str(tmp_path / "backends" / "pytriton")
+
+    play(tmp_path, scene)
+
+
+# ── how it ends ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_one_that_has_ended_is_started_again(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        await one.start()
+        first = one.pid
+        news = one.server.news.next
+        one.shm.with_name(f"{one.shm.name}left").touch()
+        os.kill(first, signal.SIGSEGV)
+        assert await one.server.ended() == (
+            f"tritonserver (pid {first}) was killed by signal 11 (SIGSEGV)"
+        )
+        assert one.server.state is ServerState.STARTING
+        assert one.server.info().pid is None
+        with pytest.raises(ServerLost, match="cannot load model m: tritonserver is starting"):
+            await one.server.load("m", None)
+        await one.server.clean_up()
+        assert news.is_set()
+        assert list(SHM.glob(f"{one.shm.name}*")) == []
+        await one.server.start()
+        assert one.server.ready
+        assert one.pid != first
+
+    play(tmp_path, scene)
+
+
+def test_one_that_hangs_is_killed_and_the_load_that_it_hung_in_is_lost(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        await one.start()
+        with pytest.raises(ServerLost, match=r"SIGKILL\) while it loaded model frozen"):
+            await one.server.load("frozen", _MODEL)
+        assert (await one.server.ended()).endswith(
+            "was killed by signal 9 (SIGKILL): the daemon killed it, because it had given no sign of life for 2 s "
+            "(server_probe_timeout_s); its state was T (stopped)"
+        )
+        await one.server.clean_up()
+        await one.server.start()
+        await one.server.load("m", _MODEL)
+
+    play(tmp_path, scene, server_probe_interval_s=0.05, server_probe_timeout_s=2.0)
+
+
+@pytest.mark.parametrize("busy_for", [0, 2])
+def test_it_is_told_to_end_and_gets_the_time_for_what_is_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy_for: int
+) -> None:
+    """One that ignores SIGTERM is killed when nothing is under way any more."""
+    monkeypatch.setattr("pytriton.dispatcher.server.server_process.EXIT_GRACE_S", 0.05)
+
+    async def scene(one: Scene) -> None:
+        await one.start()
+        asked = 0
+
+        def busy() -> bool:
+            nonlocal asked
+            asked += 1
+            return asked <= busy_for
+
+        await one.server.quit(busy)
+        assert asked > busy_for
+        asked = 0
+        assert "SIGKILL" in await one.server.ended()
+        await one.server.quit(busy)  # nothing is left to end
+        assert asked == 0
+
+    play(tmp_path, scene, "deaf")
+
+
+def test_all_that_it_started_ends_with_it(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        await one.start()
+        await one.server.load("stub", _MODEL)
+        (stub,) = psutil.Process(one.pid).children()
+        one.server.kill()
+        await one.server.ended()
+        await one.server.clean_up()
+        eventually(lambda: not psutil.pid_exists(stub.pid), "the stub has ended")
+
+    play(tmp_path, scene)
+
+
+# ── what it is asked ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_load_that_it_crashes_in_is_to_blame_if_it_is_the_only_one(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        await one.start()
+        how = rf"tritonserver \(pid {one.pid}\) was killed by signal 6 \(SIGABRT\) while it loaded model faulty"
+        with pytest.raises(ServerCrashed, match=how):
+            await one.server.load("faulty", _MODEL)
+        await one.server.ended()
+        await one.server.clean_up()
+        await one.server.start()
+        other = asyncio.create_task(one.server.load("slow", _MODEL))
+        await one.until_printed("slow is being loaded")
+        for load in (one.server.load("faulty", _MODEL), other):
+            with pytest.raises(ServerLost) as lost:
+                await load
+            assert not isinstance(lost.value, ServerCrashed)
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize(
+    ("config", "left", "needed"),
+    [
+        ({"backend": "pytriton_native", "instance_group": [{"count": 4}]}, 13, 14),
+        ({"backend": "pytriton", "instance_group": [{"count": 2}, {"count": 1}]}, 49, 50),
+        (None, 17, 18),
+    ],
+)
+def test_a_model_that_takes_more_threads_than_there_may_be_is_not_loaded(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    config: dict[str, Any] | None,
+    left: int,
+    needed: int,
+) -> None:
+    async def scene(one: Scene) -> None:
+        await one.start()
+        asked: list[int] = []
+        room = Headroom(left, "pids.max of control group /a is 99")
+
+        def headroom(pid: int) -> Headroom:
+            asked.append(pid)
+            return room
+
+        monkeypatch.setattr(tritonserver, "headroom", headroom)
+        said = rf"takes about {needed} threads, and {left} more may be started \(pids\.max of control group /a is 99"
+        with pytest.raises(RemoteFailure, match=said) as caught:
+            await one.server.load("faulty", config)  # which it would not survive
+        assert caught.value.kind is ErrorKind.LOAD_FAILED
+        assert one.server.ready
+        assert asked == [one.pid]
+        room = Headroom(needed, "")
+        await one.server.load("m", config)
+
+    play(tmp_path, scene)
+
+
+def test_a_load_is_not_waited_for_when_the_daemon_stops(tmp_path: Path) -> None:
+    """tritonserver cannot be stopped in the middle of one, and ends."""
+
+    async def scene(one: Scene) -> None:
+        await one.start()
+        loading = asyncio.create_task(one.server.load("slow", _MODEL))
+        await one.until_printed("slow is being loaded")
+        one.server.abandon_loads()
+        with pytest.raises(RemoteFailure, match="slow was not loaded: the daemon is stopping"):
+            await loading
+        await one.server.forget_failure("slow")  # which would wait for that load
+        await one.server.load("m", _MODEL)  # what takes a model's place
+
+    play(tmp_path, scene)
+
+
+def test_models_whose_threads_it_cannot_have_are_left_out_of_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tritonserver, "headroom", lambda pid: Headroom(40 + 2 * 18, ""))
+
+    async def scene(one: Scene) -> None:
+        for name in ("a", "b", "c"):
+            one.make_model(name)
+        assert await one.start({name: {**_MODEL, "name": name} for name in "abc"}) == {"a", "b"}
+
+    play(tmp_path, scene)
+
+
+def test_what_it_refuses_is_told_and_what_it_does_not_survive_is_another_matter(
+    tmp_path: Path,
+) -> None:
+    async def scene(one: Scene) -> None:
+        await one.start()
+        with pytest.raises(RemoteFailure) as caught:
+            await one.server.load("bad", _MODEL)
+        assert not isinstance(caught.value, ServerLost)
+        assert caught.value.kind is ErrorKind.LOAD_FAILED
+        assert caught.value.text == (
+            "tritonserver did not load model bad: failed to load 'bad', no memory"
+        )
+        # Of a configuration that is refused, only its log says what is wrong.
+        with pytest.raises(RemoteFailure, match=r"""repository: 'dims' of "x" for unpolled$"""):
+            await one.server.load("unpolled", _MODEL)
+        with pytest.raises(
+            ServerLost, match=r"exited with code 9 while it loaded model fatal"
+        ) as lost:
+            await one.server.load("fatal", _MODEL)
+        assert lost.value.kind is ErrorKind.UNAVAILABLE
+        assert await one.server.ended() == (
+            f"tritonserver (pid {one.server._process.pid}) exited with code 9"  # type: ignore[union-attr]
+        )
+
+    play(tmp_path, scene)
+
+
+def test_a_failure_that_it_remembers_is_forgotten(tmp_path: Path) -> None:
+    """Else it would never be ready again."""
+
+    async def scene(one: Scene) -> None:
+        await one.start()
+        with pytest.raises(RemoteFailure):
+            await one.server.load("m", {"backend": "models_are_being_loaded"})
+        assert not await one.says_ready()
+        await one.server.forget_failure("m")
+        await one.server.repository_states()  # the model is there for the last time
+        assert await one.says_ready()
+        await one.server.forget_failure(
+            "bad"
+        )  # which it refuses: a line in the log, and nothing more
+
+    play(tmp_path, scene, ready_when="up")
+
+
+def test_a_server_that_has_ended_has_nothing_to_unload(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        await one.start()
+        await one.server.load("m", _MODEL)
+        os.kill(one.pid, signal.SIGKILL)
+        await one.server.ended()
+        await one.server.unload("m")
+
+    play(tmp_path, scene)
+
+
+def test_a_load_that_is_given_up_returns_when_its_outcome_is_known(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        await one.start()
+        load = asyncio.ensure_future(one.server.load("slow", _MODEL))
+        await one.until_printed("slow is being loaded")
+        load.cancel()
+        await asyncio.sleep(0)
+        assert not load.done()
+        (one.models / "go").touch()
+        with pytest.raises(asyncio.CancelledError):
+            await load
+        assert (await one.server.repository_states())["slow"] == "READY"
+
+    play(tmp_path, scene)
+
+
+def test_who_is_a_proxy_of_it(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        with pytest.raises(RemoteFailure, match="is no proxy: tritonserver did not start it"):
+            one.server.check_proxy(os.getpid())
+        await one.start()
+        await one.server.load("stub", _MODEL)
+        (stub,) = psutil.Process(one.pid).children()
+        assert one.server.check_proxy(one.pid) == one.pid
+        assert one.server.check_proxy(stub.pid) == one.pid
+        for stranger in (os.getpid(), 1, 0, -1, 2**22 + 1, 2**80):
+            with pytest.raises(RemoteFailure, match=f"process {stranger} is no proxy"):
+                one.server.check_proxy(stranger)
+
+    play(tmp_path, scene)

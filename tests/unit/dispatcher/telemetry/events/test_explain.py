@@ -1,0 +1,409 @@
+"""BatchRetry: ten set-ups that are broken, each as state and events, and what `explain` says of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytriton._protocol import messages
+from pytriton.dispatcher.telemetry.events import kinds
+from pytriton.dispatcher.telemetry.events.explain import RECENT_S, Situation, explain
+from pytriton.dispatcher.telemetry.events.failure_rate import Outcomes
+from pytriton.dispatcher.telemetry.events.kinds import Kind
+
+NOW = 1_000_000.0
+UP = messages.ServerInfo("ready", 5)
+
+
+def event(kind: Kind, reason: str = "", ago_s: float = 10.0, **fields: Any) -> messages.Event:
+    return messages.Event(1, NOW - ago_s, kind.name, "m", 1, reason=reason, **fields)
+
+
+def instance(index: int = 0, state: str = "ready", **fields: Any) -> messages.InstanceInfo:
+    return messages.InstanceInfo(index, state, 77, **fields)
+
+
+def info(
+    *instances: messages.InstanceInfo, state: str = "ready", **fields: Any
+) -> messages.ModelInfo:
+    return messages.ModelInfo("m", 1, state, list(instances), **fields)
+
+
+_DECOUPLED = {"model_transaction_policy": {"decoupled": True}}
+
+
+def test_a_stream_takes_as_long_as_it_takes() -> None:
+    streams = situation(info(instance(busy_s=95.0), config=_DECOUPLED), waiting=0)
+    assert explain(streams) == ("m is ready: nothing is wrong", [])
+    stuck = situation(info(instance(busy_s=601.0), config=_DECOUPLED), waiting=0)
+    assert "has been busy with one batch for 601 s" in explain(stuck)[0]
+
+
+def test_the_share_of_the_cores_is_told() -> None:
+    verdict, (found,) = explain(situation(info(instance(), threads=2), waiting=0))
+    assert (found.severity, found.about) == ("notice", "threads")
+    assert "at most 2 threads in each worker" in verdict
+
+
+def test_what_nobody_knows_is_not_said() -> None:
+    """Whether requests wait, tritonserver has not said."""
+    verdict, _ = explain(situation(info(instance(busy_s=0.4))))
+    assert verdict.endswith("the longest batch for 0.40 s: requests may wait")
+
+
+@pytest.mark.parametrize("kind", [kinds.HANG, kinds.POISON, kinds.LIMIT, kinds.CRASHED])
+@pytest.mark.parametrize("mended", [kinds.REPLACED, kinds.REGISTERED, kinds.ROLLED_BACK])
+def test_what_a_former_registration_did_is_over(kind: Kind, mended: Kind) -> None:
+    """It was replaced because of that, perhaps."""
+    before = event(kind, "as it was", ago_s=100)
+    after = event(mended, ago_s=50)
+    assert explain(situation(info(instance()), before, after))[1] == []
+    again = event(kind, "as it is", ago_s=10)
+    (found,) = explain(situation(info(instance()), before, after, again))[1]
+    assert "once; the last: as it is" in found.text
+
+
+def test_a_model_whose_requests_fail_is_as_good_as_down() -> None:
+    outcomes = Outcomes(300, 8, {"callable": 8}, NOW - 1, "ValueError")
+    found = situation(info(instance()), outcomes=outcomes)
+    verdict, findings = explain(found)
+    assert verdict == f"m is ready, but {findings[0].text}"
+    assert findings[0].about == "failing"
+
+
+def situation(what: messages.ModelInfo | None, *events: messages.Event, **more: Any) -> Situation:
+    return Situation("m", what, list(events), **{"server": UP, "now": NOW, **more})
+
+
+_LOOPS = instance(
+    state="backoff", fruitless_ends=4, next_try_at=NOW + 8, last_exit="RuntimeError: no weights"
+)
+_NO_GPU = instance(
+    state="backoff",
+    fruitless_ends=3,
+    next_try_at=NOW + 1,
+    device="7",
+    last_exit="RuntimeError: CUDA error: invalid device ordinal",
+)
+_FULL = (
+    "the registration of model m cannot be kept: x.unfinished: No space left on device. Make room"
+)
+_LEAK = "memory of its own: 600 MiB, limits.memory is 500 MiB"
+
+#: name: situation, in the verdict, about what, in the advice
+TABLE: dict[str, tuple[Situation, str, str, str]] = {
+    "well": (situation(info(instance())), "m is ready: nothing is wrong", "", ""),
+    "asleep": (
+        situation(info(state="asleep"), event(kinds.SLEPT, "nothing was asked of it for 600 s")),
+        "m is asleep: nothing was asked of it for 600 s",
+        "asleep",
+        "a request wakes it",
+    ),
+    "waits for memory": (
+        situation(info(state="waking"), event(kinds.WAITS_FOR_MEMORY, "it needs 600 MiB")),
+        "m is waking: it waits for memory: it needs 600 MiB",
+        "memory",
+        "models that may sleep, would help",
+    ),
+    "waited for memory": (
+        situation(info(state="waking"), event(kinds.WAITS_FOR_MEMORY), event(kinds.LOADING)),
+        "m is waking",
+        "",
+        "",
+    ),
+    "starts, and waits for memory": (
+        situation(info(state="starting"), event(kinds.WAITS_FOR_MEMORY, "it needs 600 MiB")),
+        "m is starting: it waits for memory: it needs 600 MiB",
+        "memory",
+        "models that may sleep, would help",
+    ),
+    "could not wake for want of memory": (
+        situation(
+            info(state="asleep"),
+            event(kinds.SLEPT, "idle"),
+            event(kinds.NO_MEMORY, "it needs 9 GiB"),
+        ),
+        "m is asleep: there was no memory when it was to wake: it needs 9 GiB",
+        "memory",
+        "shows the budget",
+    ),
+    "could not wake, and did later": (
+        situation(
+            info(state="asleep"),
+            event(kinds.NO_MEMORY, "it needs 9 GiB"),
+            event(kinds.WOKEN),
+            event(kinds.SLEPT, "idle for 600 s"),
+        ),
+        "m is asleep: idle for 600 s",
+        "asleep",
+        "a request wakes it",
+    ),
+    "sleeps after a crash loop": (
+        situation(
+            info(state="asleep"),
+            event(kinds.READY),
+            event(kinds.CRASH_LOOP, "No module named 'torch'"),
+            event(kinds.SLEPT, "model n needs its memory"),
+        ),
+        "m is asleep: its workers were in a crash loop before it fell asleep (model n needs its memory): No module",
+        "crash_loop",
+        "A package is missing",
+    ),
+    "cannot wake: a crash loop": (
+        situation(info(_LOOPS, state="waking"), event(kinds.CRASH_LOOP, "no weights")),
+        "m is waking: instance 0 is in a crash loop: 4 in a row ended",
+        "crash_loop",
+        "pytriton-daemon logs m",
+    ),
+    "drains": (
+        situation(
+            info(instance()),
+            phase="draining",
+            daemon_events=[event(kinds.DRAINING, who="user 7, process 8")],
+        ),
+        "m is ready, but the daemon drains, as user 7, process 8 asked: it answers requests, is not ready",
+        "drain",
+        "ask another daemon",
+    ),
+    "stops": (
+        situation(info(instance()), phase="stopping"),
+        "m is ready, but the daemon is stopping",
+        "daemon",
+        "",
+    ),
+    "an upgrade was given up": (
+        situation(
+            info(instance()),
+            daemon_events=[
+                event(kinds.STARTED, ago_s=60),
+                event(kinds.NOT_UPGRADED, "it serves models of model repositories", who="user 7"),
+            ],
+        ),
+        "m is ready; the daemon was to be upgraded by user 7, which failed, and this version goes on: it serves",
+        "daemon",
+        "pytriton-daemon restart",
+    ),
+    "an upgrade was given up, a later one not": (
+        situation(
+            info(instance()),
+            daemon_events=[event(kinds.NOT_UPGRADED, "no"), event(kinds.UPGRADED)],
+        ),
+        "m is ready: nothing is wrong",
+        "",
+        "",
+    ),
+    "settings that are wrong": (
+        situation(
+            info(instance()),
+            daemon_events=[event(kinds.NOT_RELOADED, "no setting 'http_prot'")],
+        ),
+        "m is ready; settings were to be read anew, which failed, and the old ones hold: no setting",
+        "daemon",
+        "Mend the settings file",
+    ),
+    "not loaded yet": (
+        situation(info(state="asleep")),
+        "m is asleep: it has not been loaded yet",
+        "asleep",
+        "a request wakes it",
+    ),
+    "crash loop": (
+        situation(info(_LOOPS, state="unready")),
+        "m is unready: instance 0 is in a crash loop: 4 in a row ended, the last: RuntimeError: no "
+        "weights; the next try is in 8 s",
+        "crash_loop",
+        "pytriton-daemon logs m",
+    ),
+    "given up": (
+        situation(info(instance(), instance(1, "failed", last_exit="it exited with 3"))),
+        "m serves with 1 of 2 instances: instance 1 has been given up after worker_restart_limit",
+        "given_up",
+        "scale m N",
+    ),
+    "hangs now": (
+        situation(info(instance(busy_s=95.0))),
+        "m is ready, but instance 0 has been busy with one batch for 95 s (pid 77)",
+        "hang",
+        "kill -QUIT 77",
+    ),
+    "hung before": (
+        situation(info(instance()), event(kinds.HANG, "a batch was still running after 2 s")),
+        "batches hung and their workers were replaced once; the last: a batch was still running",
+        "hang",
+        "logs m",
+    ),
+    "leak towards the limit": (
+        situation(
+            info(instance()),
+            event(kinds.SPENT, _LEAK, 900, numbers={"batches": 90}),
+            event(kinds.SPENT, _LEAK, 20, numbers={"batches": 88}),
+        ),
+        "workers reached limits.memory 2 times, the last after 88 batches: it leaks",
+        "leak",
+        "max_batches",
+    ),
+    "hard limit": (
+        situation(info(instance()), event(kinds.LIMIT, "it used 9 bytes of memory, and may use 8")),
+        "workers passed a hard limit",
+        "limit",
+        "memory_hard",
+    ),
+    "poison": (
+        situation(
+            info(instance()), event(kinds.POISON, "killed by signal 11 while it ran this batch")
+        ),
+        "requests ended every worker that ran them once",
+        "poison",
+        "special about that request",
+    ),
+    "starved queue, counted": (
+        situation(info(instance(busy_s=0.4)), waiting=7),
+        "m is ready; all 1 ready instances are busy, the longest batch for 0.40 s: requests wait in the queue: 7",
+        "queue",
+        "More instances",
+    ),
+    "busy, and nothing waits": (
+        situation(info(instance(busy_s=0.4)), waiting=0),
+        "m is ready: nothing is wrong",
+        "",
+        "",
+    ),
+    "slow load after a loss": (
+        situation(
+            info(
+                instance(state="loading", fruitless_ends=1, last_exit="signal 9"), state="unready"
+            ),
+            event(kinds.LOADING, ago_s=45.0, instance=0),
+        ),
+        "instance 0 has lost its worker: 1 in a row ended, the last: signal 9; the next one has been loading for 45 s",
+        "crash_loop",
+        "logs m",
+    ),
+    "starved queue": (
+        situation(info(instance(busy_s=0.4), instance(1, busy_s=0.9))),
+        "m is ready; all 2 ready instances are busy",
+        "queue",
+        "More instances",
+    ),
+    "wrong device": (
+        situation(info(_NO_GPU, state="unready")),
+        "instance 0 on device 7 is in a crash loop",
+        "crash_loop",
+        "devices=",
+    ),
+    "full disk": (
+        situation(None, event(kinds.NOT_REGISTERED, _FULL, who="user 7, process 8")),
+        "m is not served: its registration by user 7, process 8 failed",
+        "registration",
+        "Make room",
+    ),
+    "failed load from a repository": (
+        situation(info(state="failed", served_by="", error="No module named 'torch'")),
+        "m is failed: it lies in a model repository and could not be loaded: No module named 'torch'",
+        "repository",
+        "A package is missing in the workers' environment: install it there, or give another with python=. Mend its",
+    ),
+    "failed load, by an older event": (
+        situation(None, event(kinds.NOT_LOADED, "there are: none", who="user 7, process 8")),
+        "m is not served: it could not be loaded from a model repository by user 7, process 8: there are: none",
+        "repository",
+        "",
+    ),
+    "restore under way": (
+        situation(info(state="restoring", loading_since=NOW - 42.0)),
+        "m is restoring: it was registered before the daemon's start, and has been loading for 42 s",
+        "restore",
+        "`pytriton-daemon logs m` shows what it does",
+    ),
+    "restore to come": (
+        situation(info(state="restoring")),
+        "m is restoring: it was registered before the daemon's start, and waits for its turn to be loaded",
+        "restore",
+        "shows what is loaded first",
+    ),
+    "repository's load under way": (
+        situation(info(state="loading", served_by="", loading_since=NOW - 42.0)),
+        "m is loading: it lies in a model repository, and has been loading for 42 s",
+        "restore",
+        "load_timeout_s ends a load that hangs",
+    ),
+    "failed restore": (
+        situation(info(state="failed", error="ModuleNotFoundError: No module named 'torch'")),
+        "m is failed: it was registered before the daemon's start and could not be restored: ModuleNot",
+        "restore",
+        "A package is missing",
+    ),
+    "slow load": (
+        situation(
+            info(instance(state="loading")),
+            event(kinds.READY, ago_s=9000, instance=0, numbers={"took_s": 2.5}),
+            event(kinds.LOADING, ago_s=45, instance=0),
+        ),
+        "m serves with 0 of 1 instances: instance 0 has been loading for 45 s (pid 77); the last load that was "
+        "ready took 2.5 s",
+        "loading",
+        "kill -QUIT",
+    ),
+    "bad replace": (
+        situation(
+            info(instance()),
+            event(kinds.REGISTERED, ago_s=100),
+            event(kinds.NOT_REPLACED, "NameError: name 'x' is not defined", who="client laptop"),
+        ),
+        "m is ready, but it was to be replaced by client laptop, which failed, and it is as it was: NameError",
+        "change",
+        "",
+    ),
+    "unregistered": (
+        situation(None, event(kinds.REGISTERED, ago_s=60), event(kinds.UNREGISTERED, who="user 7")),
+        "m is not served: it was unregistered by user 7",
+        "unregistered",
+        "Register it again",
+    ),
+    "tritonserver is gone": (
+        situation(
+            info(instance()),
+            server=messages.ServerInfo("starting", None),
+            daemon_events=[event(kinds.SERVER_ENDED, "killed by signal 11")],
+        ),
+        "m is ready, but tritonserver is starting: killed by signal 11",
+        "tritonserver",
+        "pytriton-daemon logs",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_a_set_up_is_found(name: str) -> None:
+    what, verdict, about, advice = TABLE[name]
+    said, findings = explain(what)
+    assert verdict in said
+    assert [one.about for one in findings[:1]] == ([about] if about else [])
+    if advice:
+        assert advice in findings[0].advice
+
+
+def test_what_is_long_ago_says_nothing_of_the_present() -> None:
+    old = [event(kind, "x", RECENT_S + 1) for kind in (kinds.HANG, kinds.POISON, kinds.LIMIT)]
+    assert explain(situation(info(instance()), *old)) == ("m is ready: nothing is wrong", [])
+
+
+def test_a_change_that_succeeded_since_makes_a_failed_one_old() -> None:
+    events = [event(kinds.NOT_SCALED, "no"), event(kinds.SCALED)]
+    assert explain(situation(info(instance()), *events))[1] == []
+
+
+def test_a_replacement_that_failed_is_told_although_the_model_was_scaled_since() -> None:
+    events = [event(kinds.REGISTERED), event(kinds.NOT_REPLACED, "no"), event(kinds.SCALED)]
+    findings = explain(situation(info(instance()), *events))[1]
+    assert [one.about for one in findings] == ["change"]
+    replaced = [*events, event(kinds.REPLACED)]
+    assert explain(situation(info(instance()), *replaced))[1] == []
+
+
+def test_the_worst_comes_first() -> None:
+    broken = info(instance(), instance(1, "failed", last_exit="x"), state="ready")
+    down = messages.ServerInfo("starting", None)
+    findings = explain(situation(broken, event(kinds.CRASHED, "y"), server=down))[1]
+    assert [one.severity for one in findings] == ["down", "degraded", "notice"]

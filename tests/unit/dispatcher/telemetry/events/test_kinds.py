@@ -1,0 +1,100 @@
+"""The table of kinds: every place that tells an event tells one of these, with the numbers that it declares."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytriton.dispatcher.telemetry.events import audit_kinds, kinds
+from pytriton.dispatcher.telemetry.events.kind import Kind
+from pytriton.dispatcher.telemetry.events.kinds import KINDS
+from pytriton.dispatcher.telemetry.events.rendering import table
+
+DISPATCHER = Path(__file__).parents[5] / "dispatcher"
+_LEVELS = {"debug", "info", "warning", "error"}
+
+
+def _by_constant() -> dict[str, Kind]:
+    return {name: kind for name, kind in vars(kinds).items() if isinstance(kind, Kind)}
+
+
+def _tellings() -> Iterator[tuple[str, list[str], set[str] | None]]:
+    """Yield place, kinds and the names of the numbers (None: not written out) of each call that names a kind."""
+    for path in DISPATCHER.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        if "kinds" not in text:
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if not isinstance(node, ast.Call):
+                continue
+            named = [
+                leaf.attr
+                for argument in node.args
+                for leaf in ast.walk(argument)
+                if isinstance(leaf, ast.Attribute)
+                and isinstance(leaf.value, ast.Name)
+                and leaf.value.id == "kinds"
+            ]
+            if not named:
+                continue
+            numbers = [word.value for word in node.keywords if word.arg == "numbers"]
+            keys: set[str] | None = set()
+            if numbers and isinstance(numbers[0], ast.Dict):
+                keys = {str(ast.literal_eval(key)) for key in numbers[0].keys if key is not None}
+            elif numbers:
+                keys = None
+            yield f"{path.relative_to(DISPATCHER)}:{node.lineno}", named, keys
+
+
+def test_each_name_is_its_constants_and_there_is_one_of_each() -> None:
+    constants = _by_constant()
+    assert {name.lower() for name in constants} == set(KINDS)
+    assert all(constants[kind.name.upper()] is kind for kind in KINDS.values())
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
+def test_a_kind_says_what_it_means(kind: Kind) -> None:
+    assert kind.level in _LEVELS
+    assert kind.says
+    assert kind.meaning.endswith(".")
+    assert all(kind.numbers.values())
+
+
+def test_what_is_told_has_the_numbers_that_its_kind_declares() -> None:
+    constants = _by_constant()
+    wrong = [
+        f"{place}: {name} has no {sorted(keys - set(constants[name].numbers))}"
+        for place, names, keys in _tellings()
+        if keys
+        for name in names
+        if not keys <= set(constants[name].numbers)
+    ]
+    assert wrong == []
+
+
+def test_each_kind_is_told_somewhere() -> None:
+    text = "\n".join(
+        path.read_text(encoding="utf-8")
+        for path in DISPATCHER.rglob("*.py")
+        if path.name != "kinds.py"
+    )
+    assert [name for name in _by_constant() if f"kinds.{name}" not in text] == []
+
+
+def test_the_document_has_the_table() -> None:
+    text = (DISPATCHER.parent / "docs" / "operations" / "explain.md").read_text(encoding="utf-8")
+    assert text.endswith(table()), "run scripts/generate"
+
+
+def test_all_that_somebody_asks_for_stand_together() -> None:
+    """They say who, and their file keeps them through any crash loop: one that is not marked would do neither."""
+    asked = {one.name for one in vars(audit_kinds).values() if isinstance(one, Kind)}
+    assert asked == {kind.name for kind in KINDS.values() if kind.asked}
+
+
+def test_a_kind_cannot_be_changed_by_who_tells_it() -> None:
+    with pytest.raises(AttributeError):
+        kinds.SCALED.level = "debug"  # type: ignore[misc]  # that is what is tried

@@ -1,0 +1,364 @@
+"""Webhooks: what is posted is signed, what fails is tried again, what is lost is counted, and nobody waits."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.running import eventually
+
+from pytriton._protocol.messages.events import Event
+from pytriton.dispatcher.telemetry.events import webhook as webhook_module
+from pytriton.dispatcher.telemetry.events.webhook import Webhook
+from pytriton.dispatcher.telemetry.events.webhook_settings import Hook, WebhookError, read_hooks
+from pytriton.dispatcher.telemetry.events.webhooks import Webhooks
+
+SECRET = b"0123456789abcdef-secret"
+
+
+class Receiver:
+    """An address that answers what the test says, and remembers what it was sent."""
+
+    def __init__(self) -> None:
+        self.answers: list[int] = []
+        self.posts: list[tuple[str, dict[str, str], bytes]] = []
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                receiver.posts.append((self.path, dict(self.headers), body))
+                receiver.may_answer.wait(30)
+                self.send_response(receiver.answers.pop(0) if receiver.answers else 204)
+                self.send_header("Location", "/elsewhere")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            do_GET = do_POST
+
+            def log_message(self, *arguments: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}/hook?token=hidden-token"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def serials(self) -> list[int]:
+        return [one["serial"] for _, _, body in self.posts for one in json.loads(body)["events"]]
+
+    def close(self) -> None:
+        self.may_answer.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    monkeypatch.setattr(webhook_module, "_FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(webhook_module, "_LONGEST_PAUSE_S", 0.002)
+    monkeypatch.setattr(webhook_module, "_POST_INTERVAL_S", 0.0)
+    made = Receiver()
+    yield made
+    made.close()
+
+
+def event(serial: int, kind: str = "crashed", model: str = "m", ago_s: float = 0.0) -> Event:
+    return Event(serial, time.time() - ago_s, kind, model, reason="signal 11")
+
+
+def settled(hook: Webhook, sent: int, dropped: int = 0) -> None:
+    def done() -> bool:
+        return (hook.figures().sent, hook.figures().dropped) == (sent, dropped)
+
+    eventually(done, lambda: f"{sent} sent, {dropped} dropped: {hook.figures()}", 30)
+
+
+def test_events_are_signed(receiver: Receiver) -> None:
+    hook = Webhook(Hook("oncall", receiver.url, SECRET))
+    hook.take(event(7))
+    settled(hook, 1)
+    ((path, headers, body),) = receiver.posts
+    assert path == "/hook?token=hidden-token"
+    at = headers["Pytriton-Timestamp"]
+    assert abs(int(at) - time.time()) < 60
+    digest = hmac.new(SECRET, f"{at}.".encode() + body, hashlib.sha256).hexdigest()
+    assert headers["Pytriton-Signature"] == f"sha256={digest}"
+    (told,) = json.loads(body)["events"]
+    assert (told["kind"], told["model"], told["reason"]) == ("crashed", "m", "signal 11")
+
+
+def test_only_those_that_are_wanted_are_posted(receiver: Receiver) -> None:
+    kinds, models = frozenset({"crashed", "given_up"}), frozenset({"m"})
+    hook = Webhook(Hook("oncall", receiver.url, SECRET, kinds, models))
+    for one in (event(1, "ready"), event(2, model="other"), event(3), event(4, "given_up")):
+        hook.take(one)
+    settled(hook, 2)
+    assert receiver.serials() == [3, 4]
+
+
+def test_what_fails_is_tried_again_in_order_with_the_same_delivery(
+    receiver: Receiver, capfd: pytest.CaptureFixture[str]
+) -> None:
+    receiver.answers = [500, 503, 429]
+    hook = Webhook(Hook("oncall", receiver.url, SECRET))
+    receiver.may_answer.clear()
+    hook.take(event(1))
+    eventually(lambda: receiver.posts, "the first post", 30)
+    hook.take(event(2, "given_up"))
+    receiver.may_answer.set()
+    settled(hook, 2)
+    serials = receiver.serials()
+    assert serials[0] == 1
+    assert serials[-2:] == [1, 2]
+    assert hook.figures().failures == 3
+    said = "".join(capfd.readouterr())
+    assert "hidden-token" not in said
+    assert SECRET.decode() not in said
+
+
+@pytest.mark.parametrize("code", [400, 404, 302, 307])
+def test_what_is_refused_is_left_out_and_redirects_are_not_followed(
+    receiver: Receiver, code: int
+) -> None:
+    receiver.answers = [code]
+    hook = Webhook(Hook("oncall", receiver.url, SECRET))
+    hook.take(event(1))
+    settled(hook, 0, dropped=1)
+    hook.take(event(2))
+    settled(hook, 1, dropped=1)
+    assert [path for path, _, _ in receiver.posts] == ["/hook?token=hidden-token"] * 2
+
+
+def test_nobody_waits_and_the_oldest_make_room(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook_module, "_MOST_WAITING", 20)
+    receiver.may_answer.clear()
+    hook = Webhook(Hook("oncall", receiver.url, SECRET))
+    hook.take(event(0))
+    eventually(lambda: receiver.posts, "the first post", 30)
+    for serial in range(1, 101):
+        hook.take(event(serial, model=f"m{serial}"))
+    assert hook.figures().waiting == 20
+    receiver.may_answer.set()
+    settled(hook, 21, dropped=80)
+    assert receiver.serials() == [0, *range(81, 101)]
+
+
+def test_a_crash_loop_is_coalesced(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first event is posted at once; what follows waits for the interval, each kind and instance once."""
+    monkeypatch.setattr(webhook_module, "_POST_INTERVAL_S", 3600.0)
+    hook = Webhook(Hook("oncall", receiver.url, SECRET))
+    hook.take(event(0))
+    settled(hook, 1)
+    for serial in range(1, 601, 2):
+        hook.take(event(serial))
+        hook.take(event(serial + 1, "ready"))
+    hook.take(event(601, model="other"))
+    assert hook.figures().waiting == 601
+    hook.begin_close()
+    hook.join(30)
+    assert hook.figures().sent == 602
+    first, second = (json.loads(body)["events"] for _, _, body in receiver.posts)
+    assert [(one["serial"], one.get("repeats")) for one in first] == [(0, None)]
+    assert [(one["serial"], one.get("repeats")) for one in second] == [
+        (599, 300),
+        (600, 300),
+        (601, None),
+    ]
+
+
+def test_events_that_could_not_be_posted_are_coalesced_with_later_ones(receiver: Receiver) -> None:
+    receiver.answers = [500]
+    receiver.may_answer.clear()
+    hook = Webhook(Hook("oncall", receiver.url, SECRET))
+    for serial in (1, 2):
+        hook.take(event(serial, model=f"m{serial}"))
+    eventually(lambda: receiver.posts, "the first post", 30)
+    hook.take(event(3, model="m1"))
+    receiver.may_answer.set()
+    settled(hook, 3)
+    _, _, last = receiver.posts[-1]
+    told = {one["model"]: (one["serial"], one.get("repeats")) for one in json.loads(last)["events"]}
+    assert told["m1"] == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "begins"),
+    [("http", b"HTTP/1.1 "), ("https", b"\x16\x03\x03\x3f\xff\x02")],
+    ids=["http", "https"],
+)
+def test_an_answer_that_drips_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, begins: bytes
+) -> None:
+    monkeypatch.setattr(webhook_module, "_WHOLE_S", 0.3)
+    over = threading.Event()
+
+    def drip(connection: socket.socket) -> None:
+        with contextlib.suppress(OSError), connection:
+            connection.sendall(begins)
+            while not over.wait(0.02):
+                connection.sendall(b"0")
+
+    def accept() -> None:
+        while not over.is_set():
+            drip(listener.accept()[0])
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        accepting = threading.Thread(target=accept, daemon=True)
+        accepting.start()
+        hook = Webhook(Hook("slow", f"{scheme}://127.0.0.1:{listener.getsockname()[1]}/", SECRET))
+        hook.take(event(1))
+        try:
+            eventually(lambda: hook.figures().failures, "the end of a try", 30)
+            hook.begin_close()
+            hook.join(30)
+        finally:
+            over.set()
+            with socket.create_connection(listener.getsockname()):
+                accepting.join(30)
+
+
+def test_what_could_not_be_posted_for_an_hour_is_left_out() -> None:
+    hook = Webhook(Hook("gone", "http://127.0.0.1:9/", SECRET))
+    hook.take(event(1, ago_s=4000))
+    settled(hook, 0, dropped=1)
+    hook.take(event(2))
+    eventually(lambda: hook.figures().failures >= 2, "another try", 30)
+    assert hook.figures().dropped == 1
+    hook.begin_close()
+    hook.join(30)
+
+
+def test_the_next_version_of_the_daemon_posts_what_this_one_has_not(receiver: Receiver) -> None:
+    """Also what was being posted: it may have been taken, or not."""
+    receiver.may_answer.clear()
+    hook = Hook("oncall", receiver.url, SECRET)
+    former, other = Webhooks([hook]), Webhooks([hook])
+    former.take(event(7))
+    eventually(lambda: receiver.posts, "it is being posted")
+    former.take(event(8))
+    unposted = former.unposted()
+    assert [one.serial for one in unposted["oncall"]] == [7, 8]
+    receiver.may_answer.set()
+    other.adopt({**unposted, "of another file": [event(9)]})
+    eventually(lambda: other.figures()["oncall"].sent == 2, "both are posted")
+    for one in (former, other):
+        one.close()
+    assert former.unposted() == {"oncall": []}
+
+
+def test_the_last_events_are_posted_at_the_end(receiver: Receiver) -> None:
+    hooks = Webhooks([Hook("a", receiver.url, SECRET), Hook("b", receiver.url, SECRET)])
+    for serial in range(120):
+        hooks.take(event(serial))
+    hooks.close()
+    assert [one.sent for one in hooks.figures().values()] == [120, 120]
+
+
+# ── the file ─────────────────────────────────────────────────────────────────────────────────────
+
+GOOD = {"name": '"oncall"', "url": '"https://h.example/x"', "secret_file": '"s"'}
+
+
+def write(folder: Path, **changed: str) -> str:
+    (folder / "s").write_bytes(SECRET + b"\n")
+    (folder / "s").chmod(0o600)
+    lines = [f"{name} = {value}" for name, value in {**GOOD, **changed}.items() if value]
+    file = folder / "hooks.toml"
+    file.write_text("[[webhook]]\n" + "\n".join(lines) + "\n")
+    return str(file)
+
+
+def test_a_file_says_where_events_go(tmp_path: Path) -> None:
+    (hook,) = read_hooks(write(tmp_path, kinds='["crashed"]', models='["m"]'))
+    assert hook[:3] == ("oncall", "https://h.example/x", SECRET)
+    assert (hook.kinds, hook.models) == (frozenset({"crashed"}), frozenset({"m"}))
+    assert "h.example" not in repr(hook)
+    assert SECRET.decode() not in repr(hook)
+    assert read_hooks(None) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"url": '"ftp://h/"'}, "http://"),
+        ({"url": '"https:///x"'}, "http://"),
+        ({"url": '"https://h:99999/"'}, "http://"),
+        ({"url": '"https://h/\\n"'}, "http://"),
+        ({"url": "7"}, "url"),
+        ({"url": ""}, "url"),
+        ({"name": '"a b"'}, "name of its own"),
+        ({"kinds": '["crash"]'}, "no events of kind crash"),
+        ({"kind": '["crashed"]'}, "unknown field `kind`"),
+        ({"secret_file": '"none"'}, "No such file"),
+        ({"secret_file": '"open"'}, "chmod 600"),
+        ({"secret_file": '"short"'}, "at least 16 bytes"),
+        ({"name": "oncall"}, "line 2"),
+    ],
+)
+def test_what_is_wrong_in_it_is_told(tmp_path: Path, changed: dict[str, str], said: str) -> None:
+    (tmp_path / "open").write_bytes(SECRET)
+    (tmp_path / "open").chmod(0o644)
+    (tmp_path / "short").write_bytes(b"short")
+    (tmp_path / "short").chmod(0o600)
+    with pytest.raises(WebhookError) as error:
+        read_hooks(write(tmp_path, **changed))
+    assert said in str(error.value)
+    assert "h.example" not in str(error.value)
+
+
+def test_names_are_given_once_and_the_file_has_to_be_there(tmp_path: Path) -> None:
+    file = Path(write(tmp_path))
+    file.write_text(file.read_text() * 2)
+    with pytest.raises(WebhookError, match="a name of its own"):
+        read_hooks(str(file))
+    with pytest.raises(WebhookError, match="No such file"):
+        read_hooks(str(tmp_path / "none.toml"))
+
+
+def test_without_another_thread_it_is_tried_again(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, failures = threading.Timer.start, [RuntimeError("can't start new thread")]
+
+    def short(timer: threading.Timer) -> None:
+        if failures:
+            raise failures.pop()
+        start(timer)
+
+    monkeypatch.setattr(threading.Timer, "start", short)
+    hook = Webhook(Hook("oncall", receiver.url, SECRET))
+    hook.take(event(7))
+    settled(hook, 1)
+    assert hook.figures().failures == 1
+
+
+def test_without_a_thread_at_first_it_begins_later(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook = Webhook(Hook("oncall", receiver.url, SECRET))
+    with monkeypatch.context() as short:
+        short.setattr(threading.Thread, "start", _refuse)
+        with pytest.raises(RuntimeError):
+            hook.take(event(7))
+    hook.take(event(8, "given_up"))
+    settled(hook, 2)
+    assert receiver.serials() == [7, 8]
+
+
+def _refuse(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")

@@ -1,0 +1,361 @@
+"""Metrics sent by OTLP: all that a scraper is told arrives, and a collector that does not take it holds up nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Histogram, Summary
+from support.models.figures import model, snapshot, work
+from support.telemetry.metric_receiver import MetricReceiver, metric_receiver
+
+from pytriton._protocol.lanes.histograms import BOUNDS_S
+from pytriton._protocol.lanes.user_metrics import encoded
+from pytriton.dispatcher.openai.meters import Meters
+from pytriton.dispatcher.openai.state import Told
+from pytriton.dispatcher.runtime.upgrade_snapshot import SentSeries
+from pytriton.dispatcher.telemetry.http.otlp import OtlpExport
+from pytriton.dispatcher.telemetry.metrics.snapshot import Scraped
+from pytriton.dispatcher.telemetry.metrics.triton_metrics import parsed
+from pytriton.dispatcher.telemetry.metrics.user_metrics import MergedFamily, Merger, Said, add_front
+from pytriton.worker.user_metrics import collected
+
+INSTANCE = {"model": "m", "version": "1", "model_instance": "0"}
+TRITON = """\
+# HELP nv_inference_request_success Requests
+# TYPE nv_inference_request_success counter
+nv_inference_request_success{model="m",version="1"} 7
+"""
+
+
+@pytest.fixture
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[MetricReceiver]:
+    """A collector, to which the variables of this process lead."""
+    logger = logging.getLogger("opentelemetry")
+    before = logger.propagate, logger.handlers[:]
+    with metric_receiver() as found:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", found.url)
+        monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "100")
+        monkeypatch.setenv("OTEL_SERVICE_NAME", "shop")
+        yield found
+    logger.propagate, logger.handlers[:] = before
+
+
+def scraped() -> Scraped:
+    registry = CollectorRegistry()
+    Counter("seen", "Things.", ["colour"], registry=registry).labels("red").inc(3)
+    histogram = Histogram("size", "Sizes.", buckets=(1, 10), registry=registry)
+    for size in (5, 6, 50):
+        histogram.observe(size)
+    Summary("took", "Times.", registry=registry).observe(4)
+    users = Merger().merged([Said("m", 1, 0, {}, [encoded(collected(registry.collect()))])])
+    figures = snapshot(1010, model("m", work(50, ms=5, rows=3)))
+    return Scraped(figures, parsed(TRITON), users, {}, {"sent": 1, "dropped": 0})
+
+
+def export(
+    play: Callable[[OtlpExport], Awaitable[None]], scrape: Callable[[], Any] | None = None
+) -> OtlpExport:
+    """Send what a scrape returns, while a test plays; return the exporter after its end."""
+
+    async def take() -> Scraped:
+        return scraped()
+
+    async def run() -> OtlpExport:
+        exporting = OtlpExport(scrape or take)
+        exporting.open()
+        try:
+            await play(exporting)
+        finally:
+            await exporting.close()
+        return exporting
+
+    return asyncio.run(run())
+
+
+async def until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+
+
+def test_all_that_a_scraper_is_told_arrives(receiver: MetricReceiver) -> None:
+    async def play(exporting: OtlpExport) -> None:
+        await until(lambda: receiver.received > 1 and exporting.outcomes["sent"] > 0)
+
+    export(play)
+    point = receiver.point
+    assert point("pytriton_calls", **INSTANCE).as_double == 50
+    assert receiver.metrics["pytriton_calls"].sum.is_monotonic
+    assert receiver.metrics["pytriton_calls"].description.startswith("Calls of the callable")
+    assert point("pytriton_ready_instances", model="m", version="1").as_double == 1
+    assert point("pytriton_otlp_exports", outcome="sent").as_double == 1
+    took = point("pytriton_call_duration_seconds", **INSTANCE)
+    assert (took.count, took.sum) == (50, pytest.approx(0.25))
+    bucket = next(at for at, bound in enumerate(took.explicit_bounds) if bound >= 0.005)
+    assert took.bucket_counts[bucket] == sum(took.bucket_counts) == 50
+    assert len(took.bucket_counts) == len(took.explicit_bounds) + 1
+    assert (took.start_time_unix_nano, took.time_unix_nano) == (1000 * 10**9, 1010 * 10**9)
+    assert point("seen", **INSTANCE, colour="red").as_double == 3
+    size = point("size", **INSTANCE)
+    assert (list(size.explicit_bounds), list(size.bucket_counts)) == ([1, 10], [0, 2, 1])
+    assert (point("took_count", **INSTANCE).as_double, point("took_sum", **INSTANCE).as_double) == (
+        1,
+        4,
+    )
+    assert point("nv_inference_request_success", model="m", version="1").as_double == 7
+    assert receiver.resource["service.name"] == "shop"
+
+
+def test_the_openai_fronts_figures_begin_with_its_process(receiver: MetricReceiver) -> None:
+    """It may be another one than a minute ago: its counters start anew, later than the daemon."""
+    meters = Meters(lambda: 1005.5)
+    meters.refuse("overloaded")
+    meters.answered("m", "chat", 0.5)
+
+    async def scrape() -> Scraped:
+        found = scraped()
+        add_front(found.users, meters.told())
+        earlier = Told(
+            "earlier", "counter", "", [([], [("_total", "", 1.0)])]
+        )  # an earlier version
+        add_front(found.users, [earlier])
+        return found
+
+    async def play(exporting: OtlpExport) -> None:
+        await until(lambda: receiver.received > 0)
+
+    export(play, scrape)
+    refused = receiver.point("pytriton_openai_refused_requests", code="overloaded")
+    took = receiver.metrics["gen_ai_server_request_duration_seconds"].histogram.data_points[0]
+    span = (1005_500_000_000, 1010 * 10**9)
+    assert (refused.start_time_unix_nano, refused.time_unix_nano) == span
+    assert (took.start_time_unix_nano, took.time_unix_nano) == span
+    for others in (receiver.point("earlier"), receiver.point("seen", **INSTANCE, colour="red")):
+        assert others.start_time_unix_nano == 1000 * 10**9
+
+
+def test_counters_begin_where_their_process_began(receiver: MetricReceiver) -> None:
+    """That of tritonserver, and, after an upgrade, that of the daemon for what it does not go on counting."""
+
+    async def scrape() -> Scraped:
+        found = scraped()
+        triton = dataclasses.replace(parsed(TRITON), since=1004.0)
+        return found._replace(triton=triton, since=1002.0)
+
+    async def play(exporting: OtlpExport) -> None:
+        await until(lambda: receiver.received > 0)
+
+    export(play, scrape)
+    triton = receiver.point("nv_inference_request_success", model="m", version="1")
+    lost = receiver.point("pytriton_lost_events")
+    restarts = receiver.point("pytriton_tritonserver_restarts", reason="ended")
+    calls = receiver.point("pytriton_calls", **INSTANCE)
+    began = [one.start_time_unix_nano // 10**9 for one in (triton, lost, restarts, calls)]
+    assert began == [1004, 1002, 1000, 1000]
+
+
+def test_while_another_tritonserver_takes_over_nothing_of_it_is_sent(
+    receiver: MetricReceiver,
+) -> None:
+    async def scrape() -> Scraped:
+        return scraped()._replace(triton=dataclasses.replace(parsed(TRITON), since=None))
+
+    async def play(exporting: OtlpExport) -> None:
+        await until(lambda: receiver.received > 0)
+
+    export(play, scrape)
+    assert receiver.point("pytriton_calls", **INSTANCE).as_double == 50
+    assert "nv_inference_request_success" not in receiver.metrics
+
+
+def test_what_an_exporter_hands_over_another_goes_on_with(receiver: MetricReceiver) -> None:
+    async def play(exporting: OtlpExport) -> None:
+        await until(lambda: exporting.outcomes["sent"] > 0)
+        handed.append(exporting.hand_over())
+
+    handed: list[SentSeries | None] = []
+    assert OtlpExport(lambda: None).hand_over() is None  # type: ignore[arg-type,return-value]
+    export(play)
+    assert handed[0] is not None
+    assert handed[0][0] == 1010 * 10**9
+    assert any(name == "pytriton_calls" and counted == 50 for name, _, counted, _ in handed[0][1])
+
+
+def test_durations_may_have_the_fine_buckets_of_workers(
+    receiver: MetricReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(
+        "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION",
+        "base2_exponential_bucket_histogram",
+    )
+
+    async def play(exporting: OtlpExport) -> None:
+        await until(lambda: receiver.received > 0)
+
+    export(play)
+    took = receiver.point("pytriton_call_duration_seconds", **INSTANCE)
+    counts = took.positive.bucket_counts
+    assert (took.count, took.scale, counts[0], sum(counts)) == (50, 2, 50, 50)
+    # Bucket number i has what is in (base^i, base^(i + 1)].
+    base = 2.0 ** (2.0**-took.scale)
+    assert base**took.positive.offset < 0.005 <= base ** (took.positive.offset + 1)
+    assert base ** (took.positive.offset + 1) == pytest.approx(
+        min(b for b in BOUNDS_S if b >= 0.005)
+    )
+
+
+def test_what_is_not_taken_is_counted_and_told_once(receiver: MetricReceiver) -> None:
+    receiver.status = 400
+
+    async def play(exporting: OtlpExport) -> None:
+        await until(lambda: exporting.outcomes["dropped"] > 2)
+        receiver.status = 200
+        await until(lambda: exporting.outcomes["sent"] > 0)
+
+    with structlog.testing.capture_logs() as logs:
+        outcomes = export(play).outcomes
+    assert outcomes["dropped"] > 2
+    assert [one["log_level"] for one in logs] == ["warning", "info"]
+    assert "400" in logs[0]["reason"]
+
+
+def test_a_collector_that_hangs_holds_up_neither_the_loop_nor_the_end(
+    receiver: MetricReceiver,
+) -> None:
+    receiver.may_answer.clear()
+    turns = 0
+    asked = 0
+
+    async def scrape() -> Scraped:
+        nonlocal asked
+        asked += 1
+        return scraped()
+
+    async def play(exporting: OtlpExport) -> None:
+        nonlocal turns
+        await until(lambda: asked > 0)
+        for turns in range(1, 101):  # noqa: B007
+            await asyncio.sleep(0)
+
+    exporting = export(play, scrape)
+    assert (turns, exporting.outcomes["sent"], receiver.received) == (100, 0, 0)
+
+
+def test_a_collector_that_never_comes_to_an_end_is_counted_and_costs_one_thread(
+    receiver: MetricReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It drips its answer, say: no time-out of the exporter's ends that."""
+    monkeypatch.setattr("pytriton.dispatcher.telemetry.http.otlp._WHOLE_S", 0.01)
+    receiver.may_answer.clear()
+
+    async def play(exporting: OtlpExport) -> None:
+        await until(lambda: exporting.outcomes["dropped"] > 2)
+        late = [one for one in threading.enumerate() if one.name == "otlp export"]
+        assert len(late) == 1
+        receiver.may_answer.set()
+        await until(lambda: exporting.outcomes["sent"] > 0 or not late[0].is_alive())
+
+    with structlog.testing.capture_logs() as logs:
+        export(play)
+    assert logs[0]["reason"] == "the collector did not answer within 0.01 s"
+
+
+def test_a_dispatcher_that_is_busy_drops_a_snapshot(
+    receiver: MetricReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytriton.dispatcher.telemetry.http.otlp._SNAPSHOT_S", 0.01)
+
+    async def never() -> Scraped:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def play(exporting: OtlpExport) -> None:
+        await until(lambda: exporting.outcomes["dropped"] > 1)
+
+    assert export(play, never).outcomes["sent"] == 0
+
+
+def test_a_snapshot_that_cannot_be_made_is_dropped_and_the_next_one_sent(
+    receiver: MetricReceiver,
+) -> None:
+    broken = True
+
+    async def scrape() -> Scraped:
+        if broken:
+            raise ValueError("no figures")
+        return scraped()
+
+    async def play(exporting: OtlpExport) -> None:
+        nonlocal broken
+        await until(lambda: exporting.outcomes["dropped"] > 1)
+        broken = False
+        await until(lambda: exporting.outcomes["sent"] > 0)
+
+    with structlog.testing.capture_logs() as logs:
+        export(play, scrape)
+    assert [one["log_level"] for one in logs] == ["warning", "info"]
+    assert logs[0]["reason"] == "there is no snapshot: ValueError: no figures"
+
+
+def test_a_metric_of_a_callable_that_cannot_be_told_costs_no_other(
+    receiver: MetricReceiver,
+) -> None:
+    async def scrape() -> Scraped:
+        found = scraped()
+        values = {("_bucket", "+Inf"): float("nan"), ("_count", ""): 1.0, ("_sum", ""): 1.0}
+        found.users.families["bad"] = MergedFamily("bad", "histogram", "", {(): values})
+        return found
+
+    async def play(exporting: OtlpExport) -> None:
+        await until(lambda: exporting.outcomes["sent"] > 0)
+
+    export(play, scrape)
+    assert receiver.point("seen", **INSTANCE, colour="red").as_double == 3
+    assert "bad" not in receiver.metrics
+
+
+def test_an_exporter_that_raises_does_not_end_the_thread(receiver: MetricReceiver) -> None:
+    async def play(exporting: OtlpExport) -> None:
+        whole = exporting._exporter
+
+        class Raises:
+            def export(self, data: Any) -> Any:
+                raise ConnectionError("gone")
+
+        exporting._exporter = Raises()
+        await until(lambda: exporting.outcomes["dropped"] > 1)
+        exporting._exporter = whole
+        await until(lambda: exporting.outcomes["sent"] > 0)
+
+    with structlog.testing.capture_logs() as logs:
+        export(play)
+    assert "ConnectionError: gone" in str(logs)
+
+
+def test_without_another_thread_it_is_tried_again(
+    receiver: MetricReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, failures = threading.Thread.start, [RuntimeError("can't start new thread")]
+
+    def short(thread: threading.Thread) -> None:
+        if thread.name == "otlp export" and failures:
+            raise failures.pop()
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", short)
+
+    async def play(exporting: OtlpExport) -> None:
+        await until(lambda: exporting.outcomes["sent"] > 0)
+        assert exporting.outcomes["dropped"] == 1
+
+    export(play)
+    assert not failures

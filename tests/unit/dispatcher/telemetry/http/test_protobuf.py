@@ -1,0 +1,215 @@
+"""Figures in Prometheus' protobuf format, read with protobuf's own library by the published field numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import structlog
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from prometheus_client import CollectorRegistry, Counter, Histogram, Summary
+from support.models.figures import model, snapshot, work
+
+from pytriton._protocol.lanes import user_metrics
+from pytriton._protocol.lanes.exemplars import Exemplar
+from pytriton._protocol.lanes.stats_page import Counts
+from pytriton.dispatcher.telemetry.http.protobuf import encoded, is_preferred
+from pytriton.dispatcher.telemetry.metrics.snapshot import Scraped
+from pytriton.dispatcher.telemetry.metrics.triton_metrics import parsed
+from pytriton.dispatcher.telemetry.metrics.user_metrics import MergedFamily, Merger, Said
+from pytriton.dispatcher.telemetry.metrics.work import work_of
+from pytriton.worker.user_metrics import collected
+
+INSTANCE = {"model": "m", "version": "1", "model_instance": "0"}
+TRITON = """\
+# TYPE nv_inference_request_success counter
+nv_inference_request_success{model="m",version="1"} 7
+# TYPE nv_cpu_utilization gauge
+nv_cpu_utilization 0.5
+"""
+#: Message -> fields: number, name, type ("*": repeated).
+_PROTO = {
+    "LabelPair": "1 name string, 2 value string",
+    "Number": "1 value double",
+    "Quantile": "1 quantile double, 2 value double",
+    "Summary": "1 sample_count uint64, 2 sample_sum double, 3 quantile *Quantile",
+    "Timestamp": "1 seconds int64, 2 nanos int32",
+    "Exemplar": "1 label *LabelPair, 2 value double, 3 timestamp Timestamp",
+    "Bucket": "1 cumulative_count uint64, 2 upper_bound double, 3 exemplar Exemplar",
+    "BucketSpan": "1 offset sint32, 2 length uint32",
+    "Histogram": "1 sample_count uint64, 2 sample_sum double, 3 bucket *Bucket, 5 schema sint32, "
+    "6 zero_threshold double, 7 zero_count uint64, 12 positive_span *BucketSpan, 13 positive_delta *sint64",
+    "Metric": "1 label *LabelPair, 2 gauge Number, 3 counter Number, 4 summary Summary, 5 untyped Number, "
+    "7 histogram Histogram",
+    "MetricFamily": "1 name string, 2 help string, 3 type int32, 4 metric *Metric",
+}
+
+
+def _family_class() -> Any:
+    file = descriptor_pb2.FileDescriptorProto(name="m.proto", package="t", syntax="proto2")
+    for name, fields in _PROTO.items():
+        message = file.message_type.add(name=name)
+        for field in fields.split(", "):
+            number, called, kind = field.split()
+            repeated, kind = kind.startswith("*"), kind.lstrip("*")
+            added = message.field.add(name=called, number=int(number), label=3 if repeated else 1)
+            if kind in _PROTO:
+                added.type, added.type_name = 11, f".t.{kind}"
+            else:
+                added.type = getattr(added, f"TYPE_{kind.upper()}")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("t.MetricFamily"))
+
+
+Family = _family_class()
+
+
+def families(scraped: Scraped) -> dict[str, Any]:
+    data, found, at = encoded(scraped), {}, 0
+    while at < len(data):
+        size = shift = 0
+        while True:
+            byte = data[at]
+            at += 1
+            size |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+        family = Family.FromString(data[at : at + size])
+        assert family.name not in found
+        found[family.name] = family
+        at += size
+    return found
+
+
+def metric(family: Any, **labels: str) -> Any:
+    (found,) = [
+        one for one in family.metric if {pair.name: pair.value for pair in one.label} == labels
+    ]
+    return found
+
+
+def scraped(**more: Any) -> Scraped:
+    registry = CollectorRegistry()
+    Counter("seen", "Things.", ["colour"], registry=registry).labels('r"ed').inc(3)
+    Histogram("size", "Sizes.", buckets=(1, 10), registry=registry).observe(5)
+    Summary("took", "Times.", registry=registry).observe(4)
+    message = user_metrics.encoded(collected(registry.collect()))
+    users = Merger().merged([Said("m", 1, 0, {}, [message])])
+    figures = snapshot(1010, model("m", work(50, ms=5, rows=3)))
+    return Scraped(figures, parsed(TRITON), users, **more)
+
+
+def test_numbers_of_all_are_told() -> None:
+    told = families(scraped())
+    calls = told["pytriton_calls_total"]
+    assert (calls.type, metric(calls, **INSTANCE).counter.value) == (0, 50)
+    assert calls.help.startswith("Calls of the callable")
+    ready = told["pytriton_ready_instances"]
+    assert (ready.type, metric(ready, model="m", version="1").gauge.value) == (1, 1)
+    assert metric(told["seen_total"], **INSTANCE, colour='r"ed').counter.value == 3
+    size = metric(told["size"], **INSTANCE).histogram
+    assert [(one.upper_bound, one.cumulative_count) for one in size.bucket] == [
+        (1, 0), (10, 1), (float("inf"), 1)
+    ]  # fmt: skip
+    assert (size.sample_count, size.sample_sum) == (1, 5)
+    took = metric(told["took"], **INSTANCE).summary
+    assert (took.sample_count, took.sample_sum) == (1, 4)
+    nv = told["nv_inference_request_success"]
+    assert (nv.type, metric(nv, model="m", version="1").counter.value) == (0, 7)
+    assert metric(told["nv_cpu_utilization"]).gauge.value == 0.5
+
+
+def natively(histogram: Any) -> dict[int, int]:
+    """Return the counts of a native histogram by the number of the bucket."""
+    (span,) = histogram.positive_span
+    counts, count = {}, 0
+    for number, step in enumerate(histogram.positive_delta, span.offset):
+        count += step
+        counts[number] = count
+    assert len(histogram.positive_delta) == span.length
+    return counts
+
+
+def test_histograms_have_native_buckets_and_classic_ones() -> None:
+    figures = scraped().figures
+    observed = figures.models[0].instances[0].work.call_s
+    observed.buckets[0] = 2  # below all that is told apart
+    observed.buckets.extend([0] * 3 + [4])
+    told = families(scraped()._replace(figures=figures))
+    found = metric(told["pytriton_call_duration_seconds"], **INSTANCE).histogram
+    assert (found.sample_count, found.schema, found.zero_count) == (56, 2, 2)
+    counts = {number: count for number, count in natively(found).items() if count}
+    (five_ms, later) = sorted(counts)
+    assert counts == {five_ms: 50, later: 4}
+    assert 2 ** ((five_ms - 1) / 4) < 0.005 <= 2 ** (five_ms / 4)
+    assert found.bucket[-1].cumulative_count == 56
+    below = [one.cumulative_count for one in found.bucket]
+    assert below == sorted(below)
+    rows = metric(told["pytriton_call_rows"], **INSTANCE).histogram
+    assert (rows.schema, rows.sample_count) == (0, 0)
+    assert [(one.offset, one.length) for one in rows.positive_span] == [(0, 0)]
+
+
+def test_a_hostile_page_s_histograms_stay_cumulative() -> None:
+    largest = (1 << 64) - 1
+    page = [(largest,) * len(one) if isinstance(one, tuple) else largest for one in Counts()]
+    figures = snapshot(1010, model("m", work_of(Counts._make(page))))
+    told = families(scraped()._replace(figures=figures))
+    found = metric(told["pytriton_call_duration_seconds"], **INSTANCE).histogram
+    below = [one.cumulative_count for one in found.bucket]
+    assert below == sorted(below)
+    assert below[-1] == found.sample_count == found.zero_count + sum(natively(found).values())
+
+
+@pytest.mark.parametrize("kind", ["histogram", "summary"])
+def test_a_metric_of_a_callable_that_cannot_be_told_costs_no_other(kind: str) -> None:
+    whole = scraped()
+    broken = {("_count", ""): float("nan"), ("_sum", ""): 1.0}
+    whole.users.families[kind] = MergedFamily(kind, kind, "", {(("a", "b"),): broken})
+    with structlog.testing.capture_logs() as logs:
+        told = [families(whole) for _ in range(2)]
+    assert all("seen_total" in one and "size" in one and kind not in one for one in told)
+    assert [one["metric"] for one in logs] == [kind]
+
+
+def test_a_traced_call_is_an_exemplar_of_its_bucket() -> None:
+    trace = "a" * 32
+    told = families(scraped(exemplars={("m", "1", "0"): [Exemplar(0.003, trace, 6.5)]}))
+    found = metric(told["pytriton_call_duration_seconds"], **INSTANCE).histogram
+    (bucket,) = [one for one in found.bucket if one.HasField("exemplar")]
+    assert bucket.upper_bound == 0.00390625
+    (label,) = bucket.exemplar.label
+    at = bucket.exemplar.timestamp
+    assert (label.name, label.value, bucket.exemplar.value) == ("trace_id", trace, 0.003)
+    assert (at.seconds, at.nanos) == (6, 500_000_000)
+
+
+PROTOBUF = (
+    "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"
+)
+
+
+def test_a_negative_number_is_told() -> None:
+    told = families(scraped(exemplars={("m", "1", "0"): [Exemplar(0.003, "a" * 32, -1.5)]}))
+    found = metric(told["pytriton_call_duration_seconds"], **INSTANCE).histogram
+    (at,) = [one.exemplar.timestamp for one in found.bucket if one.HasField("exemplar")]
+    assert (at.seconds, at.nanos) == (-2, 500_000_000)
+
+
+@pytest.mark.parametrize(
+    ("accept", "preferred"),
+    [
+        ("", False),
+        ("text/plain", False),
+        (f"{PROTOBUF},application/openmetrics-text;version=1.0.0;q=0.8,*/*;q=0.1", True),
+        (f"application/openmetrics-text;version=1.0.0;q=0.6,{PROTOBUF};q=0.5", False),
+        (f"text/plain;q=0.5,{PROTOBUF};q=0.6", True),
+        (PROTOBUF.replace("delimited", "text"), False),
+        ("application/vnd.google.protobuf", False),
+        (f"{PROTOBUF};q=x", False),
+    ],
+)
+def test_it_is_told_to_who_would_rather_have_it(accept: str, preferred: bool) -> None:
+    assert is_preferred(accept) is preferred

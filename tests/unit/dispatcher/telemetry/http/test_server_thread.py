@@ -1,0 +1,257 @@
+"""The thread that answers: it takes bodies as they come, and keeps no connections that nobody needs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import gzip
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+import trustme
+from aiohttp import web
+from support.running import eventually
+
+from pytriton._host.ports import listening
+from pytriton.dispatcher.http_server import connections
+from pytriton.dispatcher.http_server.connections import Connections
+from pytriton.dispatcher.telemetry.http import accept_limit
+from pytriton.dispatcher.telemetry.http.server_thread import ServerLimits, ServerThread
+
+ASK = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+#: More than what may idle; what ends in a test does so because of what the test is about.
+LONG = ServerLimits(headers_s=300, idle_s=300, most=8)
+SHORT = LONG._replace(headers_s=0.2, idle_s=0.2)
+#: More than sockets hold.
+LARGE = bytes(64 << 20)
+
+
+class Served:
+    """A server with its address, and what its handlers do."""
+
+    def __init__(self, limits: ServerLimits, tls: ssl.SSLContext | None = None) -> None:
+        self.under_way = self.most_under_way = 0
+        self.may_answer = threading.Event()
+        routes = [web.get("/", self._text), web.get("/large", self._large)]
+        routes += [web.get("/slow", self._slow), web.post("/", self._length)]
+        listener = listening("127.0.0.1", 0, "test", backlog=128)
+        self.address = listener.getsockname()
+        self._server = ServerThread(routes, [listener], tls, limits)
+        self._clients = contextlib.ExitStack()
+
+    def close(self) -> None:
+        self.may_answer.set()
+        self._clients.close()
+        self._server.stop()
+        assert not self._server._thread.is_alive()
+
+    def connect(self) -> socket.socket:
+        return self._clients.enter_context(socket.create_connection(self.address, timeout=30))
+
+    def sockets_of(self, client: socket.socket) -> int:
+        """Return how many sockets of this process are connected to a client's; its own is not."""
+        there = [one.raddr for one in psutil.Process().net_connections("tcp")]
+        return there.count(client.getsockname())
+
+    async def _text(self, request: web.Request) -> web.Response:
+        return web.Response(text="here")
+
+    async def _large(self, request: web.Request) -> web.Response:
+        return web.Response(body=LARGE)
+
+    async def _length(self, request: web.Request) -> web.Response:
+        return web.Response(text=f"length {len(await request.read())}")
+
+    async def _slow(self, request: web.Request) -> web.Response:
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        await asyncio.to_thread(self.may_answer.wait)
+        self.under_way -= 1
+        return web.Response(text="at last")
+
+
+@pytest.fixture
+def served(request: pytest.FixtureRequest) -> Iterator[Served]:
+    server = Served(*request.param)
+    yield server
+    server.close()
+
+
+def all_of(client: socket.socket) -> bytes:
+    """Return what comes until the connection ends, however it does."""
+    data = b""
+    with contextlib.suppress(ConnectionResetError):
+        while chunk := client.recv(1 << 16):
+            data += chunk
+    return data
+
+
+def answers(client: socket.socket) -> bool:
+    client.sendall(ASK)
+    return b"200 OK" in client.recv(1000)
+
+
+@pytest.mark.parametrize("served", [(LONG,)], indirect=True)
+def test_nothing_is_inflated_before_somebody_wants_it(served: Served) -> None:
+    body = gzip.compress(bytes(1 << 20))
+    client = served.connect()
+    client.sendall(
+        f"POST / HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nConnection: close\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n".encode()
+        + body
+    )
+    assert all_of(client).endswith(f"length {len(body)}".encode())
+
+
+@pytest.mark.parametrize("served", [(LONG,)], indirect=True)
+def test_the_oldest_connections_make_room_for_others(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "_YOUNG_S", 0.01)
+    idle = [served.connect() for _ in range(100)]
+    assert answers(served.connect())
+    for client in idle[: 100 - LONG.most]:
+        assert all_of(client) == b""
+    assert answers(idle[-1])
+
+
+@pytest.mark.parametrize("served", [(LONG,)], indirect=True)
+def test_where_all_are_busy_others_wait(served: Served) -> None:
+    clients = [served.connect() for _ in range(4 * LONG.most)]
+    for client in clients:
+        client.sendall(b"GET /slow HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    eventually(lambda: served.under_way == LONG.most, lambda: f"{served.under_way}")
+    served.may_answer.set()
+    assert all(all_of(client).endswith(b"at last") for client in clients)
+    assert served.most_under_way == LONG.most
+
+
+@pytest.mark.parametrize("served", [(SHORT,)], indirect=True)
+def test_headers_that_trickle_in_are_not_waited_for(served: Served) -> None:
+    client = served.connect()
+    client.sendall(b"GET / HTTP/1.1\r\n")
+    ended = threading.Event()
+
+    def trickle() -> None:
+        with contextlib.suppress(ConnectionError):
+            while not ended.wait(0.05):  # far fewer than aiohttp takes, which are 128
+                client.sendall(b"X: y\r\n")
+
+    trickling = threading.Thread(target=trickle)
+    trickling.start()
+    try:
+        # It ends; what trickles in after that may take the answer away.
+        with contextlib.suppress(ConnectionResetError):
+            answer = client.recv(1000)
+            assert b" 408 " in answer
+            assert answer.endswith(b'{"error":"the headers of a request did not come in time"}')
+    finally:
+        ended.set()
+        trickling.join()
+
+
+@pytest.mark.parametrize("served", [(SHORT,)], indirect=True)
+def test_who_does_not_read_an_answer_loses_it(served: Served) -> None:
+    client = served.connect()
+    client.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+    eventually(lambda: served.sockets_of(client) == 1, "the server sends")
+    eventually(lambda: served.sockets_of(client) == 0, "it has given up")
+    assert len(all_of(client)) < len(LARGE)
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+def tls_server(authority: trustme.CA, limits: ServerLimits) -> Served:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    return Served(limits, context)
+
+
+def test_handshakes_that_do_not_come_are_not_waited_for(authority: trustme.CA) -> None:
+    with contextlib.closing(tls_server(authority, SHORT)) as served:
+        assert all_of(served.connect()) == b""
+
+
+def test_handshakes_that_never_end_leave_room_for_others(authority: trustme.CA) -> None:
+    with contextlib.closing(tls_server(authority, LONG)) as served:
+        silent = [served.connect() for _ in range(100)]
+        for client in silent[: 100 - LONG.most]:
+            assert all_of(client) == b""
+        trusting = ssl.create_default_context()
+        authority.configure_trust(trusting)
+        with trusting.wrap_socket(served.connect(), server_hostname="127.0.0.1") as client:
+            assert answers(client)
+
+
+def test_the_young_do_not_have_to_make_room() -> None:
+    now = 0.0
+    ended = []
+
+    class Connection:
+        def __init__(self, name: str) -> None:
+            self.name, self.transport = name, self
+
+        def abort(self) -> None:
+            ended.append(self.name)
+
+    there: Any = [Connection("old")]
+    looked: Any = Connections(lambda: LONG, 8, b"{}", lambda: now)
+    looked.look(there)
+    there.append(Connection("young"))
+    now = 1.0
+    looked.make_room(there)
+    assert ended == ["old"]
+    del there[0]
+    now = 1.9
+    looked.make_room(there)
+    assert ended == ["old"]
+    now = 2.0
+    looked.make_room(there)
+    assert ended == ["old", "young"]
+
+
+def test_without_descriptors_it_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accept_limit, "_SCARCE_S", 0)
+    said: list[str] = []
+
+    async def test(listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        accept, failures = loop.sock_accept, [errno.EMFILE, errno.ECONNABORTED]
+
+        async def scarce(one: socket.socket) -> Any:
+            if failures:
+                raise OSError(failures.pop(0), "none left")
+            return await accept(one)
+
+        monkeypatch.setattr(loop, "sock_accept", scarce)
+
+        async def answer(request: web.BaseRequest) -> web.Response:
+            return web.Response(text="here")
+
+        server = web.Server(answer)
+        there = Connections(lambda: LONG, 8, b"{}")
+        taking = accept_limit.Accepting(server, there, 8, None, 1, said.append)
+        running = asyncio.ensure_future(taking.run(listener))
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
+        writer.write(ASK)
+        assert b"200 OK" in await reader.readline()
+        running.cancel()
+        await asyncio.wait([running])
+        taking.close()
+        server.pre_shutdown()
+        await server.shutdown()
+        writer.close()
+        await writer.wait_closed()
+
+    with listening("127.0.0.1", 0, "test", backlog=8) as listener:
+        asyncio.run(test(listener))
+    assert said == ["cannot take connections: none left"]

@@ -1,0 +1,86 @@
+"""What may block: it is read in a thread, again when it is old, and nobody waits long for it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from pytriton.dispatcher.telemetry.metrics.blocking_source import Reading
+
+
+class _Source:
+    """What a test reads: numbers, of which each has to be let through."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.open = threading.Event()
+
+    def read(self) -> int:
+        self.begun += 1
+        number = self.begun
+        self.open.wait(60)
+        return number
+
+
+@pytest.fixture
+def source() -> Iterator[_Source]:
+    made = _Source()
+    yield made
+    made.open.set()
+
+
+def test_it_is_read_again_when_it_is_old(source: _Source) -> None:
+    async def readings() -> list[int]:
+        source.open.set()
+        young, old = (Reading(0, kept_s=kept_s, patience_s=60) for kept_s in (3600.0, 0.0))
+        told = [await young.get(source.read), await young.get(source.read)]
+        told += [await young.get(source.read, anew=True)]
+        return [*told, await old.get(source.read), await old.get(source.read)]
+
+    assert asyncio.run(readings()) == [1, 1, 2, 3, 4]
+
+
+def test_one_that_hangs_is_waited_for_once_and_by_one_thread(source: _Source) -> None:
+    """The loop goes on meanwhile, no thread of the pool is taken, and the loop's end is not held up."""
+
+    async def readings() -> list[int]:
+        reading = Reading(-1, kept_s=0.0, patience_s=0.05)
+        told = [await reading.get(source.read)]
+        # Its patience is over: no other turn of the loop is needed for what is told now.
+        for anew in (False, True):
+            again = reading.get(source.read, anew=anew)
+            try:
+                again.send(None)
+            except StopIteration as done:
+                told.append(done.value)
+        return told
+
+    assert asyncio.run(readings()) == [-1, -1, -1]
+    assert source.begun == 1
+
+
+def test_what_was_late_is_told_when_it_is_there(source: _Source) -> None:
+    async def readings() -> list[int]:
+        reading = Reading(-1, kept_s=3600.0, patience_s=0.0)
+        told = [await reading.get(source.read)]
+        source.open.set()
+        while await reading.get(source.read) < 0:
+            await asyncio.sleep(0.01)
+        return [*told, await reading.get(source.read)]
+
+    assert asyncio.run(readings()) == [-1, 1]
+
+
+def test_many_who_ask_at_once_share_a_reading(source: _Source) -> None:
+    async def readings() -> list[int]:
+        reading = Reading(-1, kept_s=0.0, patience_s=60.0)
+        asked = [asyncio.ensure_future(reading.get(source.read)) for _ in range(3)]
+        await asyncio.sleep(0)
+        asked[0].cancel()  # who gives up does not spoil it for the others
+        source.open.set()
+        return list(await asyncio.gather(*asked[1:]))
+
+    assert asyncio.run(readings()) == [1, 1]

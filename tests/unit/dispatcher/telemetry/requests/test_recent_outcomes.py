@@ -1,0 +1,47 @@
+"""The outcomes of the last minutes: counters that only grow, looked at now and then."""
+
+from __future__ import annotations
+
+from pytriton.dispatcher.telemetry.requests.recent_outcomes import RecentOutcomes
+from pytriton.dispatcher.workers.model_counters import Tally
+
+
+class Counted(Tally):
+    """A tally whose counters the test sets."""
+
+    requests = lost = 0
+
+    def outcomes(self) -> tuple[int, dict[str, int]]:
+        return self.requests, {"callable": 0, "lost": self.lost}
+
+
+def test_they_are_those_since_a_point_of_the_last_minutes() -> None:
+    tally = Counted()
+    tally.requests, tally.lost = 1000, 900  # a former life's
+    recent = RecentOutcomes(tally, 50.0)
+    for second in range(1, 1001):
+        tally.requests += 1
+        tally.lost += second <= 600
+        recent.look(50.0 + second)
+    seconds, requests, failed = recent.since(1050.0)
+    assert 290 <= seconds <= 310
+    assert requests == seconds
+    assert failed == {"callable": 0, "lost": 0}
+    assert len(recent._points) <= 32
+
+
+def test_the_beginning_is_remembered_while_it_is_young() -> None:
+    tally = Counted()
+    recent = RecentOutcomes(tally, 50.0)
+    tally.requests, tally.lost = 7, 3
+    recent.look(51.0)
+    assert recent.since(52.0) == (2.0, 7, {"callable": 0, "lost": 3})
+
+
+def test_after_a_long_rest_nothing_old_is_told() -> None:
+    tally = Counted()
+    recent = RecentOutcomes(tally, 50.0)
+    tally.requests = 7
+    for second in range(60, 1000, 10):
+        recent.look(float(second))
+    assert recent.since(1000.0)[1] == 0

@@ -1,0 +1,200 @@
+"""Why a daemon ends, with which exit code: of several who ask for it, the first one says."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from pytriton._host import exit_record
+from pytriton._protocol.exit_codes import ExitCode
+from pytriton._protocol.files.rundir import RuntimeDir
+from pytriton.dispatcher.daemon_status import DaemonStatus
+from pytriton.dispatcher.shutdown import ShutdownController
+from pytriton.dispatcher.telemetry.events import kinds
+from pytriton.dispatcher.telemetry.events.kind import Kind
+
+
+class End:
+    """A daemon's end, and what has come of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.told: list[str] = []
+        self.killed = 0
+        self.busy = False
+        self.disk_is_full = False
+        self.rundir = RuntimeDir(folder / "run")
+        self.rundir.create()
+        self.rundir.access_token_file.write_text("a token")
+        self.status = SimpleNamespace(why_stopped="")
+        self.ending = ShutdownController(
+            cast(DaemonStatus, self.status),
+            self._parts(),
+            self.rundir,
+            self._parts(),
+            self._parts(),
+        )
+
+    def _parts(self) -> Any:
+        return self
+
+    def tell(self, kind: Kind, **said: object) -> None:
+        self.told.append(kind.name)
+
+    def kill(self) -> None:
+        self.killed += 1
+        if self.disk_is_full:
+            raise OSError("/dev/shm cannot be read")
+
+    def do(self, step: str) -> None:
+        """Have somebody ask for it, or say something."""
+        if step in ("SIGTERM", "SIGINT"):
+            self.ending.signalled(step)
+        elif step == "tritonserver does not stay up":
+            self.ending.request(step, ExitCode.NO_SERVER)
+        elif step == "a worker ends so":
+            self.ending.given_up("m")
+        elif step.startswith("m says"):
+            self.ending.unrecoverable("m", step[len("m says ") :])
+        else:
+            self.ending.request(step)
+
+    def said(self) -> tuple[int, str]:
+        return int(self.ending.code), self.status.why_stopped
+
+
+@pytest.fixture
+def end(tmp_path: Path) -> End:
+    return End(tmp_path)
+
+
+_ENDED_SO = "unrecoverable error in model m: its worker ended so, and its log says why: "
+
+
+@pytest.mark.parametrize(
+    ("steps", "code", "why"),
+    [
+        (["SIGTERM"], 0, "SIGTERM"),
+        (["a client asks", "another client asks"], 0, "a client asks"),
+        (["m says no GPU"], 70, "unrecoverable error in model m: no GPU"),
+        (["m says no GPU", "m says no memory"], 70, "unrecoverable error in model m: no GPU"),
+        (["m says no GPU", "a worker ends so"], 70, "unrecoverable error in model m: no GPU"),
+        (["a worker ends so"], 70, _ENDED_SO + "pytriton-daemon logs m"),
+        # Its exit may be seen before what it has said last.
+        (["a worker ends so", "m says no GPU"], 70, "unrecoverable error in model m: no GPU"),
+        (["SIGTERM", "a worker ends so", "m says no GPU"], 0, "SIGTERM"),
+        # Who was told to stop does not ask its service manager for a fresh start.
+        (["SIGTERM", "m says no GPU"], 0, "SIGTERM"),
+        (["it was drained", "a worker ends so"], 0, "it was drained"),
+        (["a client asks", "tritonserver does not stay up"], 0, "a client asks"),
+        (["m says no GPU", "a client asks"], 70, "unrecoverable error in model m: no GPU"),
+    ],
+)
+def test_the_first_who_asks_says_why_and_with_which_code(
+    end: End, steps: list[str], code: int, why: str
+) -> None:
+    for step in steps:
+        end.do(step)
+        assert end.ending.asked.is_set()
+    assert end.said() == (code, why)
+    end.ending.write_down()
+    kept = exit_record.read(end.rundir)
+    assert kept is not None
+    assert (kept.exit_code, kept.reason) == end.said()
+    assert end.told[-1] == kinds.STOPPED.name
+
+
+def test_the_end_of_a_worker_tells_nothing_that_it_has_said_already(end: End) -> None:
+    for step in ("SIGTERM", "m says no GPU", "a worker ends so"):
+        end.do(step)
+    assert end.told == [kinds.STOPPING.name, kinds.UNRECOVERABLE.name]
+
+
+def test_a_tritonserver_that_did_not_start_leaves_its_own_code(end: End) -> None:
+    end.ending.never_served("its port is taken", ExitCode.PORT_IN_USE)
+    assert end.said() == (ExitCode.PORT_IN_USE, "its port is taken")
+    assert not end.ending.asked.is_set()
+
+
+class Exited(BaseException):
+    """The daemon's process has ended at once."""
+
+
+@pytest.fixture
+def exits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exit_at_once(code: int) -> None:
+        raise Exited(code)
+
+    monkeypatch.setattr(os, "_exit", exit_at_once)
+
+
+@pytest.mark.usefixtures("exits")
+@pytest.mark.parametrize(
+    ("first", "code"), [("m says no GPU", 70), ("it was drained", 0), ("a client asks", 0)]
+)
+def test_the_first_signal_does_not_cut_an_end_short(end: End, first: str, code: int) -> None:
+    end.do(first)
+    said = end.said()
+    end.do("SIGTERM")
+    assert end.said() == said
+    assert said[0] == code
+    assert end.killed == 0
+    with pytest.raises(Exited):
+        end.do("SIGTERM")
+    assert end.killed == 1
+
+
+@pytest.mark.usefixtures("exits")
+@pytest.mark.parametrize("first", ["a client asks", "it was drained", "m says no GPU", "SIGTERM"])
+def test_sigint_ends_at_once_what_stops_already(end: End, first: str) -> None:
+    """That is what `stop` advises when it has waited long enough."""
+    end.do(first)
+    with pytest.raises(Exited):
+        end.do("SIGINT")
+    assert end.killed == 1
+
+
+def test_a_first_sigint_stops_in_order(end: End) -> None:
+    end.do("SIGINT")
+    assert end.said() == (0, "SIGINT")
+    assert end.killed == 0
+
+
+@pytest.mark.usefixtures("exits")
+@pytest.mark.parametrize("disk_is_full", [False, True])
+def test_a_second_signal_ends_it_whatever_else_fails(end: End, disk_is_full: bool) -> None:
+    end.disk_is_full = disk_is_full
+    end.do("SIGTERM")
+    with pytest.raises(Exited) as exited:
+        end.do("SIGTERM")
+    assert exited.value.args == (ExitCode.INTERRUPTED,)
+    assert end.killed == 1
+    if not disk_is_full:
+        assert not end.rundir.access_token_file.exists()
+        kept = exit_record.read(end.rundir)
+        assert kept is not None
+        assert kept.reason == "told to stop twice"
+
+
+@pytest.mark.usefixtures("exits")
+@pytest.mark.parametrize("disk_is_full", [False, True])
+def test_who_has_lost_its_directory_leaves_that_alone(end: End, disk_is_full: bool) -> None:
+    end.disk_is_full = disk_is_full
+    with pytest.raises(Exited) as exited:
+        end.ending.dispossessed("pid 4242 has it")
+    assert exited.value.args == (ExitCode.ALREADY_RUNNING,)
+    assert end.killed == 1
+    assert end.rundir.access_token_file.exists()
+    assert exit_record.read(end.rundir) is None
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_the_end_of_its_owner_waits_for_what_is_under_way(end: End, busy: bool) -> None:
+    end.busy = busy
+    owner: Any = SimpleNamespace(pid=4242, end_all=lambda: end.told.append("all ended"))
+    end.ending.orphaned(owner)
+    assert end.ending.asked.is_set() is busy
+    assert (end.killed, end.told) == ((0, ["stopping"]) if busy else (1, ["all ended"]))

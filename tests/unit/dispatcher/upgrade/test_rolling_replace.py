@@ -1,0 +1,141 @@
+"""After an upgrade to another protocol: what still speaks the former one is replaced, one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from support.fakes.fake_worker import FakeWorker
+from support.fakes.virtual_time import VirtualLoop
+
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.runtime.upgrade_snapshot import HandOver
+from pytriton.dispatcher.upgrade.rolling_replace import RollingReplacer
+
+NOW, FORMER = messages.PROTOCOL, messages.PROTOCOL - 1
+
+
+class Renewed:
+    """A daemon after its upgrade: `w1:old w2` is the text of two workers, of which one speaks the former protocol."""
+
+    def __init__(self, loop: VirtualLoop, workers: str, server: int = NOW) -> None:
+        self.loop = loop
+        self.history: list[str] = []
+        self.server_fails: Exception | None = None
+        supervised = []
+        self.workers: dict[str, FakeWorker] = {}
+        for text in workers.split():
+            name, _, is_old = text.partition(":")
+            supervised.append(
+                SimpleNamespace(
+                    worker=SimpleNamespace(name=name, protocol=FORMER if is_old else NOW)
+                )
+            )
+            worker = loop.ask(partial(FakeWorker, int(name[1:])))
+            worker.spent.add_done_callback(partial(self._is_replaced, name))
+            self.workers[name] = worker
+        supervised.append(SimpleNamespace(worker=None))  # a spare that just crashed
+        pools = [SimpleNamespace(pool=SimpleNamespace(supervised=supervised))]
+        state = SimpleNamespace(registrations=pools, server=SimpleNamespace(protocol=server))
+        registry = SimpleNamespace(worker=self._worker)
+        renewing = RollingReplacer(cast(Registry, registry), self._replace_server)
+        self.task = loop.create_task(renewing.run(cast(HandOver, state)))
+        loop.settle()
+
+    def _is_replaced(self, name: str, spent: asyncio.Future[str]) -> None:
+        self.history.append(name)
+
+    def _worker(self, name: str) -> tuple[None, FakeWorker]:
+        if name not in self.workers:
+            raise RemoteFailure(ErrorKind.NOT_FOUND, "no such worker")
+        return None, self.workers[name]
+
+    async def _replace_server(self, why: str) -> None:
+        assert f"protocol {FORMER} of a former version" in why
+        if self.server_fails is not None:
+            raise self.server_fails
+        self.history.append("server")
+
+    def ends(self, name: str) -> None:
+        self.workers[name].end()
+        self.loop.settle()
+
+    def close(self) -> None:
+        for worker in self.workers.values():
+            if worker.alive:
+                worker.end()
+        self.loop.settle()
+        assert self.task.done()
+
+
+def test_one_goes_when_the_one_before_has_gone_and_tritonserver_last(loop: VirtualLoop) -> None:
+    one = Renewed(loop, "w1:old w2 w3:old", FORMER)
+    assert one.history == ["w1"]
+    loop.advance(59.0)
+    assert one.history == ["w1"]
+    one.ends("w1")
+    assert one.history == ["w1", "w3"]
+    one.ends("w3")
+    assert one.history == ["w1", "w3", "server"]
+    assert not one.workers["w2"].spent.done()
+    one.close()
+
+
+def test_one_that_cannot_be_replaced_holds_up_the_others_for_a_minute(loop: VirtualLoop) -> None:
+    one = Renewed(loop, "w1:old w2:old", FORMER)
+    loop.advance(61.0)
+    assert one.history == ["w1", "w2"]
+    loop.advance(61.0)
+    assert one.history == ["w1", "w2", "server"]
+    one.close()
+
+
+@pytest.mark.parametrize("how", ["it has ended", "its model is gone"])
+def test_what_is_gone_by_itself_is_passed_over(loop: VirtualLoop, how: str) -> None:
+    one = Renewed(loop, "w1:old w2:old w3:old")
+    if how == "it has ended":
+        one.ends("w2")
+    else:
+        one.workers.pop("w2").end()
+    one.ends("w1")
+    assert one.history == ["w1", "w3"]
+    one.close()
+
+
+def test_after_an_upgrade_within_a_protocol_nothing_happens(loop: VirtualLoop) -> None:
+    one = Renewed(loop, "w1 w2")
+    assert one.task.done()
+    assert one.history == []
+    one.close()
+
+
+@pytest.mark.parametrize(
+    "why", [RemoteFailure(ErrorKind.INVALID, "it takes front=native"), KeyError("a fault")]
+)
+def test_a_tritonserver_that_cannot_be_replaced_serves_on(
+    loop: VirtualLoop, why: Exception
+) -> None:
+    one = Renewed(loop, "w1:old", FORMER)
+    one.server_fails = why
+    one.ends("w1")
+    assert one.task.exception() is None
+    one.close()
+
+
+def test_sequences_in_progress_put_tritonserver_off_until_they_have_ended(
+    loop: VirtualLoop,
+) -> None:
+    one = Renewed(loop, "w1:old", FORMER)
+    one.server_fails = RemoteFailure(ErrorKind.UNAVAILABLE, "2 sequences are in progress")
+    one.ends("w1")
+    loop.advance(60.0)
+    assert one.history == ["w1"]
+    one.server_fails = None
+    loop.advance(6.0)
+    assert one.history == ["w1", "server"]
+    one.close()

@@ -1,0 +1,179 @@
+"""A daemon's process that cannot go on with what it was handed: it ends that, and starts afresh as it was started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NoReturn
+
+import msgspec
+import psutil
+import pytest
+import trustme
+
+from pytriton._host.install import server_runtime
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._protocol import messages
+from pytriton.dispatcher import process, run
+from pytriton.dispatcher.models.persistence.state_dir import Store
+from pytriton.dispatcher.runtime import upgrade_snapshot
+from pytriton.dispatcher.runtime.upgrade_snapshot import Remains
+from pytriton.dispatcher.upgrade import takeover
+
+
+class Afresh(Exception):
+    """A fresh start would have begun."""
+
+
+def test_whatever_fails_begins_afresh_with_the_environment_that_there_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[tuple[Remains, str, Mapping[str, str]]] = []
+
+    def start_afresh(left: Remains, why: str, environ: Mapping[str, str]) -> NoReturn:
+        begun.append((left, why, environ))
+        raise Afresh
+
+    def unusable(document: bytes) -> NoReturn:
+        del os.environ["NOTIFY_SOCKET"]
+        raise upgrade_snapshot.UnusableHandOver("it is of form 99")
+
+    monkeypatch.setenv("NOTIFY_SOCKET", "/run/notify")
+    monkeypatch.setattr(takeover, "start_afresh", start_afresh)
+    monkeypatch.setattr(takeover, "taken_over", unusable)
+    left = msgspec.msgpack.encode({"config": b"{}", "helper": [60, 6]})
+    with pytest.raises(Afresh):
+        process._take_over(upgrade_snapshot.in_memory(b"pytriton-hand-over 99\n" + left))
+    ((remains, why, environ),) = begun
+    assert (remains.config, remains.helper) == (b"{}", (60, 6))
+    assert "it is of form 99" in why
+    assert environ["NOTIFY_SOCKET"] == "/run/notify"
+
+
+def test_the_helper_may_finish_and_all_others_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The helper ends what the children have started, too: so it is not killed among them."""
+    reader, writer = os.pipe()
+    waits = "import sys; sys.stdin.read(); sys.exit(7)"
+    helper = subprocess.Popen([sys.executable, "-c", waits], stdin=reader)
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    os.close(reader)
+    own = [psutil.Process(helper.pid), psutil.Process(child.pid)]
+    codes: dict[int, int | None] = {}
+    waited = psutil.wait_procs
+
+    def wait_procs(processes: list[psutil.Process], timeout: float) -> object:
+        found = waited(processes, timeout=timeout)
+        codes.update({one.pid: getattr(one, "returncode", None) for one in found[0]})
+        return found
+
+    executed: list[tuple[str, list[str], dict[str, str]]] = []
+    left = Remains(DaemonConfig().to_json(), (helper.pid, writer))
+    kept: list[int] = []  # sockets of the service manager's
+    given = {"A": "b", "LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "2"}
+    with monkeypatch.context() as patch:
+        patch.setattr(psutil, "wait_procs", wait_procs)
+        patch.setattr(psutil.Process, "children", lambda process: own)
+        patch.setattr(os, "dup2", lambda one, other: os.close(one))
+        patch.setattr(takeover, "_close_at_execve", lambda but: kept.extend(but))
+        patch.setattr(os, "execve", lambda *told: executed.append(told))
+        takeover.start_afresh(left, "a fault", given)
+    helper.returncode = child.returncode = 0  # they have been waited for
+    assert child.stdin is not None  # a pipe
+    child.stdin.close()
+    assert codes == {helper.pid: 7, child.pid: -signal.SIGKILL}
+    ((_, arguments, environ),) = executed
+    assert arguments[-2:] == ["--because", "a fault"]
+    assert environ == given
+    assert kept == [3, 4]
+
+
+def test_a_version_that_could_not_write_where_it_has_to_says_so_before(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Once it is executed, nothing would be left that serves; and it leaves nothing behind now."""
+    found = SimpleNamespace(front=object(), native=object())
+    tried: list[Path] = []
+    full = [False]
+
+    def lay_out(runtime: object, folder: Path) -> None:
+        (folder / "backends").mkdir(parents=True)
+        tried.append(folder)
+        if full[0]:
+            raise server_runtime.ServerRuntimeError("no room left on the disk")
+
+    monkeypatch.setattr(server_runtime, "find_or_install_server", lambda *_: found)
+    monkeypatch.setattr(server_runtime, "lay_out_backends", lay_out)
+    run_in, keep_in = tmp_path / "run", tmp_path / "state"
+    run_in.mkdir(0o700)
+    config = DaemonConfig(runtime_dir=str(run_in), state_dir=str(keep_in)).to_json()
+    state = SimpleNamespace(config=config, registrations=[])
+    monkeypatch.setattr(upgrade_snapshot, "decode", lambda document: state)
+    assert takeover.judge(b"").can
+    full[0] = True
+    verdict = takeover.judge(b"")
+    assert not verdict.can
+    assert "room in the runtime directory: no room left on the disk" in verdict.why
+    assert tried == [run_in / "trial"] * 2
+    assert list(run_in.iterdir()) == []
+
+
+def _no_registration(folder: Path) -> None:
+    (folder / "state" / "models" / "m.registration").unlink()
+
+
+def _damaged_registration(folder: Path) -> None:
+    path = folder / "state" / "models" / "m.registration"
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda folder: None, ""),
+        (_no_registration, r"does not have all that is served: .*m\.registration.*--replace"),
+        (_damaged_registration, "does not have all that is served: its checksum is wrong"),
+        (lambda folder: (folder / "state").chmod(0o777), "others than its owner may write to"),
+        (lambda folder: (folder / "hooks.toml").write_text("[["), r"webhooks = .*hooks\.toml"),
+        (lambda folder: (folder / "hooks.toml").unlink(), r"hooks\.toml: No such file"),
+        (lambda folder: (folder / "key.pem").unlink(), r"operations_key = .*No such file"),
+        (
+            lambda folder: (folder / "key.pem").write_text("half"),
+            r"key\.pem: they are no certificate",
+        ),
+    ],
+)
+def test_files_that_a_start_cannot_use_are_refused(
+    tmp_path: Path, spoil: Callable[[Path], object], why: str
+) -> None:
+    """They were right when the daemon started, and it does not need them before it is another one."""
+    (tmp_path / "run").mkdir(0o700)
+    (tmp_path / "hooks.toml").touch()
+    shown, key = tmp_path / "shown.pem", tmp_path / "key.pem"
+    own = trustme.CA().issue_cert("localhost")
+    own.cert_chain_pems[0].write_to_path(shown)
+    own.private_key_pem.write_to_path(key)
+    config = DaemonConfig(
+        operations="127.0.0.1:0",
+        operations_certificate=str(shown),
+        operations_key=str(key),
+        runtime_dir=str(tmp_path / "run"),
+        state_dir=str(tmp_path / "state"),
+        webhooks=str(tmp_path / "hooks.toml"),
+    )
+    store = Store(config.state_path)
+    spec = messages.ModelSpec("m", 1, {}, messages.World("python"))
+    store.write(spec, [b"callable"], 1.5).finish()
+    spoil(tmp_path)
+    try:
+        if why:
+            with pytest.raises(run.FileErrors, match=why):
+                run.check_files(config, ["m"])
+        else:
+            run.check_files(config, ["m"])
+    finally:
+        store.close()

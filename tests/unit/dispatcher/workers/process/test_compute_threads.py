@@ -1,0 +1,62 @@
+"""The share of the cores that a worker's libraries compute with."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from pytriton._protocol import messages
+from pytriton.dispatcher.workers.process import compute_threads
+from pytriton.dispatcher.workers.process.compute_threads import (
+    VARIABLES,
+    share_of,
+    usable_cpus,
+    variables_for,
+)
+
+
+def spec_of(env: dict[str, str] | None = None, **fields: Any) -> messages.ModelSpec:
+    return messages.ModelSpec("m", 1, {}, messages.World("python", env=env or {}), **fields)
+
+
+def autoscale(least: int, most: int) -> messages.Autoscale:
+    return messages.Autoscale(least=least, most=most)
+
+
+@pytest.mark.parametrize(
+    ("fields", "quota", "share"),
+    [
+        ({}, 8.0, 0),  # what a library takes by itself
+        ({}, 2.5, 2),  # it would count the machine's cores
+        ({"instances": 2}, 8.0, 4),
+        ({"instances": 3}, 8.0, 2),
+        ({"instances": 20}, 8.0, 1),
+        ({"instances": 1, "spares": 1}, 8.0, 0),  # a spare does not compute
+        ({"instances": 1, "autoscale": autoscale(1, 4)}, 8.0, 2),
+        ({"instances": 1, "autoscale": autoscale(0, 1)}, 8.0, 0),
+        ({"instances": 2, "limits": messages.Limits(cpus=[0, 1, 2])}, 8.0, 1),
+        ({"instances": 2, "isolation": "thread"}, 8.0, 0),
+        ({"instances": 2, "env": {"OMP_NUM_THREADS": "7"}}, 8.0, 0),
+    ],
+)
+def test_the_share_of_a_worker(
+    monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], quota: float, share: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr(compute_threads, "usable_cpus", lambda: quota)
+    spec = spec_of(**fields)
+    assert share_of(spec) == share
+    assert variables_for(spec) == (dict.fromkeys(VARIABLES, str(share)) if share else {})
+
+
+def test_what_the_user_has_set_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr(compute_threads, "usable_cpus", lambda: 8.0)
+    given = variables_for(spec_of(env={"MKL_NUM_THREADS": "3"}, instances=2))
+    assert given == dict.fromkeys([name for name in VARIABLES if name != "MKL_NUM_THREADS"], "4")
+
+
+def test_the_cores_of_this_machine() -> None:
+    assert 0 < usable_cpus() <= len(os.sched_getaffinity(0))

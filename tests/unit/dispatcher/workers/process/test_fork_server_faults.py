@@ -1,0 +1,355 @@
+"""Fork servers that end, hang, change or start at the wrong moment: no worker is lost, none stays, nobody waits.
+
+What happens between a fork and the worker's beginning is brought about by hooks of the environment's own
+(os.register_at_fork), which run there in real environments, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+from support.forks.fork_stage import Stage, play, said
+
+from pytriton._protocol import linux
+from pytriton._protocol.fork_protocol import LARGEST, Answer, Order
+from pytriton.dispatcher.runtime.child import Child
+from pytriton.dispatcher.workers.process import fork_server
+from pytriton.dispatcher.workers.process.fork_server import Ended, ForkServer, Stale, Unfit
+
+pytestmark = [pytest.mark.programs, pytest.mark.usefixtures("little_numpy")]
+
+#: Acts once, in a fork or beside it, after a file has appeared.
+_HOOK = """
+import os, signal
+def hook(marker={marker!r}):
+    if os.path.exists(marker):
+        os.unlink(marker)
+        {act}
+"""
+_HOOKED = {
+    "after_in_child": "os.register_at_fork(after_in_child=hook)\n",
+    "after_in_parent": "os.register_at_fork(after_in_parent=hook)\n",
+    "after_setsid": "setsid = os.setsid\nos.setsid = lambda: [setsid(), hook()]\n",
+}
+_STOP = "os.kill(os.getpid(), signal.SIGSTOP)"
+#: More than any pid (proc(5), pid_max): a test that fails harms nobody.
+_NOBODY = (1 << 22) + 1
+_DIE = "os.kill(os.getpid(), signal.SIGKILL)"
+
+
+def start_up(folder: Path, text: str) -> None:
+    """Have the environment do something when an interpreter starts."""
+    with (folder / "path" / "sitecustomize.py").open("a") as file:
+        file.write(text)
+
+
+def hook(folder: Path, when: str, act: str) -> Path:
+    """Have the environment do something at a fork, one of _HOOKED; return the file that it waits for."""
+    marker = folder / f"{when}.acts"
+    start_up(folder, _HOOK.format(marker=str(marker), act=act) + _HOOKED[when])
+    return marker
+
+
+async def stopped_child() -> int:
+    """Return the pid of a child of this process that is stopped, once there is one."""
+    while True:
+        for child in psutil.Process().children():
+            if child.status() == psutil.STATUS_STOPPED:
+                return child.pid
+        await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[ForkServer]:
+    """Return all fork servers that are started."""
+    servers: list[ForkServer] = []
+    launch = ForkServer.launch
+
+    async def noted(*arguments: Any) -> ForkServer:
+        servers.append(await launch(*arguments))
+        return servers[-1]
+
+    monkeypatch.setattr(ForkServer, "launch", noted)
+    return servers
+
+
+def test_a_worker_that_is_being_forked_outlives_its_fork_server(tmp_path: Path) -> None:
+    """It is in the fork server's process group yet."""
+    acts = hook(tmp_path, "after_in_child", _STOP)
+
+    async def scene(stage: Stage) -> None:
+        await said(await stage.forked("w1"))
+        server = stage.server()
+        acts.touch()
+        making = asyncio.ensure_future(stage.forked("w2"))
+        worker = await stopped_child()
+        holding = asyncio.ensure_future(stage.forks.hold())
+        await server.child.exited
+        assert not holding.done()
+        os.kill(worker, signal.SIGCONT)
+        child = await making
+        assert child.pid == worker
+        assert (await said(child))["worker"] == "w2"
+        await holding
+
+    play(tmp_path, scene)
+
+
+def test_a_fork_server_that_ends_before_it_names_a_worker(
+    tmp_path: Path, launched: list[ForkServer]
+) -> None:
+    acts = hook(tmp_path, "after_in_parent", _DIE)
+
+    async def scene(stage: Stage) -> None:
+        await said(await stage.forked("w1"))
+        acts.touch()
+        assert (await said(await stage.forked("w2")))["worker"] == "w2"
+        assert len(launched) == 1
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("when", ["after_in_child", "after_setsid"])
+def test_a_worker_that_ends_before_it_begins_is_made_again(
+    tmp_path: Path, launched: list[ForkServer], when: str
+) -> None:
+    acts = hook(tmp_path, when, _DIE)
+
+    async def scene(stage: Stage) -> None:
+        await said(await stage.forked("w1"))
+        acts.touch()
+        assert (await said(await stage.forked("w2")))["worker"] == "w2"
+        assert len(launched) == 2
+
+    play(tmp_path, scene)
+
+
+def test_both_end_and_nobody_has_named_the_worker(
+    tmp_path: Path, launched: list[ForkServer]
+) -> None:
+    """The worker is waited for all the same."""
+    all_act = [
+        hook(tmp_path, "after_in_child", _DIE),
+        hook(tmp_path, "after_in_parent", _DIE),
+    ]
+
+    async def scene(stage: Stage) -> None:
+        await said(await stage.forked("w1"))
+        for acts in all_act:
+            acts.touch()
+        assert (await said(await stage.forked("w2")))["worker"] == "w2"
+        assert len(launched) == 2
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize(
+    "hangs_and_ends",
+    [("after_in_child",), ("after_setsid",), ("after_in_child", "after_in_parent")],
+    ids=["at once", "with a session of its own", "its fork server has ended"],
+)
+def test_a_worker_that_hangs_before_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs_and_ends: tuple[str, ...]
+) -> None:
+    all_act = [hook(tmp_path, when, act) for when, act in zip(hangs_and_ends, (_STOP, _DIE))]
+    received = fork_server._received
+
+    async def impatient(worker: socket.socket, limit_s: float) -> bytes:
+        return await received(worker, 0.2)
+
+    async def scene(stage: Stage) -> None:
+        await said(await stage.forked("w1"))
+        monkeypatch.setattr(fork_server, "_received", impatient)
+        for acts in all_act:
+            acts.touch()
+        assert await stage.fork("w2") is None
+        assert stage.servers == []
+
+    play(tmp_path, scene)
+
+
+def test_a_change_takes_one_other_fork_server_for_all(
+    tmp_path: Path, launched: list[ForkServer]
+) -> None:
+    module = tmp_path / "path" / "cloudpickle.py"
+    module.write_text("TOLD = 'old'\n")
+
+    async def scene(stage: Stage) -> None:
+        await said(await stage.forked())
+        module.write_text("TOLD = 'new one'\n")
+        workers = await asyncio.gather(*[stage.forked(f"w{i}") for i in range(8)])
+        assert [(await said(one))["told"] for one in workers] == ["new one"] * 8
+        assert len(launched) == 2
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize(
+    ("why", "is_fit"), [(Stale("it changes"), True), (Ended("it crashes"), False)]
+)
+def test_what_changes_again_is_fit_and_what_ends_again_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: Unfit, is_fit: bool
+) -> None:
+    async def fails(*arguments: Any) -> None:
+        raise why
+
+    async def scene(stage: Stage) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(ForkServer, "fork", fails)
+            assert await stage.fork() is None
+        child = await stage.fork()
+        assert (child is not None) == is_fit
+        if child is not None:
+            await said(child)
+
+    play(tmp_path, scene)
+
+
+def test_more_environments_at_once_than_are_kept(
+    tmp_path: Path, launched: list[ForkServer]
+) -> None:
+    """Those that start are needed: no other one takes their places."""
+
+    async def scene(stage: Stage) -> None:
+        children = await asyncio.gather(*[stage.fork(ONE_OF_MANY=str(i)) for i in range(6)])
+        forked = [child for child in children if child is not None]
+        assert [child is not None for child in children] == [True, True, *[False] * 4]
+        for child in forked:
+            await said(child)
+        assert len(launched) == 2
+        await said(await stage.forked(ONE_OF_MANY="5"))  # nobody needs the others any more
+
+    play(tmp_path, scene, most=2)
+
+
+def test_one_that_starts_is_ended_at_once(tmp_path: Path) -> None:
+    begins = tmp_path / "begins"
+    os.mkfifo(begins)
+    start_up(tmp_path, f"open({str(begins)!r}, 'w').close()\nimport signal\nsignal.pause()\n")
+
+    async def scene(stage: Stage) -> None:
+        making = asyncio.ensure_future(stage.fork())
+        await asyncio.to_thread(begins.read_bytes)
+        await stage.forks.hold()
+        assert stage.forks.settled
+        assert await making is None
+        stage.forks.release()
+        (tmp_path / "path" / "sitecustomize.py").write_text("")
+        await said(await stage.forked())  # that was no fault of the environment's
+
+    play(tmp_path, scene)
+
+
+def test_one_that_starts_and_that_nobody_waits_for_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launched: list[ForkServer]
+) -> None:
+    """It ends like any other that is not needed."""
+
+    async def scene(stage: Stage) -> None:
+        monkeypatch.setattr(fork_server, "_IDLE_S", 0.0)
+        making = asyncio.ensure_future(stage.fork())
+        while not launched:
+            await asyncio.sleep(0)
+        making.cancel()
+        while stage.forks._servers or not stage.forks.settled:
+            await asyncio.sleep(0)
+
+    play(tmp_path, scene)
+
+
+def test_one_that_ends_is_not_kept(tmp_path: Path) -> None:
+    """Its number may be another one's before somebody needs it."""
+
+    async def scene(stage: Stage) -> None:
+        await said(await stage.forked())
+        os.kill(stage.servers[0], signal.SIGKILL)
+        while stage.servers or not stage.forks.settled:
+            await asyncio.sleep(0)
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("lacking", ["a pipe", "what tells of the worker's end"])
+def test_too_many_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: str) -> None:
+    def fails(*arguments: Any) -> Any:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async def scene(stage: Stage) -> None:
+        await said(await stage.forked())
+        with monkeypatch.context() as patched:
+            where = (os, "pipe") if lacking == "a pipe" else (linux, "pidfd_open")
+            patched.setattr(*where, fails)
+            with pytest.raises(OSError, match="Too many open files"):
+                await stage.fork()
+            with pytest.raises(OSError, match="Too many open files"):
+                await stage.start()
+        await said(await stage.forked())
+
+    play(tmp_path, scene)
+
+
+def test_an_importer_that_fails(tmp_path: Path, launched: list[ForkServer]) -> None:
+    """A fork server asks it before each fork, when it has imported everything."""
+    start_up(
+        tmp_path,
+        "import os, sys\n"
+        "def fails(path, pid=os.getpid()):\n"
+        "    module = sys.modules.get('pytriton.worker.fork_server')\n"
+        "    if hasattr(module, 'installation') and os.getpid() == pid:\n"
+        "        raise RuntimeError('not now')\n"
+        "    raise ImportError\n"
+        "sys.path_hooks.insert(0, fails)\n",
+    )
+
+    async def scene(stage: Stage) -> None:
+        for _ in range(2):
+            await said(await stage.forked())
+        assert len(launched) == 1
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        (b"\xc1", "was killed by signal 9"),
+        (msgspec.msgpack.encode({"pid": "many"}), "was killed by signal 9"),
+        (msgspec.msgpack.encode(Answer(pid=_NOBODY)), f"none of ours: {_NOBODY}"),
+        (msgspec.msgpack.encode(Answer(pid=-_NOBODY)), f"none of ours: -{_NOBODY}"),
+    ],
+    ids=["no message", "no answer", "no child", "a group"],
+)
+def test_a_fork_server_of_a_hostile_environment(tmp_path: Path, word: bytes, told: str) -> None:
+    async def scene(stage: Stage) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        child = await Child.start(
+            ["/bin/sleep", "1000"],
+            env={},
+            cwd=None,
+            on_line=stage._hear,
+            kill_on_death=stage.kill_on_death,
+        )
+        server = ForkServer(child, ours)
+        with theirs:
+            theirs.send(msgspec.msgpack.encode(Answer(pid=child.pid)))
+            await server.begun(60)
+            making = asyncio.ensure_future(server.fork(Order("w1", None), stage.gauge, stage.gauge))
+            while not server.orders:
+                await asyncio.sleep(0)
+            theirs.recv(LARGEST)  # and the descriptors with it, which are closed at once
+            theirs.send(word)
+            with pytest.raises(Unfit, match=told):
+                await making
+            await server.end()
+
+    play(tmp_path, scene)

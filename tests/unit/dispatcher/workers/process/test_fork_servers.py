@@ -1,0 +1,298 @@
+"""Workers as forks: like those that have started an interpreter, and none of it stays.
+
+The dispatcher's side and the fork server's own are real. In the place of a worker's own work is a probe, that says what
+kind of process it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from support.forks.fork_stage import Stage, play, said
+
+from pytriton._protocol import fork_protocol
+from pytriton.dispatcher.workers.process import fork_server
+from pytriton.dispatcher.workers.process.fork_server import ForkServer, Surroundings
+
+#: Forks of what has had threads are the subject, unless `little_numpy` is used, which has none.
+pytestmark = [pytest.mark.programs, pytest.mark.usefixtures("usual_threads")]
+little_numpy = pytest.mark.usefixtures("little_numpy")
+
+
+def test_a_fork_is_like_a_process_that_was_started(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        forked, started = await said(await stage.forked()), await said(await stage.start())
+        assert forked["parent"] == os.getpid()
+        assert forked["shown"][0] == str(tmp_path)
+        assert forked["shown"][2] == "w1"
+        for one in (forked, started):
+            one.pop("random")
+            one.pop("page_is_kept")
+        assert forked == started
+        again = await said(await stage.forked("w2"))
+        assert (again["worker"], again["env"]["OF_ONE"]) == ("w2", "w2")
+        assert len(stage.servers) == 1
+
+    play(tmp_path, scene)
+
+
+@little_numpy
+def test_workers_of_other_folders_are_forks_of_the_same(tmp_path: Path) -> None:
+    """Each model of a repository has a folder of its own."""
+
+    async def scene(stage: Stage) -> None:
+        folders = [tmp_path / name for name in ("one", "other")]
+        for folder in folders:
+            folder.mkdir()
+            around = Surroundings.of(sys.executable, str(folder), stage.env)
+            child = await stage.forks.start(
+                around, "w1", {}, cwd=str(folder), gauge=stage.gauge, on_line=stage._hear
+            )
+            assert child is not None
+            told = await said(child)
+            assert [told["cwd"], told["began_in"]] == [str(folder)] * 2
+        assert len(stage.servers) == 1
+
+    play(tmp_path, scene)
+
+
+PYTHON = "/usr/bin/python3"
+
+
+@pytest.mark.parametrize(
+    ("python", "env", "matters"),
+    [
+        (PYTHON, {}, False),
+        (PYTHON, {"PYTHONPATH": "/a:/b", "LD_PRELOAD": "libjemalloc.so.2 /lib/x.so"}, False),
+        (PYTHON, {"PYTHONPATH": "", "PYTHONUNBUFFERED": "1"}, False),
+        (PYTHON, {"PYTHONPATH": "/a:src"}, True),
+        (PYTHON, {"PYTHONPATH": "/a:"}, True),
+        (PYTHON, {"LD_LIBRARY_PATH": "lib"}, True),
+        (PYTHON, {"LD_PRELOAD": "libm.so.6:./mine.so"}, True),
+        ("env/bin/python", {}, True),
+    ],
+)
+def test_a_folder_matters_where_an_interpreter_looks_into_it(
+    python: str, env: dict[str, str], matters: bool
+) -> None:
+    one, other = (Surroundings.of(python, folder, env) for folder in ("/one", "/other"))
+    assert (one != other) is matters
+    assert one.cwd == ("/one" if matters else "/")
+    # Of a worker that starts where the daemon is, nothing goes anywhere.
+    assert Surroundings.of(python, None, env).cwd is None
+
+
+def test_forks_draw_other_numbers_each(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        drawn = [(await said(await stage.forked()))["random"] for _ in range(3)]
+        assert all(len({*column}) == 3 for column in zip(*drawn))
+
+    play(tmp_path, scene)
+
+
+@little_numpy
+def test_a_hundred_leave_nothing(tmp_path: Path) -> None:
+    """Of descriptors and processes, in the fork server as here."""
+
+    async def scene(stage: Stage) -> None:
+        await said(await stage.forked())
+        (pid,) = stage.servers
+        held = len(os.listdir(f"/proc/{pid}/fd"))
+        # More orders at once than the kernel keeps for a process that reads none.
+        server = stage.server()
+        server._channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16384)
+        os.kill(pid, signal.SIGSTOP)
+        making = [asyncio.ensure_future(stage.forked()) for _ in range(100)]
+        while not server._turns.locked():
+            await asyncio.sleep(0)
+        os.kill(pid, signal.SIGCONT)
+        await asyncio.gather(*[said(await one) for one in making])
+        assert stage.servers == [pid]
+        assert len(os.listdir(f"/proc/{pid}/fd")) == held
+        assert psutil.Process(pid).children() == []
+        assert len(stage.lines) == 101
+
+    play(tmp_path, scene)
+
+
+@little_numpy
+def test_workers_outlive_their_fork_server_and_another_one_comes(tmp_path: Path) -> None:
+    waits = tmp_path / "waits"
+    waits.touch()
+
+    async def scene(stage: Stage) -> None:
+        first = await stage.forked("w1")
+        (pid,) = stage.servers
+        os.kill(pid, signal.SIGKILL)
+        second = await stage.forked("w2")
+        assert stage.servers != [pid]
+        assert not first.exited.done()
+        for child in (first, second):
+            assert psutil.Process(child.pid).ppid() == os.getpid()
+            assert await child.stop(5) == -signal.SIGTERM
+
+    play(tmp_path, scene, waits=str(waits))
+
+
+@little_numpy
+@pytest.mark.parametrize("change", ["a file", "what is found first"])
+def test_another_environment_takes_another_fork_server(tmp_path: Path, change: str) -> None:
+    module = tmp_path / "path" / "cloudpickle.py"
+    if change == "a file":
+        module.write_text("TOLD = 'old'\n")
+
+    async def scene(stage: Stage) -> None:
+        first = await said(await stage.forked())
+        before = stage.servers
+        assert (await said(await stage.forked()))["told"] == first["told"]
+        assert stage.servers == before
+        module.write_text("TOLD = 'new one'\n")
+        assert (await said(await stage.forked()))["told"] == "new one"
+        assert stage.servers != before
+        assert first["told"] == ("old" if change == "a file" else None)
+
+    play(tmp_path, scene)
+
+
+@little_numpy
+def test_what_has_threads_is_not_forked(tmp_path: Path) -> None:
+    """A start-up file of the environment's begins one, that a fork would lack."""
+    (tmp_path / "path" / "sitecustomize.py").write_text(
+        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    )
+
+    async def scene(stage: Stage) -> None:
+        assert await stage.fork() is None
+        assert stage.servers == []
+        assert (await said(await stage.start()))["threads"] == 2
+
+    play(tmp_path, scene)
+
+
+def test_libraries_that_count_on_their_handlers_are_known() -> None:
+    line = "7f2a4c000000-7f2a4c021000 r-xp 00000000 08:01 123 /opt/conda/lib/libiomp5.so\n"
+    assert fork_protocol.in_need_of_handlers(line) == "libiomp5"
+    assert fork_protocol.in_need_of_handlers(line.replace("libiomp5", "libm")) == ""
+
+
+@pytest.mark.parametrize(
+    "python", ["/nowhere/python", "/bin/true"], ids=["is not there", "ends at once"]
+)
+def test_an_interpreter_that_cannot_be_forked(tmp_path: Path, python: str) -> None:
+    async def scene(stage: Stage) -> None:
+        for _ in range(2):
+            around = Surroundings(python, None, frozenset())
+            child = await stage.forks.start(
+                around, "w1", {}, cwd=None, gauge=stage.gauge, on_line=stage._hear
+            )
+            assert child is None
+
+    play(tmp_path, scene)
+
+
+@little_numpy
+def test_a_folder_that_is_gone(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        await said(await stage.forked())
+        stage.cwd.rmdir()
+        with pytest.raises(FileNotFoundError) as raised:
+            await stage.fork()
+        assert raised.value.filename == str(stage.cwd)
+        stage.cwd.mkdir()
+        assert (await said(await stage.forked()))["cwd"] == str(stage.cwd)
+        assert len(stage.servers) == 1
+
+    play(tmp_path, scene)
+
+
+@little_numpy
+def test_one_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(stage: Stage) -> None:
+        await said(await stage.forked())
+        (pid,) = stage.servers
+        os.kill(pid, signal.SIGSTOP)
+        monkeypatch.setattr(fork_server, "_FORK_S", 0.1)
+        stage.server().child.exited.add_done_callback(lambda _: monkeypatch.undo())
+        assert (await said(await stage.forked("w2")))["worker"] == "w2"
+        assert not psutil.pid_exists(pid)
+
+    play(tmp_path, scene)
+
+
+@little_numpy
+def test_whoever_gives_up_leaves_no_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fork waits until the dispatcher knows it, and ends when that does not want it any more."""
+
+    async def scene(stage: Stage) -> None:
+        await said(await stage.forked())
+        asked = asyncio.Event()
+        fork = ForkServer._pid
+
+        async def noted(self: ForkServer, *arguments: Any) -> int:
+            asked.set()
+            return await fork(self, *arguments)
+
+        monkeypatch.setattr(ForkServer, "_pid", noted)
+        making = asyncio.ensure_future(stage.fork("w2"))
+        await asked.wait()
+        making.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await making
+        await stage.forks.hold()
+        assert [json.loads(line)["worker"] for line in stage.lines] == ["w1"]
+
+    play(tmp_path, scene)
+
+
+@little_numpy
+def test_as_many_are_kept_as_the_setting_says(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        await said(await stage.forked())
+        (first,) = stage.servers
+        await said(await stage.forked(ANOTHER="1"))
+        assert len(stage.servers) == 1
+        assert stage.servers != [first]
+
+    play(tmp_path, scene, most=1)
+
+
+def test_without_any_every_worker_starts(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        assert await stage.fork() is None
+
+    play(tmp_path, scene, most=0)
+
+
+@little_numpy
+def test_they_are_ended_for_an_upgrade_and_come_back(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        await said(await stage.forked())
+        assert stage.forks.settled
+        await stage.forks.hold()
+        assert (stage.servers, stage.forks.settled) == ([], True)
+        assert await stage.fork() is None
+        stage.forks.release()
+        await said(await stage.forked())
+
+    play(tmp_path, scene)
+
+
+@little_numpy
+def test_one_that_nobody_needs_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(stage: Stage) -> None:
+        await said(await stage.forked())
+        monkeypatch.setattr(fork_server, "_IDLE_S", 0.0)
+        stage.forks._use(stage.around(), stage.forks._servers[stage.around()])
+        while stage.servers or not stage.forks.settled:
+            await asyncio.sleep(0)
+
+    play(tmp_path, scene)

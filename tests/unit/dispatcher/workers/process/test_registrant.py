@@ -1,0 +1,88 @@
+"""Who may run a model in its own threads, and that the end of such a process is noticed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton.dispatcher.control.control_socket import Peer
+from pytriton.dispatcher.control.peers import Sender
+from pytriton.dispatcher.workers.process.registrant import Registrant
+
+
+def peer(uid: int | None, pid: int | None) -> Peer:
+    door: Any = None  # nothing is sent
+    return Peer(door, b"", b"", Sender("somebody", uid, pid))
+
+
+async def _refusal(sender: Peer) -> RemoteFailure:
+    with pytest.raises(RemoteFailure) as caught:
+        Registrant(sender, "m")
+    return caught.value
+
+
+def _ended_pid() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+@pytest.mark.parametrize(
+    ("sender", "words"),
+    [
+        (lambda: peer(None, None), "cannot see the process of somebody.*another PID namespace"),
+        (lambda: peer(os.geteuid(), None), "cannot see"),
+        (lambda: peer(os.geteuid() + 1, os.getpid()), "daemon's own user.*this is one of user"),
+        (lambda: peer(os.geteuid(), _ended_pid()), "its process has ended"),
+    ],
+    ids=["over TCP", "another namespace", "another user", "ended"],
+)
+def test_who_cannot_run_threads_for_us_is_refused(sender: Any, words: str) -> None:
+    failure = asyncio.run(_refusal(sender()))
+    assert failure.kind is ErrorKind.INVALID
+    assert failure.text.startswith('model m with isolation="thread"')
+    with pytest.raises(RemoteFailure, match=words):
+        raise failure
+
+
+def test_the_end_of_a_registrant_is_noticed() -> None:
+    async def until_ended() -> None:
+        process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        registrant = Registrant(peer(os.geteuid(), process.pid), "m")
+        assert not registrant.ended.done()
+        process.kill()
+        await asyncio.wait_for(registrant.ended, 60)
+        process.communicate()
+        await registrant.release("it is over")  # harmless: nobody is there
+
+    asyncio.run(until_ended())
+
+
+def test_one_that_ends_while_it_is_released_is_closed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By then, its descriptor's number may be another file's."""
+
+    async def until_released() -> None:
+        process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        registrant = Registrant(peer(os.geteuid(), process.pid), "m")
+        closed: list[int] = []
+        monkeypatch.setattr(os, "close", closed.append)
+
+        async def send(message: object) -> None:
+            process.kill()
+            if not registrant.ended.done():  # it is watched still
+                await registrant.ended
+
+        monkeypatch.setattr(registrant, "send", send)
+        await registrant.release("it is over")
+        monkeypatch.undo()
+        assert closed == [registrant._pidfd]
+        os.close(registrant._pidfd)
+        process.communicate()
+
+    asyncio.run(until_released())

@@ -1,0 +1,58 @@
+"""Slots: which worker of a registration serves what, where each version has workers of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytriton._protocol import messages
+from pytriton._protocol.errors import RemoteFailure
+from pytriton.dispatcher.models.admission import MOST_WORKERS, check
+from pytriton.dispatcher.workers.process import slots
+
+WORLD = messages.World("/usr/bin/python3")
+
+
+def spec(
+    versions: list[int], *, python: bool = True, instances: int = 2, spares: int = 1
+) -> messages.ModelSpec:
+    model = messages.PythonModel("{}", "/m") if python else None
+    return messages.ModelSpec(
+        "m",
+        max(versions, default=1),
+        {},
+        WORLD,
+        instances,
+        spares=spares,
+        python_model=model,
+        versions=versions,
+    )
+
+
+def taken(model: messages.ModelSpec) -> list[tuple[int, int]]:
+    pairs = (slots.taken_by(model, slot) for slot in range(slots.count(model)))
+    return [(own.version, instance) for own, instance in pairs]
+
+
+def test_every_version_of_a_python_model_has_all_instances() -> None:
+    model = spec([2, 5])
+    assert taken(model) == [(2, 0), (5, 0), (2, 1), (5, 1), (2, 2), (5, 2)]
+    assert [slots.instance_of(model, slot) for slot in range(6)] == [0, 0, 1, 1, 2, 2]
+    assert slots.taken_by(model, 0)[0].versions == []
+
+
+def test_scaling_adds_slots_at_the_end() -> None:
+    assert taken(spec([2, 5], instances=3))[:6] == taken(spec([2, 5], instances=2))
+
+
+@pytest.mark.parametrize(
+    "model", [spec([]), spec([2, 5], python=False)], ids=["one version", "no model.py"]
+)
+def test_others_serve_all_versions_in_each_worker(model: messages.ModelSpec) -> None:
+    assert taken(model) == [(model.version, instance) for instance in range(3)]
+    assert slots.taken_by(model, 1)[0] is model
+
+
+def test_the_most_workers_are_counted_with_the_versions() -> None:
+    check(spec([1, 2], instances=MOST_WORKERS // 2, spares=0), [b""])
+    with pytest.raises(RemoteFailure, match=f"at most {MOST_WORKERS}"):
+        check(spec([1, 2], instances=MOST_WORKERS // 2 + 1, spares=0), [b""])

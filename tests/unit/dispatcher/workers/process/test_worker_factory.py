@@ -1,0 +1,190 @@
+"""One factory starts both kinds of workers, each with a name of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._protocol import linux, messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton._protocol.files.rundir import RuntimeDir
+from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
+from pytriton.dispatcher.workers.process.hosted_worker import HostedWorker
+from pytriton.dispatcher.workers.process.registrant import Registrant
+from pytriton.dispatcher.workers.process.worker_factory import WorkerFactory
+from pytriton.dispatcher.workers.process.worker_process import WorkerProcess
+
+#: What stands in the library's place: says what it was told, and ends.
+_BOOT = """
+import json, os, sys
+print(json.dumps({"argv": sys.argv[1:], "env": dict(os.environ), "cwd": os.getcwd()}))
+"""
+_OTEL = {
+    "trace-config": ["mode=opentelemetry", "opentelemetry,url=http://127.0.0.1:4318/v1/traces"]
+}
+
+
+def _spec(**fields: Any) -> messages.ModelSpec:
+    spec = messages.ModelSpec("m", 1, {}, messages.World(sys.executable))
+    return msgspec.structs.replace(spec, **fields)
+
+
+def play(folder: Path, scene: Callable[[WorkerFactory], Awaitable[None]], **settings: Any) -> None:
+    boot = folder / "library" / "pytriton" / "worker" / "boot.py"
+    boot.parent.mkdir(parents=True)
+    boot.write_text(_BOOT)
+    rundir = RuntimeDir(folder / "run")
+    (folder / "run").mkdir()
+    rundir.lane_socket("w1").parent.mkdir(exist_ok=True)
+
+    async def played() -> None:
+        kill_on_death = KillOnDeath(Path("/dev/shm/pytriton-test-of-nothing-"))
+        try:
+            config = DaemonConfig(**{"fork_servers": 0, **settings})
+            await scene(WorkerFactory(config, rundir, folder / "library", kill_on_death))
+        finally:
+            kill_on_death.close()
+
+    asyncio.run(asyncio.wait_for(played(), 100))
+
+
+async def _said(worker: Any) -> dict[str, Any]:
+    """Return what a worker process printed, once it has ended."""
+    assert isinstance(worker, WorkerProcess)
+    await asyncio.wait([worker.exited])
+    await worker.stop(0)
+    said: dict[str, Any] = msgspec.json.decode(worker.last_lines())
+    return said
+
+
+@pytest.mark.parametrize(
+    ("code", "failed", "told"),
+    [(4, "unrecoverable", ["m"]), (4, "callable", []), (0, "unrecoverable", [])],
+)
+def test_that_a_worker_gave_up_is_known_from_its_end(
+    code: int, failed: str, told: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its message may come while the daemon becomes another version; a callable's own sys.exit(4) is none."""
+    monkeypatch.setitem(globals(), "_BOOT", f"import sys; sys.exit({code})")
+
+    async def scene(factory: WorkerFactory) -> None:
+        heard: list[str] = []
+        factory.on_given_up = heard.append
+        worker = await factory.start(_spec(), 0, None)
+        worker.gauge.failed(failed, 1)
+        await asyncio.wait([worker.exited])
+        await worker.stop(0)
+        assert heard == told
+
+    play(tmp_path, scene)
+
+
+def test_a_process_gets_what_it_needs_of_its_daemon(tmp_path: Path) -> None:
+    async def scene(factory: WorkerFactory) -> None:
+        workers = [await factory.start(_spec(devices=["0", "1"]), slot, None) for slot in (0, 3)]
+        said = [await _said(worker) for worker in workers]
+        assert [worker.name for worker in workers] == ["w1", "w2"]
+        library, endpoint, name, parent, _ = said[1]["argv"]
+        assert (library, name, parent) == (str(tmp_path / "library"), "w2", str(os.getpid()))
+        assert endpoint == RuntimeDir(tmp_path / "run").control_endpoint
+        assert [one["env"]["CUDA_VISIBLE_DEVICES"] for one in said] == ["0", "1"]
+        assert not any(key.startswith("OTEL_") for key in said[0]["env"])
+        assert [worker.instance for worker in workers] == [0, 3]
+
+    play(tmp_path, scene)
+
+
+def test_workers_of_a_version_are_told_which(tmp_path: Path) -> None:
+    """Of a Triton Python model, slots go round the versions."""
+
+    async def scene(factory: WorkerFactory) -> None:
+        python_model = messages.PythonModel("/models/m", "/models/m/1/model.py")
+        spec = _spec(versions=[2, 5], python_model=python_model, devices=["0", "1"])
+        workers = [await factory.start(spec, slot, None) for slot in range(4)]
+        assert [worker.version for worker in workers] == [2, 5, 2, 5]
+        said = [await _said(worker) for worker in workers]
+        devices = [one["env"]["CUDA_VISIBLE_DEVICES"] for one in said]
+        assert devices == ["0", "0", "1", "1"]
+
+    play(tmp_path, scene)
+
+
+def test_where_spans_go_is_told_where_tritonserver_traces(tmp_path: Path) -> None:
+    async def scene(factory: WorkerFactory) -> None:
+        said = await _said(await factory.start(_spec(), 0, None))
+        endpoint = said["env"]["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"]
+        assert endpoint == "http://127.0.0.1:4318/v1/traces"
+
+    play(tmp_path, scene, tritonserver_options=_OTEL)
+
+
+def test_a_registrant_s_thread_is_asked_for(tmp_path: Path) -> None:
+    class Process:
+        pid = 4242
+
+        def __init__(self) -> None:
+            self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.got: list[Any] = []
+
+        async def send(self, message: Any) -> None:
+            self.got.append(message)
+
+    async def scene(factory: WorkerFactory) -> None:
+        process: Any = Process()
+        worker = await factory.start(_spec(isolation="thread"), 2, cast(Registrant, process))
+        assert isinstance(worker, HostedWorker)
+        await asyncio.sleep(0)
+        (start,) = process.got
+        assert (start.worker, start.instance) == ("w1", 2)
+        worker.has_ended("is over")
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize(
+    ("world", "told"),
+    [
+        ({"python": "/nowhere/python"}, r"its interpreter /nowhere/python .*python="),
+        ({"cwd": "/nowhere"}, r"its working directory /nowhere .*cwd="),
+    ],
+)
+def test_what_is_missing_is_told_and_the_next_name_is_a_fresh_one(
+    tmp_path: Path, world: dict[str, Any], told: str
+) -> None:
+    async def scene(factory: WorkerFactory) -> None:
+        spec = _spec(world=messages.World(**{"python": sys.executable, **world}))
+        with pytest.raises(RemoteFailure, match=told):
+            await factory.start(spec, 0, None)
+        worker = await factory.start(_spec(), 0, None)
+        assert worker.name == "w2"
+        await _said(worker)
+
+    play(tmp_path, scene)
+
+
+def test_a_limit_of_the_daemon_s_is_told_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def memfd_create(name: str) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(linux, "memfd_create", memfd_create)
+
+    async def scene(factory: WorkerFactory) -> None:
+        with pytest.raises(RemoteFailure) as failure:
+            await factory.start(_spec(), 0, None)
+        assert failure.value.kind is ErrorKind.UNAVAILABLE
+        assert failure.value.text == (
+            "model m: cannot start a worker: Too many open files. That is a limit of the daemon's, or of the machine."
+        )
+
+    play(tmp_path, scene)

@@ -1,0 +1,55 @@
+"""A worker's process as the dispatcher ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import structlog
+from support.fakes.fake_worker import SPEC
+
+from pytriton._protocol.lanes.stats_page import Gauge
+from pytriton.dispatcher.runtime.child import Child
+from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
+from pytriton.dispatcher.workers.process.worker_process import WorkerProcess
+
+#: Takes no notice of SIGTERM, and says when.
+_STAYS = """
+import signal, time
+signal.signal(signal.SIGTERM, lambda *_: None)
+print("up", flush=True)
+time.sleep(1e6)
+"""
+
+
+def test_a_clean_up_without_end_is_ended(tmp_path: Path) -> None:
+    """Also of a worker that another one has replaced, for whose batches there is no limit."""
+    helper = KillOnDeath(tmp_path / "nothing-")
+
+    async def run() -> None:
+        up = asyncio.Event()
+        child = await Child.start(
+            [sys.executable, "-c", _STAYS],
+            env={},
+            cwd=None,
+            on_line=lambda pid, line: up.set(),
+            kill_on_death=helper,
+        )
+        gauge, descriptor = Gauge.create()
+        os.close(descriptor)
+        path = tmp_path / "lane"
+        worker = WorkerProcess("w1", child, SPEC, 0, lane_path=path, gauge=gauge, clean_up_s=0.3)
+        await up.wait()
+        gauge.told_to_end()
+        with structlog.testing.capture_logs() as said:
+            await asyncio.wait_for(worker.end_after_batch(), 60)
+        assert child.exited.result() == -signal.SIGKILL
+        assert "does not end within grace_period_s" in said[0]["event"]
+
+    try:
+        asyncio.run(run())
+    finally:
+        helper.close()

@@ -1,0 +1,204 @@
+"""What becomes of requests whose worker was lost, or that take too long."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from pytriton._protocol import messages
+from pytriton._protocol.lanes.stats_page import Reading
+from pytriton.dispatcher.telemetry.events.events import Events
+from pytriton.dispatcher.workers.batch_retry import BatchRetry
+
+BATCHING = messages.ModelSpec("m", 1, {"max_batch_size": 8}, messages.World("python"))
+LIMITED = msgspec.structs.replace(BATCHING, execution_timeout_s=2.0)
+
+
+class Busy:
+    """A worker that has been with a batch for so long."""
+
+    alive, pid, instance, log_hint = True, 7, 0, ""
+
+    def __init__(self, busy_s: float | None, *, overlaps: bool = False) -> None:
+        self.ended: list[str] = []
+        self.gauge = self
+        self._busy_s = busy_s
+        self._overlaps = overlaps
+
+    def read(self) -> Reading:
+        return Reading(1, int(self._busy_s is None), 1, self._busy_s, overlaps=self._overlaps)
+
+    async def end_hung(self, why: str) -> None:
+        self.ended.append(why)
+
+
+def loss(spec: messages.ModelSpec = BATCHING, **facts: Any) -> messages.Verdict:
+    lost = messages.LaneLost("r", "w", **{"losses": 1, **facts})
+    return asyncio.run(BatchRetry(spec, {}).on_loss(lost))
+
+
+def overdue(
+    spec: messages.ModelSpec, busy_s: float | None, *, overlaps: bool = False, **facts: Any
+) -> tuple[messages.Verdict, Busy]:
+    worker: Any = Busy(busy_s, overlaps=overlaps)
+
+    async def judge() -> messages.Verdict:
+        verdicts = BatchRetry(spec, {"w": worker})
+        asked = messages.BatchOverdue("r", "w", **{"taken": True, **facts})
+        verdict = verdicts.on_overdue(asked)
+        await asyncio.gather(*verdicts._aside)
+        return verdict
+
+    return asyncio.run(judge()), worker
+
+
+def test_the_first_loss_is_tried_again_and_the_second_is_the_requests_own() -> None:
+    assert loss(requests=4).action == "retry"
+    verdict = loss(losses=2, in_row=1)
+    assert (verdict.action, verdict.whole) == ("fail", False)
+    assert "so did 1 more before" in verdict.text
+
+
+@pytest.mark.parametrize(
+    ("spec", "facts"),
+    [
+        (msgspec.structs.replace(BATCHING, on_crash="fail"), {"requests": 4}),
+        (BATCHING, {"final": True}),
+    ],
+    ids=["must not run twice", "answered in part"],
+)
+def test_what_cannot_be_tried_again_fails(spec: messages.ModelSpec, facts: Any) -> None:
+    assert loss(spec, **facts).action == "fail"
+
+
+def test_many_in_a_row_are_the_models_fault() -> None:
+    assert not loss(losses=2, in_row=7).whole
+    verdict = loss(losses=2, in_row=8)
+    assert verdict.whole
+    assert "8 requests of one batch" in verdict.text
+
+
+def test_events_name_the_request_and_the_proxy_names_it_in_the_error() -> None:
+    told: list[messages.Event] = []
+    worker: Any = Busy(3.0)
+
+    async def judge() -> list[messages.Verdict]:
+        verdicts = BatchRetry(LIMITED, {"w": worker}, events=Events([told.append]))
+        lost = messages.LaneLost("r", "gone", 2, in_row=1, request_id="order\n17")
+        overdue = messages.BatchOverdue("r", "w", taken=True, request_id="order-18")
+        found = [await verdicts.on_loss(lost), verdicts.on_overdue(overdue)]
+        await asyncio.gather(*verdicts._aside)
+        return found
+
+    poison, hang = asyncio.run(judge())
+    assert [one.kind for one in told] == ["poison", "hang", "batch_failed"]
+    assert told[0].reason == f"{poison.text} [request id: order?17]"
+    assert told[1].reason.endswith("(execution_timeout_s) [request id: order-18]")
+    assert told[2].reason == f"{hang.text} [request id: order-18]"
+    assert "request id" not in poison.text + hang.text
+
+
+def test_while_the_workers_are_stopped_nothing_is_tried_again() -> None:
+    verdicts = BatchRetry(BATCHING, {})
+    verdicts.stopping = True
+    assert asyncio.run(verdicts.on_loss(messages.LaneLost("r", "w", 1))).action == "fail"
+
+
+@pytest.mark.parametrize(
+    ("lanes", "facts", "action"),
+    [
+        (1, {"requests": 4}, "retry"),
+        (1, {"requests": 1}, "fail"),  # it was alone from the beginning
+        (2, {"requests": 1}, "retry"),  # it may have been merged with another lane's
+        (2, {"requests": 1, "losses": 1, "in_row": 1}, "fail"),
+        (1, {"requests": 4, "final": True}, "fail"),
+    ],
+)
+def test_a_hang_is_tried_again_only_where_another_request_may_have_done_it(
+    lanes: int, facts: Any, action: str
+) -> None:
+    spec = msgspec.structs.replace(LIMITED, lanes=lanes)
+    verdict, worker = overdue(spec, 2.5, **facts)
+    assert verdict.action == action
+    assert not verdict.whole
+    assert worker.ended
+
+
+def test_a_model_that_hangs_whatever_it_is_given_does_not_cost_a_time_limit_for_each_request() -> (
+    None
+):
+    verdict, _ = overdue(LIMITED, 2.5, losses=1, in_row=3)
+    assert (verdict.action, verdict.whole) == ("fail", True)
+
+
+def test_waiting_for_another_lanes_batch_is_not_hanging() -> None:
+    verdict, worker = overdue(LIMITED, 0.5, requests=4)
+    assert (verdict.action, verdict.wait_s) == ("wait", 1.5)
+    assert not worker.ended
+
+
+@pytest.mark.parametrize("busy_s", [None, 0.5], ids=["idle", "with a later batch"])
+def test_a_worker_that_believes_to_have_answered_is_not_waited_for(busy_s: float | None) -> None:
+    """The first time, the answer may be on its way."""
+    verdict, worker = overdue(LIMITED, busy_s)
+    assert (verdict.action, worker.ended) == ("wait", [])
+    verdict, worker = overdue(LIMITED, busy_s, taken_ms=1500)
+    assert verdict.action == "fail"
+    assert "its answer never came" in verdict.text
+    assert worker.ended
+    verdict, worker = overdue(LIMITED, busy_s, taken=False)
+    assert (verdict.action, worker.ended) == ("wait", [])
+
+
+def test_a_batch_of_many_that_overlap_is_waited_for() -> None:
+    config = {"model_transaction_policy": {"decoupled": True}}
+    spec = msgspec.structs.replace(LIMITED, config=config)
+    assert overdue(spec, 0.5, taken_ms=1500)[0].action == "wait"
+    assert overdue(spec, None, taken_ms=1500)[0].action == "fail"
+
+
+def test_a_batch_that_began_when_it_was_taken_is_waited_for() -> None:
+    assert overdue(LIMITED, 1.4, taken_ms=1500)[0].action == "wait"
+
+
+class Ended:
+    """A worker that has ended with so many batches under way."""
+
+    alive, instance, log_hint = False, 0, ""
+
+    def __init__(self, under_way: int) -> None:
+        self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.exited.set_result(0)
+        self._under_way = under_way
+
+    def reading(self) -> Reading:
+        return Reading(9 + self._under_way, 9, 1, None, overlaps=True)
+
+    def describe_end(self) -> str:
+        return "worker w was killed"
+
+
+@pytest.mark.parametrize(
+    ("under_way", "losses", "action"),
+    [(1, 1, "retry"), (1, 2, "fail"), (3, 2, "retry"), (3, 3, "retry"), (3, 4, "fail")],
+)
+def test_what_overlapped_with_others_is_no_proof(under_way: int, losses: int, action: str) -> None:
+    async def judge() -> messages.Verdict:
+        worker: Any = Ended(under_way)
+        lost = messages.LaneLost("r", "w", losses=losses, in_row=losses - 1)
+        return await BatchRetry(BATCHING, {"w": worker}).on_loss(lost)
+
+    assert asyncio.run(judge()).action == action
+
+
+def test_a_worker_whose_batches_overlap_keeps_the_time_itself() -> None:
+    """It is ended only when it does not: its event loop is blocked, by whichever of them."""
+    verdict, worker = overdue(LIMITED, 2.0, overlaps=True)
+    assert (verdict.action, worker.ended) == ("wait", [])
+    verdict, worker = overdue(LIMITED, 4.1, overlaps=True, taken_ms=2100)
+    assert verdict.action == "retry"
+    assert "still running after 2 s" in worker.ended[0]
+    assert overdue(LIMITED, 4.1, overlaps=True, taken_ms=2100, losses=1)[0].action == "fail"

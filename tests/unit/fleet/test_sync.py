@@ -1,0 +1,42 @@
+"""Which registrations travel, as tables: nodes and what they keep come in, steps come out."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytriton.exceptions import PyTritonBadParameterError
+from pytriton.fleet.sync import Copy, Plan, Removal, Step, plan_sync
+
+A, B, C = "a", "b", "c"
+
+
+@pytest.mark.parametrize(
+    ("kept", "source", "steps", "conflicts"),
+    [
+        ({}, None, [], {}),
+        ({A: {"m": "1"}, B: {"m": "1"}}, None, [], {}),
+        ({A: {"m": "1"}, B: {}}, None, [Copy(B, "m", A)], {}),
+        (
+            {A: {"m": "1"}, B: {"n": "2"}},
+            None,
+            [Copy(B, "m", A), Copy(A, "n", B)],
+            {},
+        ),
+        ({A: {"m": "1"}, B: {"m": "2"}, C: {}}, None, [], {"m": [A, B]}),
+        ({A: {"m": "1"}, B: {"m": "2"}, C: {}}, B, [Copy(A, "m", B, True), Copy(C, "m", B)], {}),
+        ({A: {"m": "1", "n": "1"}, B: {"m": "1"}}, B, [Removal(A, "n")], {}),
+        ({A: {"m": "1"}, B: {}}, B, [Removal(A, "m")], {}),
+    ],
+)
+def test_plans(
+    kept: dict[str, dict[str, str]],
+    source: str | None,
+    steps: list[Step],
+    conflicts: dict[str, list[str]],
+) -> None:
+    assert plan_sync(kept, source) == Plan(steps, conflicts)
+
+
+def test_a_source_that_is_no_node() -> None:
+    with pytest.raises(PyTritonBadParameterError, match="'x' is none of the nodes that answer: a"):
+        plan_sync({A: {}}, "x")

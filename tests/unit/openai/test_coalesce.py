@@ -1,0 +1,231 @@
+"""Pieces that are there at the same time go out together; none waits for one that is not there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytriton.openai import ChatRequest
+from pytriton.openai.coalesce import Held
+from pytriton.openai.model import served
+from pytriton.proxy.sending import sending
+from pytriton.proxy.types import Request
+
+
+@pytest.fixture(autouse=True)
+def _each_piece_is_quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the machine stops between two of them."""
+    if request.function is not test_pieces_that_come_slowly_are_not_held:
+        monkeypatch.setattr("pytriton.openai.coalesce._QUICK_S", 60.0)
+
+
+def request(*, stream: bool = True) -> Request:
+    body = {"messages": [{"role": "user", "content": "x"}], "stream": stream}
+    envelope = {"api": "chat", "id": "c_1", "model": "m", "body": body}
+    return Request({"request": np.array([json.dumps(envelope).encode()], object)})
+
+
+def run(
+    target: Callable[..., Any], sent: list[str], send: Callable[[Any], None] | None = None
+) -> None:
+    """Have a callable answer a stream; `sent` gets what goes out, as the worker's loop would send it."""
+
+    def put(results: Any) -> None:
+        if results[0] is not None:
+            sent.append(results[0]["text_output"][0].decode())
+
+    async def answer() -> None:
+        sending.set(send or put)
+        produced = served(target, ["chat"])([request()])
+        try:
+            async for results in produced:
+                put(results)
+        finally:
+            await produced.aclose()
+
+    asyncio.run(answer())
+
+
+def contents(texts: list[str]) -> list[str]:
+    """Return the pieces in the texts that went out."""
+    found: list[str] = []
+    for text in texts:
+        rest = text[1:] if text[0] == "s" else text.partition("\n")[2]
+        events = [json.loads(line[6:]) for line in rest.split("\n") if line.startswith("data: ")]
+        found += [one["choices"][0]["delta"].get("content", "") for one in events]
+    return found
+
+
+def test_a_burst_goes_out_in_few() -> None:
+    async def burst(request: ChatRequest) -> AsyncIterator[str]:
+        for number in range(200):
+            yield str(number)
+
+    sent: list[str] = []
+    run(burst, sent)
+    assert contents(sent[:1]) == ["0"]
+    assert len(sent) < 100
+    assert contents(sent) == [*map(str, range(200)), ""]
+    assert '"completion_tokens":200' in sent[-1].partition("\n")[0]
+
+
+def test_nothing_waits_for_what_is_awaited() -> None:
+    sent: list[str] = []
+    seen: list[int] = []
+
+    async def pauses(request: ChatRequest) -> AsyncIterator[str]:
+        for _ in range(20):
+            yield "a"
+            yield "b"
+            yield "c"
+            await asyncio.sleep(0)
+            seen.append(len("".join(contents(sent))))
+
+    run(pauses, sent)
+    assert seen == [3 * number for number in range(1, 21)]
+
+
+def test_what_came_before_an_error_goes_out_before_it() -> None:
+    async def fails(request: ChatRequest) -> AsyncIterator[str]:
+        yield "a"
+        yield "b"
+        yield "c"
+        raise RuntimeError("broken")
+
+    sent: list[str] = []
+    with pytest.raises(RuntimeError, match="broken"):
+        run(fails, sent)
+    assert contents(sent) == ["a", "b", "c"]
+
+
+def test_what_is_held_of_a_stream_that_is_over_is_dropped() -> None:
+    """Its end has been said: the proxy takes a part behind it for a fault of the whole lane."""
+
+    async def gives_up(request: ChatRequest) -> AsyncIterator[str]:
+        yield "a"
+        yield "b"
+        raise asyncio.CancelledError
+
+    sent: list[str] = []
+
+    async def answer() -> None:
+        sending.set(lambda results: sent.append("late"))
+        produced = served(gives_up, ["chat"])([request()])
+        sent.append((await produced.__anext__())[0]["text_output"][0].decode())
+        await produced.__anext__()
+
+    async def outlived() -> None:
+        task = asyncio.ensure_future(answer())
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.sleep(0)  # the loop's next turn
+
+    asyncio.run(outlived())
+    assert "late" not in sent
+    assert contents(sent) == ["a"]
+
+
+def test_pieces_that_come_slowly_are_not_held() -> None:
+    now = [0.0]
+    due: list[Callable[[], None]] = []
+    sent: list[str] = []
+    held = Held(sent.append, due.append, lambda: now[0])
+    for after_s, kept in ((0, False), (0.0002, True), (0.0002, True), (0.0004, False)):
+        now[0] += after_s
+        assert held.keeps("x") is kept
+        if not kept:
+            held.taken()
+    assert held.keeps("y")
+    assert len(due) == 1  # one for all that is held
+    due.pop()()
+    assert sent == ["y"]
+    assert held.keeps("z")
+    assert len(due) == 1
+
+
+def test_a_failure_to_send_ends_the_stream_and_closes_the_generator() -> None:
+    closed: list[bool] = []
+
+    async def goes_on(request: ChatRequest) -> AsyncIterator[str]:
+        try:
+            while True:
+                yield "a"
+                yield "b"
+                await asyncio.sleep(0)
+        finally:
+            closed.append(True)
+
+    def full(results: Any) -> None:
+        raise MemoryError("full")
+
+    with pytest.raises(MemoryError, match="full"):
+        run(goes_on, [], full)
+    assert closed == [True]
+
+
+def test_a_time_limit_of_the_callable_and_its_end_reach_it() -> None:
+    closed: list[str] = []
+
+    async def limited(request: ChatRequest) -> AsyncIterator[str]:
+        try:
+            yield "a"
+            yield "b"
+            try:
+                await asyncio.wait_for(asyncio.Event().wait(), 0.01)
+            except asyncio.TimeoutError:
+                yield "late"
+            await asyncio.Event().wait()
+        finally:
+            closed.append("closed")
+
+    async def cancelled() -> None:
+        sent: list[str] = []
+
+        def put(results: Any) -> None:
+            sent.append(results[0]["text_output"][0].decode())
+
+        async def answer() -> None:
+            sending.set(put)
+            produced = served(limited, ["chat"])([request()])
+            try:
+                async for results in produced:
+                    put(results)
+            finally:
+                await produced.aclose()
+
+        task = asyncio.ensure_future(answer())
+        while "late" not in "".join(sent):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert contents(sent) == ["a", "b", "late"]
+
+    asyncio.run(cancelled())
+    assert closed == ["closed"]
+
+
+def test_answers_in_one_piece_and_clients_of_triton_are_as_before() -> None:
+    async def burst(request: ChatRequest) -> AsyncIterator[str]:
+        for number in range(9):
+            yield str(number)
+
+    def texts(asked: Request) -> list[str]:
+        async def collected() -> list[Any]:
+            sending.set(lambda results: None)
+            return [one async for one in served(burst, ["chat"])([asked])]
+
+        return [one[0]["text_output"][0].decode() for one in asyncio.run(collected()) if one[0]]
+
+    (whole,) = texts(request(stream=False))
+    body = json.loads(whole.partition("\n")[2])
+    assert body["choices"][0]["message"]["content"] == "012345678"
+    plain = Request(
+        {"text_input": np.array([b"x"], object), "stream": np.array([True])}, parameters={}
+    )
+    assert texts(plain) == [*map(str, range(9))]

@@ -1,0 +1,262 @@
+"""A worker's process ends when it should, and closes nothing that one of its threads waits on."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytriton._protocol.lanes.stats_page import Gauge
+from pytriton.worker.python_model.batches import PythonModel
+from pytriton.worker.python_model.decoupled_loop import PythonStreamLoop
+
+pytestmark = pytest.mark.programs
+
+_HEAD = """
+import atexit, sys, threading, time
+from concurrent.futures import ThreadPoolExecutor
+from pytriton.worker.shutdown import end_in_time
+atexit.register(lambda: print("cleaned up"))
+"""
+
+
+def _end(code: str) -> subprocess.CompletedProcess[str]:
+    """Run a process that ends; one that does not is a failure."""
+    return subprocess.run(
+        [sys.executable, "-c", _HEAD + code],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def test_a_thread_that_never_returns_ends_with_the_process() -> None:
+    done = _end(
+        "threading.Thread(target=time.sleep, args=(1e6,), name='mine').start()\n"
+        "end_in_time(7, threads_s=0.1)"
+    )
+    assert done.returncode == 7
+    assert "1 threads that the callable has left running (mine)" in done.stderr
+    assert done.stdout == "cleaned up\n"
+
+
+def test_threads_that_return_are_waited_for() -> None:
+    done = _end(
+        "def work():\n"
+        "    told.wait()\n"
+        "    print('worked')\n"
+        "told = threading.Event()\n"
+        "threading.Thread(target=work).start()\n"
+        "idle = ThreadPoolExecutor(2); idle.submit(int).result()\n"
+        "end_in_time(7, threads_s=100)\n"
+        "told.set()\n"
+        "sys.exit(3)"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (3, "worked\ncleaned up\n", "")
+
+
+def test_a_callable_that_has_spoilt_python_s_own_functions_does_not_keep_it() -> None:
+    """What waits for threads hangs then, at its start or at its end."""
+    spoil = "import builtins; builtins.len = None\n"
+    assert _end(spoil + "end_in_time(7, threads_s=0.1)").returncode in (0, 7)
+    hang = "threading._shutdown = lambda: time.sleep(1e6)\n"
+    assert _end(hang + spoil + "end_in_time(7, threads_s=0.1)").returncode == 7
+
+
+class _Poll:
+    """An epoll that must not be closed while somebody waits on it: the wait fails, or goes on with another file."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+        self.waits = threading.Event()
+
+    def poll(self, *limits: float) -> Any:
+        self.waits.set()
+        try:
+            return self._real.poll(*limits)
+        finally:
+            self.waits.clear()
+
+    def close(self) -> None:
+        assert not self.waits.is_set(), "it is closed while a thread waits on it"
+        self._real.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+class _Control:
+    """A dispatcher that says nothing."""
+
+    def __init__(self) -> None:
+        self._ends = socket.socketpair()
+        self.fileno = self._ends[0].fileno()
+
+    def receive(self, timeout_s: float) -> None:
+        return None
+
+    def close(self) -> None:
+        for end in self._ends:
+            end.close()
+
+
+@pytest.mark.parametrize("unrecoverable", [False, True])
+def test_lanes_thread_of_a_python_model_ends_before_what_it_waits_on(
+    tmp_path: Path, unrecoverable: bool
+) -> None:
+    gauge, descriptor = Gauge.create()
+    os.close(descriptor)
+    model = PythonModel.__new__(PythonModel)
+    control: Any = _Control()
+    loop = PythonStreamLoop(model, None, gauge, control, "w1", str(tmp_path / "lane"))
+    poll = _Poll(loop._poll)
+    loop._poll = poll  # type: ignore[assignment]
+    told, tell = os.pipe()
+
+    def tell_it() -> None:
+        poll.waits.wait()
+        if unrecoverable:
+            loop.unrecoverable = True
+            loop._jobs.put(None)
+        else:
+            os.write(tell, b"\0")
+
+    teller = threading.Thread(target=tell_it)
+    teller.start()
+    loop.run(told)
+    teller.join()
+    assert gauge.read().ending is not unrecoverable
+    assert not [thread for thread in threading.enumerate() if thread.name == "lanes"]
+    gauge.close()
+    control.close()
+    os.close(told)
+    os.close(tell)
+
+
+_SIGNALS = """
+import multiprocessing, os, select, signal, threading, time
+from pytriton.worker.shutdown import EndSignal
+end = EndSignal()
+forks = multiprocessing.get_context("fork")
+
+def is_told():
+    while select.select([end.woken], [], [], 0)[0]:
+        end.hear()
+    return bool(select.select([end.told], [], [], 0)[0])
+
+"""
+
+
+def _run_signals(code: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", _SIGNALS + code],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.split()
+
+
+def test_only_sigterm_ends_it() -> None:
+    said = _run_signals(
+        "for number in (signal.SIGALRM, signal.SIGCHLD, signal.SIGUSR1):\n"
+        "    signal.signal(number, lambda *_: None)\n"
+        "    signal.raise_signal(number)\n"
+        "    print(is_told())\n"
+        "signal.raise_signal(signal.SIGTERM)\n"
+        "print(is_told())"
+    )
+    assert said == ["False", "False", "False", "True"]
+
+
+@pytest.mark.parametrize(
+    "replaced",
+    [
+        "signal.set_wakeup_fd(-1)",
+        "signal.signal(signal.SIGTERM, lambda *_: None)",
+    ],
+)
+def test_sigterm_is_heard_whatever_of_it_a_callable_has_replaced(replaced: str) -> None:
+    assert _run_signals(f"{replaced}\nsignal.raise_signal(signal.SIGTERM)\nprint(is_told())") == [
+        "True"
+    ]
+
+
+_IN_A_LOOP = """
+import asyncio
+from pytriton.worker.event_loops import new_event_loop
+
+events = new_event_loop()
+
+async def hear():
+    told = asyncio.Event()
+    events.add_reader(end.told, told.set)
+    events.call_soon(os.kill, os.getpid(), signal.SIGTERM)
+    await asyncio.wait_for(told.wait(), 60)
+
+events.run_until_complete(hear())
+print(type(events).__module__)
+"""
+
+
+def test_sigterm_is_heard_in_the_loop_of_streams() -> None:
+    """uvloop has what `signal.set_wakeup_fd` sets for itself while it runs."""
+    pytest.importorskip("uvloop")
+    assert _run_signals(_IN_A_LOOP) == ["uvloop"]
+
+
+_CHILD = """
+def child():
+    signal.sigwait([signal.SIGUSR1])
+
+def ask():
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])  # for the child
+    for at_once in (True, False):
+        reading, writing = os.pipe()
+        process = forks.Process(target=lambda: (os.write(writing, b"b"), child()))
+        process.start()
+        if not at_once:
+            os.read(reading, 1)
+        process.terminate()
+        process.join()
+        print(process.exitcode, is_told())
+
+{ask}
+assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+"""
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        "ask()",
+        "thread = threading.Thread(target=ask); thread.start(); thread.join()",
+    ],
+)
+def test_sigterm_to_a_forked_child_ends_the_child_alone(ask: str) -> None:
+    assert _run_signals(_CHILD.format(ask=ask)) == ["-15", "False"] * 2
+
+
+def test_forked_children_may_fork() -> None:
+    said = _run_signals(
+        "def child():\n"
+        "    reading, writing = os.pipe()\n"  # at the numbers of what the child has let go of
+        "    grandchild = forks.Process(target=os.write, args=(writing, b'grandchild'))\n"
+        "    grandchild.start()\n"
+        "    grandchild.join()\n"
+        "    print(os.read(reading, 100).decode(), flush=True)\n"
+        "process = forks.Process(target=child)\n"
+        "process.start()\n"
+        "process.join()\n"
+        "print(process.exitcode)"
+    )
+    assert said == ["grandchild", "0"]

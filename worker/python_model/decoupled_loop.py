@@ -1,0 +1,355 @@
+"""The loop of a Triton Python model that may answer at any time, from any thread.
+
+Answers may come after `execute` has returned, too.
+
+    main thread     execute, one batch after the other
+    lanes' thread   lanes, control messages, signals: new batches to the main thread, credit to who waits
+    any thread      response senders; an event loop for `async def execute`
+
+All that these share (outboxes, lanes, the arena) is used under one lock. What a coroutine raises that ends the worker
+(`SystemExit`, say) is raised in the main thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import queue
+import select
+import socket
+import threading
+import time
+from collections.abc import Coroutine
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from functools import partial
+from typing import Any, NamedTuple
+
+from pytriton._protocol.lanes.arena import ArenaError
+from pytriton._protocol.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
+from pytriton._protocol.lanes.lane_messages import (
+    Batch,
+    BatchBegun,
+    Metrics,
+)
+from pytriton.exceptions import PyTritonUnrecoverableError
+from pytriton.pb_utils import host
+from pytriton.worker.callable_errors import callable_errors, reason
+from pytriton.worker.fault_reports import report, report_error, told
+from pytriton.worker.loop import Loop
+from pytriton.worker.model import Part
+from pytriton.worker.python_model.backend_host import WorkerHost
+from pytriton.worker.python_model.batches import PythonModel, failure_of
+from pytriton.worker.python_model.python_stream import PythonStream
+from pytriton.worker.request_ids import serving
+from pytriton.worker.request_log import type_of
+from pytriton.worker.streams.lane_withdrawals import Withdrawals
+from pytriton.worker.streams.stream_answers import Outbox
+
+#: Batches that may be under way at once: as many as models answer late. The proxy sends the next one when
+#: `execute` has returned.
+_AT_ONCE = 1024
+#: Changes of metrics in one message.
+_METRICS = 100
+
+
+class LetGo(NamedTuple):
+    """A request that nobody can answer any more."""
+
+    stream: PythonStream
+    request: int
+
+
+class PythonStreamLoop(Loop):
+    """Serves one `PythonModel` whose answers may come at any time."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        assert isinstance(self._model, PythonModel)
+        self._python: PythonModel = self._model
+        self.changed = threading.Condition(threading.RLock())
+        self._outboxes: dict[Lane, Outbox] = {}
+        self._streams: set[PythonStream] = set()
+        self._jobs: queue.SimpleQueue[PythonStream | LetGo | None] = queue.SimpleQueue()
+        self._events: asyncio.AbstractEventLoop | None = None
+        self._events_thread: threading.Thread | None = None
+        self._fatal: Future[None] = Future()  #: what a coroutine raised that ends the worker
+        self._closing = False
+        self._told = -1  #: the descriptor that says when to end
+        self._withdrawals = Withdrawals()
+        #: Ends the lanes' thread.
+        self._woken, self._waker = socket.socketpair()
+
+    def run(self, told_to_end: int) -> None:
+        """Serve until told to end, or until the model is unrecoverable; what is under way is answered to its end."""
+        self._watch(self._listener.fileno(), self._accept)
+        self._watch(self._control.fileno, self._control_messages)
+        self._told = told_to_end
+        self._watch(told_to_end, self._told_to_end)
+        self._poll.register(self._woken.fileno(), select.EPOLLIN)
+        metrics = host.current()
+        if isinstance(metrics, WorkerHost):
+            metrics.on_metric(self._send_metrics)
+        lanes = threading.Thread(target=self._serve_lanes, name="lanes", daemon=True)
+        lanes.start()
+        while not self._is_over():
+            job = self._jobs.get()
+            if self._fatal.done():
+                self._fatal.result()
+            if isinstance(job, PythonStream):
+                self._execute(job)
+            elif job is not None:
+                self._end_unanswered(*job)
+            del job  # what it holds, the model may have let go of
+        self._waker.send(b"\0")
+        lanes.join()  # what it waits on must not be closed meanwhile
+        with self.changed:
+            for fd in list(self._handlers):
+                self._unwatch(fd)
+            self.close()
+        self._woken.close()
+        self._waker.close()
+
+    def _is_over(self) -> bool:
+        with self.changed:  # from then on, no lane is read
+            self._closing = self.unrecoverable or (self._stopping and not self._streams)
+            return self._closing
+
+    # ── the lanes' thread ────────────────────────────────────────────────────────────────────────
+
+    def _serve_lanes(self) -> None:
+        try:
+            self._serve_until_over()
+        except BaseException as error:
+            # A fault of ours: without lanes, the worker would only seem to serve.
+            with self.changed:
+                for stream in self._streams:
+                    stream.lost = True  # nobody hears any more that its proxy has read
+                self.changed.notify_all()
+            self._end_with(error)
+
+    def _serve_until_over(self) -> None:
+        with self.changed:
+            self._control_messages()
+        while not self._closing:
+            awake = [fd for fd, _ in self._poll.poll(self._idle_s)]
+            with self.changed:
+                for fd in awake if not self._closing else ():
+                    if fd in self._handlers:
+                        self._handlers[fd]()
+                    elif fd in self._lanes:
+                        self._serve([self._lanes[fd]])
+                for lane in self._lanes.values() if self._look_at is None else ():
+                    if lane.arena.large:
+                        self._look_again()
+                if self._look_at is not None and time.monotonic() > self._look_at:
+                    self._give_back()
+                self.changed.notify_all()
+
+    def _told_to_end(self) -> None:
+        super()._told_to_end()
+        self._unwatch(self._told)
+        for lane, outbox in list(self._outboxes.items()):
+            if not outbox.retire():
+                self._drop(lane)
+        self._jobs.put(None)
+
+    def _welcome(self, lane: Lane) -> None:
+        if self._finished():  # the proxy was told of this worker too late: it asks again
+            self._drop(lane)
+            return
+        try:
+            self._outboxes[lane] = Outbox(lane, _AT_ONCE)
+        except (LaneClosed, LaneError) as error:
+            self._drop(lane, error)
+            return
+        self._send_metrics()
+
+    def _withdraw_one(self) -> None:
+        self._withdrawals.want(len(self._lanes))
+        self._withdraw()
+
+    def _withdraw(self) -> None:
+        idle = [lane for lane, outbox in self._outboxes.items() if not outbox.streams]
+        for lane in self._withdrawals.due(idle):
+            self._drop(lane)
+
+    def _drop(self, lane: Lane, error: Exception | None = None) -> None:
+        super()._drop(lane, error)
+        outbox = self._outboxes.pop(lane, None)
+        for stream in [one for one in self._streams if one.outbox is outbox]:
+            stream.lost = True
+            self.ended(stream)
+
+    def _serve(self, ready: list[Lane]) -> None:
+        lane = ready[0]
+        outbox = self._outboxes[lane]
+        try:
+            batch = outbox.heard(lane.receive(wait=False))
+            if batch is not None:
+                self._begin(outbox, batch)
+        except LaneSilent:
+            return
+        except LaneClosed:
+            self._drop(lane)
+        except (LaneError, ArenaError) as error:
+            self._drop(lane, error)
+        else:
+            self._send_metrics()
+
+    def _begin(self, outbox: Outbox, batch: Batch) -> None:
+        if self.unrecoverable:
+            raise LaneClosed("this worker takes no more batches")
+        try:
+            requests = self._python.incoming(batch.requests, outbox.lane)
+        except (LaneError, ArenaError):
+            raise
+        except Exception as error:  # say, no memory for a copy of the inputs
+            self._refuse(Part(outbox.lane, batch), error)
+            return
+        stream = PythonStream(self, outbox, batch, requests, self._python)
+        outbox.streams[batch.id] = stream  # type: ignore[assignment]
+        self._streams.add(stream)
+        stream.begun_ns = self._gauge.begin(len(requests), batch.rows, batch.taken_ns)
+        outbox.lane.send(BatchBegun(batch.id))
+        self._jobs.put(stream)
+
+    def _refuse(self, part: Part, error: Exception) -> None:
+        begun_ns = self._begun([part])
+        answer = self._python.unreadable(part, error)
+        self._answered(begun_ns, [part], [answer])
+        part.lane.send(BatchBegun(answer.id))
+        part.lane.send(answer)
+
+    def _send_metrics(self) -> None:
+        source = host.current()
+        with self.changed:
+            for outbox in self._outboxes.values():
+                while not outbox.full and isinstance(source, WorkerHost):
+                    updates = source.take_metrics(_METRICS)
+                    if not updates:
+                        return
+                    outbox.put(Metrics(updates))
+
+    # ── the main thread ──────────────────────────────────────────────────────────────────────────
+
+    def _execute(self, stream: PythonStream) -> None:
+        if stream.lost:
+            return
+        self._python.now = [stream.part]
+        try:
+            returned = self._python.execute(stream.requests)
+            if inspect.iscoroutine(returned):
+                if self._python.decoupled:
+                    stream.returned([])
+                    finish = self._in_background(self._finish(stream, returned))
+                    finish.add_done_callback(partial(self._look_at_end, stream))
+                    return
+                returned = self._awaited(returned)
+            stream.finish(returned)
+        except callable_errors() as error:
+            self._failed(stream, error)
+        finally:
+            self._python.now = ()
+
+    def _end_unanswered(self, stream: PythonStream, index: int) -> None:
+        with self.changed:
+            if not stream.end_unanswered(index):
+                return
+            stream.failure = "result"
+            self._gauge.failed(stream.failure, 1)
+        report(
+            "a request has no answer: its response sender was let go of before it had sent the last response"
+        )
+
+    async def _finish(self, stream: PythonStream, coroutine: Coroutine[Any, Any, Any]) -> None:
+        serving.set([stream.part])  # of this task and those that it makes
+        try:
+            stream.take(await coroutine)
+        except callable_errors() as error:
+            self._failed(stream, error)
+
+    def _look_at_end(self, stream: PythonStream, finish: Future[None]) -> None:
+        if finish.cancelled():  # before its first step, by a task of the model's
+            self._failed(stream, asyncio.CancelledError())
+            return
+        error = finish.exception()
+        if error is not None:
+            self._end_with(error)
+
+    def _end_with(self, error: BaseException) -> None:
+        """Have the main thread raise this: in another one, it would end just that."""
+        if not self._fatal.done():
+            self._fatal.set_exception(error)
+        self._jobs.put(None)
+
+    def _failed(self, stream: PythonStream, error: BaseException) -> None:
+        report_error(error, "its execute failed", [stream.part.batch])
+        with self.changed:
+            stream.failure, stream.error = failure_of(error), type_of(error)
+            self._gauge.failed(stream.failure, stream.unanswered)
+        stream.fail(self._python.failure(error))
+        if isinstance(reason(error), PyTritonUnrecoverableError):
+            with self.changed:
+                self._give_up(told(error))
+            self._jobs.put(None)
+
+    def _awaited(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        returned = self._in_background(coroutine)
+        wait([returned, self._fatal], return_when=FIRST_COMPLETED)
+        if self._fatal.done():
+            self._fatal.result()
+        return returned.result()
+
+    def _in_background(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
+        if self._events is None:
+            events = asyncio.new_event_loop()
+            thread = threading.Thread(
+                target=self._run_events, args=[events], name="events", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError:
+                # There can be no more threads now; the next batch has it tried again.
+                events.close()
+                coroutine.close()
+                raise
+            self._events, self._events_thread = events, thread
+        return asyncio.run_coroutine_threadsafe(coroutine, self._events)
+
+    def _run_events(self, events: asyncio.AbstractEventLoop) -> None:
+        try:
+            events.run_forever()
+        except BaseException as error:  # SystemExit or KeyboardInterrupt of any task
+            self._end_with(error)
+
+    def is_event_loop(self) -> bool:
+        """Whether this thread runs `async def execute`."""
+        return threading.current_thread() is self._events_thread
+
+    @property
+    def counts_bytes(self) -> bool:
+        """Whether somebody wants to know how many bytes answers have."""
+        return self._gauge.records.all_wanted
+
+    def responded(self, since_ns: int, *, first: bool) -> int:
+        """Count a response, so long after the batch began or the one before; return when it was."""
+        return self._gauge.responded(since_ns, first=first)
+
+    # ── any thread ───────────────────────────────────────────────────────────────────────────────
+
+    def let_go(self, stream: PythonStream, index: int) -> None:
+        """Have the main thread end a request. It may be the collector that calls, which must wait for nothing."""
+        self._jobs.put(LetGo(stream, index))
+
+    def ended(self, stream: PythonStream) -> None:
+        """Remove a batch that is answered, or whose proxy is gone. The caller holds the lock."""
+        if stream in self._streams:
+            self._streams.discard(stream)
+            self._answered(stream.begun_ns, [stream.part], stream)
+            if self._stopping and not stream.lost and not stream.outbox.streams:
+                self._drop(stream.outbox.lane)
+            if self._stopping and not self._streams:
+                self._jobs.put(None)
+            if not self._finished():
+                self._withdraw()
+            self.changed.notify_all()

@@ -1,0 +1,110 @@
+"""From a model's folder, or a class, to an initialized Triton Python model."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+import types
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pytriton import pb_utils
+from pytriton._protocol import messages
+from pytriton.pb_utils import host
+from pytriton.worker.callables import LoadError, load_object
+from pytriton.worker.python_model.backend_host import WorkerHost
+from pytriton.worker.python_model.batches import PythonModel, instance_arguments
+from pytriton.worker.python_model.readiness import wait_ready
+
+
+def load_python_model(
+    payload: bytes,
+    spec: messages.ModelSpec,
+    instance: int,
+    *,
+    endpoint: str,
+    worker: str,
+    begun: float,
+) -> PythonModel:
+    """Make the instance of a worker: import, construct, `initialize`, and wait for its `is_ready` if it has one.
+
+    Args:
+        payload: a class, where there is no folder
+        spec: the model
+        instance: which one it is
+        endpoint: of the dispatcher, for what the model asks of it
+        worker: its name
+        begun: when the time to load began (`time.monotonic`)
+
+    Raises:
+        LoadError: there is no such file or class, or it does not become ready.
+        Exception: whatever it raises.
+    """
+    model = spec.python_model
+    assert model is not None
+    pb_utils.install()
+    folder = Path(model.folder) / str(spec.version) if model.folder else None
+    ours = WorkerHost(worker, spec.name, None if folder is None else str(folder), endpoint)
+    host.use(ours)
+    made = model_class(folder, model.file) if folder is not None else load_object(payload, spec)
+    loaded = made() if inspect.isclass(made) else made
+    arguments = instance_arguments(spec, instance)
+    if not callable(getattr(loaded, "execute", None)):
+        raise LoadError(f"model {spec.name}: class {type(loaded).__name__} has no method `execute`")
+    if hasattr(loaded, "initialize"):
+        loaded.initialize(arguments)
+    ours.is_serving = True
+    if hasattr(loaded, "is_ready"):
+        wait_ready(spec.name, loaded.is_ready, spec.load_timeout_s, begun)
+    return PythonModel(spec, loaded, arguments["model_instance_name"])
+
+
+class _Source(SourceFileLoader):
+    """Loads a file from its source each time.
+
+    Cached bytecode counts as current when the source has the same size and was written in the same second, as it may be
+    when a model is edited and loaded again.
+    """
+
+    def path_stats(self, path: str) -> NoReturn:
+        """Say that nothing is known of the source: then no bytecode is read or written."""
+        raise OSError(f"the bytecode of {path} is not cached")
+
+
+def model_class(folder: Path, file: str) -> Any:
+    """Import `file` of a version's folder as Triton does; return its class `TritonPythonModel`.
+
+    Both the version's folder and the model's are on the search path, and the module is a part of
+    a package named after the version, so that relative imports work.
+
+    Raises:
+        LoadError: there is no such file, or no class in it.
+        Exception: whatever it raises while it is imported.
+    """
+    path = folder / file
+    if not path.is_file():
+        raise LoadError(f"there is no file {path}")
+    for entry in (str(folder), str(folder.parent)):
+        if entry not in sys.path:
+            sys.path.append(entry)
+    make_package(folder)
+    name = f"{folder.name}.{path.stem}"
+    found = importlib.util.spec_from_file_location(name, path, loader=_Source(name, str(path)))
+    assert found is not None  # it ends in .py
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module
+    found.loader.exec_module(module)
+    if not hasattr(module, "TritonPythonModel"):
+        raise LoadError(f"{path} defines no class TritonPythonModel")
+    return module.TritonPythonModel
+
+
+def make_package(folder: Path) -> None:
+    """Make a version's folder the package that its modules are in, by the version's number."""
+    package = types.ModuleType(folder.name)
+    package.__path__ = [str(folder)]
+    sys.modules[folder.name] = package
