@@ -41,13 +41,14 @@ def library_of(library: Path, python: str) -> Path:
         return library
     digest = hashlib.sha256(os.fsencode(program)).hexdigest()[:16]
     own = library.with_name(OTHER_LIBRARIES) / digest
-    own.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for folder in (own.parent, own):
+        folder.mkdir(mode=0o700, exist_ok=True)
     _link_sources(library / "pytriton", own / "pytriton")
     return own
 
 
 #: What no worker imports.
-_OF_OTHER_PROCESSES = frozenset({"__pycache__", "cli", "dispatcher", "proxy_backend"})
+_OF_OTHER_PROCESSES = frozenset({"__pycache__", "_cli", "_host", "dispatcher", "proxy_backend"})
 
 
 def _link_sources(package: Path, target: Path) -> None:

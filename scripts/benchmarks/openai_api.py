@@ -32,7 +32,7 @@ _START_S = 90.0
 #: Models by the number of clients that ask them.
 _CLIENTS = {"burst": (1, 32, 128), "paced": (1, 32, 128), "embed": (64,)}
 #: What a command line has of a process of ours.
-_ROLES = ("openai_front", "worker/boot.py", "pytriton._cli", "pytriton-front", "tritonserver")
+_ROLES = ("dispatcher.openai", "worker/boot.py", "pytriton._cli", "pytriton-front", "tritonserver")
 _QUICK = {"burst": (1, 32), "paced": (32,), "embed": (64,)}
 
 

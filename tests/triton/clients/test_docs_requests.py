@@ -126,7 +126,7 @@ def served(
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout == f"http://{daemon.http}/v2/models/linear\n"
-        count = _python(ROOT / "docs" / "how-to" / "registering.md", "def count(")
+        count = _python(ROOT / "docs" / "how-to" / "registering.md", "def count(requests)")
         names: dict[str, Any] = {"np": np, "Tensor": Tensor, "ModelConfig": ModelConfig}
         code = compile(count, "docs/how-to/registering.md", "exec")
         exec(code, {**names, "client": daemon.client})

@@ -225,7 +225,7 @@ def test_top_in_a_terminal_shows_the_models_and_their_slowest_requests(
         def shows(*texts: str) -> None:
             eventually(lambda: all(one in screen() for one in texts), screen)
 
-        shows("2 models", "say", "stream", "r requests")
+        shows("2 models", "say", "stream", "r reqs")
         assert max(map(len, screen().splitlines())) <= 80
         tmux("send-keys", "r")
         shows("slowest of the last hour", "in-a-terminal")

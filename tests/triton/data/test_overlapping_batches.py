@@ -39,8 +39,8 @@ class Together:
         self._factor.set_result(2)
 
     async def double(self, x: Array) -> Array:
-        self._now += 1
-        if self._now == TOGETHER:
+        self._now += len(x)  # rows: Triton may merge requests that wait for an instance
+        if self._now >= TOGETHER:
             self._enough.set()
         await asyncio.wait_for(self._enough.wait(), 30)
         return x * await asyncio.shield(self._factor)

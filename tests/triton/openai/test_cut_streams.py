@@ -98,7 +98,7 @@ class Cutting:
         found = {"tritonserver": self.daemon.server}
         for child in self.daemon.children():
             command = " ".join(child.cmdline())
-            if "openai_front" in command:
+            if "dispatcher.openai" in command:
                 found["front"] = child
         worker = self.daemon.client.status().models[0].instances[0]
         found["worker"] = psutil.Process(worker.pid)

@@ -283,7 +283,7 @@ def kill_a_client(url: str) -> None:
 
 
 def test_a_front_that_dies_is_replaced(client: openai.OpenAI, daemon: RunningDaemon) -> None:
-    (front,) = [one for one in daemon.children() if "openai_front" in " ".join(one.cmdline())]
+    (front,) = [one for one in daemon.children() if "dispatcher.openai" in " ".join(one.cmdline())]
     os.kill(front.pid, signal.SIGKILL)
     psutil.wait_procs([front], timeout=30)
     # The daemon listens on: this waits until another process accepts it.
@@ -294,7 +294,7 @@ def test_the_front_outlives_an_upgrade_of_the_daemon(
     client: openai.OpenAI, daemon: RunningDaemon
 ) -> None:
     """The same process answers, also what it was in the middle of, and hears of models from the next version."""
-    (front,) = [one for one in daemon.children() if "openai_front" in " ".join(one.cmdline())]
+    (front,) = [one for one in daemon.children() if "dispatcher.openai" in " ".join(one.cmdline())]
     with client.chat.completions.create(
         model="talk", messages=user("endless"), stream=True
     ) as stream:

@@ -247,7 +247,7 @@ def test_the_calls_of_the_client(runner: Runner) -> None:
 
 
 def test_shared_memory_is_registered_and_forgotten(runner: Runner, tmp_path: Path) -> None:
-    name = f"pytriton-runner-test-{tmp_path.parent.name}-{threading.get_ident()}"
+    name = f"runner-test-pytriton-{tmp_path.parent.name}-{threading.get_ident()}"
     path = Path("/dev/shm") / name
     path.write_bytes(bytes(64))
     try:

@@ -224,7 +224,7 @@ def test_every_argument_of_register_works(triton: Triton) -> None:
     seen: list[Any] = []
     given: dict[str, Any] = {
         "instances": 2, "devices": ["cpu", "cpu"], "factory": True, "python": sys.executable, "cwd": "/",
-        "env": {"OF_THE_MODEL": "5"}, "sys_path": ["/nowhere"], "load_timeout_s": 60, "on_crash": "fail", "spares": 1,
+        "env": {"OF_THE_MODEL": "5"}, "sys_path": ["/nowhere"], "load_timeout_s": 60, "on_crash": "fail", "on_error": "fail", "max_concurrency": 1, "spares": 1,
         "execution_timeout_s": 60, "max_batches": 1000, "limits": Limits(open_files=1000), "lanes": 1,
         "zero_copy_inputs": True, "requirements": None, "trace_config": [], "check": lambda infer: infer([]),
         "isolation": "process", "replace": True, "progress": seen.append, "access_log": True,

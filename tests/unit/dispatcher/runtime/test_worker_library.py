@@ -16,7 +16,7 @@ from pytriton.dispatcher.runtime.worker_library import library_of
 def library(tmp_path: Path) -> Path:
     """Return a library with a link to a package, as the daemon lays it out."""
     package = tmp_path / "site-packages" / "pytriton"
-    for name in ("worker/boot", "ipc/deep/part", "dispatcher/run"):
+    for name in ("worker/boot", "_protocol/deep/part", "dispatcher/run"):
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / f"{name}.py").write_text("WORD = 'first'\n")
     (package / "py.typed").touch()
