@@ -40,6 +40,9 @@ async def register(
     """Serve a model, reporting progress."""
     check_protocol(message.protocol, "the client")
     check(message.spec, payloads)
+    if message.spec.completed_by_workers:
+        text = f"model {message.spec.name}: only a model repository's configurations are completed by workers"
+        raise RemoteFailure(ErrorKind.INVALID, text)
     with registration_told(daemon.events, message, daemon.registry.names):
         check_cache(message.spec, daemon.config, front_is_native=daemon.front_is_native)
         check_devices(message.spec)

@@ -37,7 +37,12 @@ async def worker_ready(
     daemon: Daemon, peer: Peer, message: messages.WorkerReady, payloads: Payloads
 ) -> None:
     """Note that a worker serves."""
-    daemon.registry.worker(message.worker)[1].loaded()
+    registration, worker = daemon.registry.worker(message.worker)
+    why = registration.complete_config(message.completion)
+    if why is None:
+        worker.loaded()
+    else:
+        worker.failed(messages.WorkerFailed(worker.name, why, ""))
 
 
 async def worker_failed(

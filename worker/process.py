@@ -13,6 +13,8 @@ import sys
 import time
 from collections.abc import Sequence
 
+import msgspec
+
 from pytriton._protocol import linux, messages
 from pytriton._protocol.control import ControlClient, identity_of
 from pytriton._protocol.exit_codes import WORKER_UNRECOVERABLE
@@ -64,7 +66,7 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
         if not isinstance(load, messages.LoadModel):
             return EXIT_OK  # the dispatcher changed its mind
         try:
-            model, took_ns = _load(load, payloads, endpoint, worker, begun)
+            model, took_ns, completion = _load(load, payloads, endpoint, worker, begun)
         except BaseException as error:  # a callable may well raise SystemExit while it loads
             report_error(error, "it could not be loaded")
             control.send(messages.WorkerFailed(worker, _said(error), traceback_of(error)))
@@ -75,7 +77,7 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
         allowance = worker_limits.Allowance(load.spec)
         loop = loop_of(model)(model, allowance, gauge, control, worker, load.lane_path)
         with contextlib.closing(Caller(worker, model, load.lane_path)):
-            control.send(messages.WorkerReady(worker))
+            control.send(messages.WorkerReady(worker, completion))
             model.watch_readiness(worker, endpoint)
             try:
                 end = EndSignal()
@@ -103,42 +105,50 @@ def _said(error: BaseException) -> str:
 
 def _load(
     load: messages.LoadModel, payloads: Sequence[bytes], endpoint: str, worker: str, begun: float
-) -> tuple[Model, tuple[int, int]]:
-    """Return the model, and how long it took to load and to warm up."""
+) -> tuple[Model, tuple[int, int], messages.Completion | None]:
+    """Return the model, how long it took to load and to warm up, and its configuration's completion."""
     worker_limits.apply(load.spec.limits)
     began_ns = time.monotonic_ns()
     _enter(load.spec.world)
-    model = _load_model(load, payloads, endpoint, worker, begun)
+    model, spec, completion = _load_model(load, payloads, endpoint, worker, begun)
     if load.tracing:
         batch_spans.prepare()
     loaded_ns = time.monotonic_ns()
-    warm_up(model, load.spec)
+    warm_up(model, spec)
     took_ns = loaded_ns - began_ns, time.monotonic_ns() - loaded_ns
     # All objects loaded by now stay. Without the freeze, every full collection would walk through them (modules,
     # layers, vocabularies: tens of ms) in the middle of a request.
     gc.collect()
     gc.freeze()
     keep_freed_memory()
-    return model, took_ns
+    return model, took_ns, completion
 
 
 def _load_model(
     load: messages.LoadModel, payloads: Sequence[bytes], endpoint: str, worker: str, begun: float
-) -> Model:
-    python_model = load.spec.python_model
+) -> tuple[Model, messages.ModelSpec, messages.Completion | None]:
+    """Return the model, its declaration with what its file adds to it, and that addition."""
+    spec = load.spec
+    python_model = spec.python_model
     folder = python_model.folder if python_model is not None else ""
-    establish(payloads[0], os.path.join(folder, str(load.spec.version)) if folder else "")
+    establish(payloads[0], os.path.join(folder, str(spec.version)) if folder else "")
     if python_model is not None:
         # Here, so that other workers do without it.
         from pytriton.worker.python_model.loader import load_python_model
 
-        return load_python_model(
-            payloads[0], load.spec, load.instance, endpoint=endpoint, worker=worker, begun=begun
+        made = load_python_model(
+            payloads[0], spec, load.instance, endpoint=endpoint, worker=worker, begun=begun
         )
-    infer = load_callable(payloads[0], load.spec)
-    if load.spec.check:
-        run_check(payloads[1], load.spec, infer)
-    return Model(load.spec, infer)
+        return made, spec, None
+    infer = load_callable(payloads[0], spec)
+    completion = None
+    if spec.completed_by_workers:
+        # The callable is a FolderModel (pytriton/formats/model.py): nothing else is registered so.
+        completion = infer.completion  # type: ignore[attr-defined]
+        spec = msgspec.structs.replace(spec, config=completion.applied_to(spec.config))
+    if spec.check:
+        run_check(payloads[1], spec, infer)
+    return Model(spec, infer), spec, completion
 
 
 def _enter(world: messages.World) -> None:

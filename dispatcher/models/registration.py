@@ -40,6 +40,7 @@ from pytriton.dispatcher.workers.pool import AdoptWorker, Pool
 from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
 from pytriton.dispatcher.workers.process.registrant import Registrant
 from pytriton.dispatcher.workers.process.worker_factory import StartWorker
+from pytriton.formats import complete
 
 #: The most tries of a load that tritonserver does not survive: the load itself may be what ends it.
 _LOAD_ATTEMPTS = 3
@@ -110,6 +111,32 @@ class Registration:
     @spec.setter
     def spec(self, spec: messages.ModelSpec) -> None:
         self._declared.spec = spec
+
+    def complete_config(self, completion: messages.Completion | None) -> str | None:
+        """Complete the declaration with what a worker found in the model's file; return why that cannot be.
+
+        The first worker to load the file decides. A later one that finds something else there does not fit what
+        tritonserver has loaded.
+        """
+        spec = self.spec
+        if not spec.completed_by_workers:
+            return None
+        if completion is None:
+            return "its worker did not report the configuration that it read from the model's file"
+        config = completion.applied_to(spec.config)
+        completed = msgspec.structs.replace(spec, config=config, lanes=complete.lanes_for(config))
+        if completed == spec:
+            return None
+        if complete.is_complete(spec.config):
+            return (
+                "its file has changed since it was loaded, and has other inputs or outputs now. Load it again: "
+                f"pytriton-daemon repository load {spec.name}"
+            )
+        if not complete.is_complete(completed.config):
+            return "its worker reported a configuration without inputs or outputs"
+        self.spec = completed
+        self.pool.redeclare(completed)
+        return None
 
     def check_kept(self) -> None:
         """Check that the model is kept: only then may its predecessor be kept.

@@ -112,8 +112,6 @@ async def _of_file(
     place = await _place(model, form, workshop)
     files = files_of(model, form)
     config = dict(model.config)
-    if not complete.is_complete(config):
-        config = await _completed(model, form, str(files[max(files)]), place, workshop.library)
     config["name"] = model.name
     instances, devices = instance_groups(config)
     try:
@@ -127,7 +125,6 @@ async def _of_file(
         config,
         {version: str(path) for version, path in files.items()},
     )
-    batching = int(config.get("max_batch_size", 0))
     spec = messages.ModelSpec(
         name=model.name,
         version=max(files),
@@ -137,9 +134,10 @@ async def _of_file(
         devices=devices,
         autoscale=autoscale,
         factory=True,
-        # As registered callables have it: see pytriton/_register/message.py.
-        lanes=1 if batching > 1 or any(config.get("dynamic_batching", {}).values()) else 2,
+        lanes=complete.lanes_for(config),
         versions=sorted(files) if len(files) > 1 else [],
+        # In the worker, which imports the framework anyway: a process that only looks would take as long again.
+        completed_by_workers=not complete.is_complete(config),
     )
     return spec, recipe.payload()
 
@@ -261,29 +259,3 @@ def _uncounted(number: int) -> str:
     if missing is not None:
         raise LookupError(missing)
     return str(number)
-
-
-async def _completed(
-    model: FoundModel, form: table.Format, path: str, place: _Place, library: Path
-) -> dict[str, Any]:
-    """Ask the file itself."""
-    question = {
-        "title": form.title,
-        "loader": form.loader,
-        "path": path,
-        "config": dict(model.config),
-    }
-    program = Program(
-        "pytriton.formats.probe", f"looking into {path} to complete its configuration", _LIMIT_S
-    )
-    answer = await ask(
-        program,
-        question,
-        model=model.name,
-        folder=model.folder,
-        python=place.python,
-        library=library,
-        packages=place.packages,
-    )
-    completed: dict[str, Any] = answer["config"]
-    return completed

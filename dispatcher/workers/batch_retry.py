@@ -41,6 +41,7 @@ class BatchRetry:
     """Decides for one registration; `workers` are those that it has and had, by name.
 
     Attributes:
+        spec: the declaration.
         given_up_for: why nothing is tried again any more; None while it is.
         stopping: the workers are being ended.
     """
@@ -54,7 +55,7 @@ class BatchRetry:
     ) -> None:
         self.given_up_for: str | None = None
         self.stopping = False
-        self._spec = spec
+        self.spec = spec
         self._workers = workers
         self._tally = tally or Tally()
         self._events = events
@@ -70,7 +71,7 @@ class BatchRetry:
         """Decide about a batch whose worker was lost after it had taken it."""
         if self.given_up_for is not None:
             return Verdict("fail", self.given_up_for, whole=True)
-        name = self._spec.name
+        name = self.spec.name
         is_poison = self._is_poison(lost)
         if self._may_retry and not lost.final and not is_poison:
             self._tell(kinds.RETRIED, lost.worker, numbers={"requests": lost.requests})
@@ -99,7 +100,7 @@ class BatchRetry:
     def on_overdue(self, overdue: messages.BatchOverdue) -> Verdict:
         """Decide about a batch that was not answered in time: whether its worker is busy, or hangs."""
         name, taken = overdue.worker, overdue.taken
-        limit_s = self._spec.execution_timeout_s
+        limit_s = self.spec.execution_timeout_s
         worker = self._workers.get(name)
         if limit_s is None or worker is None or not worker.alive:
             return Verdict("wait", wait_s=_END_NEWS_S)  # the end of the lane is on its way
@@ -130,8 +131,8 @@ class BatchRetry:
             return False
         if gauge.begun == gauge.answered:
             return True
-        streams = self._spec.python_model is not None and self._spec.python_model.streams
-        policy = self._spec.config.get("model_transaction_policy", {})
+        streams = self.spec.python_model is not None and self.spec.python_model.streams
+        policy = self.spec.config.get("model_transaction_policy", {})
         if streams or policy.get("decoupled") or gauge.overlaps:
             return False
         return (
@@ -140,7 +141,7 @@ class BatchRetry:
 
     def _hangs(self, worker: Worker, overdue: messages.BatchOverdue, what: str) -> Verdict:
         name, taken = overdue.worker, overdue.taken
-        limit_s = self._spec.execution_timeout_s or 0.0
+        limit_s = self.spec.execution_timeout_s or 0.0
         self._tell(
             kinds.HANG,
             name,
@@ -159,8 +160,8 @@ class BatchRetry:
             self._tally.retries += overdue.requests
             return Verdict("retry")
         text = (
-            f"model {self._spec.name}: {what} in worker {name} (pid {worker.pid}), which is being "
-            f"replaced; what it was doing is in its log: pytriton-daemon logs {self._spec.name}"
+            f"model {self.spec.name}: {what} in worker {name} (pid {worker.pid}), which is being "
+            f"replaced; what it was doing is in its log: pytriton-daemon logs {self.spec.name}"
         )
         verdict = self._failed(overdue, text, _MOST_HANGS)
         self._tally.poison += overdue.losses > 0
@@ -176,13 +177,13 @@ class BatchRetry:
 
     @property
     def _may_retry(self) -> bool:
-        return self._spec.on_crash == "retry" and not self.stopping and self.given_up_for is None
+        return self.spec.on_crash == "retry" and not self.stopping and self.given_up_for is None
 
     def _had_company(self, overdue: messages.BatchOverdue, worker: Worker) -> bool:
         """Whether another request, in its batch, merged with it or beside it, may be the one that hangs."""
         if worker.gauge.read().overlaps:
             return True
-        merges = self._spec.lanes > 1 and self._spec.config.get("max_batch_size", 0) > 1
+        merges = self.spec.lanes > 1 and self.spec.config.get("max_batch_size", 0) > 1
         return overdue.requests > 1 or merges
 
     def _failed(

@@ -99,6 +99,10 @@ class Pool:
             await self._get_room(spec, report)
             await self._grow(spec, report)
 
+    def redeclare(self, spec: messages.ModelSpec) -> None:
+        """Take a declaration whose configuration a worker has completed."""
+        self._instances.spec = self.verdicts.spec = spec
+
     @property
     def settled(self) -> bool:
         """Whether nothing is under way but batches: no worker is being started or ended."""

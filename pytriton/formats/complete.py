@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytriton._protocol import config_datatypes
+from pytriton._protocol import config_datatypes, messages
 from pytriton.formats.loaded import FormatError, Loaded, TensorInfo
 
 #: The largest batch where config.pbtxt says nothing and the file allows any.
@@ -79,6 +79,15 @@ def complete(config: Mapping[str, Any], loaded: Loaded, path: str) -> dict[str, 
     return document
 
 
+def lanes_for(config: Mapping[str, Any]) -> int:
+    """Return the number of lanes of a worker that serves a configuration.
+
+    As for registered callables: see pytriton/_register/message.py.
+    """
+    batching = int(config.get("max_batch_size", 0))
+    return 1 if batching > 1 or any(config.get("dynamic_batching", {}).values()) else 2
+
+
 def for_triton(config: Mapping[str, Any], versions: list[int]) -> dict[str, Any]:
     """Return the configuration of the proxy that stands in the model's place in tritonserver."""
     document = {key: value for key, value in config.items() if key not in _NOT_FOR_TRITON}
@@ -87,6 +96,17 @@ def for_triton(config: Mapping[str, Any], versions: list[int]) -> dict[str, Any]
         document.pop("dynamic_batching", None)  # there is nothing to put together
     document["version_policy"] = {"specific": {"versions": versions}}
     return document
+
+
+def completion_of(config: Mapping[str, Any]) -> messages.Completion:
+    """Return what a worker reports of the configuration that it completed."""
+    document = for_triton(config, [])
+    return messages.Completion(
+        document["input"],
+        document["output"],
+        int(document["max_batch_size"]),
+        document.get("dynamic_batching"),
+    )
 
 
 def _tensors(

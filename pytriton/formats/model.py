@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from pytriton._protocol import config_datatypes, datatypes
+from pytriton._protocol.errors import described
 from pytriton._protocol.parameters import VERSION_PARAMETER
 from pytriton.decorators.batching import gather, split
 from pytriton.formats import table
-from pytriton.formats.complete import check_fit
+from pytriton.formats.complete import check_fit, complete, completion_of, is_complete
 from pytriton.formats.loaded import Array, FormatError, Loaded, names_of
 from pytriton.formats.recipe import Recipe
 
@@ -24,18 +25,27 @@ def load_file(title: str, loader: str, path: str, config: Mapping[str, Any]) -> 
     """Load one file with the loader of its format.
 
     Raises:
-        FormatError: a package is missing (names the line that installs it), or the loader's own.
+        FormatError: a package is missing (names the line that installs it), or the file cannot be loaded.
     """
     form = next(one for one in table.FORMATS if one.title == title)
     lacking = [module for module in form.packages if not _importable(module)]
     if lacking:
         raise FormatError(table.missing(form, sys.executable, lacking))
-    loaded: Loaded = importlib.import_module(loader).load(path, config)
+    try:
+        loaded: Loaded = importlib.import_module(loader).load(path, config)
+    except FormatError:
+        raise
+    except Exception as error:  # whatever a framework raises about a file
+        raise FormatError(f"{path} cannot be loaded: {described(error)}") from error
     return loaded
 
 
 class FolderModel:
-    """Serves the versions of one model; takes lists of requests as any registered callable does."""
+    """Serves the versions of one model; takes lists of requests as any registered callable does.
+
+    Attributes:
+        completion: of the recipe's configuration, by what the newest file says where that is not complete.
+    """
 
     def __init__(self, recipe: Recipe) -> None:
         """Load every version.
@@ -43,7 +53,14 @@ class FolderModel:
         Raises:
             FormatError: see `load_file`; or a file does not fit the configuration.
         """
+        newest = max(recipe.files)
+        path = recipe.files[newest]
+        self._newest = load_file(recipe.title, recipe.loader, path, recipe.config)
         config = recipe.config
+        check_fit(self._newest, config, path)
+        if not is_complete(config):
+            config = complete(config, self._newest, path)
+        self.completion = completion_of(config)
         self._batching = int(config.get("max_batch_size", 0)) > 0
         self._inputs = names_of(config, "input")
         self._outputs = {
@@ -54,10 +71,11 @@ class FolderModel:
         }
         self._versions: dict[str, Loaded] = {}
         for version, path in sorted(recipe.files.items()):
-            loaded = load_file(recipe.title, recipe.loader, path, config)
-            check_fit(loaded, config, path)
-            self._versions[str(version)] = loaded
-        self._newest = next(reversed(self._versions.values()))
+            if version != newest:
+                loaded = load_file(recipe.title, recipe.loader, path, config)
+                check_fit(loaded, config, path)
+                self._versions[str(version)] = loaded
+        self._versions[str(newest)] = self._newest
 
     def __call__(self, requests: Sequence[Any]) -> list[dict[str, Array]]:
         """Answer each request; those of one version and shape go through the model together."""

@@ -11,7 +11,6 @@ import sys
 import traceback
 from typing import Any
 
-from pytriton._protocol.errors import described
 from pytriton.formats.complete import complete
 from pytriton.formats.loaded import FormatError
 from pytriton.formats.model import load_file
@@ -24,10 +23,8 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
         loaded = load_file(question["title"], question["loader"], path, config)
         return {"config": complete(config, loaded, path)}
     except FormatError as error:
-        return {"error": str(error)}
-    except Exception as error:  # whatever a framework raises about a file
         traceback.print_exc()
-        return {"error": f"{path} cannot be loaded: {described(error)}"}
+        return {"error": str(error)}
 
 
 def main() -> int:

@@ -9,7 +9,7 @@
 
 /* ── Numbers and names ─────────────────────────────────────────────────────────────────────────────────── */
 
-enum { PROTOCOL = 16 };
+enum { PROTOCOL = 17 };
 enum { ARENA_MEMORY = 0, OWN_MEMORY = -1 };
 enum { MOST_LANE_MEMORIES = 16, MOST_CALL_MEMORIES = 1024 };
 enum { MOST_METRICS = 4096, MOST_LABELS = 64, MOST_BUCKETS = 1024 };

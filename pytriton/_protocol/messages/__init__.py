@@ -141,6 +141,7 @@ from pytriton._protocol.messages.requests import (
 )
 from pytriton._protocol.messages.worker import (
     NO_LANE,
+    Completion,
     EndWorker,
     LoadModel,
     Released,
@@ -169,6 +170,7 @@ __all__ = [
     "BatchOverdue",
     "CallsWait",
     "Cancel",
+    "Completion",
     "DaemonFigures",
     "Detach",
     "Done",

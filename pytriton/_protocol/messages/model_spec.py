@@ -191,5 +191,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     #: Bytes that a worker takes, and takes on each of its GPUs; None: what is seen.
     memory: Optional[int] = None
     gpu_memory: Optional[int] = None
+    #: Workers complete `config` from the model's file when they load it, and report the result with WorkerReady.
+    completed_by_workers: bool = False
     #: It serves, but is not there to stay yet.
     trial: Optional[Trial] = None

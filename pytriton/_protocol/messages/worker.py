@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Union
+from typing import Any, Optional, Union
+
+import msgspec
 
 from pytriton._protocol.messages.base import PROTOCOL, Message
 from pytriton._protocol.messages.model_spec import ModelSpec
@@ -28,10 +30,29 @@ class LoadModel(Message, frozen=True):
     tracing: bool = False
 
 
+class Completion(msgspec.Struct, frozen=True):
+    """The part of a configuration that a model's file may supply, as the worker that loaded the file completed it."""
+
+    input: list[dict[str, Any]]
+    output: list[dict[str, Any]]
+    max_batch_size: int
+    dynamic_batching: Optional[dict[str, Any]] = None
+
+    def applied_to(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Return a configuration with these entries in the place of its own."""
+        entries = msgspec.structs.asdict(self)
+        rest = {name: value for name, value in config.items() if name not in entries}
+        return {**rest, **{name: value for name, value in entries.items() if value is not None}}
+
+
 class WorkerReady(Message, frozen=True):
-    """The callable is loaded and the worker listens for lanes."""
+    """The callable is loaded and the worker listens for lanes.
+
+    `completion` is set by workers of a model with `ModelSpec.completed_by_workers`.
+    """
 
     worker: str
+    completion: Optional[Completion] = None
 
 
 class WorkerFailed(Message, frozen=True):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -53,6 +55,50 @@ def test_a_runner_starts_its_daemon_and_ends_it(repository: Path) -> None:
     _, alive = psutil.wait_procs(family, timeout=60)
     assert alive == []
     assert not Path(status.runtime_dir).exists()
+
+
+class WritesPid:
+    """Appends the pid of every process that unpickles it to a file."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = str(file)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        code = f"import os; open({self._file!r}, 'a').write(f'{{os.getpid()}}\\n')"
+        return exec, (code,)
+
+
+def write_estimator(path: Path, estimator: Any, pids: Path, targets: list[Any]) -> None:
+    estimator.fit([[0.0], [1.0]], targets).mark = WritesPid(pids)
+    importlib.import_module("joblib").dump(estimator, path)
+
+
+def test_only_workers_load_a_file_that_completes_its_configuration(tmp_path: Path) -> None:
+    """A process that only looked into it would import the framework once more before they could begin."""
+    pytest.importorskip("joblib")
+    linear = pytest.importorskip("sklearn.linear_model")
+    pids, models = tmp_path / "pids", tmp_path / "models"
+    config = "instance_group [ { count: 2 kind: KIND_CPU } ]"
+    file = repositories.add(models, "steps", {"1/model.joblib": b""}, config) / "1" / "model.joblib"
+    write_estimator(file, linear.LogisticRegression(), pids, [0, 1])
+    with Runner("own", models) as runner:
+        client = runner.link().client
+        answer = runner.steps.run(np.array([[-9.0], [9.0]]))
+        assert answer.as_numpy("predict").tolist() == [[0], [1]]
+        (model,) = client.models()
+        info = model.info()
+        workers = [one.pid for one in info.instances if one.pid is not None]
+        assert sorted(map(int, pids.read_text().split())) == sorted(workers)
+        write_estimator(file, linear.LinearRegression(), pids, [0.5, 2.0])
+        os.kill(workers[0], signal.SIGKILL)
+        eventually(
+            lambda: "has changed since" in str(client.status().problems),
+            "a worker that does not fit the served configuration is refused",
+            60,
+        )
+        assert len(runner.steps.run(np.zeros((1, 1))).as_numpy("predict")) == 1
+        client.load_model("steps")
+        assert runner.steps.run(np.array([[1.0]])).as_numpy("predict").tolist() == [[2.0]]
 
 
 def test_a_daemon_that_does_not_start_says_why(repository: Path) -> None:
