@@ -11,6 +11,7 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from pytriton._protocol.lanes.lane_messages import (
+    DELETE,
     MOST_METRICS,
     TRITONS_METRICS,
     Metrics,
@@ -37,12 +38,15 @@ class CustomMetrics:
                 pb_utils.Logger.log_error(f"custom metric {update.family}: {error}")
 
     def _apply(self, update: MetricUpdate) -> None:
+        if update.change == DELETE:
+            self._delete(update)
+            return
         metric = self._metric(update)
         if update.change in _CHANGES:
             getattr(metric, update.change)(update.value)
 
     def _metric(self, update: MetricUpdate) -> Any:
-        key = (update.family, tuple(sorted(update.labels.items())))
+        key = _key(update)
         if key not in self._metrics:
             if len(self._metrics) >= MOST_METRICS:
                 raise ValueError(
@@ -57,6 +61,12 @@ class CustomMetrics:
             )
         return self._metrics[key]
 
+    def _delete(self, update: MetricUpdate) -> None:
+        """Let a metric go, and with the last one of a family the family."""
+        self._metrics.pop(_key(update), None)
+        if all(family != update.family for family, _ in self._metrics):
+            self._families.pop(update.family, None)
+
     def _family(self, update: MetricUpdate) -> Any:
         if update.family not in self._families:
             if update.kind not in _KINDS:
@@ -69,3 +79,7 @@ class CustomMetrics:
                 kind=getattr(pb_utils.MetricFamily, update.kind),
             )
         return self._families[update.family]
+
+
+def _key(update: MetricUpdate) -> tuple[str, tuple[tuple[str, str], ...]]:
+    return update.family, tuple(sorted(update.labels.items()))

@@ -35,6 +35,9 @@ class Host:
     def metric(self, update: MetricUpdate) -> None:
         """A custom metric has changed."""
 
+    def delete_metric(self, update: MetricUpdate) -> None:
+        """Note that a custom metric was deleted. The garbage collector may call this: it takes no lock."""
+
     def infer(self, request: InferenceRequest, *, decoupled: bool) -> Any:
         """Have another model answer a request: return its response, or an iterator of them.
 

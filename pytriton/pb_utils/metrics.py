@@ -2,6 +2,9 @@
 
 A metric's value is kept here; what changes it is passed on. So `value()` is what this process has
 counted, while /metrics shows the sum over all instances of the model.
+
+A metric goes with the last `MetricFamily` that made it, as in Triton's python backend; one of that name that is made
+later counts from zero. A worker that ends deletes nothing: its successor counts on.
 """
 
 from __future__ import annotations
@@ -11,9 +14,11 @@ import re
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from functools import partial
+from typing import Any, Callable, Optional
 
 from pytriton._protocol.lanes.lane_messages import (
+    DELETE,
     MOST_BUCKETS,
     MOST_LABELS,
     MOST_METRICS,
@@ -39,7 +44,8 @@ class _MetricKind(enum.IntEnum):
 class MetricFamily:
     """Metrics of one name, which differ in their labels. Without any, it is not on /metrics.
 
-    Keep it for as long as its metrics are used: they end with it, as in Triton's python backend.
+    Several of one name are one family, with the description of the first. Keep it for as long as its metrics are used:
+    they end with it, as in Triton's python backend.
 
     Raises:
         TypeError: an argument is missing, or of another type.
@@ -74,14 +80,18 @@ class MetricFamily:
             )
         if not _can_travel(description):
             raise _refused("MetricFamily", f"Invalid description {description!r:.80}")
-        if _kinds.setdefault(name, kind) is not kind:
+        # For good, as in tritonserver, which forgets no family.
+        first = _families.setdefault(name, (kind, description))
+        if first[0] is not kind:
             raise _refused(
                 "MetricFamily",
-                f"Family name already exists with different type: {name} is a {_kinds[name].name}",
+                f"Family name already exists with different type: {name} is a {first[0].name}",
             )
         self._name = name
-        self._description = description
-        self._kind = kind
+        self._kind, self._description = first
+        self._owner = object()
+        self._made: dict[_Key, Callable[[], None]] = {}  #: what ends each of its metrics
+        weakref.finalize(self, _end_all, self._made).atexit = False
 
     def Metric(
         self, labels: Optional[Mapping[str, str]] = None, buckets: Optional[Sequence[float]] = None
@@ -95,14 +105,25 @@ class MetricFamily:
         Raises:
             TritonModelException: labels or buckets are unusable, or there are 4096 metrics already
         """
-        about = {
+        about: dict[str, Any] = {
             "family": self._name,
             "description": self._description,
             "kind": self._kind.name,
-            "labels": _labels(labels, self._kind),
+            # In one order, by which proxies tell that metrics are the same.
+            "labels": dict(sorted(_labels(labels, self._kind).items())),
             "buckets": _buckets(buckets, self._kind),
         }
-        return Metric(self, self._kind, about)
+        key = (self._name, tuple(about["labels"].items()))
+        if key not in _numbers and len(_numbers) >= MOST_METRICS:
+            raise _refused(
+                "Metric",
+                f"this process has {MOST_METRICS} metrics, and there may be no more: labels have too many values",
+            )
+        number = _join(key, self._owner)
+        if key not in self._made:
+            deletion = MetricUpdate(**about, change=DELETE)
+            self._made[key] = partial(_end, key, number, self._owner, deletion)
+        return Metric(self, self._kind, about, number)
 
 
 def _labels(given: Any, kind: _MetricKind) -> dict[str, str]:
@@ -153,33 +174,62 @@ def _refused(what: str, why: str) -> TritonModelException:
 
 
 class _Number:
-    """The number that metrics of the same name and labels share, as in tritonserver."""
+    """The number that metrics of the same name and labels share; it is there for as long as it has owners."""
 
     def __init__(self) -> None:
         self.value = 0.0
         self.lock = threading.Lock()
+        self.owners: set[object] = set()  #: families
 
 
-_numbers: dict[tuple[str, tuple[tuple[str, str], ...]], _Number] = {}
-#: Of every family that this process has made: on /metrics a name is of one kind.
-_kinds: dict[str, _MetricKind] = {}
+#: A family's name, and the labels in order.
+_Key = tuple[str, tuple[tuple[str, str], ...]]
+_numbers: dict[_Key, _Number] = {}
+#: Kind and description of every family that this process has made.
+_families: dict[str, tuple[_MetricKind, str]] = {}
+
+
+def _join(key: _Key, owner: object) -> _Number:
+    """Return the number of a metric, with one owner more.
+
+    Neither this nor `_end` takes a lock: the garbage collector may interrupt any thread to end a family.
+    """
+    while True:
+        number = _numbers.setdefault(key, _Number())
+        number.owners.add(owner)
+        if _numbers.get(key) is number:
+            return number
+        number.owners.discard(owner)  # its last owner has just left
+
+
+def _end(key: _Key, number: _Number, owner: object, deletion: MetricUpdate) -> None:
+    """Remove an owner of a metric, which is deleted with the last one."""
+    number.owners.discard(owner)
+    if number.owners or _numbers.get(key) is not number:
+        return
+    del _numbers[key]
+    if number.owners:  # one has joined meanwhile
+        _numbers.setdefault(key, number)
+    else:
+        host.current().delete_metric(deletion)
+
+
+def _end_all(made: dict[_Key, Callable[[], None]]) -> None:
+    for end in list(made.values()):
+        end()
 
 
 class Metric:
-    """One number, made by `MetricFamily.Metric`, for as long as its family is there. For any number of threads."""
+    """A number, made by `MetricFamily.Metric`, for as long as its family is there. For any number of threads."""
 
-    def __init__(self, family: MetricFamily, kind: _MetricKind, about: dict[str, Any]) -> None:
+    def __init__(
+        self, family: MetricFamily, kind: _MetricKind, about: dict[str, Any], number: _Number
+    ) -> None:
         self._family = weakref.ref(family)
         self._kind = kind
         self._about = about
-        key = (about["family"], tuple(sorted(about["labels"].items())))
-        if key not in _numbers and len(_numbers) >= MOST_METRICS:
-            raise _refused(
-                "Metric",
-                f"this process has made {MOST_METRICS} metrics, and there may be no more: labels have too many values",
-            )
-        self._number = _numbers.setdefault(key, _Number())
-        host.current().metric(MetricUpdate(**self._about))
+        self._number = number
+        host.current().metric(MetricUpdate(**about))
 
     def increment(self, value: float) -> None:
         """Add to a counter or gauge.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ from pytriton import calls, pb_utils
 from pytriton._protocol import messages
 from pytriton._protocol.control import ControlClient, ControlTimeout
 from pytriton._protocol.errors import RemoteFailure, sendable
-from pytriton._protocol.lanes.lane_messages import MetricUpdate
+from pytriton._protocol.lanes.lane_messages import DELETE, MetricUpdate
 from pytriton.exceptions import PyTritonError
 from pytriton.pb_utils import host
 
@@ -35,8 +36,9 @@ class WorkerHost(host.Host):
         self.model_dir = model_dir
         self._worker = worker
         self._endpoint = endpoint
-        self._updates: list[MetricUpdate] = []
+        self._updates: deque[MetricUpdate] = deque()
         self._listener: Callable[[], None] | None = None
+        self._wake: Callable[[], None] | None = None
         #: Between `initialize` and `finalize`: only then can other models be called.
         self.is_serving = False
 
@@ -45,13 +47,31 @@ class WorkerHost(host.Host):
         if self._listener is not None:
             self._listener()
 
-    def on_metric(self, listener: Callable[[], None]) -> None:
-        """Have `listener` called after every change, in the thread of who made it."""
-        self._listener = listener
+    def delete_metric(self, update: MetricUpdate) -> None:
+        self._updates.append(update)
+        if self._wake is not None:
+            self._wake()
+
+    def on_metric(self, listener: Callable[[], None], wake: Callable[[], None]) -> None:
+        """Set what is called after every change, in the thread that made it.
+
+        Args:
+            listener: of changes
+            wake: of deletions, which the garbage collector may make anywhere: it must not take a lock
+        """
+        self._listener, self._wake = listener, wake
+
+    @property
+    def deletes_next(self) -> bool:
+        """Whether the oldest change is a deletion, which all proxies have to get."""
+        return bool(self._updates) and self._updates[0].change == DELETE
 
     def take_metrics(self, most: int) -> list[MetricUpdate]:
-        """Return the oldest changes, at most so many, which are forgotten here."""
-        taken, self._updates[:most] = self._updates[:most], []
+        """Remove and return the oldest changes, at most so many: deletions alone, or anything else."""
+        taken: list[MetricUpdate] = []
+        deletes = self.deletes_next
+        while self._updates and len(taken) < most and self.deletes_next is deletes:
+            taken.append(self._updates.popleft())
         return taken
 
     def control(self, action: str, model_name: str, **arguments: Any) -> bool:

@@ -13,6 +13,7 @@ All that these share (outboxes, lanes, the arena) is used under one lock. What a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import queue
 import select
@@ -27,6 +28,7 @@ from typing import Any, NamedTuple
 from pytriton._protocol.lanes.arena import ArenaError
 from pytriton._protocol.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
 from pytriton._protocol.lanes.lane_messages import (
+    DELETE,
     Batch,
     BatchBegun,
     Metrics,
@@ -88,7 +90,7 @@ class PythonStreamLoop(Loop):
         self._poll.register(self._woken.fileno(), select.EPOLLIN)
         metrics = host.current()
         if isinstance(metrics, WorkerHost):
-            metrics.on_metric(self._send_metrics)
+            metrics.on_metric(self._send_metrics, lambda: self._jobs.put(None))
         lanes = threading.Thread(target=self._serve_lanes, name="lanes", daemon=True)
         lanes.start()
         while not self._is_over():
@@ -99,6 +101,8 @@ class PythonStreamLoop(Loop):
                 self._execute(job)
             elif job is not None:
                 self._end_unanswered(*job)
+            else:
+                self._send_metrics()
             del job  # what it holds, the model may have let go of
         self._waker.send(b"\0")
         lanes.join()  # what it waits on must not be closed meanwhile
@@ -221,14 +225,22 @@ class PythonStreamLoop(Loop):
         part.lane.send(answer)
 
     def _send_metrics(self) -> None:
+        """Send each change of a metric to one proxy, and each deletion to all: any of them may hold the metric."""
         source = host.current()
+        if not isinstance(source, WorkerHost):
+            return
         with self.changed:
-            for outbox in self._outboxes.values():
-                while not outbox.full and isinstance(source, WorkerHost):
-                    updates = source.take_metrics(_METRICS)
-                    if not updates:
-                        return
-                    outbox.put(Metrics(updates))
+            while True:
+                outboxes = list(self._outboxes.values())
+                free = [one for one in outboxes if not one.full]
+                if not free or (source.deletes_next and len(free) < len(outboxes)):
+                    return
+                updates = source.take_metrics(_METRICS)
+                if not updates:
+                    return
+                for outbox in outboxes if updates[0].change == DELETE else free[:1]:
+                    with contextlib.suppress(LaneClosed):  # what its proxy held is gone with it
+                        outbox.put(Metrics(updates))
 
     # ── the main thread ──────────────────────────────────────────────────────────────────────────
 

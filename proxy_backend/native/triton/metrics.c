@@ -270,13 +270,29 @@ static TRITONSERVER_Error *get_metric(Metrics *metrics, const Update *update, Me
     return NULL;
 }
 
+/* Let go of a metric that a worker has deleted. Its family goes with the last one. */
+static void let_go(Metrics *metrics, const Update *update)
+{
+    for (size_t i = 0; i < metrics->count; i++) {
+        if (!is_same(metrics->held[i], update))
+            continue;
+        drop_metric(metrics->held[i]);
+        metrics->held[i] = metrics->held[--metrics->count];
+        return;
+    }
+}
+
 /* ── what a proxy calls ─────────────────────────────────────────────────────────────────────────── */
 
 static void apply(Metrics *metrics, const Update *update)
 {
     Metric *known = NULL;
+    TRITONSERVER_Error *error = NULL;
     pthread_mutex_lock(&lock);
-    TRITONSERVER_Error *error = get_metric(metrics, update, &known);
+    if (text_is(update->change, "delete"))
+        let_go(metrics, update);
+    else
+        error = get_metric(metrics, update, &known);
     TRITONSERVER_Metric *metric = error == NULL && known ? known->metric : NULL;
     if (metric && text_is(update->change, "increment"))
         error = TRITONSERVER_MetricIncrement(metric, update->value);

@@ -76,7 +76,7 @@ enum {
 enum { BATCH_TRACE_SIZE = 2, BATCH_TRACE_LEAST = 2, BATCH_TRACE_begun_ns = 0, BATCH_TRACE_contexts = 1 };
 /* A part of one batch among those of others, as `BatchPart` has it. */
 enum { PART_REF_SIZE = 2, PART_REF_LEAST = 2, PART_REF_id = 0, PART_REF_responses = 1 };
-/* One change of a metric: `change` is "" (made), "increment", "set" or "observe", by `value`. */
+/* One change of a metric: `change` is "" (made), "increment", "set" or "observe", by `value`, or `DELETE`. */
 enum {
     METRIC_UPDATE_SIZE = 7, METRIC_UPDATE_LEAST = 4, METRIC_UPDATE_family = 0, METRIC_UPDATE_description = 1,
     METRIC_UPDATE_kind = 2, METRIC_UPDATE_labels = 3, METRIC_UPDATE_buckets = 4, METRIC_UPDATE_change = 5,

@@ -200,8 +200,12 @@ MOST_METRICS = 4096
 TRITONS_METRICS = "nv_"
 
 
+#: The `change` of a metric that its worker has deleted: a proxy that holds it lets it go.
+DELETE = "delete"
+
+
 class MetricUpdate(_Descriptor, frozen=True):
-    """One change of a metric: `change` is "" (made), "increment", "set" or "observe", by `value`."""
+    """One change of a metric: `change` is "" (made), "increment", "set" or "observe", by `value`, or `DELETE`."""
 
     family: str
     description: str

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -229,3 +230,34 @@ def test_a_temporary_one_goes_with_its_process(daemon: RunningDaemon, tmp_path: 
     eventually(
         lambda: "guest" not in [one.name for one in daemon.client.models()], "the model stayed"
     )
+
+
+def test_a_deleted_family_goes_from_the_metrics(daemon: RunningDaemon, tmp_path: Path) -> None:
+    """Its metrics count from zero when it is made again; its first description stays."""
+    kept = "self.kept: dict[str, pb_utils.MetricFamily] = {}"
+    daemon.client.register_model(make_model(tmp_path / "renaming", initialize=kept))
+    url = daemon.client.status().server.metrics_url
+
+    def make(which: str, text: str, value: int) -> None:
+        what = f"pb_utils.MetricFamily('swapped', '{text}', pb_utils.MetricFamily.COUNTER)"
+        ask(daemon, "renaming", f"self.kept.update({which}={what})")
+        metric = f"self.kept['{which}'].Metric(labels={{'of': '{which}'}})"
+        ask(daemon, "renaming", f"{metric}.increment({value})")
+
+    def shown() -> list[str]:
+        with urllib.request.urlopen(url) as page:
+            return [line for line in page.read().decode().splitlines() if "swapped" in line]
+
+    def eventually_shown(*lines: str) -> None:
+        eventually(lambda: sorted(shown()) == sorted(lines), lambda: f"{lines}, not {shown()}", 30)
+
+    make("one", "first", 1)
+    make("two", "second", 2)
+    about = "# HELP swapped first", "# TYPE swapped counter"
+    eventually_shown(*about, 'swapped{of="one"} 1', 'swapped{of="two"} 2')
+    ask(daemon, "renaming", "self.kept.pop('one') and None")
+    eventually_shown(*about, 'swapped{of="two"} 2')
+    ask(daemon, "renaming", "self.kept.pop('two') and None")
+    eventually_shown()
+    make("two", "third", 5)
+    eventually_shown(*about, 'swapped{of="two"} 5')

@@ -140,6 +140,31 @@ def test_custom_metrics_are_counted_by_tritonserver(
     ]
 
 
+def test_a_family_goes_with_its_last_metric(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_METRICS", "1")
+
+    def update(change: str, value: float, kind: str, **labels: str) -> MetricUpdate:
+        return MetricUpdate("seen", "", kind, labels, None, change, value)
+
+    def work(lane: Lane) -> None:
+        lane.send(Room(1))
+        lane.send(Metrics([update("increment", 1, "COUNTER", a="1"), update("", 0, "COUNTER")]))
+        lane.send(Metrics([update("delete", 0, "COUNTER"), update("set", 2, "GAUGE")]))
+        lane.send(Metrics([update("delete", 0, "COUNTER", a="1"), update("set", 3, "GAUGE")]))
+        lane.send(Metrics([update("delete", 0, "COUNTER", a="never")]))
+        with suppress(LaneClosed):
+            lane.receive()
+
+    lines, _ = run(program, tmp_path, [work], decoupled=True)
+    counted = [line for line in lines if line.startswith("metric ")]
+    assert counted == ["metric seen{} 0", 'metric seen{a="1"} 1', "metric seen{} 3"]
+    said = [line for line in lines if "custom metric" in line]
+    assert len(said) == 1  # while one of the counters was there
+    assert "of another kind" in said[0]
+
+
 def test_a_worker_makes_no_more_metrics_than_there_may_be(
     program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

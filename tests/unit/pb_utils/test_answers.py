@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from pytriton import pb_utils
+from pytriton._protocol.lanes.lane_messages import MetricUpdate
 from pytriton.pb_utils import TRITONSERVER_RESPONSE_COMPLETE_FINAL as FINAL
+from pytriton.pb_utils import host
 
 
 class Sent:
@@ -189,9 +191,57 @@ def test_a_process_makes_no_more_metrics_than_a_proxy_does(monkeypatch: pytest.M
     family = pb_utils.MetricFamily("by_user", "", pb_utils.MetricFamily.COUNTER)
     for user in "abc":
         family.Metric(labels={"user": user}).increment(1)
-    with pytest.raises(pb_utils.TritonModelException, match="has made 3 metrics"):
+    with pytest.raises(pb_utils.TritonModelException, match="process has 3 metrics"):
         family.Metric(labels={"user": "d"})
     assert family.Metric(labels={"user": "a"}).value() == 1
+    del family  # and its metrics
+    family = pb_utils.MetricFamily("by_user", "", pb_utils.MetricFamily.COUNTER)
+    assert family.Metric(labels={"user": "d"}).value() == 0
+
+
+class Told(host.Host):
+    """Writes down what becomes of metrics."""
+
+    def __init__(self) -> None:
+        self.changes: list[tuple[str, str, str, dict[str, str]]] = []
+
+    def metric(self, update: MetricUpdate) -> None:
+        self.changes.append((update.change, update.family, update.description, update.labels))
+
+    delete_metric = metric
+
+
+def test_metrics_are_deleted_with_the_last_family_that_has_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = Told()
+    monkeypatch.setattr(host, "_current", told)
+    counter, gauge = pb_utils.MetricFamily.COUNTER, pb_utils.MetricFamily.GAUGE
+    family = pb_utils.MetricFamily("of_many", "the first text", counter)
+    again = pb_utils.MetricFamily("of_many", "another text", counter)
+    metric = family.Metric(labels={"b": "1", "a": "2"})
+    same = again.Metric(labels={"a": "2", "b": "1"})
+    metric.increment(3)
+    about = "of_many", "the first text", {"a": "2", "b": "1"}
+    assert told.changes == [("", *about), ("", *about), ("increment", *about)]
+    told.changes.clear()
+    del family  # and with it its metric, of which there is another object
+    with pytest.raises(pb_utils.TritonModelException, match="'MetricFamily' has been deleted"):
+        metric.increment(1)
+    assert same.value() == 3
+    assert told.changes == []
+    with pytest.raises(pb_utils.TritonModelException, match="already exists with different type"):
+        pb_utils.MetricFamily("of_many", "", gauge)
+    del same  # its family has it
+    assert again.Metric(labels={"a": "2", "b": "1"}).value() == 3
+    told.changes.clear()
+    del again
+    assert told.changes == [("delete", *about)]
+    with pytest.raises(pb_utils.TritonModelException, match="already exists with different type"):
+        pb_utils.MetricFamily("of_many", "", gauge)  # tritonserver forgets no family
+    anew = pb_utils.MetricFamily("of_many", "another text", counter)
+    assert anew.Metric(labels={"a": "2", "b": "1"}).value() == 0
+    assert told.changes[-1] == ("", *about)
 
 
 def test_families_that_cannot_be_are_refused() -> None:

@@ -61,7 +61,7 @@ def test_what_is_refused_is_logged_and_the_others_are_changed(
 
 
 def test_a_change_that_nobody_knows_does_nothing() -> None:
-    CustomMetrics().apply(Metrics([update("delete", 1)]))
+    CustomMetrics().apply(Metrics([update("explode", 1)]))
     assert MetricFamily.made[0].changes == [("made", None, None)]
     assert Logger.errors == []
 
@@ -73,3 +73,16 @@ def test_a_model_makes_no_more_metrics_than_there_may_be(monkeypatch: pytest.Mon
     assert made == [("made", {"user": "a"}, None), ("made", {"user": "b"}, None)]
     assert MetricFamily.made[0].changes[-1] == ("increment", {"user": "a"}, 1)
     assert ["this instance has 2 metrics" in line for line in Logger.errors] == [True]
+
+
+def test_a_family_goes_with_its_last_metric() -> None:
+    metrics = CustomMetrics()
+    metrics.apply(Metrics([update("increment", 1, model="a"), update("increment", 1, model="b")]))
+    metrics.apply(Metrics([update("delete", model="a"), update("increment", 2, model="b")]))
+    metrics.apply(Metrics([update("delete", model="b"), update("set", 7, kind="GAUGE")]))
+    first, second = MetricFamily.made
+    assert first.changes[-1] == ("increment", {"model": "b"}, 2)
+    assert (second.name, second.kind) == ("seen", MetricFamily.GAUGE)
+    assert second.changes == [("made", None, None), ("set", None, 7)]
+    metrics.apply(Metrics([update("delete", model="never")]))  # another proxy held it
+    assert Logger.errors == []

@@ -14,7 +14,7 @@ from pytriton import calls, pb_utils
 from pytriton._protocol import messages
 from pytriton._protocol.control import ControlTimeout
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
-from pytriton._protocol.lanes.lane_messages import MetricUpdate
+from pytriton._protocol.lanes.lane_messages import DELETE, MetricUpdate
 from pytriton.calls import Delivery, ModelCall
 from pytriton.exceptions import CallError
 from pytriton.worker.python_model import backend_host
@@ -190,13 +190,20 @@ def test_metrics_are_kept_until_somebody_takes_them(host: WorkerHost) -> None:
     updates = [MetricUpdate(name, "", "COUNTER", {}) for name in "abc"]
     host.metric(updates[0])
     heard: list[int] = []
-    host.on_metric(lambda: heard.append(1))
+    host.on_metric(lambda: heard.append(1), lambda: heard.append(2))
     host.metric(updates[1])
     host.metric(updates[2])
     assert len(heard) == 2
     assert host.take_metrics(2) == updates[:2]
     assert host.take_metrics(2) == updates[2:]
     assert host.take_metrics(2) == []
+    gone = MetricUpdate("a", "", "COUNTER", {}, change=DELETE)
+    host.metric(updates[0])
+    host.delete_metric(gone)
+    host.metric(updates[0])
+    assert heard == [1, 1, 1, 2, 1]
+    # Deletions are not for one proxy alone, as other changes are.
+    assert [host.take_metrics(3) for _ in range(3)] == [updates[:1], [gone], updates[:1]]
 
 
 class Control:
