@@ -1,5 +1,5 @@
-"""Workers: supervised, pooled for one registration, put to sleep, and chosen for proxies.
+"""Worker pools: supervision, scaling, sleep, and routing of proxies to workers.
 
-Belongs here: the life of a registration's pool; a single worker is in one_worker. May import: triton and what is
-below it.
+Belongs here: the lifecycle of a registration's pool; a single worker is in `process`. May import: server and the
+packages below it.
 """

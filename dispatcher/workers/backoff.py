@@ -1,8 +1,8 @@
-"""The restart policy for workers that end: how soon, how often, and what a crash loop is.
+"""The restart policy for workers: back-off delay, restart limit, and the definition of a crash loop.
 
-A worker that ended while it ran a batch is laid to that batch's charge, not to its instance's: the batch is tried
-again or fails (pool.py), and the next worker is started at once. Otherwise a few requests that end every worker would
-take a model away from everybody. All other ends count: a worker that cannot be loaded, or ends with nothing to do.
+If a worker exits while it runs a batch, the batch is blamed and not the instance: the batch is retried or fails
+(batch_retry.py), and the next worker starts at once. Otherwise a few requests that crash every worker would make the
+model unavailable to all clients. All other exits count as failures: a worker that cannot be loaded or exits while idle.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from dataclasses import dataclass, field
 from pytriton._protocol import messages
 from pytriton.dispatcher.workers.sleep import WakeBounds
 
-#: So many failures in a row are a crash loop: the worker, its replacement, and the one after that.
+#: Number of consecutive failures that make a crash loop.
 CRASH_LOOP = 3
-#: Doubled more often than this, any pause is longer than the longest.
-_MOST_DOUBLINGS = 60
+#: Limits the exponent of the delay to avoid overflow. After so many doublings, any delay exceeds the longest one.
+_MAX_DOUBLINGS = 60
 
 
 @dataclass(frozen=True)
 class RestartPolicy:
-    """How long a worker may take to say hello; how often in a row, and how soon, one that ended is replaced.
+    """Start timeout, back-off and restart limit of workers.
 
-    The first replacement comes at once. `limit` None: a worker is replaced for ever. `wake_bounds` is what batches wait
-    with for the first worker of a model that was asleep.
+    The first restart is immediate. `limit` is the number of consecutive restarts; None means unlimited. `wake_bounds`
+    limits how long batches wait for a sleeping model to wake.
     """
 
     start_timeout_s: float
@@ -33,28 +33,28 @@ class RestartPolicy:
     wake_bounds: WakeBounds = field(default_factory=WakeBounds)
 
     def delay_s(self, failures: int) -> float | None:
-        """Return how long to wait after so many failures in a row; None to give up."""
+        """Return the delay in seconds after this many consecutive failures, or None when the limit is reached."""
         if self.limit is not None and failures > self.limit:
             return None
         if failures <= 1:
             return 0.0
-        doublings = min(failures - 2, _MOST_DOUBLINGS)
+        doublings = min(failures - 2, _MAX_DOUBLINGS)
         return min(self.longest_delay_s, self.first_delay_s * 2.0**doublings)
 
 
 @dataclass
 class Exchanges:
-    """The count of workers in a row that were spent soon, since they could not take another lane.
+    """Back-off for workers that are recycled soon after their start because they cannot accept another lane.
 
-    The one that takes the place of such a worker will do no better. It comes at once the first time, and then after the
-    pauses of a crash loop; until then the spent one serves those that have lanes.
+    A replacement is likely to have the same problem. So the first one starts at once, and later ones after the delays
+    of a crash loop. Until then the old worker keeps serving its existing lanes.
     """
 
     policy: RestartPolicy
     _in_row: int = 0
 
     def pause_s(self, why: str, *, soon: bool) -> float:
-        """Return how long a spent worker serves on; `soon`: it has not served for long."""
+        """Return how long, in seconds, to postpone the recycling; `soon`: the worker has not served for long."""
         lacks_lanes = why.startswith(messages.NO_LANE)
         self._in_row = 0 if not lacks_lanes else self._in_row + 1 if soon else 1
         delay_s = self.policy.delay_s(self._in_row)
@@ -63,12 +63,12 @@ class Exchanges:
 
 @dataclass
 class Streak:
-    """The count of worker ends in a row in one instance.
+    """Consecutive worker exits of one instance.
 
     Attributes:
-        failures: ends that count as the instance's own; each makes the pause longer.
-        fruitless: workers that ended without having answered a batch, also those that a batch has ended.
-        next_try_at: when the next worker is started, seconds since the epoch; None: no pause is under way.
+        failures: Exits blamed on the instance. Each one increases the delay.
+        fruitless: Workers that exited without having answered a batch, including those that a batch crashed.
+        next_try_at: When the next worker starts, in seconds since the epoch; None outside a back-off delay.
     """
 
     failures: int = 0
@@ -76,16 +76,16 @@ class Streak:
     next_try_at: float | None = None
 
     def add(self, *, in_batch: bool = False) -> None:
-        """Count a worker that ended, or could not be loaded."""
+        """Count a worker that exited or could not be loaded."""
         self.fruitless += 1
         if not in_batch:
             self.failures += 1
 
     def clear(self) -> None:
-        """End the streak: a worker has shown that it serves."""
+        """Reset the streak after a worker has served."""
         self.failures = self.fruitless = 0
 
     @property
     def is_crash_loop(self) -> bool:
-        """Whether a worker that serves is not to be expected soon."""
+        """Whether the instance is in a crash loop."""
         return self.failures >= CRASH_LOOP

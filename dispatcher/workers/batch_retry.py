@@ -1,10 +1,10 @@
-"""BatchRetry on lost and overdue batches: the dispatcher tells the proxy to try again, fail, or wait.
+"""Decisions about lost and overdue batches: the dispatcher answers the proxy with retry, fail or wait.
 
-    lost or hung, the first time ──▶ its requests are tried again, each by itself     (on_crash="retry")
-    lost or hung by itself       ──▶ that request fails, as it is what ends workers
-    several in a row of a batch  ──▶ all that is left of it fails: the model ends, whatever it is given
+    lost or hung for the first time      ──▶ retry its requests one by one     (on_crash="retry")
+    a single request lost or hung        ──▶ fail the request, as it crashes workers
+    several requests of a batch in a row ──▶ fail the rest of the batch: the model crashes on any input
 
-A batch that its worker had not taken was never begun: its proxy sends it elsewhere without asking.
+A batch that its worker had not accepted was never started. The proxy sends it to another worker without asking.
 """
 
 from __future__ import annotations
@@ -22,28 +22,29 @@ from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.workers.model_counters import Tally
 from pytriton.dispatcher.workers.process.worker import Worker
 
-#: How long a broken lane may run ahead of the news that its worker ended.
-_END_NEWS_S = 2.0
-#: How long an answer may take to its proxy; and a worker from taking a batch to saying that it has begun it.
-_ANSWER_S = 2.0
-_BEGINS_S = 0.5
-#: A request that has ended so many workers, the last one by itself, is not given to another one.
-_POISON = 2
-#: The same of one that overlapped with others when these ended: each of them may have done it.
-_POISON_BESIDE = 4
-#: So many requests of one batch, each by itself and one after the other, that ended a worker: it is not they. Each
-#: costs a worker, and those that hang as much time as a batch may take.
-_MOST_CRASHES = 8
-_MOST_HANGS = 3
+#: Maximum delay between a broken lane and the notification that its worker exited.
+_EXIT_NOTICE_S = 2.0
+#: Maximum time for a response to reach its proxy.
+_RESPONSE_S = 2.0
+#: Maximum time from accepting a batch to reporting that it has started.
+_BATCH_START_S = 0.5
+#: A request that crashed this many workers, the last one by itself, is not retried.
+_POISON_LOSSES = 2
+#: The same for a request that overlapped with others, any of which may have crashed the workers.
+_POISON_LOSSES_OVERLAPPED = 4
+#: If this many requests of one batch, tried one by one, crash or hang their workers in a row, the model is broken.
+#: Each attempt costs a worker; each hang also costs the time that a batch may take.
+_MAX_CRASHES = 8
+_MAX_HANGS = 3
 
 
 class BatchRetry:
-    """Decides for one registration; `workers` are those that it has and had, by name.
+    """Decides about the batches of one registration. `workers` are its current and former workers, by name.
 
     Attributes:
-        spec: the declaration.
-        given_up_for: why nothing is tried again any more; None while it is.
-        stopping: the workers are being ended.
+        spec: The registration's declaration.
+        given_up_for: Why no batch is retried any more; None while batches are retried.
+        stopping: Whether the workers are being stopped.
     """
 
     def __init__(
@@ -59,16 +60,16 @@ class BatchRetry:
         self._workers = workers
         self._tally = tally or Tally()
         self._events = events
-        #: Workers that were idle while a batch waited for them, and how many batches they had begun.
+        #: Workers that were idle while a batch waited for them, and how many batches they had started.
         self._idle_at: dict[str, int] = {}
         self._aside: set[asyncio.Task[None]] = set()
 
     def forget(self, worker: str) -> None:
-        """Forget a worker: no proxy will ask about it any more."""
+        """Forget a worker that proxies no longer ask about."""
         self._idle_at.pop(worker, None)
 
     async def on_loss(self, lost: messages.LaneLost) -> Verdict:
-        """Decide about a batch whose worker was lost after it had taken it."""
+        """Decide about a batch whose worker was lost after accepting it."""
         if self.given_up_for is not None:
             return Verdict("fail", self.given_up_for, whole=True)
         name = self.spec.name
@@ -86,38 +87,38 @@ class BatchRetry:
             )
         worker = self._workers.get(lost.worker)
         text += worker.log_hint if worker is not None else ""
-        verdict = self._failed(lost, text, _MOST_CRASHES)
+        verdict = self._failed(lost, text, _MAX_CRASHES)
         self._count_failed("lost", lost, verdict)
         return verdict
 
     def _is_poison(self, lost: messages.LaneLost) -> bool:
-        """Whether a batch is taken to be what ends workers: it did so twice, or more often beside others."""
+        """Whether a batch is blamed for crashing workers: it did so twice, or more often if it overlapped others."""
         worker = self._workers.get(lost.worker)
         reading = None if worker is None else worker.reading()
         beside = reading is not None and reading.overlaps and reading.begun - reading.answered > 1
-        return lost.losses >= (_POISON_BESIDE if beside else _POISON)
+        return lost.losses >= (_POISON_LOSSES_OVERLAPPED if beside else _POISON_LOSSES)
 
     def on_overdue(self, overdue: messages.BatchOverdue) -> Verdict:
-        """Decide about a batch that was not answered in time: whether its worker is busy, or hangs."""
+        """Decide about a batch that was not answered in time: its worker may be busy or hung."""
         name, taken = overdue.worker, overdue.taken
         limit_s = self.spec.execution_timeout_s
         worker = self._workers.get(name)
         if limit_s is None or worker is None or not worker.alive:
-            return Verdict("wait", wait_s=_END_NEWS_S)  # the end of the lane is on its way
+            return Verdict("wait", wait_s=_EXIT_NOTICE_S)  # the proxy will see the lane close
         gauge = worker.gauge.read()
         busy_s = gauge.busy_s
-        if taken and gauge.overlaps and overdue.taken_ms < _ANSWER_S * 1000:
-            # The worker itself has ended the batch by now, unless its event loop is blocked.
-            return Verdict("wait", wait_s=_ANSWER_S)
+        if taken and gauge.overlaps and overdue.taken_ms < _RESPONSE_S * 1000:
+            # The worker enforces the timeout itself, unless its event loop is blocked.
+            return Verdict("wait", wait_s=_RESPONSE_S)
         if taken and self._has_answered(gauge, overdue.taken_ms / 1000):
-            what = "it took a batch and is done with it, but its answer never came"
+            what = "it finished a batch, but its response never arrived"
             return self._hangs(worker, overdue, what)
         if busy_s is not None and busy_s < limit_s:  # with the batch of another proxy
             return Verdict("wait", wait_s=limit_s - busy_s)
-        if busy_s is None and taken:  # it has just answered, or believes that it has
-            return Verdict("wait", wait_s=min(limit_s, _ANSWER_S))
+        if busy_s is None and taken:  # the response may be on its way
+            return Verdict("wait", wait_s=min(limit_s, _RESPONSE_S))
         if busy_s is None and self._idle_at.get(name) != gauge.begun:
-            # It may have taken and answered the batch since the proxy looked: is it still as idle next time?
+            # It may have answered the batch since the proxy checked. Check once more that it is still idle.
             self._idle_at[name] = gauge.begun
             return Verdict("wait", wait_s=limit_s)
         what = f"a batch was still running after {limit_s:g} s (execution_timeout_s)"
@@ -126,8 +127,8 @@ class BatchRetry:
         return self._hangs(worker, overdue, what)
 
     def _has_answered(self, gauge: Reading, taken_s: float) -> bool:
-        """Whether a worker is done with a batch that it had taken so long ago: no answer is on its way any more."""
-        if taken_s == 0:  # it was not known until now: the answer may be
+        """Whether a worker has finished a batch it accepted `taken_s` seconds ago, and its response is overdue."""
+        if taken_s == 0:  # first report: the response may still be on its way
             return False
         if gauge.begun == gauge.answered:
             return True
@@ -135,9 +136,8 @@ class BatchRetry:
         policy = self.spec.config.get("model_transaction_policy", {})
         if streams or policy.get("decoupled") or gauge.overlaps:
             return False
-        return (
-            gauge.busy_s is not None and gauge.busy_s < taken_s - _BEGINS_S
-        )  # it is with a later one
+        # Otherwise it is running a later batch.
+        return gauge.busy_s is not None and gauge.busy_s < taken_s - _BATCH_START_S
 
     def _hangs(self, worker: Worker, overdue: messages.BatchOverdue, what: str) -> Verdict:
         name, taken = overdue.worker, overdue.taken
@@ -163,7 +163,7 @@ class BatchRetry:
             f"model {self.spec.name}: {what} in worker {name} (pid {worker.pid}), which is being "
             f"replaced; what it was doing is in its log: pytriton-daemon logs {self.spec.name}"
         )
-        verdict = self._failed(overdue, text, _MOST_HANGS)
+        verdict = self._failed(overdue, text, _MAX_HANGS)
         self._tally.poison += overdue.losses > 0
         self._count_failed("hung", overdue, verdict)
         return verdict
@@ -171,7 +171,7 @@ class BatchRetry:
     def _count_failed(
         self, how: str, asked: messages.LaneLost | messages.BatchOverdue, verdict: Verdict
     ) -> None:
-        """Count the requests that fail: of a batch whose requests are tried each by itself, one, unless all do."""
+        """Count the failed requests: one if the batch's requests are being tried one by one, otherwise all."""
         apart = asked.in_row > 0 and not verdict.whole
         self._tally.failed[how] += 1 if apart else asked.requests
 
@@ -180,7 +180,7 @@ class BatchRetry:
         return self.spec.on_crash == "retry" and not self.stopping and self.given_up_for is None
 
     def _had_company(self, overdue: messages.BatchOverdue, worker: Worker) -> bool:
-        """Whether another request, in its batch, merged with it or beside it, may be the one that hangs."""
+        """Whether another request, in the same batch or running concurrently, may be the one that hangs."""
         if worker.gauge.read().overlaps:
             return True
         merges = self.spec.lanes > 1 and self.spec.config.get("max_batch_size", 0) > 1
@@ -189,16 +189,16 @@ class BatchRetry:
     def _failed(
         self, asked: messages.LaneLost | messages.BatchOverdue, text: str, most: int
     ) -> Verdict:
-        """Fail what was asked about. The event names the request, as the proxy's error does."""
+        """Fail a request or a batch. The event names the request, as the proxy's error does."""
         in_row = asked.in_row
         whole = in_row >= most
         if whole:
             text += (
-                f"; {in_row} requests of one batch, tried each by itself, went like this one after the other, so "
-                "the model is taken to be broken and the rest of the batch is not tried"
+                f"; {in_row} requests of one batch, tried one by one, failed like this in a row, so the model is taken "
+                "to be broken and the rest of the batch is not tried"
             )
         reason = with_id(text, clean(asked.request_id))
-        if asked.losses >= _POISON:
+        if asked.losses >= _POISON_LOSSES:
             self._tell(kinds.POISON, asked.worker, reason, numbers={"losses": asked.losses})
         else:
             self._tell(kinds.BATCH_FAILED, asked.worker, reason, numbers={"in_row": in_row})
@@ -212,11 +212,11 @@ class BatchRetry:
         self._events.tell(kind, instance=instance, worker=worker, reason=reason, numbers=numbers)
 
     async def _explain_loss(self, name: str) -> str:
-        """Say how a worker ended whose lane broke in the middle of a batch."""
+        """Describe how a worker ended whose lane broke during a batch."""
         worker = self._workers.get(name)
         if worker is None:
             return "the worker of this batch ended"
-        await asyncio.wait([worker.exited], timeout=_END_NEWS_S)
+        await asyncio.wait([worker.exited], timeout=_EXIT_NOTICE_S)
         if worker.exited.done():
             return worker.describe_end()
         return f"worker {name} closed its lane"

@@ -1,8 +1,8 @@
-"""Detection of call deadlocks: workers whose calls to other models wait for each other in a circle.
+"""Detection of call deadlocks: workers whose calls to other models wait for each other in a cycle.
 
-Proxies tell of calls that have waited for a while. A worker is stuck when it waits for a model all of whose
-workers are stuck: the largest such set is what is left when all others have been taken away. That is
-exact for callables that need the answers of all their calls. The proxy that reports last of a circle learns of it.
+Proxies report calls that have been waiting for a while. A worker is stuck if it waits for a model all of whose
+workers are stuck. The largest such set is found by repeatedly removing workers that are not stuck. This is exact for
+callables that need the responses of all their calls. The last proxy in the cycle to report is notified of it.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from collections.abc import Callable, Sequence
 
 
 class Waiting:
-    """The waits that proxies have reported: which worker waits for which models."""
+    """The pending calls reported by proxies: which worker waits for which models."""
 
     def __init__(self) -> None:
         self._models: dict[tuple[str, int, str], list[str]] = {}
 
     def tell(self, worker: str, process: int, models: Sequence[str], proxy: str = "") -> None:
-        """Note that a worker waits for these models, by calls of `proxy`, one of that process."""
+        """Record that a worker waits for `models`, in calls reported by `proxy` in the given process."""
         self._models[worker, process, proxy] = list(models)
         self._models = {
             key: waits
             for key, waits in self._models.items()
-            if waits and os.path.exists(f"/proc/{key[1]}")  # a proxy's calls end with it
+            if waits and os.path.exists(f"/proc/{key[1]}")  # a proxy's calls end with its process
         }
 
     def stuck(self, worker: str, workers_of: Callable[[str], Sequence[str]]) -> list[str]:
-        """Return the models that this worker waits for in vain."""
+        """Return the models that this worker waits for and that can never respond, sorted by name."""
         waits: dict[str, set[str]] = {}
         for (name, *_), models in self._models.items():
             waits.setdefault(name, set()).update(models)

@@ -1,4 +1,4 @@
-"""The loads of several workers at once, with what the client is told meanwhile."""
+"""Loading of several workers at once, with progress reports to the client."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ ReportProgress = Callable[[messages.Progress], Awaitable[None]]
 
 
 async def report_to_nobody(_: messages.Progress) -> None:
-    """Take the progress of a change that no client waits for."""
+    """Discard the progress of a change that no client waits for."""
 
 
 def workers(count: int) -> str:
-    """Return a number of workers in words."""
+    """Format a number of workers, such as "2 workers"."""
     return "1 worker" if count == 1 else f"{count} workers"
 
 
 async def until_first_ready(supervisors: Sequence[Supervisor], report: ReportProgress) -> None:
-    """Return when each has its first worker.
+    """Wait until every supervisor has its first worker.
 
     Raises:
-        RemoteFailure: the first that could not be loaded.
+        RemoteFailure: A worker could not be loaded; the first failure is raised.
     """
     total = len(supervisors)
     await report(messages.Progress("loading", f"loading {workers(total)}", 0, total))
@@ -41,15 +41,15 @@ async def until_first_ready(supervisors: Sequence[Supervisor], report: ReportPro
 
 
 async def heal(model: str, supervisors: Sequence[Supervisor], report: ReportProgress) -> None:
-    """Load a worker now for each instance that has none, instead of later or never.
+    """Immediately retry to load a worker for each instance that has none.
 
     Raises:
-        RemoteFailure: one could not be loaded; its instance goes on as before.
+        RemoteFailure: A worker could not be loaded. The instance continues its back-off.
     """
     lacking = [supervisor for supervisor in supervisors if supervisor.lacks_worker]
     if not lacking:
         return
-    text = f"loading {workers(len(lacking))} in the place of ended ones"
+    text = f"loading {workers(len(lacking))} to replace exited ones"
     await report(messages.Progress("loading", text, 0, len(lacking)))
     healed = asyncio.gather(*(one.heal() for one in lacking), return_exceptions=True)
     for supervisor, failure in zip(lacking, await healed):

@@ -1,4 +1,4 @@
-"""The record of one instance over the lives of its workers: their ends, and what is told of them."""
+"""The history of one instance across its workers: how they exited, and how status describes that."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pytriton.dispatcher.runtime.upgrade_snapshot import SupervisedState, Worker
 from pytriton.dispatcher.workers.backoff import CRASH_LOOP, Streak
 from pytriton.dispatcher.workers.process.worker import Worker
 
-#: Ends that are kept for status.
-_ENDS_KEPT = 5
+#: Number of worker exits that are kept for `status`.
+_MAX_EXITS_KEPT = 5
 
 
 class InstanceRecord:
-    """The history of one instance so far.
+    """The history of one instance.
 
     Args:
-        index: number of the instance
-        version: what it serves, where each version has workers of its own
+        index: Number of the instance.
+        version: The version it serves, if each version has its own workers.
 
     Attributes:
-        restarts: how many workers it has had, besides the first.
-        last_exit: how the last one ended, or why it could not be loaded; None: none has.
-        streak: the ends in a row.
+        restarts: Number of workers it has had after the first.
+        last_exit: How the last worker exited or why it could not be loaded; None if that has not happened.
+        streak: The consecutive worker exits.
     """
 
     def __init__(self, index: int, version: int | None) -> None:
@@ -37,28 +37,28 @@ class InstanceRecord:
         self._ends: list[messages.WorkerEnd] = []
 
     def add(self, end: messages.WorkerEnd) -> None:
-        """Note how a worker ended."""
+        """Record how a worker ended."""
         self.last_exit = end.how
-        self._ends = [*self._ends[1 - _ENDS_KEPT :], end]
+        self._ends = [*self._ends[1 - _MAX_EXITS_KEPT :], end]
 
     def adopt(self, state: SupervisedState) -> None:
-        """Go on with what a former version of this process has noted."""
+        """Restore the history from before an upgrade."""
         self.restarts, self.last_exit, self._ends = state.restarts, state.last_exit, state.ends
 
     def hand_over(self, slot: int, worker: WorkerState | None) -> SupervisedState:
-        """Return what the next version of this process goes on with."""
+        """Return the state to hand over in an upgrade."""
         return SupervisedState(slot, worker, self.restarts, self.last_exit, self._ends)
 
     def problem(self, state: InstanceState, *, lacks_worker: bool, proven: bool) -> str | None:
-        """Say that its workers end one after the other, and what is done about it; None when they do not.
+        """Describe a crash loop or a reached restart limit and the next step; return None if there is neither.
 
         Args:
-            state: of the instance
-            lacks_worker: none serves, until another one has been loaded
-            proven: the present worker has shown that it serves
+            state: State of the instance.
+            lacks_worker: Whether no worker serves until another one is loaded.
+            proven: Whether the current worker has shown that it serves.
         """
         streak, given_up = self.streak, state is InstanceState.FAILED
-        # Of one that is ready, those that could not be loaded say nothing any more, but those that batches ended do.
+        # If a worker is ready, earlier failures to load no longer matter, but crashes during batches do.
         ended = streak.fruitless if lacks_worker else streak.fruitless - streak.failures
         if not given_up and (ended < CRASH_LOOP or proven):
             return None
@@ -85,21 +85,21 @@ class InstanceRecord:
         spare: bool,
         proven: bool,
     ) -> messages.InstanceInfo:
-        """Return what status shows.
+        """Return the instance as shown by `status`.
 
         Args:
-            state: of the instance
-            worker: that it has now; None: there is none that lives
-            devices: of the model
-            lanes: how many proxies the worker serves
-            spare: the instance is a spare
-            proven: the worker has shown that it serves
+            state: State of the instance.
+            worker: The current worker; None if none is alive.
+            devices: Devices of the model.
+            lanes: Number of proxies that the worker serves.
+            spare: Whether the instance is a spare.
+            proven: Whether the worker has shown that it serves.
         """
         done = worker.gauge.read() if worker is not None else None
         ready = state is InstanceState.READY
         shown = "unready" if ready and worker is not None and worker.unwilling else state.value
         if ready and worker is None:
-            shown = InstanceState.BACKOFF.value  # as it will be when its end has been noted
+            shown = InstanceState.BACKOFF.value  # the state that follows once its exit is recorded
         return messages.InstanceInfo(
             index=self._index,
             state=shown,

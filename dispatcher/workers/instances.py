@@ -1,4 +1,4 @@
-"""The instances of one registration, and what their supervisors say together: who serves, and why nobody does."""
+"""The instances of one registration, and queries over all their supervisors."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class Instances:
     """The supervisors of one pool, by slot.
 
     Args:
-        spec: the declaration
-        sleep: of the pool's workers
-        native: the proxies are compiled ones
+        spec: The model's declaration.
+        sleep: Sleep state of the pool's workers.
+        native: Whether the proxies are native (compiled) ones.
 
     Attributes:
-        spec: the declaration, with the number of instances that it has by now.
-        supervisors: by slot; the pool adds and removes them at the end.
-        stopping: all of them are being ended.
-        given_up_for: why no worker will come any more; None while one may.
+        spec: The model's declaration, with the current number of instances.
+        supervisors: By slot. The pool adds and removes supervisors at the end.
+        stopping: Whether all workers are being stopped.
+        given_up_for: Why no more workers will be started; None if they may be.
     """
 
     def __init__(self, spec: messages.ModelSpec, sleep: Sleep, *, native: bool = False) -> None:
@@ -32,13 +32,13 @@ class Instances:
         self.given_up_for: str | None = None
         self._sleep = sleep
         self._native = native
-        self._overlaps = False  #: a worker has said that its batches do
+        self._overlaps = False  #: whether a worker has reported overlapping batches
 
     @property
     def lanes(self) -> int:
-        """How many proxies are to feed each worker: as many as there may be batches that overlap.
+        """Number of proxies that should feed each worker: one for each batch that may run concurrently.
 
-        A Python proxy is a process, so there are no more of these than were asked for.
+        Each Python proxy is a process, so there are never more of them than were requested.
         """
         spec = self.spec
         if not self._native or self._is_streamed:
@@ -50,27 +50,27 @@ class Instances:
 
     @property
     def _is_streamed(self) -> bool:
-        """Whether several batches go over one lane."""
+        """Whether one lane carries several batches at a time."""
         policy = self.spec.config.get("model_transaction_policy", {})
         return self.spec.python_model is not None or bool(policy.get("decoupled"))
 
     @property
     def own_versions(self) -> list[int]:
-        """The versions that have workers of their own; none: each worker serves all there are."""
+        """The versions that have their own workers; empty if each worker serves all versions."""
         return slots.versions(self.spec)
 
     def ready(self, version: int | None = None) -> list[str]:
-        """Return the names of the workers that serve (a version)."""
+        """Return the names of the ready workers, optionally of one version."""
         return [one.serving.name for one in self._of(version) if one.serving is not None]
 
     def is_hopeless(self, version: int | None = None) -> bool:
-        """Whether no worker is to be expected soon: all have been given up, or are in a crash loop."""
+        """Return whether every instance has hit its restart limit or is in a crash loop."""
         if self.given_up_for is not None or self._sleep.asleep or self._sleep.lacks_room:
             return self.given_up_for is not None
         return all(supervisor.is_hopeless for supervisor in self._of(version))
 
     def problems(self) -> list[str]:
-        """Return a sentence about each instance whose workers end one after the other."""
+        """Return one sentence about each instance whose workers keep exiting."""
         name = self.spec.name
         return [
             f"model {name}: {text}; see pytriton-daemon logs {name}"
@@ -79,7 +79,7 @@ class Instances:
         ]
 
     def degradations(self) -> list[str]:
-        """Return why instances of the model itself, spares aside, do not serve as they should, a sentence each."""
+        """Return one sentence for each instance that is degraded. Spares do not count."""
         found = []
         for one in self.supervisors:
             if self._is_spare(one):
@@ -91,24 +91,24 @@ class Instances:
                 and worker.alive
                 and worker.unwilling is not None
             ):
-                why = worker.unwilling or "it does not say why"
+                why = worker.unwilling or "it gives no reason"
                 text = f"instance {one.index}: the model's own is_ready says no: {why}"
             if text is not None:
                 found.append(text)
         return found
 
     def why_nobody(self, version: int | None = None) -> str:
-        """Say why no worker will come, or not soon (for a version)."""
+        """Explain why no worker is available or expected soon, optionally for one version."""
         name = self.spec.name
         if self.given_up_for is not None:
             return self.given_up_for
         if self.stopping:
             return f"model {name} is being stopped"
-        told = "; ".join(text for text in (one.problem() for one in self._of(version)) if text)
-        return f"model {name} has no worker: {told}. See pytriton-daemon logs {name}"
+        problems = "; ".join(text for text in (one.problem() for one in self._of(version)) if text)
+        return f"model {name} has no worker: {problems}. See pytriton-daemon logs {name}"
 
     def infos(self, lanes_of: Callable[[str], int]) -> list[messages.InstanceInfo]:
-        """Return what status shows; `lanes_of` tells how many proxies a worker serves."""
+        """Return the instances as shown by `status`; `lanes_of` returns how many proxies a worker serves."""
         return [
             supervisor.info(
                 lanes_of(supervisor.worker.name) if supervisor.worker is not None else 0,
@@ -121,6 +121,6 @@ class Instances:
         return self._sleep.asleep or supervisor.index >= self.spec.instances
 
     def _of(self, version: int | None) -> list[Supervisor]:
-        """Return those that serve a version; None: all."""
+        """Return the supervisors whose workers serve `version`; None selects all."""
         wanted = (None, version)
         return [one for one in self.supervisors if version is None or one.version in wanted]

@@ -1,7 +1,7 @@
-"""The room of one pool's workers within the budgets of memory, and its claims for more.
+"""The memory account of one pool: what its workers use of the memory budgets, and its claims for more.
 
-a pool takes ──▶ waits ──▶ granted: what a worker is expected to need ──▶ loaded: what it was seen to need
-its workers end ──▶ leaving ──▶ gone
+a pool claims ──▶ waits ──▶ granted: the expected size of its workers ──▶ loaded: their measured size
+its workers stop ──▶ leaving ──▶ gone
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ if TYPE_CHECKING:
     from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
 
 _T = TypeVar("_T")
-#: The share of a budget that all workers of one model need at most, as long as nothing is known of them.
-_MOST_ESTIMATED = 0.5
-#: What a worker grows by with its first requests: until one has been seen from its load to its end.
-_GROWS_BY, _GROWS = 1.05, 4 << 20
+#: Maximum share of a budget that is estimated for all workers of a model of unknown size.
+_MAX_ESTIMATED_SHARE = 0.5
+#: Allowance for growth during the first requests, until a worker has been observed from its load to its exit.
+_GROWTH_FACTOR, _GROWTH_BYTES = 1.05, 4 << 20
 
 
 class Account:
-    """The room of one pool's workers.
+    """The memory account of one pool.
 
     Attributes:
-        spec: the declaration, with the number of instances that it has by now
-        bounded: whether a budget holds for it
-        registration: tells it from others of its model's name, also after a restart of the daemon
-        granted: workers that it has room for
-        beside: workers more that it has room for, until they have taken the place of others
-        alone: bytes of mappings that only its workers have: whoever measures puts it here
-        known: what a worker took when it was last loaded; None before it ever was
-        shared: what its workers had in common when it was last loaded, with others or not: digest -> bytes
+        spec: The model's declaration, with the current number of instances.
+        bounded: Whether a budget applies to the pool.
+        registration: Identifies the registration among others of the same model name, also after a daemon restart.
+        granted: Number of workers that it has memory for.
+        beside: Number of additional workers that it has memory for while they replace others.
+        alone: Bytes of shared mappings that only its workers use, set by `MemoryBudget`.
+        known: Size of a worker when the model was last loaded; None if it never was.
+        shared: Mappings that its workers shared when the model was last loaded: digest -> bytes.
     """
 
     def __init__(
@@ -76,58 +76,59 @@ class Account:
         self.known: Size | None = None
         self.shared: dict[str, int] = {}
         self._peak = Size()
-        #: Whether a worker has served since the first was started; whether one has been seen from its load to its end.
+        #: Whether a worker has served since the pool last had none, and whether one was observed from load to exit.
         self._serves = self._lived = False
-        #: Whether it is taken for small, as long as its size is only estimated.
+        #: Whether to use a low estimate while the size is unknown.
         self._modest = False
 
-    # ── figures ──────────────────────────────────────────────────────────────────────────────────
+    # ── sizes ────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def each(self) -> Size:
-        """The size of one worker: declared, and seen, or an estimate while neither is known."""
-        told = self._told
-        memory = self._estimate(MEMORY, self._payload) if not told.memory else 0
-        gpu = self._estimate(self._gpus(0)[0]) if not told.gpu and self._gpus(0) else 0
-        return self._sure.at_least(Size(memory, gpu))
+        """The size of one worker: declared or measured, otherwise an estimate."""
+        known = self._known_or_declared
+        memory = self._estimate(MEMORY, self._payload) if not known.memory else 0
+        gpu = self._estimate(self._gpus(0)[0]) if not known.gpu and self._gpus(0) else 0
+        return self._certain.at_least(Size(memory, gpu))
 
     @property
-    def _told(self) -> Size:
-        """The size that was declared, or known when a worker had loaded; 0 is neither."""
+    def _known_or_declared(self) -> Size:
+        """The larger of the declared size and the one measured after loading; 0 if neither is known."""
         declared = Size(self.spec.memory or 0, self.spec.gpu_memory or 0)
         return declared.at_least(self.known or Size())
 
     @property
     def is_estimated(self) -> bool:
-        """Whether nobody has said or seen what a worker takes."""
-        return not self._told.memory or (not self._told.gpu and bool(self._gpus(0)))
+        """Whether the size of a worker is neither declared nor measured."""
+        known = self._known_or_declared
+        return not known.memory or (not known.gpu and bool(self._gpus(0)))
 
     @property
     def is_changing(self) -> bool:
-        """Whether it may soon have less by itself: workers end, a size is only estimated, or there is less load."""
+        """Whether its usage may soon drop: workers are stopping, a size is only an estimate, or it may scale down."""
         autoscale = self.spec.autoscale
         may_shrink = autoscale is not None and self.granted > max(1, autoscale.least)
         is_guess = self.granted > 0 and self.is_estimated
         return bool(self._leaving or self.beside) or is_guess or may_shrink
 
     @property
-    def _sure(self) -> Size:
-        """The size that a worker has for certain, though it may still be loading."""
+    def _certain(self) -> Size:
+        """A lower bound of a worker's size: what is declared or was measured, also while it is loading."""
         peak = self._peak
         if self.spec.memory is None and peak.memory and not self._lived:
-            peak = peak._replace(memory=round(peak.memory * _GROWS_BY) + _GROWS)
-        return self._told.at_least(peak)
+            peak = peak._replace(memory=round(peak.memory * _GROWTH_FACTOR) + _GROWTH_BYTES)
+        return self._known_or_declared.at_least(peak)
 
     def _estimate(self, kind: str, payload: int = 0) -> int:
-        """Return what a worker is taken to need; all of them together never much of the budget."""
+        """Estimate the size of one worker, limiting the sum of all workers to a share of the budget."""
         limit = self._accounts.limits.get(kind, 0)
-        most = round(limit * _MOST_ESTIMATED) // max(1, slots.count(self.spec))
+        most = round(limit * _MAX_ESTIMATED_SHARE) // max(1, slots.count(self.spec))
         if self._modest:
             return min(most, max(LEAST_ESTIMATE, 2 * payload))
         return min(most, estimate(self._accounts.usual(self, kind), payload, limit))
 
     def ask_for_less(self) -> None:
-        """Take a model for small that nothing is known of: as much as was estimated there will never be."""
+        """Use a low estimate for a model of unknown size, because the usual estimate can never be granted."""
         self._modest = True
 
     @property
@@ -137,27 +138,27 @@ class Account:
 
     @property
     def held(self) -> Amounts:
-        """The size of all workers, as they have it or were granted it; those that are ending count."""
+        """The size of all workers, used or granted, including workers that are stopping."""
         coming = {MEMORY: self._not_mapped() if self.granted else 0}
         beside = [self.of_one] * self.beside
         return added(self._of_slots(0, self.granted), coming, *beside, *self._leaving)
 
     @property
     def of_one(self) -> Amounts:
-        """The size of one worker on the device where that is largest."""
+        """The size of the worker in slot 0."""
         return self._of_slots(0, 1)
 
     def needs(self, count: int) -> Amounts:
-        """Return what it lacks for so many workers."""
+        """Return the additional memory needed for a total of `count` workers."""
         coming = {MEMORY: 0 if self.granted else self._not_mapped()}
         return added(self._of_slots(self.granted, count), coming)
 
     def gives(self, staying: int) -> Amounts:
-        """Return what is free when only so many workers stay."""
+        """Return the memory that is freed when only `staying` workers remain."""
         return added(self._of_slots(staying, self.granted), {MEMORY: 0 if staying else self.alone})
 
     def _not_mapped(self) -> int:
-        """The weights that the workers share and nobody has at the moment: the first worker makes them."""
+        """Return the bytes of shared weights that are not mapped yet. The first worker will create them."""
         mapped = self._accounts.mapped
         return sum(size for digest, size in self.shared.items() if digest not in mapped)
 
@@ -178,19 +179,19 @@ class Account:
         return [self._accounts.gpus.get(name, name) for name in names]
 
     def seen(self, size: Size) -> None:
-        """Note what its largest worker has at the moment."""
+        """Record the current size of one of its workers."""
         self._peak = self._peak.at_least(size)
 
     def loaded(self, now: Size | None = None) -> None:
-        """Note that a worker serves: what was seen of it is more than an estimate from now on.
+        """Record that a worker is serving, so that its measured size replaces the estimate.
 
         Args:
-            now: what the largest that serves has
+            now: Size of the largest serving worker.
         """
         if not self._peak.memory:
             return
         if not self._serves and now is not None and any(self.shared.values()):
-            # One of them has made what they share, and had it twice meanwhile; the others do not.
+            # The worker that created the shared weights held them twice while loading; the others do not.
             self._peak = self._peak._replace(memory=now.memory)
         self._serves = True
         if self.known is None:
@@ -199,28 +200,28 @@ class Account:
 
     @property
     def size(self) -> KnownSize | None:
-        """The known size of its workers, to be kept."""
+        """The known size of its workers for persistence; None if unknown."""
         if self.known is None:
             return None
         return KnownSize(self.registration, *self.known, dict(self.shared), self._lived)
 
     def recall(self, size: KnownSize) -> None:
-        """Take over what was known of it before the daemon was restarted, unless the budget is too small for that.
+        """Restore the size known before a daemon restart, unless it exceeds the budget.
 
-        So a restart refuses nothing that was served: it is learnt anew then.
+        In that case the size is measured again, so that a restart never refuses a model that was served before.
         """
         self.known, self.shared = Size(size.memory, size.gpu), dict(size.shared)
         self._lived = size.lived
         if self._beyond(slots.count(self.spec)):
             self.known, self.shared, self._lived = None, {}, False
 
-    # ── room ─────────────────────────────────────────────────────────────────────────────────────
+    # ── claims ───────────────────────────────────────────────────────────────────────────────────
 
     def check(self, spec: messages.ModelSpec, count: int) -> None:
-        """See that so many workers fit into the budget if nobody else has anything of it.
+        """Check that `count` workers would fit into the empty budget.
 
         Raises:
-            RemoteFailure: they do not, ever.
+            RemoteFailure: They can never fit.
         """
         if not self.bounded:
             return
@@ -228,7 +229,7 @@ class Account:
         shared = sum(self.shared.values())
         for kind, needed in self._beyond(count).items():
             limit = self._accounts.limits[kind]
-            each = self._sure.memory if kind == MEMORY else self._sure.gpu
+            each = self._certain.memory if kind == MEMORY else self._certain.gpu
             what = size_text(needed) if count == 1 else f"{count} x {size_text(each)}"
             if count > 1 and shared and kind == MEMORY:
                 what += f", and {size_text(shared)} that they share,"
@@ -237,20 +238,20 @@ class Account:
             raise RemoteFailure(ErrorKind.INVALID, text)
 
     def _beyond(self, count: int) -> Amounts:
-        """Return what so many workers certainly take of those budgets that are too small for them."""
+        """Return the needs of `count` workers, at least, for each budget that is too small for them."""
         limits, shared = self._accounts.limits, sum(self.shared.values())
-        needs = added(self._of_slots(0, count, self._sure), {MEMORY: shared})
+        needs = added(self._of_slots(0, count, self._certain), {MEMORY: shared})
         return {kind: n for kind, n in needs.items() if kind in limits and n > limits[kind]}
 
     async def take(
         self, spec: messages.ModelSpec, timeout_s: float, *, is_wake: bool = False
     ) -> None:
-        """Return when there is room for all workers of a declaration; those that it has room for count.
+        """Wait until memory for all workers of `spec` is granted, including those that already have it.
 
-        `is_wake`: requests wait.
+        `is_wake`: Requests are waiting for the model.
 
         Raises:
-            RemoteFailure: there was none in time, or never will be.
+            RemoteFailure: The memory was not free in time, or can never be granted.
         """
         count = slots.count(spec)
         self.check(spec, count)
@@ -269,7 +270,11 @@ class Account:
             raise
 
     async def beside_others(self, load: Callable[[], Awaitable[_T]], timeout_s: float) -> _T:
-        """Load when there is room for one more worker, until `give_beside`; raises likewise, and what that raises."""
+        """Wait for memory for one additional worker, then call `load`. The memory is held until `give_beside`.
+
+        Raises:
+            RemoteFailure: The memory was not free in time. Exceptions of `load` are passed on.
+        """
         if not self.bounded:
             return await load()
         waiting = Waiting(self, 0)
@@ -282,28 +287,28 @@ class Account:
             raise
 
     def give_beside(self) -> None:
-        """Note that a worker has taken the place of another one."""
+        """Return the memory of an additional worker once it has replaced another one."""
         if self.beside:
             self.beside -= 1
             self._accounts.news.tell()
 
     def want_less(self, count: int) -> None:
-        """Lower what is waited for: it shall have so many workers."""
+        """Lower pending claims to a total of `count` workers."""
         for one in self._accounts.waiting:
             if one.account is self:
                 one.count = min(one.count, count)
 
     def within(self, count: int) -> int:
-        """Return how many of so many workers there is room for."""
+        """Return how many of `count` workers have memory."""
         return min(count, self.granted) if self.bounded else count
 
     @property
     def crowded(self) -> bool:
-        """Whether there is no memory for what is only convenient."""
+        """Whether memory is too scarce for optional uses such as prestarted workers."""
         return self.bounded and self._accounts.crowded
 
     async def _wait(self, waiting: Waiting, timeout_s: float, *, patient: bool = False) -> None:
-        """Wait for the grant; `patient`: so long after the last one of somebody else, and not from now on."""
+        """Wait until a claim is granted. `patient`: restart the timeout whenever any claim is granted."""
         accounts, clock = self._accounts, asyncio.get_running_loop().time
         waiting.patient = patient
         accounts.waiting.append(waiting)
@@ -323,17 +328,17 @@ class Account:
         waiting.done.result()
 
     def refuse(self, waiting: Waiting) -> None:
-        """Refuse a claim of its own before its time is over: there will never be as much."""
+        """Refuse a claim of this account before its timeout, because it can never be granted."""
         self._accounts.waiting.remove(waiting)
         waiting.done.set_exception(self._no_room(waiting))
 
     def leave(self, staying: int) -> Amounts:
-        """All but so many workers are about to end; return what to give to `gone` when they have."""
+        """Mark all but `staying` workers as stopping. Return their memory, to be passed to `gone` when they exited."""
         leaving = self._of_slots(staying, self.granted)
         self.granted = min(self.granted, staying)
         self._leaving.append(leaving)
         if not self.granted and self._peak.memory:
-            # Not at once less than it was: this time nothing may have been asked of it that takes much.
+            # Lower the known size only gradually: this time there may have been no demanding requests.
             known = self.known or Size()
             self.known = self._peak.at_least(Size(known.memory * 9 // 10, known.gpu * 9 // 10))
             self._lived = True
@@ -341,34 +346,34 @@ class Account:
         return leaving
 
     def gone(self, leaving: Amounts) -> None:
-        """Note that these workers have ended."""
+        """Release the memory of workers that have exited."""
         self._leaving = [one for one in self._leaving if one is not leaving]
         if not self.granted and not self._leaving:
             self._peak, self._serves = Size(), False
         self._accounts.news.tell()
 
     def withdraw(self, why: str) -> None:
-        """Refuse all claims: the pool is being ended."""
+        """Refuse all pending claims of this account, because the pool is being stopped."""
         for one in [one for one in self._accounts.waiting if one.account is self]:
             self._accounts.waiting.remove(one)
             if not one.done.done():
                 one.done.set_exception(RemoteFailure(ErrorKind.UNAVAILABLE, why))
 
     def close(self) -> None:
-        """Note that the pool has ended."""
+        """Close the account of a pool that has stopped."""
         if self in self._accounts.open_accounts:
             self._accounts.open_accounts.remove(self)
         self._accounts.news.tell()
 
-    # ── words ────────────────────────────────────────────────────────────────────────────────────
+    # ── events and error texts ───────────────────────────────────────────────────────────────────
 
     def tell_waits(self, needs: Amounts, free: Amounts, why: str) -> None:
-        """Tell that it waits for room."""
+        """Emit the event that a claim waits for memory."""
         self._accounts.waits += 1
-        had = amounts_text({kind: max(0, free[kind]) for kind in needs if kind in free})
+        available = amounts_text({kind: max(0, free[kind]) for kind in needs if kind in free})
         self._events.tell(
             kinds.WAITS_FOR_MEMORY,
-            reason=f"it needs {amounts_text(needs)}, and {had} is free; {why}",
+            reason=f"it needs {amounts_text(needs)}, and {available} is free; {why}",
             numbers={"needs": needs.get(MEMORY, 0), "free": free.get(MEMORY, 0)},
         )
 

@@ -1,8 +1,8 @@
-"""The accounts of memory: what the workers of all models take of the budgets, and who waits for room.
+"""The memory accounts of all pools: what their workers use of the memory budgets, and the pending claims.
 
-Each pool has an account (memory_account.py). It takes room for its workers before it starts them, and gives it back
-when they have ended. `dispatcher/scaling/memory_budget.py` measures, decides who gets room, and has others sleep for
-that; without a budget, everybody gets it at once.
+Each pool has an account (memory_account.py). A pool claims memory before it starts workers, and returns it when they
+have exited. `dispatcher/scaling/memory_budget.py` measures usage, decides which claims to grant, and puts idle models
+to sleep for them. Without a budget, every claim is granted at once.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.workers.memory_account import Account
 from pytriton.dispatcher.workers.memory_claim import Waiting
 
-#: Models whose size is known though they may be gone.
-_MOST_SIZES = 10_000
+#: Maximum number of model names whose size is remembered.
+_MAX_SIZES = 10_000
 
 
 class MemoryAccounts:
     """The accounts of all pools. The daemon has one of these.
 
     Args:
-        limits: the budgets, by resource; what is not there is not bounded
-        gpus: other names of GPUs, such as their UUIDs -> the name in `limits`
+        limits: The budgets in bytes, by resource. Other resources are not bounded.
+        gpus: Alternative names of GPUs, such as UUIDs -> name in `limits`.
 
     Attributes:
-        mapped: what workers of all models have in common at the moment, digest -> bytes: it counts once.
-        waiting: the claims that are not granted yet, in the order in which they came.
-        news: something was claimed, or given back.
-        waits, refusals: claims that had to wait, and that came to nothing.
-        slept: models that slept for others.
-        last_grant: when somebody was granted room.
-        sizes: what is known of models, by name, for the next start of the daemon.
+        mapped: Shared mappings of all workers, digest -> bytes. Each counts once.
+        waiting: Pending claims, oldest first.
+        news: Notified when memory is claimed or returned.
+        waits, refusals: Number of claims that had to wait, and that were refused.
+        slept: Number of times that a model was put to sleep for another one.
+        last_grant: Time of the last grant.
+        sizes: Known sizes of models by name, persisted for the next start of the daemon.
     """
 
     def __init__(
@@ -63,15 +63,15 @@ class MemoryAccounts:
         patient: bool = False,
         events: Events = LOG_ONLY,
     ) -> Account:
-        """Return the account of a new pool.
+        """Open and return the account of a new pool.
 
         Args:
-            spec: its model
-            registration: tells it from others of the model's name, also after a restart of the daemon
-            payload: bytes of a worker's callable
-            patient: nobody waits for its first load, so that goes on waiting as long as others get room
-            hosted: its workers run in threads of a process that is not the daemon's: their memory is not either
-            events: takes what is decided about the model
+            spec: The pool's model.
+            registration: Identifies the registration among others of the same model name, also after a daemon restart.
+            payload: Size of a worker's pickled callable in bytes.
+            patient: Whether no client waits for the first load, so that it may wait while other claims are granted.
+            hosted: Whether the workers are threads of the registrant, whose memory does not count.
+            events: Receives the events about the model's memory.
         """
         account = Account(
             self,
@@ -90,20 +90,20 @@ class MemoryAccounts:
         return account
 
     def note(self, account: Account) -> None:
-        """Keep what is known of a model, if it was not replaced meanwhile; the oldest of very many are forgotten."""
+        """Remember the known size of a model unless it has been replaced. The oldest sizes beyond a limit are dropped."""
         name, size = account.spec.name, account.size
         newest = [one for one in self.open_accounts if one.spec.name == name][-1:]
         if size is None or newest != [account]:
             return
         self.sizes.pop(name, None)
         self.sizes[name] = size
-        while len(self.sizes) > _MOST_SIZES:
+        while len(self.sizes) > _MAX_SIZES:
             del self.sizes[next(iter(self.sizes))]
 
     async def until_put_off(
         self, loading: asyncio.Task[bool] | asyncio.Task[None], model: str
     ) -> None:
-        """Return when a load of a model has ended, or waits for room: what comes next need not wait for it."""
+        """Wait until `loading` is done or the model waits for memory, so that the next load can start."""
         if not self.limits:
             await asyncio.wait([loading])
             return
@@ -121,17 +121,17 @@ class MemoryAccounts:
             await news.wait()
 
     def used(self) -> dict[str, int]:
-        """Return what all workers have, or have been granted."""
+        """Return the memory used by or granted to all workers, by resource."""
         shared = {MEMORY: sum(self.mapped.values())}
         held = (one.held for one in self.open_accounts)
         return added(dict.fromkeys(self.limits, 0), shared, *held)
 
     def claims(self) -> list[Claim]:
-        """Return what is waited for."""
+        """Return the pending claims."""
         return [Claim(str(id(one)), one.needs(), one.since) for one in self.waiting]
 
     def grant(self, key: str) -> None:
-        """Grant one of these claims."""
+        """Grant a pending claim by its key."""
         for one in self.waiting:
             if str(id(one)) == key:
                 one.grant()
@@ -141,13 +141,13 @@ class MemoryAccounts:
 
     @property
     def crowded(self) -> bool:
-        """Whether there is no memory for what is only convenient."""
+        """Whether memory is too scarce for optional uses such as prestarted workers."""
         if self.waiting or not self.limits:
             return bool(self.waiting)
         return self.used()[MEMORY] + LEAST_ESTIMATE > self.limits.get(MEMORY, sys.maxsize)
 
     def usual(self, account: Account, kind: str) -> list[int]:
-        """Return what workers of the others take; of the model's former registration, too."""
+        """Return the known worker sizes of all other accounts, including the model's previous registration."""
         others = [one.known for one in self.open_accounts if one is not account and one.known]
         sizes = (one.memory if kind == MEMORY else one.gpu for one in others)
         return [size for size in sizes if size]

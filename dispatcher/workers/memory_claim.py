@@ -1,4 +1,4 @@
-"""A claim of a pool for the memory of more workers, until it is granted, refused or given up."""
+"""A pool's claim for the memory of more workers, until it is granted, refused or withdrawn."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
 
 
 class Waiting:
-    """A claim that has not been granted yet.
+    """A pending claim.
 
     Attributes:
-        account: whose it is
-        count: workers that it shall have room for; 0: one more beside those that it has, for a while
-        since: when it came
-        done: set when it is granted
-        told: whether somebody has been told that it waits
-        put_off: whether it was looked at, and not granted
-        patient: whether nobody waits for it, so that it may take long
-        judged_at: when it was last seen whether there will ever be as much
-        hindrance: who keeps it from its memory, and what would help, in words; "" as long as nobody has looked
+        account: The account that claims.
+        count: Total number of workers to have memory for; 0 for one temporary additional worker.
+        since: When the claim was made.
+        done: Resolves when the claim is granted.
+        told: Whether the wait has been reported as an event.
+        put_off: Whether the claim was considered and not granted.
+        patient: Whether no client waits for the claim, so that it may wait for long.
+        judged_at: When it was last checked whether the claim can ever be granted.
+        hindrance: A sentence about which models hold the memory and what would help; "" until the first check.
     """
 
     def __init__(self, account: Account, count: int) -> None:
@@ -38,11 +38,11 @@ class Waiting:
         self.hindrance = ""
 
     def needs(self) -> Amounts:
-        """Return the memory that the claim still lacks."""
+        """Return the additional memory that the claim needs."""
         return self.account.needs(self.count) if self.count else self.account.of_one
 
     def grant(self) -> None:
-        """Grant the claim."""
+        """Reserve the memory in the account and wake the waiting caller."""
         account = self.account
         if self.count:
             account.granted = max(account.granted, self.count)

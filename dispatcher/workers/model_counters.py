@@ -1,7 +1,7 @@
-"""Counters of a model over the lives of its workers: what they did, how they ended, what was tried again.
+"""Counters of a model across its workers: the work done, worker exits, and retried requests.
 
-A worker counts in its gauge's page, which goes with it; at its end the page is added to what its instance has. So
-counters survive a worker, and a replacement of the model: a tally belongs to a name, and goes with it.
+A worker counts in the shared page of its gauge. When the worker exits, its counts are added to those of its instance.
+So counters survive a worker and a replacement of the model: a tally belongs to a model name, and is removed with it.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from pytriton._protocol.lanes.user_series import Families, with_ended
 from pytriton.dispatcher.runtime.upgrade_snapshot import InstanceTallyState, TallyState
 from pytriton.dispatcher.workers.process.worker import Worker
 
-#: The version, the instance, and what its worker has written.
+#: The version, the instance number, and the records that its worker has written.
 _Records = tuple[int, int, Taken]
-#: Workers that have ended whose records are kept until somebody takes them.
-_MOST_LEFT = 100
-#: Which calls of a new model get records, until somebody takes them: those that take this long (ns), so many at most.
-_FIRST_WANTED = 0, 20
-#: Versions of a model whose instances are told apart: each replacement may have another one.
-_MOST_VERSIONS = 50
-#: What is handed over of a counter: a worker may say anything, and a document has no larger integers.
-_MOST = (1 << 63) - 1
+#: Maximum number of exited workers whose uncollected records are kept.
+_MAX_UNCOLLECTED = 100
+#: Which calls of a new model are recorded until the first collection: minimum duration in ns, maximum number.
+_INITIAL_RECORD_LIMITS = 0, 20
+#: Maximum number of versions of a model whose instances are counted separately. Each replacement may add one.
+_MAX_VERSIONS = 50
+#: Maximum value of a counter in the upgrade state, which has no larger integers. A worker may write any value.
+_MAX_COUNT = (1 << 63) - 1
 
 
 class InstanceTally:
-    """One instance (of one version).
+    """The counters of one instance of one version.
 
     Attributes:
-        ended: what its workers had done that have ended.
-        ends: how many have ended, by reason.
-        starts: how many have been started.
-        workers: those that live.
-        user_series: what callables of ended workers counted by themselves; never changed in place.
+        ended: Work done by workers that have exited.
+        ends: Number of worker exits, by reason.
+        starts: Number of workers started.
+        workers: The workers that are alive.
+        user_series: Custom metrics of the callables of exited workers; never changed in place.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class InstanceTally:
         self.user_series: Families = {}
 
     def counts(self) -> Counts:
-        """Return what all of its workers have done until now."""
+        """Return the work done by all of its workers so far."""
         total = self.ended
         for worker in self.workers:
             total = total.plus(worker.counts())
@@ -57,24 +57,24 @@ class InstanceTally:
 
 
 class Done(NamedTuple):
-    """The work of a model's workers until now: by version and number of the instance, and in all."""
+    """The work done by a model's workers so far: by version and instance number, and in total."""
 
     instances: Mapping[tuple[int, int], Counts]
     total: Counts
 
 
 class Tally:
-    """One model, by its name.
+    """The counters of one model name.
 
     Attributes:
-        instances: by version and number; those from the declared number on are spares.
-        former: what instances did of versions that nobody has heard of for long.
-        retries: requests that were tried again after their worker was lost.
-        poison: requests that were taken to be what ends workers.
-        wakes: how often the model slept and got a worker again.
-        failed: requests that failed because their worker was "lost", or "hung".
-        begun: when this began to count, by the monotonic clock; None: a former version of this process did, too.
-        records_logged, records_left_out: requests that the access log has, and that there was no room or time for.
+        instances: Counters by version and instance number. Numbers from the declared number on are spares.
+        former: Work done by the instances of old versions that are no longer counted separately.
+        retries: Requests retried after their worker was lost.
+        poison: Requests blamed for crashing workers.
+        wakes: Number of wake-ups from sleep.
+        failed: Requests that failed because their worker was "lost" or "hung".
+        begun: Start of counting, by the monotonic clock; None if the counts predate an upgrade.
+        records_logged, records_left_out: Requests written to the access log, and requests dropped from it.
     """
 
     def __init__(self) -> None:
@@ -87,13 +87,13 @@ class Tally:
         self.failed: Counter[str] = Counter()
         self.records_logged = 0
         self.records_left_out = 0
-        #: Records of workers that have ended.
-        self._left: deque[_Records] = deque(maxlen=_MOST_LEFT)
-        #: What `records` was told last: a new worker is told at once, before the next look.
-        self._wanted = _FIRST_WANTED
+        #: Uncollected records of workers that have exited.
+        self._left: deque[_Records] = deque(maxlen=_MAX_UNCOLLECTED)
+        #: The limits of the last call of `records`. New workers get them at once.
+        self._wanted = _INITIAL_RECORD_LIMITS
 
     def of(self, version: int, instance: int) -> InstanceTally:
-        """Return what is counted of an instance."""
+        """Return the counters of an instance, creating them if needed."""
         found = self.instances.get((version, instance))
         if found is None:
             self._make_room(version)
@@ -101,9 +101,9 @@ class Tally:
         return found
 
     def _make_room(self, version: int) -> None:
-        """Put the oldest version that has no worker to what is former, where there are too many."""
+        """Merge the oldest version without workers into `former` if there are too many versions."""
         living = {key[0]: False for key in self.instances}
-        if version in living or len(living) < _MOST_VERSIONS:
+        if version in living or len(living) < _MAX_VERSIONS:
             return
         for (one, _), tally in self.instances.items():
             living[one] = living[one] or bool(tally.workers)
@@ -112,7 +112,7 @@ class Tally:
             self.former = self.former.plus(self.instances.pop(key).ended)
 
     def hand_over(self, name: str) -> TallyState:
-        """Return what the next version of this process goes on with; what living workers did is in their pages."""
+        """Return the state to hand over in an upgrade. The counts of live workers stay in their pages."""
         instances = [
             InstanceTallyState(
                 version, number, _bounded(one.ended), dict(one.ends), one.starts, one.user_series
@@ -132,7 +132,7 @@ class Tally:
         )
 
     def adopt(self, state: TallyState) -> None:
-        """Go on with what a former version of this process has counted."""
+        """Restore the counters from before an upgrade."""
         self.begun = None
         for one in state.instances:
             instance = self.of(one.version, one.instance)
@@ -145,12 +145,12 @@ class Tally:
         self.records_logged, self.records_left_out = state.records_logged, state.records_left_out
 
     def done(self) -> Done:
-        """Return what all of its workers have done until now."""
+        """Return the work done by all workers of the model so far."""
         counts = {key: instance.counts() for key, instance in self.instances.items()}
         return Done(counts, reduce(Counts.plus, counts.values(), self.former))
 
     def outcomes(self) -> tuple[int, dict[str, int]]:
-        """Return how many requests were begun until now, and how many failed, by kind; costs little."""
+        """Return the number of requests started so far, and of failed ones by kind. This is cheap."""
         requests, failed = self.former.requests, list(self.former.failed)
         for instance in self.instances.values():
             ended = instance.ended
@@ -161,9 +161,9 @@ class Tally:
         return requests, {**dict(zip(FAILURES, failed)), **self.failed}
 
     def records(self, limit_ns: int, budget: int) -> Iterator[_Records]:
-        """Take the records of single requests that workers have written: by version, instance and worker.
+        """Collect the request records that workers have written, by version, instance and worker.
 
-        From then on they write those of failed calls, and of calls that take at least so long, so many at most.
+        From then on, workers record failed calls and calls that take at least `limit_ns`, at most `budget` of them.
         """
         self._wanted = limit_ns, budget
         while self._left:
@@ -176,7 +176,7 @@ class Tally:
                     ring.want(limit_ns, budget)
 
     def add(self, worker: Worker, *, adopted: bool = False) -> None:
-        """A worker has been started: count it until its end, and what it did for good. An `adopted` one was before."""
+        """Count a started worker until it exits, and keep its counts. The start of an `adopted` one is not counted."""
         tally = self.of(worker.version, worker.instance)
         tally.starts += not adopted
         tally.workers.append(worker)
@@ -194,9 +194,11 @@ class Tally:
 
 
 def _bounded(counts: Counts) -> list[Union[int, list[int]]]:
-    """Return counts as a document can have them."""
+    """Return counts clipped to the integers that the upgrade state can hold."""
     return [
-        [min(count, _MOST) for count in one] if isinstance(one, tuple) else min(one, _MOST)
+        [min(count, _MAX_COUNT) for count in one]
+        if isinstance(one, tuple)
+        else min(one, _MAX_COUNT)
         for one in counts
     ]
 
@@ -206,14 +208,14 @@ def _counts(handed: Sequence[Any]) -> Counts:
 
 
 class CounterRegistry:
-    """The tallies of all models, by name. `on_begun` is called when another one begins."""
+    """The counters of all models, by name. `on_begun` is called when counters for a new name are created."""
 
     def __init__(self) -> None:
         self._tallies: dict[str, Tally] = {}
         self.on_begun: Callable[[], None] = lambda: None
 
     def of(self, name: str) -> Tally:
-        """Return a model's tally, a new one where there is none."""
+        """Return a model's counters, creating them if needed."""
         found = self._tallies.get(name)
         if found is None:
             found = self._tallies[name] = Tally()
@@ -221,13 +223,13 @@ class CounterRegistry:
         return found
 
     def get(self, name: str) -> Tally | None:
-        """Return a model's tally, if there is one."""
+        """Return a model's counters, or None."""
         return self._tallies.get(name)
 
     def items(self) -> list[tuple[str, Tally]]:
-        """Return all of them, with their names."""
+        """Return the names and counters of all models."""
         return list(self._tallies.items())
 
     def forget(self, name: str) -> None:
-        """Drop a name's tally: it is not served any more."""
+        """Remove the counters of a model that is no longer served."""
         self._tallies.pop(name, None)

@@ -1,4 +1,4 @@
-"""The workers of one registration: started together, kept, scaled, put to sleep, woken and ended."""
+"""The worker pool of one registration: starts, scales, suspends, resumes and stops its workers."""
 
 from __future__ import annotations
 
@@ -33,14 +33,15 @@ from pytriton.dispatcher.workers.sleep import FURTHER_WAIT_S, Sleep
 from pytriton.dispatcher.workers.supervisor import Adopted, Supervisor
 from pytriton.dispatcher.workers.worker_starts import WorkerStarts
 
-#: Goes on with a worker of a former version of this process: its state, the model, its slot; None: it is gone.
+#: Adopts a worker from before an upgrade, given its state, model and slot. Returns None if the worker is gone.
 AdoptWorker = Callable[[WorkerState, messages.ModelSpec, int], Optional[Worker]]
 
 
 class Pool:
-    """The workers of one registration: one for each instance, and the spares.
+    """The workers of one registration: one per instance, plus the spares.
 
-    Spares are workers like the others: there are more workers than proxies, and a proxy without one gets a free one.
+    Spares are ordinary workers. They make the pool larger than the number of proxies, so a proxy that loses its worker
+    gets a free one at once.
     """
 
     def __init__(
@@ -60,19 +61,19 @@ class Pool:
         self._events = events.about(spec.name, spec.version)
         tally = tally or Tally()
         self._policy = policy
-        #: The account of the memory that the workers take.
+        #: Memory account of the workers.
         self.account = account or MemoryAccounts().open(spec)
         self._waking: asyncio.Task[None] | None = None
         self._workers: dict[str, Worker] = {}
         self._changed = asyncio.Condition()
-        #: Whether it sleeps, and how long batches wait for the worker that wakes it.
+        #: Whether the model is asleep, and how long batches wait for it to wake.
         self.sleep = Sleep(spec.name, policy.wake_bounds, self._events, tally, asleep=asleep)
         self._instances = Instances(spec, self.sleep, native=native)
-        #: The proxies that are attached, each with its worker.
+        #: The attached proxies and their workers.
         self.proxies = ServedProxies(
             self._instances, self._workers, self.sleep, self._changed, self.wake_up, self._events
         )
-        #: The decisions about batches that were lost, or are overdue.
+        #: Decides what happens to lost and overdue batches.
         self.verdicts = BatchRetry(spec, self._workers, tally, self._events)
         self._starts = WorkerStarts(
             start_worker,
@@ -84,13 +85,13 @@ class Pool:
             self.verdicts.forget,
         )
 
-    # ── life ─────────────────────────────────────────────────────────────────────────────────────
+    # ── lifecycle ────────────────────────────────────────────────────────────────────────────────
 
     async def start(self, report: ReportProgress) -> None:
-        """Start all workers; return when every one is ready. A model that sleeps gets none until a batch comes.
+        """Start all workers and wait until they are ready. If the model is asleep, start none.
 
         Raises:
-            RemoteFailure: the first that could not be loaded; the caller stops the pool then.
+            RemoteFailure: A worker could not be loaded. The caller must stop the pool.
         """
         spec = self._instances.spec
         if self.sleep.asleep:
@@ -105,19 +106,19 @@ class Pool:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is under way but batches: no worker is being started or ended."""
+        """Whether no worker is starting or stopping. Batches may be running."""
         instances = self._instances
         if instances.stopping or instances.given_up_for is not None or self.sleep.waking:
             return False
         return all(one.settled for one in instances.supervisors)
 
     def hand_over(self) -> PoolState:
-        """Return what the next version of this process goes on with; it is settled."""
+        """Return the state to hand over in an upgrade. The pool must be settled."""
         supervised = [one.hand_over() for one in self._instances.supervisors]
         return PoolState(supervised, self.proxies.hand_over(), self.sleep.asleep)
 
     def adopt(self, state: PoolState, adopt_worker: AdoptWorker) -> None:
-        """Go on with what a former version of this process had; instances without a worker get one."""
+        """Restore the pool from its state before an upgrade, and start workers for instances that have none."""
         spec, supervisors = self._instances.spec, self._instances.supervisors
         for one in state.supervised:
             worker = None if one.worker is None else adopt_worker(one.worker, spec, one.slot)
@@ -129,14 +130,14 @@ class Pool:
         self.proxies.adopt(state.routes)
 
     async def grow(self, spec: messages.ModelSpec, report: ReportProgress) -> None:
-        """Start the workers that `spec` has more than there are; return when they are ready.
+        """Start the additional workers of `spec` and wait until they are ready.
 
         Raises:
-            RemoteFailure: one could not be loaded; the pool is as it was.
+            RemoteFailure: A worker could not be loaded. The pool is unchanged.
         """
         fewer = slots.count(spec) <= slots.count(self._instances.spec)
         if fewer and self.sleep.lacks_room and self.can_serve:
-            return  # `shrink` has the wake that waits hear of it
+            return  # `shrink` notifies the pending wake-up
         await self._get_room(spec, report)
         count, slept = len(self._instances.supervisors), self.sleep.asleep
         if slept:
@@ -155,10 +156,10 @@ class Pool:
         self.account.gone(self.account.leave(count))
         if slept:
             self.sleep.back()
-        await self._tell(None)  # no proxy may wait any longer for one of these
+        await self._tell(None)  # no proxy may go on waiting for the removed workers
 
     async def shrink(self, spec: messages.ModelSpec, grace_s: float) -> None:
-        """End the workers that `spec` does not have any more; their proxies go to those that stay."""
+        """Stop the workers that exceed `spec`, and move their proxies to the remaining ones."""
         instances = self._instances
         instances.spec = spec
         leaving = instances.supervisors[slots.count(spec) :]
@@ -168,15 +169,15 @@ class Pool:
         self.account.gone(room)
         instances.supervisors = [one for one in instances.supervisors if one not in leaving]
         if not self.sleep.asleep and not instances.stopping:
-            self._fill_up()  # what woke it has failed, and had fewer instances
+            self._fill_up()  # a failed wake-up may have left fewer instances
         await self._tell(None)
 
     async def fall_asleep(self, idle_s: float, grace_s: float, why: str = "") -> None:
-        """End the workers until a batch comes; the spares stay. No request came for `idle_s`."""
+        """Stop all workers except the spares until the next batch. The model was idle for `idle_s` seconds."""
         instances, staying = self._instances, self._staying
         leaving = instances.supervisors[staying:]
         if self._waking is not None:
-            self._waking.cancel()  # nobody asks for the others any more
+            self._waking.cancel()  # the remaining workers are not needed any more
         self.sleep.lacks_room = False
         del instances.supervisors[staying:]
         room = self.account.leave(staying)
@@ -190,7 +191,7 @@ class Pool:
             )
 
     def wake_up(self, why: str = "a request") -> None:
-        """Wake the model if it sleeps: start the workers that it lacks, which are retried like all others."""
+        """Wake the model if it is asleep: start the missing workers, with the usual retries."""
         if not self.sleep.asleep or self._instances.stopping or self.sleep.held:
             return
         self.sleep.wake(why)
@@ -204,21 +205,21 @@ class Pool:
             self.sleep.end()
 
     def hold(self) -> None:
-        """Keep the model asleep until `sleep.held` is cleared; a wake that still waits for memory is given up."""
+        """Keep the model asleep until `sleep.held` is cleared. Cancel a wake-up that is waiting for memory."""
         self.sleep.held = True
         if self.sleep.lacks_room and self._waking is not None:
             self._waking.cancel()
             self.sleep.back()
 
     async def _wake_with_room(self, spec: messages.ModelSpec) -> None:
-        """Start the workers when there is memory for them; if it never comes, tell those that wait."""
+        """Start the workers once memory is granted. If it is refused, fail the waiting requests."""
         wait_s = self._policy.wake_bounds.seconds
         while True:
             try:
                 await self.account.take(spec, wait_s, is_wake=True)
             except RemoteFailure as failure:
                 if self._spare_serves and failure.kind is ErrorKind.UNAVAILABLE:
-                    # No request waits, so their bound, which may be 0, does not count: the other instances wait.
+                    # The spares serve all requests, so the bound on their waiting time (may be 0) does not apply.
                     spec, wait_s = self._instances.spec, max(wait_s, FURTHER_WAIT_S)
                     continue
                 if not self._spare_serves:
@@ -232,14 +233,14 @@ class Pool:
 
     @property
     def _spare_serves(self) -> bool:
-        """Whether the spares serve while the other workers wait for memory."""
+        """Whether spares are serving while the other workers wait for memory."""
         return self.can_serve and not self._instances.stopping
 
     async def _get_room(self, spec: messages.ModelSpec, report: ReportProgress) -> None:
-        """Return when there is memory for the workers of a declaration.
+        """Wait until memory for the workers of `spec` is granted.
 
         Raises:
-            RemoteFailure: there is none in time, or never.
+            RemoteFailure: The memory was not free in time, or the workers can never fit.
         """
         if self.account.within(slots.count(spec)) < slots.count(spec):
             await report(messages.Progress("loading", "waiting for memory (memory_budget)"))
@@ -247,12 +248,12 @@ class Pool:
 
     @property
     def _staying(self) -> int:
-        """How many workers stay while it sleeps: the spares."""
+        """Number of workers that stay up while the model is asleep: the spares."""
         return self._instances.spec.spares * max(1, len(self._instances.own_versions))
 
     @property
     def gives(self) -> Amounts:
-        """The memory that is free when the model sleeps."""
+        """The memory that is freed when the model goes to sleep."""
         return self.account.gives(self._staying)
 
     def _fill_up(self) -> None:
@@ -261,15 +262,15 @@ class Pool:
             supervisors.append(self._supervisor(slot, spec, woken=True))
 
     async def heal(self, report: ReportProgress) -> None:
-        """Load a worker now for each instance that has none, instead of later or never.
+        """Immediately retry to load a worker for each instance that has none.
 
         Raises:
-            RemoteFailure: one could not be loaded; its instance goes on as before.
+            RemoteFailure: A worker could not be loaded. The instance continues its back-off.
         """
         await concurrent_loads.heal(self._instances.spec.name, self._instances.supervisors, report)
 
     async def stop(self, grace_s: float, reason: str = "stop") -> None:
-        """End all workers, for one of worker.END_REASONS. Returns when they are gone."""
+        """Stop all workers and wait until they have exited. `reason` is one of worker.END_REASONS."""
         self._instances.stopping = self.verdicts.stopping = True
         self.account.withdraw(f"model {self._instances.spec.name} is being stopped")
         await self._tell(None)
@@ -280,7 +281,7 @@ class Pool:
         self.account.close()
 
     def at_rest(self) -> int | None:
-        """How many batches the workers have answered; None while one is under way."""
+        """Return the number of batches that the workers have answered, or None while one is running."""
         readings = self._readings()
         if not all(reading.idle for reading in readings):
             return None
@@ -317,20 +318,20 @@ class Pool:
     ) -> None:
         await asyncio.gather(*(supervisor.stop(grace_s, reason) for supervisor in supervisors))
 
-    # ── what others ask ──────────────────────────────────────────────────────────────────────────
+    # ── queries and notifications ────────────────────────────────────────────────────────────────
 
     def worker(self, name: str) -> Worker | None:
-        """Return a worker by its name."""
+        """Return the worker with this name, or None."""
         return self._workers.get(name)
 
     @property
     def lanes(self) -> int:
-        """How many proxies are to feed each worker."""
+        """Number of proxies that should feed each worker."""
         return self._instances.lanes
 
     @property
     def busy(self) -> bool:
-        """Whether a batch is under way in any worker."""
+        """Whether any worker is running a batch."""
         return not all(reading.idle for reading in self._readings())
 
     @property
@@ -340,35 +341,35 @@ class Pool:
 
     @property
     def answers(self) -> bool:
-        """Whether batches get somewhere: a worker is ready, or comes because of them."""
+        """Whether a batch would be served: a worker is ready, or the batch would wake one."""
         return self.can_serve or (self.sleep.now and not self.is_hopeless)
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether no worker is to be expected soon: all have been given up, or are in a crash loop."""
+        """Whether every instance has hit its restart limit or is in a crash loop."""
         return self._instances.is_hopeless()
 
     def problems(self) -> list[str]:
-        """Return a sentence about each instance whose workers end one after the other."""
+        """Return one sentence about each instance whose workers keep exiting."""
         return self._instances.problems()
 
     def degradations(self) -> list[str]:
-        """Return why the model serves less well than it should, a sentence each; none while all is well."""
+        """Return one sentence for each reason why the model is degraded."""
         return self._instances.degradations()
 
     def ready_workers(self, version: int | None = None) -> list[str]:
-        """Return the names of the workers that serve (a version)."""
+        """Return the names of the ready workers, optionally of one version."""
         return self._instances.ready(version)
 
     def infos(self) -> list[messages.InstanceInfo]:
-        """Return what status shows."""
+        """Return the instances as shown by `status`."""
         return self._instances.infos(self.proxies.lanes_of)
 
     async def hear_readiness(self, worker: Worker, *, ready: bool, why: str) -> None:
-        """Note that a model's own `is_ready` has changed: an instance that is not ready gets no batches, if others can.
+        """Record a change of the model's own `is_ready`, and move batches away from an instance that is not ready.
 
-        Its proxies go to those, after what they have under way. Without any other it serves on until
-        the model is taken out of Triton.
+        Its proxies move to other workers after their current batch. If there is no other worker, the instance keeps
+        serving until the model is unloaded from Triton.
         """
         worker.unwilling = None if ready else why
         kind = kinds.WILLING if ready else kinds.UNWILLING
@@ -378,7 +379,7 @@ class Pool:
             await self.proxies.withdraw_all(worker, "its model says that it is not ready")
 
     async def changed(self, timeout_s: float) -> None:
-        """Wait until a worker came or went, or `wake` was called, at most `timeout_s` seconds."""
+        """Wait until the set of workers changes or `wake` is called, at most `timeout_s` seconds."""
         with contextlib.suppress(asyncio.TimeoutError):
             async with self._changed:
                 await asyncio.wait_for(self._changed.wait(), timeout_s)
@@ -390,12 +391,12 @@ class Pool:
                 await asyncio.wait_for(self._changed.wait_for(condition), timeout_s)
 
     async def give_up(self, why: str) -> None:
-        """Tell every batch that waits for a worker that none will come any more."""
+        """Fail every batch that is waiting for a worker, and start no more workers."""
         self._instances.given_up_for = self.verdicts.given_up_for = why
         await self._tell(None)
 
     async def wake(self) -> None:
-        """Wake all tasks that wait, to check their condition again."""
+        """Make all waiting tasks check their condition again."""
         await self._tell(None)
 
     def _readings(self) -> list[Reading]:
@@ -405,7 +406,7 @@ class Pool:
         return await self._starts.start(self._instances.spec, slot)
 
     async def _tell(self, ready: str | None) -> None:
-        """Wake the tasks that wait for a worker."""
+        """Notify the tasks that wait for a worker. `ready` is the name of a worker that just became ready."""
         if ready is not None and self.sleep.waking:
             self.sleep.end()
         async with self._changed:

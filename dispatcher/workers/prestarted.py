@@ -1,7 +1,8 @@
-"""Worker processes that wait for a model: started and with all imports of our own, while the model sleeps.
+"""Prestarted workers: processes that have started and imported our modules while their model is asleep.
 
-A process that says hello is not told what to load before a request wakes the model. That saves what an interpreter
-takes to start, and its imports, at the price of its memory; so only the models that fell asleep last have one.
+A prestarted worker connects to the daemon, but loads its model only when a request wakes the model. This saves the
+start of the interpreter and its imports, at the price of memory. So only the models that fell asleep most recently
+have one.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from pytriton.dispatcher.workers.process.worker import Worker
 
 
 class PrestartedWorkers:
-    """The parked workers of all models, by the account of the pool. The daemon has one.
+    """The prestarted workers of all models, by the account of the pool. The daemon has one of these.
 
     Attributes:
-        most: as many are kept; who fell asleep first gives up its own.
+        most: Maximum number of prestarted workers. Beyond it, the worker of the model that has been asleep longest is
+            stopped.
     """
 
     def __init__(self, most: int) -> None:
@@ -29,26 +31,26 @@ class PrestartedWorkers:
 
     @property
     def room(self) -> int:
-        """How many are kept now."""
+        """Maximum number of prestarted workers at the moment; 0 while held."""
         return 0 if self._held else self.most
 
     @property
     def settled(self) -> bool:
-        """Whether none is being ended, and none is there while none is to be."""
+        """Whether no worker is being stopped, and, while held, none is left."""
         return not self._ending and not (self._held and self._workers)
 
     async def hold(self) -> None:
-        """Keep none until `release`, and end all of them."""
+        """Stop all prestarted workers, and keep none until `release`."""
         self._held = True
         for owner in list(self._workers):
             await self.drop(owner)
 
     def release(self) -> None:
-        """Keep those of models that fall asleep from now on."""
+        """Keep workers of models that fall asleep from now on."""
         self._held = False
 
     async def put(self, owner: Account, worker: Worker) -> None:
-        """Keep a worker of a model that sleeps; end those that are too many."""
+        """Keep a worker for a sleeping model, and stop the oldest workers beyond the limit."""
         await self.drop(owner)
         self._workers[owner] = worker
         worker.exited.add_done_callback(lambda _: self._ended(owner, worker))
@@ -56,21 +58,21 @@ class PrestartedWorkers:
             await self.drop(next(iter(self._workers)))
 
     def take(self, owner: Account) -> Worker | None:
-        """Return a model's own, if it lives; it is parked no longer."""
+        """Remove and return a model's prestarted worker if it is alive, otherwise None."""
         worker = self._workers.get(owner)
         if worker is None or not worker.alive:
-            return None  # whoever has ended goes by itself
+            return None  # `_ended` removes a worker that exited
         return self._workers.pop(owner)
 
     def _ended(self, owner: Account, worker: Worker) -> None:
-        """Clean up behind one that has ended by itself, such as by the kernel where memory is short."""
+        """Clean up after a worker that exited unexpectedly, for example killed by the OOM killer."""
         if self._workers.get(owner) is worker:
             task = asyncio.get_running_loop().create_task(self.drop(owner))
             self._cleaning.add(task)
             task.add_done_callback(self._cleaning.discard)
 
     async def drop(self, owner: Account) -> None:
-        """End a model's own, if it has one."""
+        """Stop a model's prestarted worker, if it has one."""
         worker = self._workers.pop(owner, None)
         if worker is not None:
             worker.leave("idle")
@@ -81,15 +83,15 @@ class PrestartedWorkers:
                 self._ending -= 1
 
     async def drop_named(self, name: str) -> None:
-        """End one by its name, if it is there: its memory is needed."""
+        """Stop the prestarted worker with this name, if there is one, because its memory is needed."""
         for owner, worker in list(self._workers.items()):
             if worker.name == name:
                 await self.drop(owner)
 
     def items(self) -> ItemsView[Account, Worker]:
-        """Return all of them, who fell asleep first at the beginning."""
+        """Return all accounts and workers, the longest-sleeping model first."""
         return self._workers.items()
 
     def workers(self) -> Collection[Worker]:
-        """Return the workers alone."""
+        """Return all prestarted workers."""
         return self._workers.values()

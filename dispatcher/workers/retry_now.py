@@ -1,4 +1,4 @@
-"""The wish that an instance get a worker now, instead of after a pause or never."""
+"""A request to retry an instance immediately instead of waiting for its back-off."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pytriton._protocol.errors import ErrorKind, RemoteFailure
 
 
 class ImmediateRetry:
-    """The wish of whoever does not want to wait for one instance's next try; several share that try.
+    """Lets callers request an immediate retry of one instance. Concurrent callers share one attempt.
 
     Attributes:
-        hurry: set while somebody wishes so.
+        hurry: Set while an immediate retry is requested.
     """
 
     def __init__(self) -> None:
@@ -21,14 +21,14 @@ class ImmediateRetry:
 
     @property
     def is_over(self) -> bool:
-        """Whether there are no more attempts: a fault of ours has ended what makes them."""
+        """Whether no more attempts are made, because an internal error ended the supervisor."""
         return self._over is not None
 
     async def wish(self) -> None:
-        """Wish for a worker, and wait for it.
+        """Request a worker and wait until it is loaded.
 
         Raises:
-            RemoteFailure: it could not be loaded.
+            RemoteFailure: The worker could not be loaded.
         """
         if self._over is not None:
             raise self._over
@@ -39,7 +39,7 @@ class ImmediateRetry:
         await asyncio.shield(self._attempt)
 
     def attempted(self, failure: RemoteFailure | None) -> None:
-        """Tell those who wait whether the attempt to load a worker succeeded."""
+        """Report the result of an attempt to the waiting callers; None means that it succeeded."""
         self.hurry.clear()
         attempt, self._attempt = self._attempt, None
         if attempt is not None and failure is None:
@@ -48,8 +48,8 @@ class ImmediateRetry:
             attempt.set_exception(failure)
 
     def over(self, fault: BaseException | None) -> RemoteFailure:
-        """Tell those who wait, and all that come later, that a fault of ours has ended what makes attempts."""
-        text = f"a fault of the daemon: {fault} (its log says more). Replace the model"
+        """Fail the waiting callers and all later ones, because an internal error ended the supervisor."""
+        text = f"internal error: {fault}. Replace the model; the daemon's log has the details"
         self._over = RemoteFailure(ErrorKind.INTERNAL, text)
         self.attempted(self._over)
         return self._over

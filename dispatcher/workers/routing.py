@@ -1,9 +1,9 @@
-"""The routes from proxies to workers: a table, and the two choices that depend on it.
+"""Routing table from proxies to workers, and the rules for assigning and rebalancing proxies.
 
-A worker is meant to serve `lanes` proxies. A proxy gets a worker that serves some, but not yet so
-many; else the one that serves the fewest: so spare workers stay free as long as no other has ended.
-When a worker ends, its proxies are sent to others at once; when the replacement is up, it gets those
-that others have too many.
+Each worker should serve `lanes` proxies. A proxy is assigned to a worker that serves some proxies but fewer than
+`lanes`, otherwise to the worker that serves the fewest. So spare workers stay free until another worker exits.
+When a worker exits, its proxies are reassigned at once. When its replacement is ready, overloaded workers give it
+their surplus proxies.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 
 class Routes:
-    """The proxies of one registration, each with the name of its worker.
+    """Maps each proxy of one registration to the name of its worker.
 
     Args:
-        lanes: returns how many proxies each worker is meant to serve by now
+        lanes: Returns how many proxies each worker should currently serve.
     """
 
     def __init__(self, lanes: Callable[[], int] = lambda: 1) -> None:
@@ -23,27 +23,27 @@ class Routes:
         self._worker_of: dict[str, str] = {}
 
     def __len__(self) -> int:
-        """How many proxies are attached."""
+        """Return the number of attached proxies."""
         return len(self._worker_of)
 
     def table(self) -> dict[str, str]:
-        """Return each proxy with its worker; "" for one that has none."""
+        """Return the worker of each proxy, "" for a proxy without one."""
         return dict(self._worker_of)
 
     def adopt(self, table: Mapping[str, str]) -> None:
-        """Go on with what a former version of this process has routed."""
+        """Restore the routes from before an upgrade."""
         self._worker_of.update(table)
 
     def lanes_of(self, worker: str) -> int:
-        """How many proxies a worker serves."""
+        """Return the number of proxies that a worker serves."""
         return sum(name == worker for name in self._worker_of.values())
 
     def worker_of(self, proxy: str) -> str | None:
-        """Return the worker that serves a proxy, None if none does."""
+        """Return the worker that serves a proxy, or None."""
         return self._worker_of.get(proxy)
 
     def assign(self, proxy: str, ready: Sequence[str]) -> str:
-        """Return which of the ready workers serves `proxy` from now on."""
+        """Assign `proxy` to one of the ready workers and return its name."""
         self.forget(proxy)
         worker = min(ready, key=self._burden)
         self._worker_of[proxy] = worker
@@ -54,17 +54,17 @@ class Routes:
         return (0, -count) if 0 < count < self._lanes() else (1, count)
 
     def rest(self, proxy: str) -> None:
-        """Note a proxy that has no worker, as its model sleeps."""
+        """Keep a proxy attached without a worker, because its model is asleep."""
         self._worker_of[proxy] = ""
 
     def rest_all_of(self, workers: Collection[str]) -> None:
-        """Take the proxies of these workers off their routes; they stay attached."""
+        """Detach the proxies of these workers from their workers. The proxies stay attached."""
         for proxy, worker in self._worker_of.items():
             if worker in workers:
                 self.rest(proxy)
 
     def forget(self, proxy: str) -> None:
-        """Remove the route of a proxy that has gone, or is about to get another worker."""
+        """Remove the route of a proxy that has exited or is about to be reassigned."""
         self._worker_of.pop(proxy, None)
 
     def clear(self) -> None:
@@ -72,9 +72,9 @@ class Routes:
         self._worker_of.clear()
 
     def too_many_for(self, idle: str, alike: Callable[[str], bool] = lambda _: True) -> str | None:
-        """Return the worker that should give a proxy to `idle`; None if there is nothing to give.
+        """Return the worker that should give a proxy to `idle`, or None if no worker has too many.
 
-        `alike`: whether a worker serves what `idle` does.
+        `alike`: Returns whether a worker serves the same version as `idle`.
         """
         givers = {name for name in self._worker_of.values() if name and alike(name)}
         if not givers or self.lanes_of(idle) >= self._lanes():

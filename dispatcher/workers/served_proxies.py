@@ -1,4 +1,4 @@
-"""The proxies of one registration: each gets a worker, and what one worker has too many goes to another."""
+"""The proxies of one registration: assigns each a worker, and rebalances them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from pytriton.dispatcher.workers.sleep import Sleep
 
 
 class ServedProxies:
-    """The proxies of one pool, each with its worker; the length is how many are attached.
+    """The proxies of one pool and their workers. The length is the number of attached proxies.
 
     Args:
-        instances: of the pool
-        workers: those that it has and had, by name
-        sleep: of its workers
-        changed: is notified when a worker came or went
-        wake_up: starts the workers if they sleep
-        events: takes what is decided
+        instances: Instances of the pool.
+        workers: Current and former workers, by name.
+        sleep: Sleep state of the pool's workers.
+        changed: Notified when the set of workers changes.
+        wake_up: Starts the workers if the model is asleep.
+        events: Receives the events about rebalancing.
     """
 
     def __init__(
@@ -47,26 +47,26 @@ class ServedProxies:
         self._wake_up = wake_up
         self._events = events
         self._routes = Routes(lambda: instances.lanes)
-        #: The last question of each proxy that waits for a worker.
+        #: The latest request of each proxy that waits for a worker.
         self._questions: dict[str, object] = {}
-        #: Workers that have been asked to give a proxy away, and have not yet.
+        #: Workers that have been asked to give up a proxy and have not done so yet.
         self._asked: set[str] = set()
         self._aside: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
-        """How many proxies are attached."""
+        """Return the number of attached proxies."""
         return len(self._routes)
 
     def lanes_of(self, worker: str) -> int:
-        """How many proxies a worker serves."""
+        """Return the number of proxies that a worker serves."""
         return self._routes.lanes_of(worker)
 
     def hand_over(self) -> dict[str, str]:
-        """Return each proxy with its worker, for the next version of this process."""
+        """Return the worker of each proxy, to hand over in an upgrade."""
         return self._routes.table()
 
     def adopt(self, table: Mapping[str, str]) -> None:
-        """Go on with the proxies of a former version of this process."""
+        """Restore the routes from before an upgrade."""
         self._routes.adopt(table)
 
     async def route(
@@ -78,19 +78,20 @@ class ServedProxies:
         *,
         batch: bool = False,
     ) -> messages.Attached:
-        """Return the worker that serves `proxy` from now on; waits for one to be ready.
+        """Assign a worker to `proxy` and return it, waiting until one is ready.
 
-        A model that sleeps has none: it wakes if a batch waits, else the proxy asks again when it has one.
+        If the model is asleep, wake it if the proxy has a batch. Otherwise return no worker; the proxy asks again when
+        it has a batch.
 
         Args:
-            proxy: its instance's name
-            lost: the worker that it could not reach
-            avoid: those that wait for the batch that it has
-            version: that it serves; matters where each has workers of its own
-            batch: a batch waits for the worker
+            proxy: Name of the proxy's instance.
+            lost: The worker that the proxy could not reach.
+            avoid: Workers that are waiting for the proxy's batch.
+            version: The version that the proxy serves; only used if each version has its own workers.
+            batch: Whether a batch is waiting for the worker.
 
         Raises:
-            RemoteFailure: no worker will come, or not soon; or it has ended meanwhile, or asked anew.
+            RemoteFailure: No worker is expected soon, or the proxy has exited or sent a newer request.
         """
         question = self._questions[proxy] = object()
         try:
@@ -115,13 +116,13 @@ class ServedProxies:
             text = f"model {spec.name} has no version {version}; it has {own}"
             raise RemoteFailure(ErrorKind.INVALID, text)
         self._forget(proxy)
-        wake = 0  # the number of that which it waits for
+        wake = 0  # number of the wake-up it waits for
         if lost is not None and lost in self._workers:
             self._workers[lost].is_deaf()
         async with self._changed:
             while True:
                 if self._questions.get(proxy) is not question:
-                    raise self._gone(proxy, version)  # a worker for it would be kept from others
+                    raise self._gone(proxy, version)  # do not assign a worker that others could use
                 present = instances.ready(version)
                 ready = [name for name in present if name != lost and name not in avoid]
                 if self._sleep.now and not batch:
@@ -132,7 +133,7 @@ class ServedProxies:
                 wake = self._sleep.wakes
                 if ready:
                     worker = self._workers[self._routes.assign(proxy, ready)]
-                    self._do_aside(self.balance())  # a worker may lack more than this one
+                    self._do_aside(self.balance())  # a worker may need more proxies than this one
                     return messages.Attached(
                         worker.name, str(worker.lane_path), spec.execution_timeout_s
                     )
@@ -146,15 +147,15 @@ class ServedProxies:
                     await asyncio.wait_for(self._changed.wait(), left_s)
 
     def _gone(self, proxy: str, version: int) -> RemoteFailure:
-        """Return why a question is not answered; a proxy that was given up may still have the batch, and tells it."""
+        """Return the failure for an outdated request. The proxy may still have the batch, and reports the text."""
         instances = self._instances
         if instances.stopping or instances.is_hopeless(version):
             return RemoteFailure(ErrorKind.UNAVAILABLE, instances.why_nobody(version))
-        text = f"proxy {proxy} of model {instances.spec.name} has ended, or has asked anew"
+        text = f"proxy {proxy} of model {instances.spec.name} has ended, or has asked again"
         return RemoteFailure(ErrorKind.NOT_FOUND, text)
 
     def judge_call(self, chain: Sequence[str], waiting: Sequence[str]) -> Verdict:
-        """Decide about a call that came back to this model; `waiting` workers wait for it."""
+        """Decide about a call chain that came back to this model; the workers in `waiting` wait for it."""
         ready = self._instances.ready()
         if not ready or any(name not in waiting for name in ready):
             return Verdict("retry")
@@ -167,22 +168,22 @@ class ServedProxies:
         )
 
     def detach(self, proxy: str) -> None:
-        """Forget a proxy that is gone, and what it has asked."""
+        """Forget a proxy that has exited, and its pending request."""
         self._questions.pop(proxy, None)
         self._forget(proxy)
         self._do_aside(self.balance())
 
     def forget_all(self) -> None:
-        """Forget all proxies, and what they have asked: tritonserver has ended."""
+        """Forget all proxies and their pending requests, because tritonserver has exited."""
         self._questions.clear()
         self._routes.clear()
 
     def rest_all_of(self, workers: Collection[str]) -> None:
-        """Leave the proxies of these workers without one: the model falls asleep."""
+        """Detach the proxies of these workers from their workers, because the model falls asleep."""
         self._routes.rest_all_of(workers)
 
     async def balance(self) -> None:
-        """Have every worker without a proxy get one that another has too many; each gives one at a time."""
+        """Move surplus proxies to workers that have too few. Each worker gives up one proxy at a time."""
         for idle in self._instances.ready():
             giver = self._routes.too_many_for(idle, partial(self._alike, idle))
             if giver is not None and giver not in self._asked:
@@ -190,24 +191,24 @@ class ServedProxies:
                 await self._withdraw(self._workers[giver], f"worker {idle} has too few")
 
     async def withdraw_all(self, worker: Worker, why: str) -> None:
-        """Have a worker send all its proxies elsewhere, each after what it has under way."""
+        """Move all proxies of a worker to others, each after its current batch."""
         for _ in range(self._routes.lanes_of(worker.name)):
             await self._withdraw(worker, why)
 
     async def _withdraw(self, worker: Worker, why: str) -> None:
-        """Have a worker send one of its proxies elsewhere."""
+        """Ask a worker to give up one of its proxies."""
         self._events.tell(
             kinds.LANE_WITHDRAWN, instance=worker.instance, worker=worker.name, reason=why
         )
         await worker.withdraw_lane()
 
     def _forget(self, proxy: str) -> None:
-        """Remove a proxy's route; whichever worker had it may be asked for another one again."""
+        """Remove a proxy's route. Its worker may be asked to give up another proxy."""
         self._asked.discard(self._routes.worker_of(proxy) or "")
         self._routes.forget(proxy)
 
     def _alike(self, one: str, other: str) -> bool:
-        """Whether two workers serve the same version, if they serve one only."""
+        """Return whether two workers serve the same versions."""
         if not self._instances.own_versions:
             return True
         return other in self._workers and self._workers[other].version == self._workers[one].version

@@ -1,11 +1,11 @@
-"""The sleep of a model's workers: none is there, and the first batch has them started.
+"""The sleep state of a model: it has no workers while asleep, and the first batch starts them.
 
-asleep ──▶ a batch asks for a worker: waking ──▶ a worker is ready: awake
-   ▲                                                                 │
-   └────────────── nothing was asked of the model for a while ◀──────┘
+asleep ──▶ a batch needs a worker: waking ──▶ a worker is ready: awake
+   ▲                                                              │
+   └──────────── no request for the model for a while ◀───────────┘
 
-Batches wait while it wakes, as they do when a worker is replaced: those that tritonserver has handed out, at the
-dispatcher; all others in tritonserver's queue. There is a bound on how long they wait, and on how many do.
+While the model wakes, batches wait as they do when a worker is replaced: those that tritonserver has passed to a proxy
+wait at the dispatcher, all others in tritonserver's queue. Both the time and the number of waiting requests are bounded.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import Events
 from pytriton.dispatcher.workers.model_counters import Tally
 
-#: Seconds for which further instances of a model that serves already ask for memory at a time.
+#: How long additional instances of a model that already serves wait for memory before they ask again.
 FURTHER_WAIT_S = 60.0
 
 
 @dataclass(frozen=True)
 class WakeBounds:
-    """The bounds of waiting while a model wakes: seconds since it began to, and requests in tritonserver's queue."""
+    """Limits while a model wakes: seconds since the wake-up began, and requests in tritonserver's queue."""
 
     seconds: float = 60.0
     requests: int = 1000
 
 
 class Sleep:
-    """The sleep of one registration's workers: where they stand between sleeping and serving.
+    """The sleep state of one registration's workers.
 
     Args:
-        model: its name
-        bounds: of waiting
-        events: takes what is decided
-        tally: counts
-        asleep: whether it begins so: registered, and not loaded
+        model: Name of the model.
+        bounds: Limits on waiting requests while the model wakes.
+        events: Receives the events about falling asleep and waking.
+        tally: Counts the wake-ups.
+        asleep: Whether the model starts asleep: registered, but not loaded.
 
     Attributes:
-        asleep: no worker is there, and none comes before a batch asks for one.
-        waking: a batch has asked for one, and none is ready yet.
-        queued: requests that wait in tritonserver, as far as somebody has asked; whoever asks puts it here.
-        lacks_room: it wakes, and there is no memory yet for a worker.
-        held: it is not to wake now; batches wait.
-        wakes: how often it was woken.
+        asleep: The model has no workers until a batch needs one.
+        waking: A batch needs a worker, and none is ready yet.
+        queued: Requests waiting in tritonserver, as last reported by the autoscaler.
+        lacks_room: The model is waking but has no memory for a worker yet.
+        held: The model must not wake now; batches wait.
+        wakes: Number of wake-ups so far.
     """
 
     def __init__(
@@ -76,15 +76,15 @@ class Sleep:
 
     @property
     def now(self) -> bool:
-        """Whether no worker is ready because it sleeps, or did a moment ago."""
+        """Whether the model is asleep or waking."""
         return self.asleep or self.waking
 
     def text(self) -> str:
-        """Say since when it sleeps, for people."""
+        """Return a text for users, such as "asleep since 2026-01-31 12:00:00"."""
         return "asleep since " + time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self._at))
 
     def begin(self, idle_s: float, workers: int, why: str = "") -> None:
-        """The workers end: nothing was asked of them for so long, or `why`."""
+        """Fall asleep with this many workers to stop, after `idle_s` seconds without requests or for the reason `why`."""
         self.asleep, self.waking = True, False
         self._since, self._at = asyncio.get_running_loop().time(), time.time()
         self._events.tell(
@@ -94,31 +94,31 @@ class Sleep:
         )
 
     def wake(self, why: str) -> None:
-        """Note that workers are being started."""
+        """Start a wake-up. The caller starts the workers."""
         self.asleep, self.waking, self._why = False, True, why
         self.wakes += 1
         self._woken_at = asyncio.get_running_loop().time()
 
     def back(self) -> None:
-        """Sleep on: the workers that were being started have been given up again."""
+        """Return to sleep after a cancelled or failed wake-up."""
         self.asleep, self.waking, self.lacks_room = True, False, False
 
     def refuse(self, failure: RemoteFailure) -> None:
-        """There is no room for the workers: it sleeps on, and those that wait for this wake are told."""
+        """Return to sleep because memory was refused, and fail the requests that wait for this wake-up."""
         self._refusal = (self.wakes, RemoteFailure(ErrorKind.UNAVAILABLE, failure.text))
         self.back()
 
     def raise_refusal(self, wake: int) -> None:
-        """See that a wake has not come to nothing, by its number; 0 is none.
+        """Check wake-up number `wake`; 0 means no wake-up.
 
         Raises:
-            RemoteFailure: it has.
+            RemoteFailure: The wake-up failed for lack of memory.
         """
         if wake and self._refusal is not None and wake <= self._refusal[0]:
             raise self._refusal[1]
 
     def end(self) -> None:
-        """Note that a worker is ready."""
+        """Finish a wake-up: a worker is ready."""
         if not self.now:
             return
         now = asyncio.get_running_loop().time()
@@ -133,10 +133,10 @@ class Sleep:
         )
 
     def left_s(self) -> float | None:
-        """Return how long a batch may wait from now on; None: there is no bound, for it does not wake.
+        """Return how many more seconds a batch may wait for the wake-up, or None if the model is not waking.
 
         Raises:
-            RemoteFailure: it has waited long enough, or too many wait.
+            RemoteFailure: The wake-up takes longer than `wake_timeout_s`, or too many requests wait.
         """
         if not self.waking:
             return None
@@ -147,7 +147,7 @@ class Sleep:
             why = f"its worker has been {doing} for {waited_s:.0f} s (wake_timeout_s)"
         elif self.queued > self._bounds.requests:
             why = f"{self.queued} requests wait for its worker (wake_queue_size)"
-            self.queued -= 1  # this one's, until tritonserver is asked again
+            self.queued -= 1  # this request fails; the count is refreshed from tritonserver later
         if why:
             text = f"model {self._model} was asleep, and {why}: try again later"
             raise RemoteFailure(ErrorKind.UNAVAILABLE, text)

@@ -1,8 +1,8 @@
-"""A supervisor keeps one instance supplied with a worker: loads it, replaces it when it ends, and before it is spent.
+"""The supervisor of one instance: loads a worker, restarts it when it exits, and recycles it when it is due.
 
-start ──▶ load ──▶ serve ──▶ ended by itself ──▶ back-off ──▶ load …      (for ever, or up to a limit: FAILED)
+start ──▶ load ──▶ serve ──▶ exited ──▶ back-off ──▶ load …      (without end, or up to a restart limit: FAILED)
                      │
-                     └─▶ spent (max_batches, memory): load another one beside, then end the first
+                     └─▶ due for recycling (max_batches, memory): load a replacement, then stop the old worker
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ from pytriton.dispatcher.workers.retry_now import ImmediateRetry
 
 _log = structlog.get_logger(__name__)
 
-#: A worker that served this long was not part of a crash loop.
+#: A worker that served this long ends a crash loop.
 _HEALTHY_S = 60.0
-#: Seconds that a spent worker's replacement waits for memory before the spent one serves on for a while.
+#: How long a recycled worker's replacement waits for memory before the recycling is postponed.
 _ROOM_BESIDE_S = 10.0
 
-#: A function that is awaited when a worker came or went, with the name of the one that is ready now, or None.
+#: Awaited whenever the set of workers changes, with the name of the worker that became ready, or None.
 Tell = Callable[[Optional[str]], Awaitable[None]]
 
 
 class Adopted(NamedTuple):
-    """An instance as a former version of this process left it, with its worker if that lives."""
+    """An instance adopted in an upgrade, with its worker if that is still alive."""
 
     state: SupervisedState
     worker: Worker | None
 
 
 class Supervisor:
-    """One instance: the worker it has now, and what happened to those before.
+    """Supervises one instance: its current worker, and the record of earlier ones.
 
     Attributes:
-        index: number of the instance; those from `spec.instances` on are spares.
-        version: what it serves, where each version has workers of its own.
-        worker: the present worker, also while it loads or after it ended.
-        first: done when the first worker is ready; raises RemoteFailure when it cannot be loaded.
+        index: Number of the instance. Numbers from `spec.instances` on are spares.
+        version: The version it serves, if each version has its own workers.
+        worker: The current worker, also while it loads and after it exited.
+        first: Resolves when the first worker is ready. Raises RemoteFailure if it cannot be loaded.
     """
 
     def __init__(
@@ -76,12 +76,12 @@ class Supervisor:
         adopted: Adopted | None = None,
         account: Account | None = None,
     ) -> None:
-        """Begin to keep an instance.
+        """Start supervising an instance.
 
         Args:
-            woken: a first worker that cannot be loaded is tried again like any other; nobody waits for `first`
-            adopted: how a former version of this process left the instance
-            account: of the memory that the pool's workers take
+            woken: Retry the first worker like any other; no caller waits for `first`.
+            adopted: The state of the instance before an upgrade.
+            account: The pool's memory account.
         """
         self._account = account or MemoryAccounts().open(spec)
         self._slot = slot
@@ -91,7 +91,7 @@ class Supervisor:
         self._record = InstanceRecord(self.index, self.version)
         self._loop = asyncio.get_running_loop()
         self.first: asyncio.Future[None] = self._loop.create_future()
-        # A pool that is being stopped does not ask for the exception: this does, or asyncio would warn of it.
+        # A pool that is stopping never retrieves the exception. Retrieve it here, or asyncio logs a warning.
         self.first.add_done_callback(lambda first: first.cancelled() or first.exception())
         if woken:
             self.first.set_result(None)
@@ -121,7 +121,7 @@ class Supervisor:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is under way: a worker serves, or there is none and none is being started."""
+        """Whether no worker is starting or stopping: one serves, or the instance is backing off or has failed."""
         if self._workers - {self.worker}:
             return False
         if self.state is InstanceState.READY:
@@ -129,7 +129,7 @@ class Supervisor:
         return self.state in (InstanceState.BACKOFF, InstanceState.FAILED)
 
     def hand_over(self) -> SupervisedState:
-        """Return what the next version of this process goes on with; it is settled."""
+        """Return the state to hand over in an upgrade. The supervisor must be settled."""
         serves = self.settled and isinstance(self.worker, WorkerProcess) and self.worker.alive
         worker = cast(WorkerProcess, self.worker).hand_over() if serves else None
         return self._record.hand_over(self._slot, worker)
@@ -140,7 +140,7 @@ class Supervisor:
 
     @property
     def serving(self) -> Worker | None:
-        """The worker that can take a lane now."""
+        """The worker that can accept a lane now, or None."""
         worker = self.worker
         if self.state is not InstanceState.READY or worker is None or not worker.alive:
             return None
@@ -148,35 +148,38 @@ class Supervisor:
 
     @property
     def lacks_worker(self) -> bool:
-        """Whether none serves, until another one has been loaded."""
+        """Whether no worker serves until another one is loaded."""
         if self._healing.is_over:
             return self.worker is None or not self.worker.alive
         return self.state in LACKING
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether no worker is to be expected soon: it has been given up, or is in a crash loop."""
+        """Whether the instance has hit its restart limit or is in a crash loop."""
         if self.state is InstanceState.FAILED:
             return True
         return self.lacks_worker and (self._streak.is_crash_loop or self._healing.is_over)
 
     def problem(self) -> str | None:
-        """Describe workers that end one after the other, and what is done about it; None when they do not."""
+        """Describe a crash loop and the next step; return None if there is none."""
         return self._record.problem(
             self.state, lacks_worker=self.lacks_worker, proven=self._is_proven()
         )
 
     async def heal(self) -> None:
-        """Load a worker now where there is none, whether it waits for its next try or has been given up.
+        """Load a missing worker immediately, also during back-off or after the restart limit was reached.
 
         Raises:
-            RemoteFailure: it could not be loaded; all goes on as before.
+            RemoteFailure: The worker could not be loaded. The instance continues as before.
         """
         if self.lacks_worker:
             await self._healing.wish()
 
     async def stop(self, grace_s: float, reason: str = "stop") -> None:
-        """End the worker after its batch, at most `grace_s` later, for one of END_REASONS; its proxies go elsewhere."""
+        """Move the proxies to other workers, and stop the worker after its batch, at most `grace_s` seconds later.
+
+        `reason` is one of END_REASONS.
+        """
         for worker in self._workers:
             worker.leave(reason)
         self._task.cancel()
@@ -190,7 +193,7 @@ class Supervisor:
         self._change(InstanceState.STOPPED)
 
     def info(self, lanes: int, *, spare: bool) -> messages.InstanceInfo:
-        """Return what status shows."""
+        """Return the instance as shown by `status`."""
         worker = self.worker if self.worker is not None and self.worker.alive else None
         return self._record.info(
             self.state,
@@ -201,7 +204,7 @@ class Supervisor:
             proven=self._is_proven(),
         )
 
-    # ── the life of an instance ──────────────────────────────────────────────────────────────────
+    # ── lifecycle of the instance ────────────────────────────────────────────────────────────────
 
     async def _keep(self) -> None:
         while True:
@@ -219,7 +222,7 @@ class Supervisor:
                 self._record.last_exit = failure.text
                 took = {"took_s": self._since_start_s()}
                 self._events.tell(kinds.LOAD_FAILED, reason=failure.text, numbers=took)
-                if self.worker is not None and self.worker.alive:  # another one takes its place
+                if self.worker is not None and self.worker.alive:  # it is being replaced
                     self._set_aside(self.worker.stop(0))
                 if not self.first.done():
                     self._change(InstanceState.FAILED)
@@ -232,7 +235,7 @@ class Supervisor:
             self._change(InstanceState.STARTING)
 
     async def _until_ended(self) -> messages.WorkerEnd:
-        """Wait for the end of the worker that serves, and return how it ended."""
+        """Wait until the serving worker exits, update the failure streak, and return how it ended."""
         last = await self._serve()
         if last.batches or self._has_served_long():
             self._streak.clear()
@@ -240,9 +243,9 @@ class Supervisor:
         return last
 
     async def _back_off(self, *, blameless: bool) -> None:
-        """Wait until the next worker is to be started: after a pause, or when somebody asks for it now.
+        """Wait until the next worker should start: after the back-off delay, or on a request to retry now.
 
-        `blameless`: a batch has ended the last one, so the next one has nothing to wait for.
+        `blameless`: the last worker was ended by a batch, so restart without delay.
         """
         streak = self._streak
         delay_s = 0.0 if blameless else self._policy.delay_s(streak.failures)
@@ -261,21 +264,21 @@ class Supervisor:
             if delay_s != 0.0:
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._healing.hurry.wait(), delay_s)
-        finally:  # also when it is stopped meanwhile
+        finally:  # also if stopped during the delay
             streak.next_try_at = None
 
     def _has_served_long(self) -> bool:
         return self._loop.time() - self._ready_at > _HEALTHY_S
 
     def _is_proven(self) -> bool:
-        """Whether the present worker has shown that it serves."""
+        """Whether the current worker has answered a batch or has served for long."""
         worker = self.worker
         if self.state is not InstanceState.READY or worker is None or not worker.alive:
             return False
         return worker.gauge.read().answered > 0 or self._has_served_long()
 
     async def _load(self) -> None:
-        """Start a worker and return when it is ready; if it does not get ready, end it and raise RemoteFailure."""
+        """Start a worker and wait until it is ready. If it fails, stop it and raise RemoteFailure."""
         self.worker = await self._start()
         await self._until_ready(self.worker)
         self._change(InstanceState.READY)
@@ -291,10 +294,10 @@ class Supervisor:
     def _mind(self, worker: Worker) -> None:
         self._workers.add(worker)
         worker.exited.add_done_callback(lambda _: self._workers.discard(worker))
-        if isinstance(worker, WorkerProcess):  # a registrant's threads have no limits of ours
+        if isinstance(worker, WorkerProcess):  # limits do not apply to a registrant's threads
             limits = self._spec.limits
             if limits.memory_hard is not None or limits.processes is not None:
-                # It imports psutil, which takes 10 ms.
+                # Imported only when needed: it imports psutil, which takes 10 ms.
                 from pytriton.dispatcher.workers.process.hard_limits import guard
 
                 self._set_aside(guard(worker, limits, self._events))
@@ -316,10 +319,10 @@ class Supervisor:
             self._change(InstanceState.LOADING)
 
     async def _serve(self) -> messages.WorkerEnd:
-        """Wait for the worker's end, and return how it ended; until then exchange it whenever it is spent."""
+        """Wait until the worker exits, recycling it whenever it is due, and return how it ended."""
         while True:
             worker = self.worker
-            assert worker is not None  # `_load` came before
+            assert worker is not None  # set by `_load`
             await wait_any(worker.exited, worker.spent)
             if not worker.exited.done():
                 await self._exchange(worker, worker.spent.result())
@@ -329,7 +332,10 @@ class Supervisor:
                     return end
 
     async def _exchange(self, spent: Worker, why: str) -> None:
-        """Load another worker beside a spent one, then end that; if it fails, the spent one serves on for a while."""
+        """Load a replacement for a worker that is due for recycling, then stop the old one.
+
+        If the replacement cannot be loaded, the old worker keeps serving until the next attempt.
+        """
         answered = spent.gauge.read().answered if spent.alive else 0
         numbers = {"pid": spent.pid, "batches": answered}
         self._events.tell(kinds.SPENT, worker=spent.name, reason=why, numbers=numbers)
@@ -344,7 +350,7 @@ class Supervisor:
             self._events.tell(kinds.NOT_EXCHANGED, worker=spent.name, reason=why)
             await asyncio.wait([spent.exited], timeout=self._policy.longest_delay_s)
             return
-        # Also when the instance is stopped while this waits.
+        # A callback, because the instance may be stopped before the old worker exits.
         spent.exited.add_done_callback(lambda _: self._account.give_beside())
         self.worker, self._ready_at = fresh, self._loop.time()
         self._record.restarts += 1
@@ -358,13 +364,13 @@ class Supervisor:
         return worker
 
     def _set_aside(self, doing: Coroutine[None, None, None]) -> None:
-        """Run something in the background; only `stop` waits for it."""
+        """Run a coroutine in the background. Only `stop` waits for it."""
         task = self._loop.create_task(doing)
         self._aside.add(task)
         task.add_done_callback(self._aside.discard)
 
     async def _note_end(self, worker: Worker) -> messages.WorkerEnd:
-        """Note how a worker ended, and end what it started."""
+        """Stop the remaining processes of a worker that exited, and record and report how it ended."""
         await worker.stop(0)
         end = worker.end_record()
         self._record.add(end)
@@ -394,7 +400,7 @@ class Supervisor:
         )
 
     def _report_fault(self, task: asyncio.Task[None]) -> None:
-        """Log an exception that ended the supervisor, our own fault, and fail the waiting tasks."""
+        """Log an internal error that ended the supervisor, and fail the waiting tasks."""
         if task.cancelled() or task.exception() is None:
             return
         _log.error("instance supervisor failed", exc_info=task.exception())

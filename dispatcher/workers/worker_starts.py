@@ -1,4 +1,4 @@
-"""The starts of one registration's workers: each is known by its name from then on, also for a while after its end."""
+"""Starting of one registration's workers, and the index of workers by name, which keeps exited ones for a while."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from pytriton.dispatcher.workers.process.registrant import Registrant
 from pytriton.dispatcher.workers.process.worker import Worker
 from pytriton.dispatcher.workers.process.worker_factory import StartWorker
 
-#: Ended workers whose end can still be explained to proxies.
-_ENDED_KEPT = 16
+#: Number of exited workers that are kept, so that their exit can be explained to proxies.
+_MAX_EXITED_KEPT = 16
 
 
 class WorkerStarts:
-    """Starts workers, or takes the one that is parked.
+    """Starts workers, or takes the prestarted one.
 
     Args:
-        start_worker: starts one
-        registrant: in whose threads they run; None: they are processes
-        workers: by name; those that are started come here
-        tally: counts them
-        parking: has one while the model sleeps
-        account: of their memory
-        forget: is told the name of one that ended long ago
+        start_worker: Starts one worker.
+        registrant: The process whose threads run the workers; None if the workers are processes.
+        workers: By name. Started workers are added here.
+        tally: Counts starts and exits.
+        parking: Keeps a prestarted worker while the model is asleep.
+        account: Memory account of the workers.
+        forget: Called with the name of each exited worker that is removed.
     """
 
     def __init__(
@@ -50,10 +50,10 @@ class WorkerStarts:
         self._forget = forget
 
     async def start(self, spec: messages.ModelSpec, slot: int) -> Worker:
-        """Return the worker of a slot, which loads the model.
+        """Start the worker of a slot and return it. It then loads the model.
 
         Raises:
-            RemoteFailure: it cannot be started.
+            RemoteFailure: The worker cannot be started.
         """
         worker = self._parking.take(self._account) if slot == 0 else None
         if worker is None:
@@ -64,7 +64,7 @@ class WorkerStarts:
         return worker
 
     async def _unpark(self, worker: Worker) -> None:
-        """Have one that was parked load; if that cannot be, it ends, for nobody else has it."""
+        """Make a prestarted worker load its model; stop it on failure, as no other task refers to it."""
         try:
             await worker.unpark()
         except BaseException:
@@ -72,17 +72,17 @@ class WorkerStarts:
             raise
 
     def adopt(self, worker: Worker) -> None:
-        """Know a worker that a former version of this process has started."""
+        """Add a worker that was started before an upgrade."""
         self._workers[worker.name] = worker
         self._tally.add(worker, adopted=True)
 
     async def park(self, spec: messages.ModelSpec, still: Callable[[], bool]) -> None:
-        """Have a worker at hand that needs only load the model, if that `still` sleeps once it is started."""
+        """Prestart a worker for a sleeping model. Stop it again if `still()` is false once it has started."""
         if not self._parking.room:
             return
         try:
             worker = await self._new(spec, 0)
-        except RemoteFailure:  # the next wake tells
+        except RemoteFailure:  # the next wake-up reports it
             return
         worker.parked = True
         if still():
@@ -91,13 +91,13 @@ class WorkerStarts:
             await worker.stop(0)
 
     async def end_parked(self) -> None:
-        """No worker is to be at hand any more."""
+        """Stop the prestarted worker, if there is one."""
         await self._parking.drop(self._account)
 
     async def _new(self, spec: messages.ModelSpec, slot: int) -> Worker:
         worker = await self._start_worker(spec, slot, self._registrant)
         ended = [name for name, one in self._workers.items() if not one.alive]
-        for name in ended[:-_ENDED_KEPT]:
+        for name in ended[:-_MAX_EXITED_KEPT]:
             del self._workers[name]
             self._forget(name)
         self._workers[worker.name] = worker

@@ -1,5 +1,5 @@
-"""One worker: its slot, its process or its registrant's thread, its start, its load, its limits.
+"""A single worker: its slot, its process or its registrant's thread, its start, loading and limits.
 
-Belongs here: what is true of a worker whatever pool it is in. May import: triton and what is below it; nothing else
-of workers.
+Belongs here: code about one worker that does not depend on its pool. May import: server and the packages below it;
+nothing else of workers.
 """

@@ -1,12 +1,12 @@
-"""The threads that a worker's libraries compute with: its share of the cores, unless the user has said how many.
+"""The number of compute threads of a worker's libraries: its share of the cores, unless the user sets it.
 
-numpy, torch, scikit-learn and the like start a thread for each core in each process. Where several workers compute at
-once, these threads wait for each other in loops: two instances of a torch model on two cores are three times slower
-than with one thread each.
+numpy, torch, scikit-learn and similar libraries start one thread per core in each process. If several workers compute
+concurrently, these threads busy-wait for each other: two instances of a torch model on two cores are three times
+slower than with one thread each.
 
-The share is the cores divided by the workers that the model may have: those that it was declared with, or the most
-that autoscaling gives it. A library reads its number once, when it is imported, so it cannot follow the load: a number
-that holds for all of a worker's life is one that is right when all workers are busy.
+The share is the number of cores divided by the maximum number of the model's workers: the declared instances, or the
+upper bound of autoscaling. A library reads its thread count once, on import, so it cannot follow the load. The chosen
+number is the right one when all workers are busy.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ VARIABLES = (
     "BLIS_NUM_THREADS",
     "NUMEXPR_NUM_THREADS",
 )
-#: The others fall back to it: who sets it has decided for all of them.
+#: The other libraries fall back to this variable, so a user who sets it decides for all of them.
 _FOR_ALL = VARIABLES[0]
 
 
 def usable_cpus() -> float:
-    """Return how many cores this process and its children may use: by their affinity and their control group."""
+    """Return how many cores this process and its children may use, by CPU affinity and cgroup quota."""
     cpus = float(len(os.sched_getaffinity(0)))
     try:
         with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
             quota, period = file.read().split()
         return cpus if quota == "max" else min(cpus, int(quota) / int(period))
-    except (OSError, ValueError):  # no limit, or not version 2
+    except (OSError, ValueError):  # no limit, or not cgroup v2
         return cpus
 
 
 def share_of(spec: messages.ModelSpec) -> int:
-    """Return how many threads each library of a worker gets; 0: as many as it takes by itself."""
+    """Return the number of threads for each library of a worker; 0 keeps the library's default."""
     if spec.isolation == "thread" or _FOR_ALL in spec.world.env:
         return 0
     theirs = len(spec.limits.cpus) or len(os.sched_getaffinity(0))
@@ -53,7 +53,7 @@ def share_of(spec: messages.ModelSpec) -> int:
 
 
 def variables_for(spec: messages.ModelSpec) -> Mapping[str, str]:
-    """Return the variables that give a worker its share; those of the user's are left alone."""
+    """Return the environment variables that set a worker's share, except those that the user has set."""
     share = share_of(spec)
     wanted = VARIABLES if share else ()
     return {name: str(share) for name in wanted if name not in spec.world.env}

@@ -1,8 +1,8 @@
-"""One fork server, as the dispatcher has it: told what to fork, and ended without harm to what it has just forked.
+"""The dispatcher's side of one fork server: sends it orders, and stops it without harming the workers it forked.
 
-A fork is in the fork server's process group until it has a session of its own. So whoever ends the fork server signals
-it alone. The group follows once no order is under way: then each fork has told its pid from a group of its own, or has
-been ended.
+A forked process is in the fork server's process group until it creates its own session. So stopping a fork server
+first signals only its own process. The rest of its group is killed once no order is pending: by then, each fork has
+reported its pid from its own group or has been killed.
 """
 
 from __future__ import annotations
@@ -27,24 +27,25 @@ from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 
 _log = structlog.get_logger(__name__)
 
-#: What a fork may take, and then the worker to begin.
+#: Time limit for a fork, and then for the forked worker to begin.
 _FORK_S = 20.0
-#: Orders that one is given at once: the kernel keeps some hundred for it, and refuses more.
-_ORDERS = 16
-#: How long one is kept that nobody needs.
+#: Maximum number of pending orders. The kernel buffers about a hundred and refuses more.
+_MAX_ORDERS = 16
+#: How long an unused fork server is kept.
 _IDLE_S = 600.0
 
 
-#: Variables with folders and files that an interpreter looks into at its start, where a colon or a space ends each.
+#: Variables with paths that an interpreter reads at its start, separated by colons.
 _PATHS = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONPYCACHEPREFIX", "LD_LIBRARY_PATH")
+#: Variables with libraries that the dynamic linker loads, separated by colons or spaces.
 _PRELOADED = ("LD_PRELOAD", "LD_AUDIT")
-#: Where an interpreter starts to which the folder of its workers means nothing; it never goes away.
+#: Working directory of a fork server that does not depend on the directory of its workers. It always exists.
 _ANYWHERE = "/"
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """All that decides what an interpreter is like at its start: workers that agree in it may be forks of one."""
+    """Everything that determines an interpreter's state after its start. Workers with equal values can share a server."""
 
     python: str
     cwd: Optional[str]
@@ -52,42 +53,47 @@ class Surroundings:
 
     @classmethod
     def of(cls, python: str, cwd: str | None, env: Mapping[str, str]) -> Surroundings:
-        """Return those of a worker. Each goes to its own folder, which counts only if its interpreter looks into it."""
-        matters = cwd is None or _looks_into_its_folder(python, env)
+        """Return the surroundings of a worker, which include its directory only if its interpreter reads from it.
+
+        Each fork changes to its own directory anyway.
+        """
+        matters = cwd is None or _depends_on_cwd(python, env)
         return cls(python, cwd if matters else _ANYWHERE, frozenset(env.items()))
 
 
-def _looks_into_its_folder(python: str, env: Mapping[str, str]) -> bool:
-    """Whether a path is relative, among those that an interpreter looks into when it starts."""
+def _depends_on_cwd(python: str, env: Mapping[str, str]) -> bool:
+    """Return whether any path that an interpreter reads at its start is relative."""
     paths = [python]
     for name in _PATHS:
         paths += env[name].split(":") if env.get(name) else ()
-    for name in _PRELOADED:  # a library without a folder is looked for in those of the system
+    for (
+        name
+    ) in _PRELOADED:  # a library name without a slash is searched in the system's directories
         paths += [one for one in re.split("[: ]", env.get(name, "")) if "/" in one]
     return not all(map(os.path.isabs, paths))
 
 
 class Unfit(Exception):
-    """A fork server that is of no use; says why."""
+    """A fork server cannot be used; the text says why."""
 
 
 class Stale(Unfit):
-    """One whose environment has changed, or that has been ended: another one is of use."""
+    """The fork server's environment has changed, or it has been stopped. A new one can be used."""
 
 
 class Ended(Unfit):
-    """One that has ended by itself, or hung: another one is of use, unless that does so, too."""
+    """The fork server has exited or hung. A new one may work."""
 
 
 class ForkServer:
-    """One process.
+    """One fork server process.
 
     Args:
-        child: the process
-        channel: takes orders, and says what came of each, in their order
+        child: The process.
+        channel: Socket for orders and their answers, which arrive in the same order.
 
     Attributes:
-        orders: how many are under way
+        orders: Number of pending orders.
     """
 
     def __init__(self, child: Child, channel: socket.socket) -> None:
@@ -96,11 +102,11 @@ class ForkServer:
         self._channel = channel
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._turns = asyncio.Semaphore(_ORDERS)
+        self._turns = asyncio.Semaphore(_MAX_ORDERS)
         self._unused = asyncio.Event()
         self._unused.set()
         self._is_ending = False
-        #: Of those that have not come; None stands for one that never will.
+        #: Outstanding answers. None means that the answer will never arrive.
         self._answers: deque[asyncio.Future[Answer | None]] = deque()
         self._begun = self._expect()
         self._loop.add_reader(channel.fileno(), self._hear)
@@ -110,15 +116,15 @@ class ForkServer:
     async def launch(
         cls, around: Surroundings, boot: list[str], kill_on_death: KillOnDeath
     ) -> ForkServer:
-        """Return one that starts; `begun` and, at last, `end` follow.
+        """Start a fork server. The caller must await `begun` before using it, and finally `end`.
 
         Args:
-            around: with what it is started
-            boot: boot.py, the folder of pytriton, the control endpoint
-            kill_on_death: see there
+            around: The interpreter, directory and environment to start with.
+            boot: boot.py, the directory of pytriton, and the control endpoint.
+            kill_on_death: Kills the process if the daemon is killed.
 
         Raises:
-            OSError: it cannot be started.
+            OSError: The process cannot be started.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
@@ -138,14 +144,14 @@ class ForkServer:
         return cls(child, ours)
 
     async def begun(self, limit_s: float) -> None:
-        """Return when it has imported everything.
+        """Wait until it has imported everything.
 
         Raises:
-            Unfit: it cannot be forked, or did not say so in time.
+            Unfit: The process cannot be forked, has exited, or was not ready in time.
         """
         await asyncio.wait([self._begun], timeout=limit_s)
         if not self._begun.done():
-            raise Unfit(f"it said nothing for {limit_s:g} s")
+            raise Unfit(f"it did not start within {limit_s:g} s")
         said = self._begun.result()
         if said is None:
             raise Unfit(f"it {describe_exit(self.child.exited.result())}")
@@ -153,19 +159,19 @@ class ForkServer:
             raise Unfit(said.refused)
 
     def when_idle(self, act: Callable[[], None]) -> None:
-        """Do something once nobody has used it for a while from now."""
+        """Call `act` once it has not been used for a while, counted from now."""
         if self._timer is not None:
             self._timer.cancel()
         if not self._is_ending:
             self._timer = self._loop.call_later(_IDLE_S, act)
 
     async def fork(self, order: Order, output: int, gauge: int) -> tuple[int, socket.socket]:
-        """Return the pid of a new worker, and the connection on which it waits for GO; it ends without.
+        """Fork a worker. Return its pid, and the connection on which it waits for GO. It exits if that is closed.
 
         Raises:
-            Stale, Ended: another fork server is of use.
-            Unfit: the system does not let it fork.
-            OSError: the worker cannot go to its folder.
+            Stale, Ended: Another fork server may work.
+            Unfit: The system does not allow the fork.
+            OSError: The worker cannot change to its directory.
         """
         async with self._turns:
             if self._is_ending or self.child.exited.done():
@@ -180,7 +186,7 @@ class ForkServer:
                     self._unused.set()
 
     async def end(self) -> None:
-        """End the process. Workers that it has made, and those that it makes, are none of its own."""
+        """Stop the process. Workers that it has forked, or is forking, are not affected."""
         self._is_ending = True
         if self._timer is not None:
             self._timer.cancel()
@@ -188,7 +194,7 @@ class ForkServer:
         await asyncio.wait([self.child.exited])
         await self._unused.wait()
         self._channel.close()
-        await self.child.stop(0)  # what a start-up file has started
+        await self.child.stop(0)  # also kills processes started by a start-up file
         await _reap_strays(self.child.pid)
 
     async def _fork(self, order: Order, output: int, gauge: int) -> tuple[int, socket.socket]:
@@ -200,7 +206,7 @@ class ForkServer:
                     descriptors = [output, gauge, theirs.fileno()]
                     socket.send_fds(self._channel, [msgspec.msgpack.encode(order)], descriptors)
                 except OSError as error:
-                    raise Ended(f"it takes no order: {error.strerror}") from None
+                    raise Ended(f"it does not accept orders: {error.strerror}") from None
             return await self._pid(order, self._expect(), ours), ours
         except BaseException:
             ours.close()
@@ -209,35 +215,35 @@ class ForkServer:
     async def _pid(
         self, order: Order, answer: asyncio.Future[Answer | None], worker: socket.socket
     ) -> int:
-        """Return whom the fork server says that it has forked, once that is a worker."""
+        """Return the pid that the fork server reports, once the forked worker has begun."""
         await asyncio.wait([answer], timeout=_FORK_S)
         if not answer.done():
-            self._kill()  # who has ended says no more: then it is done
+            self._kill()  # its exit resolves the answer
             await asyncio.wait([answer], timeout=_FORK_S)
-        told = answer.result() if answer.done() else None
-        pid = 0 if told is None else _child(_pid_in(told, order))
+        reported = answer.result() if answer.done() else None
+        pid = 0 if reported is None else _child(_pid_in(reported, order))
         word = b""
         try:
-            word = await _received(worker, _FORK_S)  # a fork goes on without its fork server
+            word = await _received(worker, _FORK_S)  # a fork survives its fork server
         finally:
             if pid and not word:
                 put_away(pid)
         if not word:
-            raise self._gone() if told is None else Ended("what it forks ends at once")
+            raise self._gone() if reported is None else Ended("its forks exit at once")
         return pid or _child(word[len(BEGUN) :])
 
     def _gone(self) -> Unfit:
-        """Return why it takes no orders."""
+        """Return why it does not accept orders."""
         if self._is_ending:
-            return Stale("it has been ended")
+            return Stale("it has been stopped")
         exited = self.child.exited
         return Ended(f"it {describe_exit(exited.result())}" if exited.done() else "it hangs")
 
     def _kill(self) -> None:
-        if not self.child.exited.done():  # not waited for yet, so the number is its own
+        if not self.child.exited.done():  # not reaped yet, so the pid cannot have been reused
             os.kill(self.child.pid, signal.SIGKILL)
 
-    # ── what it says ─────────────────────────────────────────────────────────────────────────────
+    # ── answers ──────────────────────────────────────────────────────────────────────────────────
 
     def _expect(self) -> asyncio.Future[Answer | None]:
         answer: asyncio.Future[Answer | None] = self._loop.create_future()
@@ -245,7 +251,7 @@ class ForkServer:
         return answer
 
     def _hear(self) -> None:
-        """Take the answers that have come."""
+        """Resolve the answers that have arrived."""
         try:
             while data := self._next():
                 answer = msgspec.msgpack.decode(data, type=Answer)
@@ -255,19 +261,19 @@ class ForkServer:
         except BlockingIOError:
             return
         except (OSError, msgspec.DecodeError, IndexError) as error:
-            _log.error("a fork server says what it should not", reason=str(error))
+            _log.error("unexpected message from fork server", reason=str(error))
         self._loop.remove_reader(self._channel.fileno())
         self._kill()
 
     def _next(self) -> bytes:
-        """Return what it says next; b"" at its end."""
+        """Return the next message; b"" at the end of the stream."""
         try:
             return self._channel.recv(LARGEST)
-        except ConnectionResetError:  # it has left orders unread; what it has said follows
+        except ConnectionResetError:  # it left orders unread; messages that it sent follow
             return self._channel.recv(LARGEST)
 
     def _hear_no_more(self) -> None:
-        """Take what it said before it ended as all that it says."""
+        """Read the remaining messages after its exit, and resolve all outstanding answers with None."""
         self._hear()
         for waits in self._answers:
             if not waits.done():
@@ -276,7 +282,7 @@ class ForkServer:
 
 
 def _pid_in(answer: Answer, order: Order) -> int:
-    """Return the pid that an answer has; raises as `ForkServer.fork`."""
+    """Return the pid in an answer; raises as `ForkServer.fork`."""
     if answer.is_stale:
         raise Stale("its environment has changed")
     if answer.error:
@@ -287,37 +293,37 @@ def _pid_in(answer: Answer, order: Order) -> int:
 
 
 def _child(number: int | bytes) -> int:
-    """Return the pid that a number is; raises Unfit: it is none of a child of this process."""
+    """Return `number` as a pid; raises Unfit if it is not a child of this process."""
     try:
         pid = int(number)
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except (ValueError, OverflowError, OSError):
-        raise Unfit(f"it names a process that is none of ours: {number!r}") from None
+        raise Unfit(f"it reported a pid that is not a child of the daemon: {number!r}") from None
     return pid
 
 
 async def _received(connection: socket.socket, limit_s: float) -> bytes:
-    """Return the next words; b"" where nobody is left who could say some.
+    """Return the next message of a forked worker; b"" if the other end is closed.
 
     Raises:
-        Unfit: none came in time.
+        Unfit: No message arrived in time.
     """
     receiving = asyncio.get_running_loop().sock_recv(connection, LARGEST)
     try:
         return await asyncio.wait_for(receiving, limit_s)
     except asyncio.TimeoutError:
-        raise Unfit(f"what it forks said nothing for {limit_s:g} s") from None
+        raise Unfit(f"its fork did not begin within {limit_s:g} s") from None
     except ConnectionError:
         return b""
 
 
 async def _reap_strays(group: int) -> None:
-    """Wait for forks that have ended before anybody told their pids; they are children of this process's."""
-    with contextlib.suppress(ChildProcessError):  # there is none, or no other
+    """Reap forks that exited before their pids were reported. They are children of this process."""
+    with contextlib.suppress(ChildProcessError):  # no more children in this group
         while True:
-            if os.waitid(os.P_PGID, group, os.WEXITED | os.WNOHANG) is None:  # it dies of SIGKILL
+            if os.waitid(os.P_PGID, group, os.WEXITED | os.WNOHANG) is None:  # killed, exits soon
                 await asyncio.to_thread(os.waitid, os.P_PGID, group, os.WEXITED)
 
 
 def _log_line(pid: int, line: bytes) -> None:
-    _log.debug("a fork server says", pid=pid, line=line.decode(errors="replace"))
+    _log.debug("fork server output", pid=pid, line=line.decode(errors="replace"))

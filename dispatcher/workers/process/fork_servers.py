@@ -1,8 +1,8 @@
-"""Fork servers: processes that have imported what workers of one environment import, and fork for each worker.
+"""Fork servers: processes that have imported the modules of a worker, and fork a worker on request.
 
-An interpreter's start and the imports take 0.3 s of CPU time, a fork some hundredths of that. What is forked is a child
-of the dispatcher's like one that it has started itself (pytriton/_protocol/fork_protocol.py, worker/fork_server.py). Wherever a
-fork server cannot be had, or does not do what it should, a worker is started as without one.
+The start of an interpreter with its imports takes 0.3 s of CPU time; a fork takes a few hundredths of that. A forked
+worker is a child of the dispatcher like one that it has started itself (_protocol/fork_protocol.py,
+worker/fork_server.py). If a fork server is not available or fails, the worker starts as a new interpreter.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from pytriton.dispatcher.workers.process.fork_server import (
 
 _log = structlog.get_logger(__name__)
 
-#: How long an environment is started without one, after one of it has failed.
+#: How long workers of an environment start without a fork server after one has failed.
 _UNFIT_S = 60.0
 
 
 class _Kept:
-    """A fork server that starts or has started.
+    """A fork server that is starting or has started.
 
     Attributes:
-        server: the process, once there is one
-        starting: is done when it takes orders
-        users: how many starts count on it
+        server: The process, once it exists.
+        starting: Done when the server accepts orders.
+        users: Number of worker starts that use it.
     """
 
     def __init__(self) -> None:
@@ -55,13 +55,13 @@ class _Kept:
 
 
 class ForkServers:
-    """The fork servers of a daemon, one for each of the surroundings that workers were last started with.
+    """The fork servers of a daemon, one for each of the most recently used surroundings.
 
     Args:
-        most: as many are kept; 0: every worker is started anew
-        boot: returns for an interpreter boot.py, the folder of pytriton, the control endpoint
-        kill_on_death: see there
-        start_s: what an interpreter may take to start
+        most: Maximum number of fork servers; 0 starts every worker as a new interpreter.
+        boot: Returns boot.py, the directory of pytriton and the control endpoint for an interpreter.
+        kill_on_death: Kills the processes if the daemon is killed.
+        start_s: Time limit for the start of an interpreter, in seconds.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class ForkServers:
         self._start_s = start_s
         self._boot = boot
         self._kill_on_death = kill_on_death
-        #: The last used at the end.
+        #: Ordered by use, the most recently used last.
         self._servers: dict[Surroundings, _Kept] = {}
         self._unfit_until: dict[Surroundings, float] = {}
         self._ending: set[asyncio.Task[object]] = set()
@@ -83,11 +83,11 @@ class ForkServers:
 
     @property
     def settled(self) -> bool:
-        """Whether none is being ended, and none is there while none is to be."""
+        """Whether no fork server is being stopped, and, while held, none is left."""
         return not self._ending and not (self._held and self._servers)
 
     async def hold(self) -> None:
-        """Have none until `release`, and end all of them."""
+        """Stop all fork servers, and start none until `release`."""
         self._held = True
         for around, kept in list(self._servers.items()):
             self._drop(around, kept)
@@ -95,7 +95,7 @@ class ForkServers:
             await asyncio.wait(self._ending)
 
     def release(self) -> None:
-        """Have some for workers that are started from now on."""
+        """Use fork servers for workers that are started from now on."""
         self._held = False
 
     async def start(
@@ -108,28 +108,28 @@ class ForkServers:
         gauge: int,
         on_line: OnLine,
     ) -> Child | None:
-        """Return a new worker; None where it has to be started without a fork server.
+        """Fork a new worker and return it, or None if it must start without a fork server.
 
         Args:
-            around: what it has in common with others
-            worker: its name
-            variables: of its environment, that it has beside those
-            cwd: its folder
-            gauge: the descriptor of its page
-            on_line: takes the lines that it prints
+            around: The surroundings that it shares with other workers.
+            worker: Its name.
+            variables: Additional environment variables of its own.
+            cwd: Its working directory.
+            gauge: File descriptor of its gauge page.
+            on_line: Receives the lines that it prints.
 
         Raises:
-            OSError: its folder cannot be used.
+            OSError: Its working directory cannot be used.
         """
         order = Order(worker, cwd, dict(variables))
         until = asyncio.get_running_loop().time() + self._start_s
         try:
             try:
                 return await self._made(around, order, gauge, on_line, until)
-            except (Stale, Ended) as why:  # another one is of use
-                _log.debug("another fork server is of use", reason=str(why))
+            except (Stale, Ended) as why:  # a new fork server may work
+                _log.debug("retrying with another fork server", reason=str(why))
                 return await self._made(around, order, gauge, on_line, until)
-        except Stale:  # nobody's fault: somebody changes it, or needs its place
+        except Stale:  # not a failure: its environment changed again, or its place was needed
             return None
         except Unfit as why:
             self._is_unfit(around, str(why))
@@ -138,7 +138,7 @@ class ForkServers:
     async def _made(
         self, around: Surroundings, order: Order, gauge: int, on_line: OnLine, until: float
     ) -> Child | None:
-        """Return a fork; None where there can be none, or not before `until`."""
+        """Return a forked worker, or None if no fork server is available before `until`."""
         kept = self._kept(around)
         if kept is None:
             return None
@@ -147,7 +147,7 @@ class ForkServers:
             left_s = until - asyncio.get_running_loop().time()
             await asyncio.wait([kept.starting], timeout=max(0.0, left_s))
             if kept.starting.cancelled():
-                raise Stale("it has been ended")
+                raise Stale("it has been stopped")
             if not kept.starting.done() or kept.starting.exception() is not None:
                 return None
             assert kept.server is not None  # it has started
@@ -160,7 +160,7 @@ class ForkServers:
             kept.users -= 1
 
     def _kept(self, around: Surroundings) -> _Kept | None:
-        """Return the one for these surroundings, which may have to start; None where there can be none."""
+        """Return the fork server for these surroundings, starting it if needed, or None if it is not allowed."""
         now = asyncio.get_running_loop().time()
         if self._held or not self.most or self._unfit_until.get(around, now) > now:
             return None
@@ -196,7 +196,7 @@ class ForkServers:
         kept.server.when_idle(lambda: self._drop(around, kept))
 
     def _drop_unused(self) -> bool:
-        """Make room for another one; return whether there is some: all may be needed, or start."""
+        """Stop the least recently used fork server that is not in use. Return False if all are in use or starting."""
         for around, kept in self._servers.items():
             if not kept.is_used:
                 self._drop(around, kept)
@@ -208,10 +208,13 @@ class ForkServers:
         try:
             child, waits = await asyncio.shield(making)
         except asyncio.CancelledError:
-            self._see_to(_discard(making))  # it is nobody's
+            self._see_to(_discard(making))  # no caller wants the worker any more
             raise
-        # Nothing is awaited until the worker is known by its name: only then may it say hello.
-        with waits, contextlib.suppress(OSError):  # it has ended, which is seen elsewhere
+        # Do not await from here on until the worker is registered by name: it may say hello only then.
+        with (
+            waits,
+            contextlib.suppress(OSError),
+        ):  # the worker has exited, which is detected elsewhere
             waits.send(GO)
         return child
 
@@ -219,7 +222,7 @@ class ForkServers:
         self, server: ForkServer, order: Order, gauge: int, on_line: OnLine
     ) -> tuple[Child, socket.socket]:
         with contextlib.ExitStack() as given, contextlib.ExitStack() as ours:
-            gauge = os.dup(gauge)  # who asked may give up meanwhile, and closes its own
+            gauge = os.dup(gauge)  # the caller may be cancelled and close its descriptor
             given.callback(os.close, gauge)
             reader, writer = os.pipe()
             given.callback(os.close, writer)
@@ -238,12 +241,12 @@ class ForkServers:
         """Start workers of these surroundings without a fork server for a while."""
         now = asyncio.get_running_loop().time()
         if self._unfit_until.get(around, now) <= now:
-            _log.info("workers are started without a fork server", python=around.python, reason=why)
+            _log.info("starting workers without a fork server", python=around.python, reason=why)
         self._unfit_until = {one: until for one, until in self._unfit_until.items() if until > now}
         self._unfit_until[around] = now + _UNFIT_S
 
     def _drop(self, around: Surroundings, kept: _Kept) -> None:
-        """Have this one no more; somebody may have put another one in its place."""
+        """Remove and stop this fork server, unless it has been replaced already."""
         if self._servers.get(around) is kept:
             del self._servers[around]
             self._see_to(_end(kept))
@@ -271,6 +274,6 @@ async def _discard(making: asyncio.Task[tuple[Child, socket.socket]]) -> None:
 
 
 def boot_arguments(library: Path, endpoint: str, python: str) -> list[str]:
-    """Return what follows the interpreter `python` in the command of a worker, and of a fork server."""
+    """Return the arguments of the interpreter `python` that start a worker or a fork server."""
     library = library_of(library, python)
     return [str(library / "pytriton" / "worker" / "boot.py"), str(library), endpoint]

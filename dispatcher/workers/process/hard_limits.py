@@ -1,4 +1,4 @@
-"""Limits that a worker cannot keep by itself: the memory and the number of all processes that it started."""
+"""Limits that the daemon enforces on a worker: total memory and number of the processes that it started."""
 
 from __future__ import annotations
 
@@ -18,42 +18,41 @@ from pytriton.dispatcher.workers.process.worker_process import WorkerProcess
 
 _log = structlog.get_logger(__name__)
 
-#: Seconds between two looks at a model with such limits: the kernel sends no event for them.
-_LOOK_S = 0.5
+#: Interval between checks of a worker with such limits. The kernel offers no notification.
+_POLL_INTERVAL_S = 0.5
 
 
 async def guard(worker: WorkerProcess, limits: messages.Limits, events: Events = LOG_ONLY) -> None:
-    """End a worker with all that it started when it passes a hard limit; return when it has ended.
+    """Kill a worker and all processes it started if it exceeds a hard limit. Return when the worker has exited.
 
-    Without such a limit there is nothing to look at, and it returns at once.
+    Return at once if the model has no hard limits.
     """
     if limits.memory_hard is None and limits.processes is None:
         return
-    told = None
+    reported = None
     while worker.alive:
         why, family = None, set[int]()
         try:
             family = _family(worker.pid)
             why = _passed(worker.pid, family, limits)
-        except (
-            psutil.Error,
-            OSError,
-        ) as error:  # say, no descriptor is left; a later look may find one
-            if told != str(error):
-                told = str(error)
-                _log.warning("cannot look at what a worker uses", worker=worker.name, error=told)
+        except (psutil.Error, OSError) as error:  # may be temporary, such as a lack of descriptors
+            if reported != str(error):
+                reported = str(error)
+                _log.warning(
+                    "could not measure a worker's resources", worker=worker.name, error=reported
+                )
         if why is not None and worker.condemned is None and worker.alive:
             events.tell(kinds.LIMIT, worker=worker.name, reason=why, numbers={"pid": worker.pid})
             worker.end_now(why)
             _end_others(worker.pid, family)
-        await asyncio.wait([worker.exited], timeout=_LOOK_S)
+        await asyncio.wait([worker.exited], timeout=_POLL_INTERVAL_S)
 
 
 def _family(pid: int) -> set[int]:
-    """Return the processes that a worker has started.
+    """Return the pids of the processes that a worker has started.
 
-    These are its descendants, and those whose parent has ended, as of a double fork: they are in the worker's session
-    still, unless they have left that, too.
+    These are its descendants, and the processes in its session whose parent has exited, as after a double fork.
+    Processes that have left both are not found.
     """
     try:
         found = {child.pid for child in psutil.Process(pid).children(recursive=True)}
@@ -75,7 +74,7 @@ def _session(pid: int) -> int:
 
 
 def _passed(pid: int, family: Collection[int], limits: messages.Limits) -> str | None:
-    """Return which limit a worker has passed, None if none."""
+    """Describe the limit that a worker has exceeded, or return None."""
     if limits.processes is not None and len(family) > limits.processes:
         return f"it had started {len(family)} processes, and may have {limits.processes} (limits)"
     if limits.memory_hard is not None:
@@ -86,7 +85,7 @@ def _passed(pid: int, family: Collection[int], limits: messages.Limits) -> str |
 
 
 def _end_others(group: int, family: Collection[int]) -> None:
-    """Kill what has left the worker's group, which ends as a whole."""
+    """Kill the processes outside the worker's process group. The group itself is killed as a whole."""
     for pid in family:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if os.getpgid(pid) != group:
@@ -94,7 +93,7 @@ def _end_others(group: int, family: Collection[int]) -> None:
 
 
 def _own_memory(pid: int) -> int:
-    """Return a process's resident bytes that are not shared; 0 when it has ended meanwhile."""
+    """Return a process's resident bytes that are not shared, or 0 if it has exited."""
     try:
         info = psutil.Process(pid).memory_info()
     except (psutil.NoSuchProcess, psutil.AccessDenied):

@@ -1,6 +1,6 @@
 """A worker that is a thread of its registrant.
 
-The dispatcher asks the registrant to start and end it. The worker ends when that process ends.
+The dispatcher asks the registrant to start and stop it. The worker ends when that process exits.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pytriton.dispatcher.workers.process.worker import Worker
 
 _log = structlog.get_logger(__name__)
 
-#: The time that a thread gets, even where a process would be killed at once: it can only end by itself.
+#: Minimum grace period of a thread, even where a process would be killed at once: a thread cannot be killed.
 _END_S = 2.0
 
 
@@ -50,13 +50,13 @@ class HostedWorker(Worker):
             gauge=gauge,
             exited=exited,
         )
-        self.log_hint = ""  # its output is its process's own
+        self.log_hint = ""  # its output belongs to the registrant's process
         self._registrant = registrant
         self._gauge_path = gauge_path
         self._how = ""
         registrant.ended.add_done_callback(self._registrant_ended)
         start = messages.StartWorker(name, instance, str(lane_path), str(gauge_path))
-        # Later, so that this worker is known before it can say anything.
+        # Sent from a task, so that this worker is registered before its first message arrives.
         self._starting = loop.create_task(registrant.send(start))
 
     @classmethod
@@ -69,10 +69,10 @@ class HostedWorker(Worker):
         registrant: Registrant,
         lane_path: Path,
     ) -> HostedWorker:
-        """Ask the registrant to run it; it says hello by itself.
+        """Ask the registrant to run a worker, and return it. The worker then says hello.
 
         Raises:
-            RemoteFailure: the registrant has ended, or there is no room for a page.
+            RemoteFailure: The registrant has exited, or the gauge file cannot be written.
         """
         if registrant.ended.done():
             raise RemoteFailure(
@@ -98,27 +98,27 @@ class HostedWorker(Worker):
         )
 
     async def hello(self, peer: Peer, payloads_of: Callable[[int], Sequence[bytes]]) -> None:
-        """Note a worker's hello: it has its callable, and has opened its gauge; raises as `Worker.hello`."""
+        """Record the worker's hello. It already has its callable and has opened its gauge; raises as `Worker.hello`."""
         await super().hello(peer, payloads_of)
         self._gauge_path.unlink(missing_ok=True)
 
     def has_ended(self, how: str) -> None:
-        """Note that the worker has ended, or its registrant; `how` completes "worker w1 …"."""
+        """Record that the worker or its registrant has ended; `how` completes "worker w1 …"."""
         if not self.exited.done():
             self._how = how
             self._gauge_path.unlink(missing_ok=True)
             self.exited.set_result(0)
 
     def is_deaf(self) -> None:
-        """Count the worker as ended: a proxy cannot connect to it, say after an exec."""
+        """Treat the worker as ended, because a proxy cannot connect to it, for example after an exec."""
         self.has_ended("does not listen any longer")
 
     def describe_end(self) -> str:
-        """Say how the worker ended: for clients whose batch it had, and for status."""
+        """Describe how the worker ended, for `status` and for the clients of its last batch."""
         return f"worker {self.name}, a thread of process {self.pid}, {self._how}"
 
     def end_record(self) -> messages.WorkerEnd:
-        """Return what is kept of a worker that has ended."""
+        """Return the record of the worker's end. The worker must have ended."""
         assert self._done is not None  # it has ended
         return messages.WorkerEnd(
             at=time.time(),
@@ -130,32 +130,32 @@ class HostedWorker(Worker):
         )
 
     async def end_after_batch(self) -> None:
-        """Ask the worker to end, and wait until it has, however long its batch takes."""
+        """Ask the worker to end, and wait until it has, without a time limit for its batch."""
         if self.alive:
             await self._registrant.send(messages.EndWorker(self.name))
         await asyncio.shield(self.exited)
 
     async def end_hung(self, why: str) -> None:
-        """Ask it to end; a thread cannot be made to."""
+        """Ask a hung worker to end. A thread cannot be killed."""
         self.condemned = why
         self.leave("hang")
         await self.stop(0)
 
     async def stop(self, grace_s: float) -> None:
-        """Have the worker end after its batch; one that does not in time is left behind."""
+        """Ask the worker to end after its batch, and abandon it if it does not do so in time."""
         if self.alive:
             await self._registrant.send(messages.EndWorker(self.name))
-            # One that has not said hello may never have been begun: its registrant has given up.
+            # A worker that has not said hello may never have been started by its registrant.
             grace_s = max(grace_s, _END_S) if self.greeted.done() else _END_S
             await asyncio.wait([self.exited], timeout=grace_s)
         if self.alive:
             _log.warning(
-                "a thread did not end and is left behind",
+                "worker thread did not end and is abandoned",
                 model=self._spec.name,
                 worker=self.name,
                 worker_pid=self.pid,
             )
-            self.has_ended("did not end when it was told to: its batch still runs")
+            self.has_ended("did not end when it was asked to: its batch is still running")
 
     def _registrant_ended(self, ended: asyncio.Future[None]) -> None:
         if not ended.cancelled():

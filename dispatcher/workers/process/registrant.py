@@ -1,4 +1,4 @@
-"""A process that runs its model's workers in threads of its own: its identity, a watch on it."""
+"""A process that runs its model's workers in its own threads: its identity, and detection of its exit."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _INSTEAD = 'Use isolation="process", the default, or run it'
 
 
 class Registrant:
-    """The sender of a Register with isolation="thread", for as long as that registration lasts.
+    """The sender of a Register message with isolation="thread", for the lifetime of the registration.
 
-    The dispatcher can neither start nor end such a process; it asks it to run workers, and watches it.
+    The dispatcher can neither start nor stop such a process. It asks the process to run workers and watches for its exit.
 
     Attributes:
-        pid: its process id.
-        ended: is done when it has ended.
+        pid: Process id.
+        ended: Resolves when the process has exited.
     """
 
     def __init__(self, peer: Peer, model: str) -> None:
-        """See that its threads can serve here, and watch it.
+        """Check that the process's threads can serve, and start watching it.
 
         Raises:
-            RemoteFailure: it is on another machine, of another user, or out of sight.
+            RemoteFailure: The process is on another machine, in another PID namespace, or of another user.
         """
         sender = peer.sender
         what = f'model {model} with isolation="thread"'
@@ -53,18 +53,18 @@ class Registrant:
         self._loop.add_reader(self._pidfd, self._end)
 
     async def send(self, message: messages.AnyMessage) -> None:
-        """Send the registrant a message that answers no request."""
+        """Send the registrant a message that is not a reply."""
         await self._peer.send(message)
 
     async def release(self, why: str) -> None:
-        """Tell the registrant that its registration is over, and watch it no longer."""
+        """Notify the registrant that its registration has ended, and stop watching it."""
         if not self.ended.done():
-            self._unwatch()  # first: it may end while it is told, and its descriptor is closed once
+            self._unwatch()  # first: it may exit while the message is sent, and its descriptor must be closed once
             self.ended.cancel()
             await self.send(messages.Released(why))
 
     def give_up(self) -> None:
-        """Count the registrant as ended: it no longer wants to serve its model."""
+        """Treat the registrant as exited, because it no longer serves its model."""
         if not self.ended.done():
             self._end()
 

@@ -1,9 +1,9 @@
-"""The slots of a registration: which instance, and which version, each of its workers serves.
+"""The slots of a registration: which instance and which version each worker serves.
 
-Each version of a Triton Python model is a program of its own, with globals and helper modules whose names may clash.
-So each version has workers of its own, and a crash of one leaves the others. The slots of a pool are numbered instance
-by instance, with all versions of each, so that scaling adds and removes slots at the end. A worker of any other model
-serves all versions.
+Each version of a Triton Python model is a separate program, whose globals and helper modules may clash with those of
+other versions. So each version has its own workers, and a crash of one version does not affect the others. Slots are
+numbered instance by instance, with all versions of each, so that scaling adds and removes slots at the end. A worker of
+any other model serves all versions.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from pytriton._protocol import messages
 
 
 def versions(spec: messages.ModelSpec) -> list[int]:
-    """Return the versions that have workers of their own; none: each worker serves all there are."""
+    """Return the versions that have their own workers; empty if each worker serves all versions."""
     return spec.versions if spec.python_model is not None else []
 
 
 def count(spec: messages.ModelSpec) -> int:
-    """Return how many workers a registration has, with the spares."""
+    """Return the number of workers of a registration, including spares."""
     return (spec.instances + spec.spares) * max(1, len(versions(spec)))
 
 
 def instance_of(spec: messages.ModelSpec, slot: int) -> int:
-    """Return which instance a slot is of; those from `spec.instances` on are spares."""
+    """Return the instance number of a slot. Numbers from `spec.instances` on are spares."""
     return slot // max(1, len(versions(spec)))
 
 
 def taken_by(spec: messages.ModelSpec, slot: int) -> tuple[messages.ModelSpec, int]:
-    """Return what the worker in a slot is told: the declaration, with its own version, and its instance."""
+    """Return the declaration for the worker in a slot, reduced to its own version, and its instance number."""
     own = versions(spec)
     if own:
         version = own[slot % len(own)]

@@ -1,6 +1,6 @@
-"""The dispatcher's view of a worker, from its hello over loading and serving to its end.
+"""The dispatcher's view of a worker, from its start to its exit.
 
-There are two kinds: processes of the dispatcher's own (worker_process.py) and threads of a registrant
+There are two kinds: child processes of the dispatcher (worker_process.py) and threads of a registrant
 (hosted_worker.py).
 """
 
@@ -18,31 +18,31 @@ from pytriton._protocol.lanes.request_records import Taken
 from pytriton._protocol.lanes.stats_page import Counts, Gauge, Reading
 from pytriton.dispatcher.control.control_socket import Peer
 
-#: Why workers end: by themselves, serving ("crash") or before ("load"); hung in a batch; past a hard limit; replaced
-#: because they were spent; no longer needed because of a scaling or a replacement, or because nothing was asked of the
-#: model ("idle"); for any other wish ("stop").
+#: Why workers end. On their own: while serving ("crash") or before ("load"). Ended by the dispatcher: hung in a batch
+#: ("hang"), exceeded a hard limit ("limit"), recycled ("spent"), scaled down ("scale"), model replaced ("replace"),
+#: model idle ("idle"), any other request ("stop").
 END_REASONS = ("crash", "load", "hang", "limit", "spent", "scale", "replace", "idle", "stop")
 
 
 class Worker:
-    """A worker from its start on. `ready` is done when it serves, or fails with why it does not.
+    """A worker from its start on.
 
     Attributes:
-        name: unique in this daemon; names its lane socket.
-        instance: of the model, that it runs.
-        pid: the process that it is, or runs in.
-        exited: is done once it ended.
-        protocol: that it speaks: this version's, or a former one's.
-        parked: it is not to load before `unpark`: its model sleeps.
-        greeted: resolves when it has said hello.
-        ready: resolves when the callable is loaded; raises RemoteFailure when it cannot be.
-        lane_path: where it listens for lanes once ready.
-        gauge: what it is doing; closed when it has ended.
-        spent: resolves with the reason when it should be replaced though it serves.
-        condemned: why the dispatcher ends it; None when it ends, or ended, by itself or on request.
-        leaving: the kind of reason for which it is ended: one of END_REASONS; None when it ends by itself.
-        unwilling: why its model says that it is not ready (`is_ready`); None when it is, or says nothing.
-        log_hint: where its own words are to be found; completes an error's text.
+        name: Unique name in this daemon; also names its lane socket.
+        instance: Number of the model's instance that it runs.
+        pid: The process that it is or runs in.
+        exited: Resolves when the worker has ended.
+        protocol: Protocol version that it speaks, possibly one from before an upgrade.
+        parked: Whether it waits for `unpark` before loading, because its model is asleep.
+        greeted: Resolves when the worker has said hello.
+        ready: Resolves when the callable is loaded. Raises RemoteFailure if it cannot be loaded.
+        lane_path: Socket on which it accepts lanes once it is ready.
+        gauge: The worker's shared counters; closed when it has ended.
+        spent: Resolves with the reason when the worker should be recycled.
+        condemned: Why the dispatcher kills it; None if it ends on its own or on request.
+        leaving: Why it is being ended, one of END_REASONS; None if it ends on its own.
+        unwilling: Why its model's `is_ready` reports that it is not ready; None if it is ready or has no `is_ready`.
+        log_hint: Where to find its log; completes an error text.
     """
 
     def __init__(
@@ -73,17 +73,17 @@ class Worker:
         self.ready: asyncio.Future[None] = loop.create_future()
         self.spent: asyncio.Future[str] = loop.create_future()
         self._spec = spec
-        #: The version that it serves; the newest, if it serves all versions of a model.
+        #: The version that it serves; the newest one if it serves all versions of the model.
         self.version = spec.version
         self.instance = instance
         self._peer: Peer | None = None
         self._done: Reading | None = None
         self._counts: Counts | None = None
-        #: Records of requests that it left when it ended, and the metrics of its callable's own.
+        #: Request records left when it ended, and the last custom metrics of its callable.
         self.last_records = Taken()
         self.last_user_metrics = b""
         exited.add_done_callback(self._ended)
-        # A pool that is being stopped does not ask for the exception: this does, or asyncio would warn of it.
+        # A pool that is stopping never retrieves the exception. Retrieve it here, or asyncio logs a warning.
         self.ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
 
     @property
@@ -91,24 +91,24 @@ class Worker:
         return not self.exited.done()
 
     def counts(self) -> Counts:
-        """Return the work that it has done until now, or until its end."""
+        """Return the work that it has done so far, or until its end."""
         return self.gauge.counts() if self._counts is None else self._counts
 
     def reading(self) -> Reading:
-        """Return what it is doing, or was when it ended."""
+        """Return the current reading of its gauge, or the last one before its end."""
         return self.gauge.read() if self._done is None else self._done
 
     def outcomes(self) -> tuple[int, tuple[int, ...]]:
-        """Return how many requests it has begun until now, or until its end, and how many failed, by kind."""
+        """Return the number of requests it has started so far, or until its end, and of failed ones by kind."""
         done = self._counts
         return self.gauge.outcomes() if done is None else (done.requests, done.failed)
 
     def user_metrics(self) -> bytes:
-        """Return the latest metrics of its callable's own, undecoded; b"" where there are none."""
+        """Return the latest custom metrics of its callable, undecoded; b"" if there are none."""
         return self._user_metrics() if self._counts is None else self.last_user_metrics
 
     def leave(self, reason: str) -> None:
-        """Note why it is being ended, one of END_REASONS, if nothing else has been noted before."""
+        """Record why the worker is being ended, one of END_REASONS. The first reason is kept."""
         self.leaving = self.leaving or reason
 
     @property
@@ -120,10 +120,10 @@ class Worker:
         return "crash" if ready.done() and not (ready.cancelled() or ready.exception()) else "load"
 
     async def hello(self, peer: Peer, payloads_of: Callable[[int], Sequence[bytes]]) -> None:
-        """Note a worker's hello, and give it what it needs to load.
+        """Record the worker's hello, and send what it needs to load its model.
 
         Raises:
-            RemoteFailure: somebody has said it before.
+            RemoteFailure: A worker of this name has already said hello.
         """
         if self.greeted.done():
             raise RemoteFailure(ErrorKind.INVALID, f"worker {self.name} has said hello already")
@@ -131,61 +131,61 @@ class Worker:
         self.greeted.set_result(None)
 
     async def unpark(self) -> None:
-        """Have it load now."""
+        """Let a parked worker load its model now."""
         self.parked = False
 
     def loaded(self) -> None:
-        """Note that the worker serves."""
+        """Record that the worker is ready to serve."""
         if not self.ready.done():
             self.ready.set_result(None)
 
     def failed(self, message: messages.WorkerFailed) -> None:
-        """Note that the worker could not load its callable."""
+        """Record that the worker could not load its callable."""
         if not self.ready.done():
             text = f"model {self._spec.name} could not be loaded: {message.text}"
             failure = RemoteFailure(ErrorKind.LOAD_FAILED, text, message.traceback)
             self.ready.set_exception(failure)
 
     def is_spent(self, text: str) -> None:
-        """Note that the worker should be replaced, for the reason in `text`."""
+        """Record that the worker should be recycled, for the reason in `text`."""
         if not self.spent.done():
             self.spent.set_result(text)
 
     def is_deaf(self) -> None:
-        """Do nothing about a failed connection: a process's end is noticed anyway."""
+        """Handle a failed connection to the worker. A process needs nothing: its exit is detected anyway."""
 
     async def withdraw_lane(self) -> None:
-        """Have the worker send one of its proxies elsewhere."""
+        """Ask the worker to give up one of its proxies."""
         if self._peer is not None:
             await self._peer.send(messages.WithdrawLane())
 
     def last_lines(self) -> str:
-        """The worker's last lines as one text; "" where the dispatcher cannot see its output."""
+        """Return the last lines of the worker's output; "" if the dispatcher cannot see its output."""
         return ""
 
     def describe_end(self) -> str:
-        """Say how the worker ended: for clients whose batch it had, and for status."""
+        """Describe how the worker ended, for `status` and for the clients of its last batch."""
         raise NotImplementedError
 
     def end_record(self) -> messages.WorkerEnd:
-        """Return what is kept of a worker that has ended."""
+        """Return the record of the worker's end. The worker must have ended."""
         raise NotImplementedError
 
     @property
     def gave_up(self) -> bool:
-        """Whether it ended because its callable said that only a fresh start helps (PyTritonUnrecoverableError)."""
+        """Whether it ended because its callable raised PyTritonUnrecoverableError."""
         return False
 
     async def end_after_batch(self) -> None:
-        """Ask the worker to end, and wait until it has ended, however long its batch takes."""
+        """Ask the worker to end, and wait until it has, without a time limit for its batch."""
         raise NotImplementedError
 
     async def end_hung(self, why: str) -> None:
-        """End a worker that does not come back from a batch."""
+        """End a worker that hangs in a batch."""
         raise NotImplementedError
 
     async def stop(self, grace_s: float) -> None:
-        """End the worker after its batch, at most `grace_s` later; its lanes end with it."""
+        """End the worker and its lanes after its batch, at most `grace_s` seconds later."""
         raise NotImplementedError
 
     def _user_metrics(self) -> bytes:
@@ -193,7 +193,7 @@ class Worker:
         return pages.read() if pages is not None else b""
 
     async def _drained(self) -> None:
-        """Return when its last lines have arrived."""
+        """Wait until the last lines of its output have arrived."""
 
     def _ended(self, _: asyncio.Future[int]) -> None:
         self._done, self._counts = self.gauge.read(), self.gauge.counts()
@@ -206,7 +206,7 @@ class Worker:
             asyncio.get_running_loop().create_task(self._report_early_end())
 
     async def _report_early_end(self) -> None:
-        await self._drained()  # its last lines say why
+        await self._drained()  # the last lines contain the reason
         if not self.ready.done():
             text = f"model {self._spec.name}: {self.describe_end()} before its callable was loaded"
             self.ready.set_exception(

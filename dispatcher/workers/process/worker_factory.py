@@ -1,4 +1,4 @@
-"""Starts workers: processes of the dispatcher's own, and threads of registrants. The daemon makes one factory."""
+"""The factory of workers: child processes of the dispatcher, and threads of registrants. The daemon has one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pytriton.dispatcher.workers.process.worker_process import WorkerPlace, Work
 
 
 class StartWorker(Protocol):
-    """Starts the worker of one slot of a model; `WorkerFactory.start` is the one that the daemon has."""
+    """Starts the worker of one slot of a model. The daemon uses `WorkerFactory.start`."""
 
     def __call__(
         self, spec: messages.ModelSpec, slot: int, registrant: Registrant | None, /
@@ -34,7 +34,7 @@ class StartWorker(Protocol):
 
 
 class WorkerFactory:
-    """Starts workers, each with a name that no other worker of this daemon's life has."""
+    """Starts workers, each with a name that is unique for the lifetime of the daemon."""
 
     def __init__(
         self, config: DaemonConfig, rundir: RuntimeDir, library: Path, kill_on_death: KillOnDeath
@@ -42,7 +42,7 @@ class WorkerFactory:
         self._rundir = rundir
         tracing = trace_settings.uses_opentelemetry(config)
         boot = functools.partial(boot_arguments, library, rundir.control_endpoint)
-        #: Make workers of one environment quickly.
+        #: Fork servers, which start workers faster than a new interpreter.
         self.forks = ForkServers(
             config.fork_servers, boot, kill_on_death, config.worker_start_timeout_s
         )
@@ -54,23 +54,23 @@ class WorkerFactory:
             self.forks,
             config.grace_period_s,
         )
-        #: The number of the last worker.
+        #: Number of the last worker.
         self.serial = 0
-        #: Is told the model of a worker that ended because its callable is unrecoverable.
+        #: Called with the model of a worker that exited because its callable is unrecoverable.
         self.on_given_up: Callable[[str], None] = lambda model: None
 
     async def start(
         self, spec: messages.ModelSpec, slot: int, registrant: Registrant | None, /
     ) -> Worker:
-        """Start a worker; it says hello by itself.
+        """Start a worker and return it. The worker then says hello.
 
         Args:
-            spec: the model
-            slot: which of the model's workers it is, see slots.py
-            registrant: in whose threads it runs; None: it is a process
+            spec: The model.
+            slot: Which of the model's workers to start, see slots.py.
+            registrant: The process whose thread runs the worker; None to start a process.
 
         Raises:
-            RemoteFailure: it cannot be started: what it needs is not there.
+            RemoteFailure: The worker cannot be started.
         """
         self.serial += 1
         name = f"w{self.serial}"
@@ -80,13 +80,13 @@ class WorkerFactory:
         return await self._start_process(name, spec, slot, lane_path)
 
     def adopt(self, state: WorkerState, spec: messages.ModelSpec, slot: int, peer: Peer) -> Worker:
-        """Go on with a worker of a former version of this process; raises as `WorkerProcess.adopt`."""
+        """Adopt a worker that was started before an upgrade; raises as `WorkerProcess.adopt`."""
         spec, instance = slots.taken_by(spec, slot)
         on_line = _log_lines(state.name, spec.name, instance)
         worker = WorkerProcess.adopt(
             state, spec, instance, place=self._place, on_line=on_line, peer=peer
         )
-        return self._minded(worker, spec.name)
+        return self._with_exit_callback(worker, spec.name)
 
     async def _start_process(
         self, name: str, spec: messages.ModelSpec, slot: int, lane_path: Path
@@ -96,10 +96,10 @@ class WorkerFactory:
         worker = await WorkerProcess.start(
             name, spec, instance, place=self._place, lane_path=lane_path, on_line=on_line
         )
-        return self._minded(worker, spec.name)
+        return self._with_exit_callback(worker, spec.name)
 
-    def _minded(self, worker: WorkerProcess, model: str) -> WorkerProcess:
-        """Hear from how a worker ends that it gave up: its word is lost where the daemon becomes another version."""
+    def _with_exit_callback(self, worker: WorkerProcess, model: str) -> WorkerProcess:
+        """Report from its exit that a worker is unrecoverable. Its message could be lost during an upgrade."""
 
         def ended(_: object) -> None:
             if worker.gave_up:

@@ -1,4 +1,4 @@
-"""The loading of a worker: it says hello, then loads its callable, each within a time limit."""
+"""Loading of a worker: it says hello and then loads its callable, each within a time limit."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ async def until_loaded(
     *,
     greeted: Callable[[], None],
 ) -> None:
-    """Return when a worker that was started is ready.
+    """Wait until a started worker is ready. Stop the worker on any exception.
 
     Args:
-        worker: the worker
-        spec: its model; says how long it may load
-        start_timeout_s: what its start may take, until it says hello
-        started_at: when that began, by the loop's clock; a fork server may have had to start first
-        greeted: is called when it has, and loads
+        worker: The worker.
+        spec: Its model, with the load timeout.
+        start_timeout_s: Time limit until the worker says hello, in seconds.
+        started_at: Begin of the start by the loop's clock. It may include the start of a fork server.
+        greeted: Called when the worker has said hello and starts loading.
 
     Raises:
-        RemoteFailure: it did not become ready. It has been ended, as with any other exception.
+        RemoteFailure: The worker did not become ready.
     """
     left_s = max(0.0, started_at + start_timeout_s - asyncio.get_running_loop().time())
     try:
@@ -48,26 +48,26 @@ async def until_loaded(
 
 
 def load_failure(error: Exception, model: str, instance: int) -> RemoteFailure:
-    """Return why there is no new worker. Our own fault is logged, and is no reason not to try again."""
+    """Convert an exception into the failure to report. Log internal errors; they do not prevent a retry."""
     if isinstance(error, RemoteFailure):
         return error
     _log.error(
-        "a fault of the daemon: an instance did not get its worker",
+        "internal error while starting a worker",
         model=model,
         instance=instance,
         exc_info=error,
     )
-    text = f"model {model}: a fault of the daemon: {type(error).__name__}: {error}"
+    text = f"model {model}: internal error: {type(error).__name__}: {error}"
     return RemoteFailure(ErrorKind.INTERNAL, text)
 
 
 async def wait_any(*futures: asyncio.Future[Any], timeout_s: float | None = None) -> None:
-    """Wait until one of them is done, at most `timeout_s` seconds."""
+    """Wait until one of the futures is done, at most `timeout_s` seconds."""
     await asyncio.wait(futures, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
 
 
 def _check(worker: Worker, spec: messages.ModelSpec, start_timeout_s: float) -> None:
-    """Raise RemoteFailure unless the worker is ready; the text says why it failed, or which time ran out."""
+    """Raise RemoteFailure with the reason, or the timeout that expired, unless the worker is ready."""
     if worker.ready.done():
         worker.ready.result()
         return

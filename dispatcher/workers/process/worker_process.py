@@ -1,4 +1,4 @@
-"""A worker that is a process of the dispatcher's: started, ended by signals, its exit explained."""
+"""A worker that is a child process of the dispatcher: started, stopped by signals, its exit explained."""
 
 from __future__ import annotations
 
@@ -34,26 +34,31 @@ from pytriton.dispatcher.workers.process.worker import Worker
 
 _log = structlog.get_logger(__name__)
 
-#: Variables of the daemon's own environment that a worker gets where its registrant sent none.
+#: Variables of the daemon's environment that a worker inherits unless its registrant sent a value.
 _DAEMON_DEFAULTS = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "TZ")
-#: The line before each thread's stack when a hung worker prints its stacks (faulthandler).
+#: The line before each thread's stack when a hung worker dumps its stacks (faulthandler).
 _STACK = b"(most recent call first)"
-#: The most time that it gets for that. It has a core at once, unless the machine is overloaded.
-_STACKS_S = 10.0
-#: The time in which a hung worker may end after SIGTERM; few do.
+#: Time limit for the stack dump. It takes long only on an overloaded machine.
+_STACK_DUMP_TIMEOUT_S = 10.0
+#: Grace period of a hung worker between SIGTERM and SIGKILL. Few hung workers react to SIGTERM.
 _HUNG_GRACE_S = 0.5
-#: How long an idle worker may take to notice SIGTERM: more than it waits for a core on a machine that is overloaded.
-_DEAF_S = 5.0
-#: Seconds between two looks at its gauge: a page of memory cannot announce a change.
-_LOOK_S = 0.25
+#: Time for an idle worker to react to SIGTERM; long enough for an overloaded machine.
+_UNRESPONSIVE_S = 5.0
+#: Interval between checks of the gauge, which is shared memory and cannot notify.
+_POLL_INTERVAL_S = 0.25
 
 
 @dataclass(frozen=True)
 class WorkerPlace:
-    """The daemon's resources for a worker: the control endpoint, the folder that holds `pytriton`.
+    """What the daemon provides to all workers.
 
-    `kill_on_death` ends what the worker started when this process is killed. `tracing`: tritonserver traces with
-    OpenTelemetry, and these variables say where spans go. `forks`: makes workers that need not start an interpreter.
+    Attributes:
+        endpoint: The control endpoint.
+        library: The directory that contains `pytriton`.
+        kill_on_death: Kills what the worker started if the daemon is killed.
+        tracing: Environment variables for exporting spans, if tritonserver traces with OpenTelemetry; otherwise None.
+        forks: Fork servers, which start workers without starting an interpreter.
+        clean_up_s: Time in seconds for a worker to clean up and exit after its last batch.
     """
 
     endpoint: str
@@ -61,12 +66,11 @@ class WorkerPlace:
     kill_on_death: KillOnDeath
     tracing: Mapping[str, str] | None = None
     forks: ForkServers | None = None
-    #: What a worker that has answered its last batch gets to clean up in.
     clean_up_s: float = math.inf
 
 
 class WorkerProcess(Worker):
-    """A worker that is a process of the dispatcher's own."""
+    """A worker that is a child process of the dispatcher."""
 
     def __init__(
         self,
@@ -100,10 +104,10 @@ class WorkerProcess(Worker):
         lane_path: Path,
         on_line: OnLine,
     ) -> WorkerProcess:
-        """Start the process; it says hello by itself.
+        """Start a worker process and return it. The worker then says hello.
 
         Raises:
-            RemoteFailure: the interpreter or the working directory is not there, or the daemon has come to a limit.
+            RemoteFailure: The interpreter or the working directory cannot be used, or a resource limit was reached.
         """
         try:
             gauge, gauge_fd = Gauge.create()
@@ -139,10 +143,10 @@ class WorkerProcess(Worker):
         on_line: OnLine,
         peer: Peer,
     ) -> WorkerProcess:
-        """Go on with a worker that a former version of this process has started, and that serves.
+        """Adopt a serving worker that was started before an upgrade.
 
         Raises:
-            OSError: it is none of ours, or its page is gone.
+            OSError: The process is not a child of this one, or its gauge page is missing.
         """
         child = Child.adopt(state.child, on_line, place.kill_on_death)
         worker = cls(
@@ -165,8 +169,8 @@ class WorkerProcess(Worker):
         return worker
 
     def hand_over(self) -> WorkerState:
-        """Return what the next version of this process goes on with."""
-        assert self.gauge.kept is not None  # it lives
+        """Return the state to hand over in an upgrade. The worker must be alive."""
+        assert self.gauge.kept is not None  # the worker is alive
         spent = self.spent.result() if self.spent.done() else None
         return WorkerState(
             self.name,
@@ -180,14 +184,14 @@ class WorkerProcess(Worker):
         )
 
     async def hello(self, peer: Peer, payloads_of: Callable[[int], Sequence[bytes]]) -> None:
-        """Answer a worker's hello with its model; raises as `Worker.hello`."""
+        """Reply to the worker's hello with its model, unless it is parked; raises as `Worker.hello`."""
         await super().hello(peer, payloads_of)
         self._payloads_of = payloads_of
         if not self.parked:
             await self._load()
 
     async def unpark(self) -> None:
-        """Give it its model, or when it says hello."""
+        """Send a parked worker its model, or let its hello trigger that."""
         await super().unpark()
         if self._payloads_of is not None:
             await self._load()
@@ -199,21 +203,21 @@ class WorkerProcess(Worker):
         await self._peer.send(load, self._payloads_of(self.instance))
 
     def last_lines(self) -> str:
-        """The worker's last lines as one text."""
+        """Return the last lines of the worker's output."""
         return self._child.last_lines()
 
     def describe_end(self) -> str:
-        """Say how the worker ended: for clients whose batch it had, and for status."""
+        """Describe how the worker ended, for `status` and for the clients of its last batch."""
         code = self.exited.result()
         how = describe_exit(code)
         if self.condemned is not None:
             how += f" by the daemon: {self.condemned}"
         elif code == -signal.SIGKILL and linux.oom_kills() > self._oom_kills:
-            how += ", it seems by the kernel for lack of memory"
+            how += ", probably by the kernel's OOM killer"
         return f"worker {self.name} (pid {self.pid}) {how}"
 
     def end_record(self) -> messages.WorkerEnd:
-        """Return what is kept of a worker that has ended."""
+        """Return the record of the worker's end. The worker must have ended."""
         code = self.exited.result()
         assert self._done is not None  # it has ended
         return messages.WorkerEnd(
@@ -231,38 +235,42 @@ class WorkerProcess(Worker):
 
     @property
     def gave_up(self) -> bool:
-        """Whether it ended because its callable said so, as `Worker.gave_up`."""
+        """Whether it ended because its callable raised PyTritonUnrecoverableError."""
         failed = dict(zip(FAILURES, self.counts().failed))
         return self.exited.result() == WORKER_UNRECOVERABLE and failed["unrecoverable"] > 0
 
     async def end_after_batch(self) -> None:
-        """Ask the worker to end, and wait until it has, however long its batch takes."""
+        """Ask the worker to end, and wait until it has, without a time limit for its batch."""
         await self._ask_to_end(math.inf)
         await self.stop(0)
 
     async def end_hung(self, why: str) -> None:
-        """End a worker that does not come back from a batch; its stacks go to the model's log first."""
+        """Write a hung worker's stacks to the model's log, then kill it."""
         if self.condemned is not None:
             return
         self.condemned = why
         self.leave("hang")
-        if self.alive:  # not reaped yet, so the pid is its own
+        if self.alive:  # not reaped yet, so the pid cannot have been reused
             stacks = self._child.next_line_with(_STACK)
             os.kill(self.pid, signal.SIGQUIT)
-            if not process_state(self.pid).startswith("T"):  # one that is stopped does not print
+            if not process_state(self.pid).startswith(
+                "T"
+            ):  # a stopped process cannot dump its stacks
                 either: list[asyncio.Future[Any]] = [stacks, self.exited]
-                await asyncio.wait(either, timeout=_STACKS_S, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(
+                    either, timeout=_STACK_DUMP_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED
+                )
         await self._child.stop(_HUNG_GRACE_S)
 
     def end_now(self, why: str) -> None:
-        """End the worker and all that it started at once."""
+        """Kill the worker and all processes that it started at once."""
         if self.condemned is None and self.alive:
             self.condemned = why
             self.leave("limit")
             self._child.kill()
 
     async def stop(self, grace_s: float) -> None:
-        """End the process; its lanes end with it."""
+        """Stop the process: ask it to end if `grace_s` is positive, then kill it. Its lanes end with it."""
         if grace_s > 0:
             await self._ask_to_end(grace_s)
         await self._child.stop(0)
@@ -270,10 +278,10 @@ class WorkerProcess(Worker):
         Path(socket_path(str(self.lane_path))).unlink(missing_ok=True)
 
     async def _ask_to_end(self, grace_s: float) -> None:
-        """Send SIGTERM and EndWorker, and wait for the end, at most `grace_s`.
+        """Send SIGTERM and EndWorker, and wait until the worker exits, at most `grace_s` seconds.
 
-        The message is for one whose callable ignores the signal, or has put a handler of its own in the place of ours.
-        One that is idle and takes no notice of either is not waited for.
+        The message is for a worker whose callable ignores the signal or has replaced our handler. A worker that is idle
+        and reacts to neither is not waited for.
         """
         if not self.alive:
             return
@@ -282,27 +290,27 @@ class WorkerProcess(Worker):
             await self._peer.send(messages.EndWorker(self.name))
         clock = asyncio.get_running_loop().time
         now = clock()
-        deadline, deaf_at, clean_at = now + grace_s, now + _DEAF_S, now + self._clean_up_s
-        while self.alive and now < min(deadline, deaf_at, clean_at):
-            await asyncio.wait([self.exited], timeout=min(_LOOK_S, deadline - now))
+        deadline, clean_up_deadline = now + grace_s, now + self._clean_up_s
+        unresponsive_at = now + _UNRESPONSIVE_S
+        while self.alive and now < min(deadline, unresponsive_at, clean_up_deadline):
+            await asyncio.wait([self.exited], timeout=min(_POLL_INTERVAL_S, deadline - now))
             now = clock()
             if self.alive:
                 reading = self.gauge.read()
                 if reading.ending or not reading.idle:
-                    deaf_at = now + _DEAF_S
+                    unresponsive_at = now + _UNRESPONSIVE_S
                 if not (reading.ending and reading.idle):
-                    clean_at = now + self._clean_up_s
-        if self.alive and now >= clean_at:
+                    clean_up_deadline = now + self._clean_up_s
+        if self.alive and now >= clean_up_deadline:
             _log.warning(
-                "a worker that has answered its last batch does not end within grace_period_s, and is killed",
+                "worker answered its last batch but did not end within grace_period_s, killing it",
                 model=self._spec.name,
                 worker=self.name,
                 worker_pid=self.pid,
             )
-        elif self.alive and now >= deaf_at:
+        elif self.alive and now >= unresponsive_at:
             _log.warning(
-                "a worker that is idle takes no notice that it shall end, and is killed: its callable, or a library of "
-                "its, keeps it from what it waits for",
+                "idle worker did not react to SIGTERM, killing it; its callable or a library probably blocks it",
                 model=self._spec.name,
                 worker=self.name,
                 worker_pid=self.pid,
@@ -314,7 +322,7 @@ class WorkerProcess(Worker):
 
 def _not_started(spec: messages.ModelSpec, error: OSError) -> RemoteFailure:
     text = f"model {spec.name}: cannot start a worker"
-    if error.filename is None:  # of descriptors, processes or memory
+    if error.filename is None:  # out of descriptors, processes or memory
         text += f": {error.strerror}. That is a limit of the daemon's, or of the machine."
         return RemoteFailure(ErrorKind.UNAVAILABLE, text)
     place = error.filename == spec.world.cwd
@@ -331,10 +339,10 @@ async def _child(
     on_line: OnLine,
     gauge_fd: int,
 ) -> Child:
-    """Return the process: a fork where there can be one, else an interpreter that starts; raises OSError."""
+    """Start the process, forked from a fork server if possible, otherwise as a new interpreter; raises OSError."""
     world = spec.world
     env = _environment(spec, place)
-    # Frameworks read it when they are loaded, as no fork server has.
+    # Set per fork: frameworks read it on import, and a fork server has imported none.
     device = _device(spec, instance)
     if place.forks is not None:
         forked = await place.forks.start(
@@ -369,6 +377,6 @@ def _environment(spec: messages.ModelSpec, place: WorkerPlace) -> Mapping[str, s
 
 
 def _device(spec: messages.ModelSpec, instance: int) -> dict[str, str]:
-    # Spares come after the instances and go round the same devices.
+    # Spares are numbered after the instances and use the same devices in turn.
     device = spec.devices[instance % len(spec.devices)] if spec.devices else None
     return {} if device is None else {"CUDA_VISIBLE_DEVICES": device}

@@ -82,7 +82,7 @@ def test_a_stream_that_handles_sigterm_itself_ends_in_order(patient: RunningDaem
         assert len(list(stream)) == 1
     _unregister(patient, "streams")
     assert _said(patient, "it has cleaned up", "streams")
-    assert not _said(patient, "takes no notice", "streams")
+    assert not _said(patient, "did not react to SIGTERM", "streams")
 
 
 def test_an_idle_worker_that_hears_nothing_is_killed(patient: RunningDaemon) -> None:
@@ -94,7 +94,7 @@ def test_an_idle_worker_that_hears_nothing_is_killed(patient: RunningDaemon) -> 
     assert pid is not None
     halt(pid)
     _unregister(patient, "halted")
-    assert _said(patient, "takes no notice", "halted")
+    assert _said(patient, "did not react to SIGTERM", "halted")
 
 
 def _unregister(patient: RunningDaemon, name: str) -> None:

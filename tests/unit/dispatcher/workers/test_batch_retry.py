@@ -147,7 +147,7 @@ def test_a_worker_that_believes_to_have_answered_is_not_waited_for(busy_s: float
     assert (verdict.action, worker.ended) == ("wait", [])
     verdict, worker = overdue(LIMITED, busy_s, taken_ms=1500)
     assert verdict.action == "fail"
-    assert "its answer never came" in verdict.text
+    assert "its response never arrived" in verdict.text
     assert worker.ended
     verdict, worker = overdue(LIMITED, busy_s, taken=False)
     assert (verdict.action, worker.ended) == ("wait", [])

@@ -80,7 +80,7 @@ def test_healing_loads_where_a_worker_is_lacking_and_names_who_failed() -> None:
             await concurrent_loads.heal("m", supervisors(*ones), reports)
         assert failure.value.text == "instance 2 of model m has no worker: no weights"
         assert failure.value.kind is ErrorKind.LOAD_FAILED
-        assert reports == ["loading 2 workers in the place of ended ones"]
+        assert reports == ["loading 2 workers to replace exited ones"]
 
     asyncio.run(run())
 

@@ -78,7 +78,7 @@ def test_a_wish_after_the_last_attempt_does_not_wait_for_another() -> None:
         await asyncio.sleep(0)
         healing.over(ValueError("no such proxy"))
         for wish in (early, asyncio.create_task(healing.wish())):
-            with pytest.raises(RemoteFailure, match="a fault of the daemon: no such proxy"):
+            with pytest.raises(RemoteFailure, match="internal error: no such proxy"):
                 await asyncio.wait_for(wish, 10)
 
     play(scene)

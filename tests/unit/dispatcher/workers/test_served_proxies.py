@@ -156,7 +156,7 @@ def test_a_proxy_that_asks_anew_is_answered_by_its_last_question_alone(loop: Vir
     served.serves(1)
     assert said(second) == "w1"
     served.serves(1, 2)
-    assert "asked anew" in said(first)
+    assert "asked again" in said(first)
     assert served.lanes() == [1, 0]  # w2 does not count a proxy that it never saw
     served.close()
 

@@ -285,8 +285,7 @@ def test_a_fault_of_the_daemon_is_told_as_such(loop: VirtualLoop) -> None:
     for step in ("w0 serves", "descriptors are short", "w0 crashes"):
         one.do(step)
     assert (
-        one.info().last_exit
-        == "model m: a fault of the daemon: OSError: [Errno 24] Too many open files"
+        one.info().last_exit == "model m: internal error: OSError: [Errno 24] Too many open files"
     )
     one.stop()
 
@@ -327,7 +326,7 @@ def test_where_a_fault_has_ended_the_supervisor_nobody_waits_for_a_worker(
     assert one.supervisor.is_hopeless
     assert one.healing is not None
     assert one.healing.done()
-    assert "a fault of the daemon" in str(one.healing.exception())
+    assert "internal error" in str(one.healing.exception())
     one.stop()
 
 

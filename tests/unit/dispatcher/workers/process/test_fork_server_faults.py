@@ -323,8 +323,8 @@ def test_an_importer_that_fails(tmp_path: Path, launched: list[ForkServer]) -> N
     [
         (b"\xc1", "was killed by signal 9"),
         (msgspec.msgpack.encode({"pid": "many"}), "was killed by signal 9"),
-        (msgspec.msgpack.encode(Answer(pid=_NOBODY)), f"none of ours: {_NOBODY}"),
-        (msgspec.msgpack.encode(Answer(pid=-_NOBODY)), f"none of ours: -{_NOBODY}"),
+        (msgspec.msgpack.encode(Answer(pid=_NOBODY)), f"not a child of the daemon: {_NOBODY}"),
+        (msgspec.msgpack.encode(Answer(pid=-_NOBODY)), f"not a child of the daemon: -{_NOBODY}"),
     ],
     ids=["no message", "no answer", "no child", "a group"],
 )

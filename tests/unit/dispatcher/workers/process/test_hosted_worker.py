@@ -148,8 +148,8 @@ def test_one_that_does_not_end_is_left_behind(
         scene.loop.run(scene.worker.stop(grace_s))
     assert scene.process.got[1:] == [messages.EndWorker("w1")]
     assert scene.loop.time() == waited
-    assert "its batch still runs" in scene.worker.describe_end()
-    assert [one["event"] for one in logs] == ["a thread did not end and is left behind"]
+    assert "its batch is still running" in scene.worker.describe_end()
+    assert [one["event"] for one in logs] == ["worker thread did not end and is abandoned"]
     scene.loop.run(scene.worker.stop(grace_s))  # nothing is left to ask
     assert len(scene.process.got) == 2
 
