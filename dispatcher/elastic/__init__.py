@@ -1,5 +1,5 @@
-"""Elastic models: how many instances each should have, and which of them the machine has room for.
+"""Elastic models: how many instances each model should have, and which of them fit on the machine.
 
-Belongs here: decisions as pure functions of figures; whoever calls takes the figures and carries out what is decided.
-May import: settings, and `pytriton._protocol`.
+Belongs here: decisions as pure functions of measurements. The callers measure and carry out the decisions. May import:
+settings, and `pytriton._protocol`.
 """

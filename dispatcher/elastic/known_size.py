@@ -1,4 +1,4 @@
-"""The size that a model had when it was last loaded, as it outlives the daemon: in a file, and in an upgrade."""
+"""The persistent record of a model's size when it was last loaded, kept in a file and across upgrades."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import msgspec
 
 
 class KnownSize(msgspec.Struct, frozen=True):
-    """The size of one registration's workers, as far as it is known.
+    """The known size of one registration's workers.
 
     Attributes:
-        registration: says which one of its model's name it is
-        memory: bytes of one worker
-        gpu: bytes of one worker on each of its GPUs
-        shared: what the workers had in common, digest -> bytes
-        lived: whether a worker has been seen from its load to its end
+        registration: Identifies the registration among others of the same model name.
+        memory: Bytes of host memory of one worker.
+        gpu: Bytes of one worker on each of its GPUs.
+        shared: Mappings that the workers shared, digest -> bytes.
+        lived: Whether a worker has been observed from its load to its exit.
     """
 
     registration: str

@@ -1,11 +1,11 @@
-"""The decision who gets memory, and who sleeps for it, where a budget bounds what all workers take: pure functions.
+"""Memory scheduling under a budget: which models may load, and which ones sleep for them. Pure functions.
 
-Those who want to load are served in the order in which they came. If there is room for one, it gets that. If not, the
-least recently used models sleep that are idle and may. What cannot be had at the moment is waited for: others may go
-first, but not for longer than `PATIENCE_S`. From then on all that is given back is set aside for who has waited
-longest, so that it gets its turn however large it is: unless it would not have enough with all asleep that ever may.
+Claims are considered in order of arrival. A claim that fits into the free memory is granted. Otherwise the least
+recently used models that are idle and allowed to sleep are put to sleep. A claim that cannot be satisfied yet waits.
+Later claims may overtake it, but only for `PATIENCE_S`. After that, all freed memory is reserved for the oldest claim,
+so that it is granted eventually however large it is, unless it would not fit even with every other model asleep.
 
-Never is more given than there is. What has grown beyond the budget by itself, a model after its load, has others sleep.
+Grants never exceed the budget. If a loaded model grows and exceeds the budget by itself, other models are put to sleep.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-#: Who waits lets others go first for so long.
+#: How long a waiting claim may be overtaken by later ones.
 PATIENCE_S = 5.0
-#: For so long a model has to have been quiet before it sleeps for another one, while that has patience: what is between
-#: two requests of one client is not yet idle.
+#: How long a model must have been idle before it sleeps for a claim younger than `PATIENCE_S`. A pause between two
+#: requests of one client should not count as idle.
 QUIET_S = 0.2
-#: What a model is taken for that nothing is known of, if all others were smaller: an interpreter and a few libraries.
+#: Minimum estimate for a worker of unknown size: an interpreter and a few libraries.
 LEAST_ESTIMATE = 64 << 20
-#: Of the budget, what such a model is taken to need at most; and if no other is known, at least.
+#: Share of the budget that caps the estimate based on other models, and is used if no other size is known.
 _USUAL_SHARE = 0.25
-#: Names of models in one sentence.
-_MOST_NAMED = 5
-#: The memory of the machine, among the resources; all others are GPUs.
+#: Maximum number of model names in one sentence.
+_MAX_NAMED = 5
+#: The resource name of host memory. All other resources are GPUs.
 MEMORY = "memory"
 
 #: Bytes by resource: "memory", and GPUs as devices name them.
@@ -32,24 +32,24 @@ Amounts = Mapping[str, int]
 
 
 class Size(NamedTuple):
-    """The memory of one worker: of its own, and on each GPU that it uses."""
+    """The memory of one worker in bytes: host memory, and memory on each GPU that it uses."""
 
     memory: int = 0
     gpu: int = 0
 
     def at_least(self, other: Size) -> Size:
-        """Return the larger of each."""
+        """Return the element-wise maximum of both sizes."""
         return Size(max(self.memory, other.memory), max(self.gpu, other.gpu))
 
 
 class Claim(NamedTuple):
-    """The wish of a model to load.
+    """A model's claim for memory to load.
 
     Attributes:
-        key: of whoever claims
-        needs: what it takes
-        since: when it came, in seconds of a clock that only goes forward
-        of: the key of the holder that claims more; "": of one that has nothing
+        key: Key of the claim.
+        needs: Memory that it needs.
+        since: When it was made, in seconds of a monotonic clock.
+        of: Key of the holder that claims more; "" if the model holds nothing yet.
     """
 
     key: str
@@ -62,11 +62,11 @@ class Holder(NamedTuple):
     """A model that has workers.
 
     Attributes:
-        key: its own
-        gives: what is free when it sleeps
-        used_at: when something was last asked of it, or it was loaded
-        idle: whether nothing is under way in it, and it may sleep
-        willing: whether it may sleep at all, now or when it is idle
+        key: Key of the holder.
+        gives: Memory that is freed when it sleeps.
+        used_at: Time of its last request or load.
+        idle: Whether it could be put to sleep now: it is allowed to sleep and runs no requests.
+        willing: Whether it is allowed to sleep at all.
     """
 
     key: str
@@ -77,11 +77,11 @@ class Holder(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The next steps: who may load now, and who sleeps, for whom.
+    """The next steps: which claims are granted, and which models sleep for which claims.
 
     Attributes:
-        granted: keys of claims
-        sleep: key of a holder -> the key of the claim that it sleeps for; "": for what has grown beyond the budget
+        granted: Keys of the granted claims.
+        sleep: Key of a holder -> key of the claim that it sleeps for, or "" if the budget is exceeded.
     """
 
     granted: Sequence[str]
@@ -95,14 +95,14 @@ def plan(
     coming: Amounts,
     now: float,
 ) -> Plan:
-    """Return who may load, and who sleeps.
+    """Decide which claims to grant and which models to put to sleep.
 
     Args:
-        claims: in the order in which they came
-        holders: those that have workers and do not fall asleep already
-        free: of the budgets, what nobody has; below 0: some have grown beyond it. Other resources are not bounded
-        coming: what those give back that fall asleep at the moment
-        now: by the clock of the claims
+        claims: Pending claims, oldest first.
+        holders: Models that have workers and are not falling asleep already.
+        free: Unused part of each budget; negative if it is exceeded. Resources that are not listed are not bounded.
+        coming: Memory that will be freed by models that are falling asleep.
+        now: Current time by the clock of the claims.
     """
     left = _Left(free, coming)
     idle = sorted((one for one in holders if one.idle), key=lambda one: (one.used_at, one.key))
@@ -130,7 +130,7 @@ def plan(
         patient = now - claim.since < PATIENCE_S
         ready = [one for one in idle if not patient or now - one.used_at >= QUIET_S]
         others = [one for one in _sleepers(claim, holders) if one.key not in sleep]
-        # What busy ones have can be gathered; where that is not enough either, nobody loses anything.
+        # Memory of busy models may be collected over time. If even that is not enough, put no model to sleep.
         if left.reaches(needs, ready) or (not patient and left.reaches(needs, others)):
             have_sleep(needs, ready, claim.key)
             left.set_aside(needs)
@@ -138,13 +138,13 @@ def plan(
 
 
 def is_in_reach(claim: Claim, holders: Iterable[Holder], free: Amounts, coming: Amounts) -> bool:
-    """Whether there is enough for a claim once all others sleep that ever may; see `plan`."""
+    """Return whether suspending every model that may sleep would free enough memory for a claim; see `plan`."""
     needs = {kind: count for kind, count in claim.needs.items() if kind in free}
     return _Left(free, coming).reaches(needs, _sleepers(claim, holders))
 
 
 def hindrance(claim: Claim, holders: Collection[Holder], *, is_in_reach: bool) -> str:
-    """Return who keeps a claim from its memory, and what would help, in words."""
+    """Return a sentence about which models hold the memory that a claim needs, and what would help."""
     others = [
         one
         for one in holders
@@ -152,34 +152,36 @@ def hindrance(claim: Claim, holders: Collection[Holder], *, is_in_reach: bool) -
     ]
     unwilling = _names(one.key for one in others if not one.willing)
     busy = _names(one.key for one in others if one.willing and not one.idle)
-    told = []
+    reasons = []
     if unwilling:
-        told.append(f"{unwilling} may never sleep")
+        reasons.append(f"{unwilling} may never sleep")
     if busy:
-        told.append(f"{busy} {'are' if ',' in busy else 'is'} busy")
+        reasons.append(f"{busy} {'are' if ',' in busy else 'is'} busy")
     if is_in_reach:
-        return f"{' and '.join(told) or 'others are loading'}; try again later"
+        return f"{' and '.join(reasons) or 'others are loading'}; try again later"
     ways = (
         "raise the budget, let idle models sleep (any_may_sleep = true for all; instances=(0, 1) or lazy=True of one), "
         "or say what they need (memory=)"
     )
-    return f"{' and '.join(told) or 'no model can give as much'}, so waiting does not help: {ways}"
+    return (
+        f"{' and '.join(reasons) or 'no model can free as much'}, so waiting does not help: {ways}"
+    )
 
 
 def _names(keys: Iterable[str]) -> str:
-    """Return the names of models by their keys, "a, b and 3 more"."""
+    """Format the model names of some keys, such as "a, b, 3 more"."""
     names = sorted({key.partition("#")[0] for key in keys})
-    more = [f"{len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else []
-    return ", ".join([*names[:_MOST_NAMED], *more])
+    more = [f"{len(names) - _MAX_NAMED} more"] if len(names) > _MAX_NAMED else []
+    return ", ".join([*names[:_MAX_NAMED], *more])
 
 
 def _sleepers(claim: Claim, holders: Iterable[Holder]) -> list[Holder]:
-    """Return those that may sleep for a claim at some time; whoever claims more does not do that for itself."""
+    """Return the models that may sleep for a claim now or later. A model does not sleep for its own claim."""
     return [one for one in holders if one.idle or (one.willing and one.key != claim.of)]
 
 
 class _Left:
-    """The rest of a budget while it is given out: now, and when those sleep that are about to."""
+    """The remaining budget during planning: free now, and after models that are falling asleep have freed theirs."""
 
     def __init__(self, free: Amounts, coming: Amounts) -> None:
         self._free = dict(free)
@@ -192,7 +194,7 @@ class _Left:
         return all(count <= 0 or count <= self._free[kind] for kind, count in needs.items())
 
     def reaches(self, needs: Amounts, sleepers: Collection[Holder]) -> bool:
-        """Whether it is enough when these sleep, too."""
+        """Return whether the memory suffices once the sleepers sleep, too."""
         return all(
             count <= 0
             or count <= self.soon(kind) + sum(max(0, one.gives.get(kind, 0)) for one in sleepers)
@@ -209,7 +211,7 @@ class _Left:
                 self._coming[kind] += max(0, count)
 
     def set_aside(self, needs: Amounts) -> None:
-        """Keep it from those that came later, as far as it is there: first what is free, then what comes."""
+        """Reserve memory so that later claims do not get it: first free memory, then memory about to be freed."""
         for kind, count in needs.items():
             now = min(max(0, self._free[kind]), count)
             self._free[kind] -= now
@@ -217,19 +219,19 @@ class _Left:
 
 
 def estimate(known: Collection[int], payload: int, budget: int) -> int:
-    """Return what a worker of a model is taken to need that was never loaded: rather too much, for one load.
+    """Estimate the memory of a worker of a model that was never loaded. The estimate is deliberately high.
 
     Args:
-        known: what workers of the other models take
-        payload: bytes of its pickled callable, which are there twice while it loads
-        budget: of all models: the estimate is not what keeps a model from being loaded
+        known: Bytes per worker of the other models.
+        payload: Bytes of the pickled callable, which exist twice while it loads.
+        budget: The budget of all models in bytes. The estimate never exceeds it.
     """
     usual = min(max(known, default=budget), round(budget * _USUAL_SHARE))
     return min(budget, max(LEAST_ESTIMATE, usual, 2 * payload))
 
 
 def added(*amounts: Amounts) -> dict[str, int]:
-    """Return the sums by resource."""
+    """Return the sum of the amounts for each resource."""
     total: dict[str, int] = {}
     for one in amounts:
         for kind, count in one.items():
@@ -238,24 +240,24 @@ def added(*amounts: Amounts) -> dict[str, int]:
 
 
 def size_text(count: float) -> str:
-    """Return a number of bytes as messages have it."""
+    """Format a number of bytes for messages, such as "512 MiB"."""
     mib = count / (1 << 20)
     return f"{mib / 1024:,.2f} GiB" if abs(mib) >= 10240 else f"{mib:,.0f} MiB"
 
 
 def resource_text(kind: str) -> str:
-    """Return what a resource is called in messages."""
+    """Return the name of a resource for messages."""
     return kind if kind == MEMORY else f"memory of GPU {kind}"
 
 
 def setting_text(kind: str) -> str:
-    """Return the setting that bounds a resource, for messages."""
+    """Return the setting that limits a resource, for messages."""
     return "memory_budget" if kind == MEMORY else f"gpu_memory_budget of GPU {kind}"
 
 
 def amounts_text(amounts: Amounts) -> str:
-    """Return amounts as messages have them, such as "512 MiB of memory"."""
-    told = [
+    """Format amounts for messages, such as "512 MiB of memory"."""
+    texts = [
         f"{size_text(count)} of {resource_text(kind)}" for kind, count in amounts.items() if count
     ]
-    return " and ".join(told) or "no memory"
+    return " and ".join(texts) or "no memory"

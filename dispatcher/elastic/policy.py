@@ -1,12 +1,12 @@
-"""How many instances a model should have, by what it was seen to do: a pure function.
+"""The autoscaling policy: how many instances a model should have, given its observed load. A pure function.
 
-    up     the load over `up_after_s`, and that of the newest sample, need more than there are
-    down   no stretch of `up_after_s` within `down_after_s` would have needed as many as there are
-    zero   nothing was asked of it for `idle_after_s`
+    up     the load over `up_after_s`, and that of the newest sample, need more instances than there are
+    down   no period of `up_after_s` within `down_after_s` would have needed all current instances
+    zero   there was no request for `idle_after_s`
 
-The load is counted in instances: those that have work, and those that it would take to work off within `up_after_s`
-what waits. A number is right when the load is `target` of it. It goes down to what the load is well below the target
-of, so that the same load never has it go up again.
+The load is measured in instances: the busy ones, plus those needed to drain the queue within `up_after_s`. The right
+number of instances is the load divided by `target`. Scaling down leaves some slack below the target, so that the same
+load does not scale the model up again.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import NamedTuple
 from pytriton._protocol.messages import Autoscale
 from pytriton.dispatcher.elastic.samples import Figures, Sample, Window, figures
 
-#: It goes down to a number that the load is at most so much of the target of.
+#: When scaling down, the load may use at most this fraction of the target.
 _SLACK = 0.9
-#: At least so many of its instances have work all the time: how much more it needs cannot be seen.
+#: A model is saturated if at least this share of its instances is busy: its real demand cannot be measured.
 _SATURATED = 0.95
-#: Of a saturated model it is not known what it needs; it gets so many times what it has, and is looked at again.
+#: Growth factor for a saturated model, whose demand is unknown. It is evaluated again afterwards.
 _GROWTH = 2
-#: A stretch of samples has to be so much of the time that it stands for.
+#: Minimum fraction of a period that its samples must cover.
 _COVERED = 0.9
-#: Of quotients.
+#: Tolerance for rounding errors of quotients.
 _ROUNDING = 1e-9
 
 
@@ -34,10 +34,10 @@ class Decision(NamedTuple):
     """How many instances a model should have, and why.
 
     Attributes:
-        instances: as many
-        why: "steady", "load", "saturated", "quiet", "idle" or "bounds"
-        load: the instances that it would keep busy without a pause
-        seen: the figures that this follows from
+        instances: Number of instances.
+        why: "steady", "load", "saturated", "quiet", "idle" or "bounds".
+        load: Number of instances that the load would keep permanently busy.
+        seen: The figures behind the decision.
     """
 
     instances: int
@@ -46,7 +46,7 @@ class Decision(NamedTuple):
     seen: Figures
 
     def text(self, now: int) -> str:
-        """Say it in words; `now` is what it has."""
+        """Describe the decision; `now` is the current number of instances."""
         seen = self.seen
         figures = (
             f"load {self.load:.1f} instances, busy {seen.share:.0%}, {seen.waiting:.1f} batches wait, queue "
@@ -56,19 +56,19 @@ class Decision(NamedTuple):
 
 
 def decide(rules: Autoscale, window: Window, now: int) -> Decision:
-    """Return how many instances a model should have.
+    """Decide how many instances a model should have.
 
     Args:
-        rules: its own
-        window: what it was seen to do, with at least one sample
-        now: instances that it has
+        rules: The model's autoscaling rules.
+        window: Its observed load, with at least one sample.
+        now: Its current number of instances.
     """
     newest = window.since(float("-inf"))[-1]
     if now < max(rules.least, 1) or now > rules.most:
         bounded = min(max(now, rules.least, 1), rules.most)
         if now > 0 or rules.least > 0:
             return _decided(bounded, "bounds", rules, [newest])
-    if now == 0:  # it sleeps; a request wakes it, and no sample
+    if now == 0:  # asleep: only a request wakes it
         return _decided(0, "steady", rules, [newest])
     return (
         _up(rules, window, now, newest)
@@ -87,7 +87,7 @@ def _up(rules: Autoscale, window: Window, now: int, newest: Sample) -> Decision 
     wanted, why = _whole(load / rules.target), "load"
     if seen.share >= _SATURATED and seen.waiting >= now and wanted < now * _GROWTH:
         wanted, why = now * _GROWTH, "saturated"
-    # Of a burst that is over, nothing is left in the newest sample.
+    # After a burst is over, the newest sample shows no load.
     if wanted <= now or _load(rules, figures([newest])) <= now * rules.target:
         return None
     return Decision(min(wanted, rules.most), why, load, seen)
@@ -121,15 +121,15 @@ def _whole(instances: float) -> int:
 
 
 def _load(rules: Autoscale, seen: Figures) -> float:
-    """Return the instances that it takes for the work at hand, and for working off in time what waits.
+    """Return the instances needed for the current load plus draining the queue on time.
 
-    What waits needs no more instances than there are batches of it, however long each takes.
+    Waiting batches need at most one instance each, however long they take.
     """
     return seen.busy + seen.waiting * min(1.0, seen.batch_s / rules.up_after_s)
 
 
 def _loads(rules: Autoscale, samples: Sequence[Sample]) -> Iterator[float]:
-    """Yield the load of one stretch of `up_after_s` after the other."""
+    """Yield the load of each consecutive period of `up_after_s`."""
     stretch: list[Sample] = []
     for sample in samples:
         stretch.append(sample)

@@ -1,7 +1,7 @@
-"""The observed load of a model: samples, a window of them, and the figures that follow.
+"""The observed load of a model: samples, a window of samples, and figures computed from them.
 
-A sample says what happened since the one before it, so sums over a window need no counters that never go back:
-tritonserver's own begin at zero whenever a model is loaded anew.
+A sample covers the time since the previous one. So sums over a window do not depend on monotonic counters:
+tritonserver's counters restart at zero whenever a model is reloaded.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import NamedTuple
 
 
 class Sample(NamedTuple):
-    """The load of one model since the sample before.
+    """The load of one model since the previous sample.
 
     Attributes:
-        at: when it was taken, in seconds of a clock that only goes forward
-        elapsed_s: since the sample before
-        instances: that could serve
-        busy: instances that had work, on average over that time
-        waiting: requests in Triton's queue, on average over that time
-        requests: that workers began
-        batches: that workers began
-        queued_s: what requests that were answered had waited in Triton's queue, summed
-        computed_s: what they had then taken, summed
+        at: When it was taken, in seconds of a monotonic clock.
+        elapsed_s: Time since the previous sample.
+        instances: Number of instances that could serve.
+        busy: Average number of busy instances.
+        waiting: Average number of requests in Triton's queue.
+        requests: Number of requests that workers started.
+        batches: Number of batches that workers started.
+        queued_s: Total time that the answered requests had waited in Triton's queue.
+        computed_s: Total time that they took to compute.
     """
 
     at: float
@@ -38,20 +38,20 @@ class Sample(NamedTuple):
 
     @property
     def idle(self) -> bool:
-        """Whether nothing was asked of the model."""
+        """Whether the model had no requests."""
         return self.busy == 0 and self.waiting == 0 and self.requests == 0
 
 
 class Figures(NamedTuple):
-    """A window of samples in a few numbers.
+    """Key figures of a series of samples.
 
     Attributes:
-        busy: instances that had work, on average
-        share: of the instances, those that had work; 0.0 to 1.0
-        waiting: batches that waited, on average: requests by the size that batches have
-        batch_s: what a batch takes
-        queue_ms: what a request waited in Triton's queue, on average
-        compute_ms: what it took then
+        busy: Average number of busy instances.
+        share: Share of the instances that were busy, 0.0 to 1.0.
+        waiting: Average number of waiting batches: waiting requests divided by the batch size.
+        batch_s: Average duration of a batch.
+        queue_ms: Average time of a request in Triton's queue.
+        compute_ms: Average time to compute a request.
     """
 
     busy: float
@@ -63,7 +63,7 @@ class Figures(NamedTuple):
 
 
 def figures(samples: Sequence[Sample]) -> Figures:
-    """Return the figures of some samples; there is at least one."""
+    """Compute the figures of one or more samples."""
     elapsed = sum(one.elapsed_s for one in samples) or 1.0
     work = sum(one.busy * one.elapsed_s for one in samples)
     places = sum(one.instances * one.elapsed_s for one in samples)
@@ -82,14 +82,14 @@ def figures(samples: Sequence[Sample]) -> Figures:
 
 
 class Window:
-    """The samples of one model that a decision may need, and what they cannot say.
+    """The recent samples of one model, and when it last changed or became idle.
 
     Args:
-        span_s: how far back they go
+        span_s: How long samples are kept, in seconds.
 
     Attributes:
-        changed_at: when its number of instances last changed: what was seen before says little of what is
-        idle_since: since when nothing has been asked of it; None: something was
+        changed_at: When the number of instances last changed. Earlier samples say little about the current load.
+        idle_since: Start of the current period without requests; None if the last sample had requests.
     """
 
     def __init__(self, span_s: float) -> None:
@@ -99,7 +99,7 @@ class Window:
         self._samples: deque[Sample] = deque()
 
     def add(self, sample: Sample) -> None:
-        """Take a sample, and forget those that are too old."""
+        """Add a sample, and drop samples that are too old."""
         if not sample.idle:
             self.idle_since = None
         elif self.idle_since is None:
@@ -109,7 +109,7 @@ class Window:
             self._samples.popleft()
 
     def since(self, at: float) -> list[Sample]:
-        """Return the samples that were taken after a moment, oldest first."""
+        """Return the samples taken after `at`, oldest first."""
         newest_first: list[Sample] = []
         for sample in reversed(self._samples):
             if sample.at - sample.elapsed_s / 2 < at:

@@ -1,9 +1,9 @@
-"""The sharing of a machine that has not enough instances for all models: a pure function.
+"""Fair sharing of a machine that does not have resources for all instances that models want. A pure function.
 
-Every model first gets its least. Then one instance after the other goes to the model that has the fewest by its weight,
-as long as it wants more and the machine has what one more takes. So no model gets more than its share while another one
-wants its own, and what one does not want is there for the others. Of equals, the one goes first that has the instance
-already.
+Every model first gets its minimum. Then instances are handed out one at a time to the model with the fewest instances
+relative to its weight, as long as it wants more and the machine has the resources. So no model gets more than its fair
+share while another one wants its own, and unwanted shares go to the others. On a tie, a model that already has the
+instance goes first.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-#: Of all CPUs; a model whose instances keep these busy gains nothing by more of them.
+#: Share of all CPUs. A model whose instances keep this much busy gains nothing from more instances.
 _FULL = 0.95
-#: Of all CPUs; by so much an instance that is there may exceed what is left: measurements go up and down.
-_STAYS = 0.1
-#: Of sums of fractions.
+#: Share of all CPUs by which an existing instance may exceed the rest, as measurements fluctuate.
+_KEEP_TOLERANCE = 0.1
+#: Tolerance for rounding errors in sums of fractions.
 _ROUNDING = 1e-6
 
 
 class Cost(NamedTuple):
-    """The measured use of one instance of a model; 0 is not known yet.
+    """The measured resources of one instance of a model; 0 if not known yet.
 
     Attributes:
-        cpus: while it has work
-        memory: bytes of its own
-        gpu_memory: bytes on its GPU
+        cpus: CPUs that it uses while it is busy.
+        memory: Bytes of private host memory.
+        gpu_memory: Bytes on its GPU.
     """
 
     cpus: float = 0.0
@@ -37,14 +37,14 @@ class Want(NamedTuple):
     """The instances that a model has and wants.
 
     Attributes:
-        model: its name
-        now: instances that it has
-        wanted: those that it should have by its load
-        least: those that it has in any case
-        load: the instances that it keeps busy
-        weight: how many it gets beside another one of weight 1
-        cost: of each
-        gpus: the GPU of each instance, in turn; empty: none
+        model: Name of the model.
+        now: Current number of instances.
+        wanted: Number of instances that its load needs.
+        least: Minimum number of instances.
+        load: Number of instances that it keeps busy.
+        weight: Its share relative to a model of weight 1.
+        cost: Resources of each instance.
+        gpus: GPUs of the instances, used in turn; empty if it uses none.
     """
 
     model: str
@@ -57,11 +57,11 @@ class Want(NamedTuple):
     gpus: Sequence[str] = ()
 
     def cpus(self, instances: int) -> float:
-        """Return the CPUs that so many instances keep busy together: those without work take none."""
+        """Return the CPUs used by this many instances. Idle instances use none."""
         return min(float(instances), self.load) * self.cost.cpus
 
     def gpu(self, instance: int) -> str | None:
-        """Return the GPU of an instance, if it has one."""
+        """Return the GPU of an instance, or None."""
         return self.gpus[instance % len(self.gpus)] if self.gpus else None
 
 
@@ -69,9 +69,9 @@ class Room(NamedTuple):
     """The resources of a machine, or of the part of it that this process may use.
 
     Attributes:
-        cpus: all that there are: what is on a CPU shares it with others
-        memory: bytes that are free now; None: not known
-        gpu_memory: bytes that are free now, of each GPU that is known
+        cpus: Total number of CPUs, busy or not, as processes share them.
+        memory: Bytes of host memory that are free now; None if unknown.
+        gpu_memory: Bytes that are free now on each known GPU.
     """
 
     cpus: float
@@ -80,17 +80,17 @@ class Room(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """The instances that a model gets; `limit` names the resource that it lacks for more, "" if none."""
+    """The number of instances that a model gets; `limit` describes the resource that prevents more, "" if none does."""
 
     instances: int
     limit: str = ""
 
 
 def share_out(wants: Sequence[Want], room: Room) -> dict[str, Grant]:
-    """Return what each model gets.
+    """Return the grant of each model.
 
-    No model loses instances because the machine has become full by others' doing: only those that it does not want any
-    more, or that another one lacks for its share.
+    A model does not lose instances only because other processes fill the machine. It loses those that it no longer
+    wants, and those that another model needs for its fair share.
     """
     left = _Left(wants, room)
     had = {want.model: want.now for want in wants}
@@ -122,10 +122,10 @@ def share_out(wants: Sequence[Want], room: Room) -> dict[str, Grant]:
 
 
 class _Left:
-    """The rest of a machine while it is given out, instance by instance.
+    """The remaining resources of a machine while instances are handed out.
 
-    What the instances that run have is given out anew. It is more than is there when others have taken from it; then
-    those instances stay, for nothing is won by ending them, but none is added.
+    The resources of running instances are handed out again. If other processes use resources too, the sum may exceed
+    what the machine has. Then running instances stay, as stopping them gains nothing, but none is added.
     """
 
     def __init__(self, wants: Sequence[Want], room: Room) -> None:
@@ -141,7 +141,7 @@ class _Left:
                     self._gpu_memory[gpu] += want.cost.gpu_memory
 
     def take(self, want: Want, instance: int) -> None:
-        """One more instance of a model is there."""
+        """Take the resources of one more instance of a model."""
         self._cpus -= want.cpus(instance + 1) - want.cpus(instance)
         if self._memory is not None:
             self._memory -= want.cost.memory
@@ -150,12 +150,13 @@ class _Left:
             self._gpu_memory[gpu] -= want.cost.gpu_memory
 
     def lacks(self, want: Want, instance: int) -> str:
-        """Return what there is not enough of for one more instance of a model, "" if nothing."""
+        """Describe the resource that is insufficient for one more instance of a model; "" if none is."""
         cost, gpu = want.cost, want.gpu(instance)
         more = want.cpus(instance + 1) - want.cpus(instance)
         there = instance < want.now
         full = not there and instance * cost.cpus >= self._all_cpus * _FULL
-        if full or more > self._cpus + self._all_cpus * (_STAYS if there else 0) + _ROUNDING:
+        spare = self._all_cpus * (_KEEP_TOLERANCE if there else 0)
+        if full or more > self._cpus + spare + _ROUNDING:
             return (
                 f"CPUs: an instance keeps {cost.cpus:.1f} of them busy, and of {self._all_cpus:g} "
                 f"{max(0.0, self._cpus):.1f} are left"

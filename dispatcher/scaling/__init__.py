@@ -1,4 +1,5 @@
-"""Scaling: the daemon's own changes of models, by their load and by the memory that the machine has.
+"""Scaling: the daemon's automatic changes of models, according to their load and the available memory.
 
-Belongs here: what measures, and carries out what elastic decides. May import: figures and what is below it.
+Belongs here: code that measures, and carries out the decisions of `elastic`. May import: telemetry and the packages
+below it.
 """

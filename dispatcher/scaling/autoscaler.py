@@ -1,10 +1,10 @@
-"""The loop that has models follow their load: it looks at the gauges, decides, and scales.
+"""The autoscaler: a loop that samples the load of models, decides, and scales them.
 
-    gauges of workers  ──▶ samples ──▶ elastic/policy.py: what each model should have
-    tritonserver's queue ─┘       ──▶ elastic/sharing.py: what the machine has room for ──▶ BackgroundChanges.follow_load
+    gauges of workers  ──▶ samples ──▶ elastic/policy.py: how many instances each model should have
+    tritonserver's queue ─┘       ──▶ elastic/sharing.py: how many fit on the machine ──▶ BackgroundChanges.follow_load
 
-It reads pages of memory and /proc, and asks tritonserver for its metrics while a model has work; no batch waits for it.
-A decision is an event, with its numbers, and what `status` says of the model.
+It reads shared memory and /proc, and queries tritonserver's metrics while a model is busy; no batch waits for it. Each
+decision is emitted as an event with its figures, and shown by `status`.
 """
 
 from __future__ import annotations
@@ -31,30 +31,31 @@ from pytriton.dispatcher.workers.process.compute_threads import usable_cpus
 
 _log = structlog.get_logger(__name__)
 
-#: Who asked for what it does, in events.
+#: The initiator of its changes in events.
 _WHO = "autoscaling"
+#: Interval between samples.
 _TICK_S = 0.5
-#: Of the memory that is left, what no instance is added into.
+#: Share of the available memory that is kept free.
 _RESERVE = 0.05
-#: A measurement of an instance's cost moves what is known of it by so much.
+#: Weight of a new measurement of an instance's cost in the moving average.
 _SMOOTHING = 0.2
-#: Work that says enough about what it costs.
-_WORK_S = 0.05
-#: After a change that failed, none is tried for so long; twice as long after each further one.
-_PAUSE_S = 10.0
-_LONGEST_PAUSE_S = 300.0
-_TICKS_S = os.sysconf("SC_CLK_TCK")
+#: Minimum busy time in a sample to measure the cost of an instance.
+_MIN_WORK_S = 0.05
+#: Back-off after a failed change, doubled after each further failure.
+_BACKOFF_S = 10.0
+_MAX_BACKOFF_S = 300.0
+_CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Taken(NamedTuple):
-    """The consumption of a model's worker processes: seconds of CPU until now, bytes of memory of each on average."""
+    """The resources used by a model's worker processes: total CPU seconds so far, average bytes of memory per process."""
 
     cpu_s: float
     memory: int
 
 
 class _Followed:
-    """One registration whose number of instances follows its load, and what is known of it."""
+    """One autoscaled registration, with its samples and measured cost."""
 
     def __init__(self, registration: Registration, rules: messages.Autoscale) -> None:
         self.registration = registration
@@ -67,11 +68,11 @@ class _Followed:
         self.pause_s = 0.0
         self.paused_until = float("-inf")
         self._slept = False
-        self.idle = True  #: whether nothing was asked of it when it was last looked at
+        self.idle = True  #: whether the last sample had no requests
         self._before: tuple[float, Counts, Taken] | None = None
 
     def look(self, at: float, counts: Counts, taken: Taken, queued: int = 0) -> None:
-        """Take a sample of what it has done since the last look; `queued` requests wait in tritonserver now."""
+        """Add a sample of the load since the last call; `queued` requests are waiting in tritonserver."""
         before, self._before = self._before, (at, counts, taken)
         if before is None or at <= before[0]:
             return
@@ -103,12 +104,12 @@ class _Followed:
 
     def _weigh(self, worked_s: float, cpu_s: float, memory: int) -> None:
         cpus = self.cost.cpus
-        if worked_s >= _WORK_S:
+        if worked_s >= _MIN_WORK_S:
             cpus += (cpu_s / worked_s - cpus) * (_SMOOTHING if cpus else 1.0)
         self.cost = Cost(cpus, memory or self.cost.memory)
 
     def want(self, at: float) -> Want:
-        """Return what it should have."""
+        """Decide how many instances it wants, and return that with its current state."""
         spec = self.registration.spec
         now = wanted = self.registration.instances
         load = 0.0
@@ -124,17 +125,17 @@ class _Followed:
 
     @property
     def may_sleep(self) -> bool:
-        """Whether nothing of it is under way that the gauges do not count yet, such as the first batch of many."""
+        """Whether it is not waking and runs no batch, including batches that the gauges have not counted yet."""
         pool = self.registration.pool
         return not pool.sleep.waking and not pool.busy
 
     def idle_s(self, at: float) -> float:
-        """For how long nothing has been asked of it."""
+        """Return the time since its last request, in seconds."""
         since = self.window.idle_since
         return 0.0 if since is None else at - since
 
     def text(self) -> str:
-        """Say how it stands, for people."""
+        """Describe its current scaling for users."""
         rules, registration = self.rules, self.registration
         text = f"{rules.least} to {rules.most} instances, now {registration.instances}"
         if registration.pool.sleep.asleep:
@@ -144,19 +145,19 @@ class _Followed:
         if self.grant.limit:
             text += f"; it should have more: {self.grant.limit}"
         elif self.decision is not None and self.decision.load > rules.most * rules.target:
-            text += "; its load takes more than its most"
+            text += "; its load needs more than its maximum"
         return text
 
 
 class Autoscaler:
-    """Has all models with `autoscale` follow their load.
+    """Scales all models with `autoscale` according to their load.
 
     Args:
-        registry: the models
-        counts: tells what the workers of a model have done
-        taken: tells what they take
-        room: tells what the machine has
-        queued: tells how many requests wait in tritonserver's queues, by model
+        registry: The models.
+        counts: Returns the work done by the workers of a model.
+        taken: Returns the resources that they use.
+        room: Returns the resources of the machine.
+        queued: Returns the number of requests in tritonserver's queues, by model.
     """
 
     def __init__(
@@ -176,41 +177,43 @@ class Autoscaler:
         self._followed: dict[str, _Followed] = {}
 
     async def run(self) -> None:
-        """Look, decide and scale, again and again."""
+        """Sample, decide and scale periodically until cancelled."""
         try:
             while True:
                 await asyncio.sleep(_TICK_S)
                 try:
                     self.tick(await self._queued())
                 except Exception:
-                    _log.exception("a fault of the daemon: models did not follow their load")
+                    _log.exception("internal error in the autoscaler; models were not scaled")
         finally:
             for one in self._followed.values():
                 if one.changing is not None:
                     one.changing.cancel()
 
     async def _queued(self) -> Mapping[str, int]:
-        """Return what waits in tritonserver; where no worker has work, nothing does, and nobody is asked."""
+        """Return the number of requests waiting in tritonserver, by model. Do not query it if all models are idle."""
         waking = any(one.pool.sleep.waking for one in self._registry)
         if self.queued is None or not (
             waking or any(not one.idle for one in self._followed.values())
         ):
             return {}
         queued = await self.queued()
-        for one in list(self._registry):  # models come and go meanwhile
+        for one in list(self._registry):  # a copy, as models may change during the loop
             if one.pool.sleep.waking:
                 one.pool.sleep.queued = queued.get(one.spec.name, 0)
                 await one.pool.wake()
         return queued
 
     def tick(self, queued: Mapping[str, int]) -> None:
-        """Do it once; `queued` requests wait in tritonserver, by model."""
-        self._meet()
+        """Sample, decide and scale once; `queued` is the number of requests waiting in tritonserver, by model."""
+        self._update_followed()
         if not self._followed:
             return
         now = asyncio.get_running_loop().time()
         for one in self._followed.values():
-            if not one.idle and one.registration.pool.can_serve:  # by a spare, though it sleeps
+            if (
+                not one.idle and one.registration.pool.can_serve
+            ):  # a spare may serve while it sleeps
                 one.registration.pool.wake_up()
             waiting = queued.get(one.registration.spec.name, 0)
             one.look(now, self.counts(one.registration), self.taken(one.registration), waiting)
@@ -218,8 +221,8 @@ class Autoscaler:
         for one in self._followed.values():
             self._use(one, grants[one.registration.spec.name])
 
-    def _meet(self) -> None:
-        """Follow the models that are served now, and forget those that are not."""
+    def _update_followed(self) -> None:
+        """Follow the autoscaled models that are served now, and forget the others."""
         followed: dict[str, _Followed] = {}
         for registration in self._registry:
             rules = registration.spec.autoscale
@@ -237,7 +240,7 @@ class Autoscaler:
     def _use(self, one: _Followed, grant: Grant) -> None:
         spec, now = one.registration.spec, one.registration.instances
         if grant.limit and not one.grant.limit:
-            _log.warning("a model should have more instances", model=spec.name, why=grant.limit)
+            _log.warning("not enough resources to scale up", model=spec.name, why=grant.limit)
         one.grant = grant
         one.registration.scaling = one.text()
         if grant.instances == now or one.changing is not None:
@@ -255,7 +258,7 @@ class Autoscaler:
             changed = await adaptations.follow_load(registration, instances, idle_s=idle_s)
             if changed:
                 one.pause_s = 0.0
-            if changed and instances:  # that it sleeps has been told
+            if changed and instances:  # falling asleep has emitted its own event
                 registration.events.tell(
                     kinds.SCALED,
                     who=_WHO,
@@ -263,7 +266,7 @@ class Autoscaler:
                     numbers={"instances": instances, "before": before},
                 )
         except RemoteFailure as failure:
-            one.pause_s = min(_LONGEST_PAUSE_S, 2 * one.pause_s or _PAUSE_S)
+            one.pause_s = min(_MAX_BACKOFF_S, 2 * one.pause_s or _BACKOFF_S)
             one.paused_until = clock() + one.pause_s
             registration.events.tell(
                 kinds.NOT_SCALED,
@@ -281,7 +284,7 @@ class Autoscaler:
 
 
 async def queued_at(url: Callable[[], str]) -> Mapping[str, int]:
-    """Return how many requests wait in the queues of tritonserver, by model, if it says so in time."""
+    """Return the number of requests waiting in tritonserver's queues, by model, if it answers in time."""
     from pytriton.dispatcher.telemetry.metrics import triton_metrics
 
     where = partial(triton_metrics.waiting_at, url())
@@ -289,7 +292,7 @@ async def queued_at(url: Callable[[], str]) -> Mapping[str, int]:
 
 
 def taken_by(registration: Registration) -> Taken:
-    """Return what the processes of a model's workers take."""
+    """Return the resources used by a model's worker processes."""
     pids = [info.pid for info in registration.pool.infos() if info.pid is not None]
     seen = [memory for memory in map(memory_of, pids) if memory is not None]
     own = sum(max(0, one.resident - one.shared) for one in seen)
@@ -297,7 +300,7 @@ def taken_by(registration: Registration) -> Taken:
 
 
 def machine_room() -> Room:
-    """Return what this machine, or the part of it that the daemon may use, has."""
+    """Return the resources of this machine, or of the part of it that the daemon may use."""
     free = linux.available_memory()
     return Room(usable_cpus(), int(free * (1 - _RESERVE)))
 
@@ -306,6 +309,6 @@ def _cpu_s(pid: int) -> float:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
-    except OSError:  # it has ended
+    except OSError:  # the process has exited
         return 0.0
-    return (int(fields[11]) + int(fields[12])) / _TICKS_S
+    return (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS_PER_S

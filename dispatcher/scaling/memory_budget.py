@@ -1,9 +1,9 @@
-"""The loop that keeps the workers of all models within the budgets: it measures, and has models sleep for others.
+"""The memory budget: a loop that measures workers, grants memory claims, and puts idle models to sleep for others.
 
-    workers' memory ──▶ accounts ──▶ elastic/memory.py: who may load, who sleeps ──▶ grants, adaptations.put_to_sleep
+    workers' memory ──▶ accounts ──▶ elastic/memory.py: grants and models to suspend ──▶ adaptations.put_to_sleep
 
-Without a budget it does nothing. A step takes no time: it reads /proc and gauges, and whatever takes long, the end of a
-model's workers, goes on beside it. So nobody waits for somebody else's load.
+Without a budget it does nothing. A step is fast: it reads /proc and gauges. Slow work, such as stopping a model's
+workers, runs in background tasks, so no model waits for another one's load.
 """
 
 from __future__ import annotations
@@ -45,33 +45,33 @@ from pytriton.dispatcher.workers.memory_claim import Waiting
 
 _log = structlog.get_logger(__name__)
 
-#: From one look to the next, with somebody waiting and without.
-_HURRIED_S, _TICK_S = 0.05, 0.5
-#: A model that was loaded and has not answered yet is left alone for so long: what it was loaded for comes now.
+#: Interval between steps, with and without pending claims.
+_PENDING_TICK_S, _TICK_S = 0.05, 0.5
+#: How long a newly loaded model is not put to sleep before its first batch.
 _SETTLED_S = 1.0
-#: Whether a model that waits is worth an event: after so long.
-_TELL_AFTER_S = 0.25
-#: Who asks for what will never be there, as far as is known, waits for so long: somebody may be ending.
-_HOPES_S = 0.5
-#: Who asks for what those that may sleep do not have, and nobody ends, is refused after so long.
-_HOPELESS_S = 5.0
-#: What is known of sizes is kept so often, if it has changed.
-_KEEP_S = 5.0
-#: Between two looks at GPUs, which take some time of a CPU.
-_GPU_S = 1.0
-#: Begins the keys of parked workers among those of models.
+#: How long a claim must wait before an event reports it.
+_REPORT_AFTER_S = 0.25
+#: Interval between checks whether a claim can ever be granted.
+_JUDGE_INTERVAL_S = 0.5
+#: How long a claim that can never be granted waits before it is refused.
+_REFUSE_AFTER_S = 5.0
+#: Interval between writes of the known sizes, if they have changed.
+_WRITE_INTERVAL_S = 5.0
+#: Interval between measurements of GPU memory, which cost some CPU time.
+_GPU_INTERVAL_S = 1.0
+#: Prefix of the keys of prestarted workers, which share a namespace with those of models.
 _PARKED = "parked "
 
-#: Tells the memory of its own that each of some processes has, and of GPUs.
+#: Returns the private host memory and the GPU memory of a process, by its pid.
 MemoryOf = Callable[[int], Size]
 
 
 class _Use:
-    """The use of one model, as far as it was seen.
+    """The observed use of one model.
 
     Attributes:
-        at: when something was last asked of it, or it was loaded
-        loaded_at: when a worker of it was first seen to serve; None while none does
+        at: Time of its last request or load.
+        loaded_at: When a worker was first observed to serve; None while none does.
     """
 
     def __init__(self, now: float) -> None:
@@ -80,7 +80,7 @@ class _Use:
         self._mark: object = None
 
     def look(self, registration: Registration, now: float) -> bool:
-        """See whether it is used; return whether nothing is under way."""
+        """Update the use of a model; return whether it is idle and has settled after its load."""
         pool = registration.pool
         answered = pool.at_rest()
         mark = (answered, pool.can_serve)
@@ -98,17 +98,17 @@ class _Use:
 
 
 class MemoryBudget:
-    """Keeps the accounts' figures true, and decides who gets room.
+    """Updates the memory accounts with measurements, and grants or refuses claims.
 
     Args:
-        registry: the models, and the accounts of their pools
-        kept: has what is known of sizes, for the next start
-        any_may_sleep: also models that have not said that they may
-        shared: tells what workers have in common, by digest
+        registry: The models and the accounts of their pools.
+        kept: Persistent store of known sizes.
+        any_may_sleep: Whether models may be put to sleep that have not opted in.
+        shared: Returns the mappings that workers share, by digest.
 
     Attributes:
-        memory: tells what a process has
-        gpu: bytes of GPUs by process, as far as they are known
+        memory: Returns the memory of a process.
+        gpu: Bytes of GPU memory by pid, as far as known.
     """
 
     def __init__(
@@ -128,27 +128,27 @@ class MemoryBudget:
         self._parking = registry.parking
         self._any_may_sleep = any_may_sleep
         self._uses: dict[str, _Use] = {}
-        #: What those give back that fall asleep at the moment.
+        #: Memory that will be freed by models that are falling asleep.
         self._falling: dict[str, Amounts] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Look and decide, whenever something has changed, and again and again."""
+        """Measure and decide, periodically and whenever an account changes, until cancelled."""
         if not self._accounts.limits:
             return
         if any(kind != MEMORY for kind in self._accounts.limits):
-            looking = asyncio.get_running_loop().create_task(self._look_at_gpus())
-            self._tasks.add(looking)
-        self._tasks.add(asyncio.get_running_loop().create_task(self._keep_on()))
+            gpu_task = asyncio.get_running_loop().create_task(self._measure_gpus())
+            self._tasks.add(gpu_task)
+        self._tasks.add(asyncio.get_running_loop().create_task(self._persist_sizes()))
         try:
             while True:
                 news = self._accounts.news.next
                 pause_s = _TICK_S
                 try:
                     self.step()
-                    pause_s = _HURRIED_S if self._accounts.waiting else _TICK_S
+                    pause_s = _PENDING_TICK_S if self._accounts.waiting else _TICK_S
                 except Exception:
-                    _log.exception("a fault of the daemon: nobody got memory")
+                    _log.exception("internal error in the memory budget; no claims granted")
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(news.wait(), pause_s)
         finally:
@@ -156,7 +156,7 @@ class MemoryBudget:
                 task.cancel()
 
     def step(self) -> None:
-        """Do it once."""
+        """Measure, grant claims and put models to sleep once."""
         now = asyncio.get_running_loop().time()
         self._measure()
         free = self.free()
@@ -171,26 +171,26 @@ class MemoryBudget:
         gives = {one.key: one.gives for one in holders}
         for key, claim in planned.sleep.items():
             for_whom = waiting[claim].account.spec.name if claim else ""
-            self._have_sleep(key, gives[key], for_whom, now)
+            self._begin_sleep(key, gives[key], for_whom, now)
         for key, one in waiting.items():
-            if key not in planned.granted and not one.told and now - one.since >= _TELL_AFTER_S:
+            if key not in planned.granted and not one.told and now - one.since >= _REPORT_AFTER_S:
                 one.told = True
                 self._tell_waits(one, free, [k for k, c in planned.sleep.items() if c == key])
 
-    async def _keep_on(self) -> None:
+    async def _persist_sizes(self) -> None:
         while True:
-            await asyncio.sleep(_KEEP_S)
+            await asyncio.sleep(_WRITE_INTERVAL_S)
             sizes = dict(self._accounts.sizes)
             if self._kept.lacks(sizes):
                 await asyncio.to_thread(self._kept.write, sizes)
 
     def close(self) -> None:
-        """Keep what is known of sizes; all models have ended."""
+        """Persist the known sizes after all models have stopped."""
         if self._accounts.limits and self._kept.lacks(self._accounts.sizes):
             self._kept.write(self._accounts.sizes)
 
     def _put_off(self) -> None:
-        """Tell those who wait for a load that it waits for room."""
+        """Mark the claims that were not granted, and notify tasks that wait for these loads."""
         new = [one for one in self._accounts.waiting if not one.put_off]
         for one in new:
             one.put_off = True
@@ -205,9 +205,9 @@ class MemoryBudget:
         ]
 
     def _judge(self, holders: Sequence[Holder], free: Amounts, coming: Amounts, now: float) -> None:
-        """See who waits for what there will never be: an estimate becomes less, and all else is refused."""
+        """Handle claims that can never be granted: lower estimated sizes first, and refuse the claim after a while."""
         for claim, one in zip(self._claims(), list(self._accounts.waiting)):
-            if now - max(one.since, one.judged_at) < _HOPES_S:
+            if now - max(one.since, one.judged_at) < _JUDGE_INTERVAL_S:
                 continue
             one.judged_at, in_reach = now, is_in_reach(claim, holders, free, coming)
             one.hindrance = hindrance(claim, holders, is_in_reach=in_reach)
@@ -215,31 +215,31 @@ class MemoryBudget:
                 continue
             if one.account.is_estimated:
                 one.account.ask_for_less()
-            if now - one.since >= _HOPELESS_S and not one.patient and not self._may_change(one):
+            if now - one.since >= _REFUSE_AFTER_S and not one.patient and not self._may_change(one):
                 one.account.refuse(one)
 
     def _may_change(self, waiting: Waiting) -> bool:
-        """Whether others may soon have less, though they do not sleep."""
+        """Whether other models may soon free memory without going to sleep."""
         others = [one for one in self._accounts.open_accounts if one is not waiting.account]
         ending = any(one.state == "stopping" for one in self._registry.keys.values())
         return ending or bool(self._falling) or any(one.is_changing for one in others)
 
-    # ── figures ──────────────────────────────────────────────────────────────────────────────────
+    # ── measurements ─────────────────────────────────────────────────────────────────────────────
 
     def free(self) -> dict[str, int]:
-        """Return what nobody has of the budgets; below 0: some have grown beyond them."""
+        """Return the unused part of each budget; negative if it is exceeded."""
         used = self.used()
         return {kind: limit - used[kind] for kind, limit in self._accounts.limits.items()}
 
     def used(self) -> dict[str, int]:
-        """Return what all workers have, or have been granted, and what they share."""
+        """Return the memory used by or granted to all workers, including prestarted ones and shared mappings."""
         used = self._accounts.used()
         used[MEMORY] = used.get(MEMORY, 0)
         used[MEMORY] += sum(self.memory(worker.pid).memory for worker in self._parking.workers())
         return used
 
     def room(self, machine: Room) -> Room:
-        """Return the room for more instances: of the machine, and of the budgets with all others asleep that may."""
+        """Return the resources for more instances: of the machine, limited by the budgets with idle models asleep."""
         if not self._accounts.limits:
             return machine
         now = asyncio.get_running_loop().time()
@@ -251,7 +251,7 @@ class MemoryBudget:
         return machine._replace(memory=memory, gpu_memory={**machine.gpu_memory, **gpus})
 
     def infos(self) -> list[messages.MemoryInfo]:
-        """Return what status shows."""
+        """Return the budgets and their usage as shown by `status`."""
         used, claims = self.used() if self._accounts.limits else {}, self._accounts.claims()
         return [
             messages.MemoryInfo(
@@ -285,7 +285,7 @@ class MemoryBudget:
                 account.shared = own
                 account.loaded(max(sizes.get(pid, Size()) for pid in serving))
 
-    # ── who may sleep ────────────────────────────────────────────────────────────────────────────
+    # ── candidates for sleep ─────────────────────────────────────────────────────────────────────
 
     def _holders(self, now: float) -> Iterator[Holder]:
         waits = {one.account for one in self._accounts.waiting}
@@ -317,9 +317,9 @@ class MemoryBudget:
             and self._registry.adaptations.is_at_rest(registration)
         )
 
-    # ── carrying it out ──────────────────────────────────────────────────────────────────────────
+    # ── putting models to sleep ──────────────────────────────────────────────────────────────────
 
-    def _have_sleep(self, key: str, gives: Amounts, for_whom: str, now: float) -> None:
+    def _begin_sleep(self, key: str, gives: Amounts, for_whom: str, now: float) -> None:
         self._falling[key] = gives
         why = f"model {for_whom} needs its memory" if for_whom else "the budget is exceeded"
         if key.startswith(_PARKED):
@@ -344,7 +344,9 @@ class MemoryBudget:
         self._tasks.discard(task)
         self._falling.pop(key, None)
         if not task.cancelled() and task.exception() is not None:
-            _log.error("a model did not fall asleep", registration=key, exc_info=task.exception())
+            _log.error(
+                "could not put a model to sleep", registration=key, exc_info=task.exception()
+            )
         self._accounts.news.tell()
 
     def _tell_waits(self, one: Waiting, free: Mapping[str, int], victims: list[str]) -> None:
@@ -352,25 +354,25 @@ class MemoryBudget:
         why = (
             f"{', '.join(names)} sleeps for it"
             if names
-            else "others end, or none that may sleep is idle"
+            else "other models are stopping, or no model that may sleep is idle"
         )
         one.account.tell_waits(one.needs(), free, why)
 
-    async def _look_at_gpus(self) -> None:
+    async def _measure_gpus(self) -> None:
         nvml = GpuMemory()
         while True:
             self.gpu = await asyncio.get_running_loop().run_in_executor(None, nvml.most)
-            await asyncio.sleep(_GPU_S)
+            await asyncio.sleep(_GPU_INTERVAL_S)
 
     def _memory_of(self, pid: int) -> Size:
-        """Return what a process has of its own."""
+        """Return the private memory of a process."""
         seen = memory_of(pid)
         own = 0 if seen is None else max(0, seen.resident - seen.shared)
         return Size(own, self.gpu.get(pid, 0))
 
 
 def accounts_of(config: DaemonConfig, kept: SizeStore) -> MemoryAccounts:
-    """Return the accounts of a daemon's models, with its budgets, and with what is known of sizes."""
+    """Create the daemon's memory accounts with the configured budgets and the persisted sizes."""
     limits: dict[str, int] = {}
     names: dict[str, str] = {}
     if config.memory_budget is not None:
@@ -382,7 +384,7 @@ def accounts_of(config: DaemonConfig, kept: SizeStore) -> MemoryAccounts:
             names[gpu.uuid] = gpu.number
         if not found:
             _log.warning(
-                "gpu_memory_budget bounds nothing: nvidia-smi, which tells the GPUs, is not there or names none"
+                "gpu_memory_budget has no effect: nvidia-smi is not installed or lists no GPUs"
             )
     accounts = MemoryAccounts(limits, names)
     if limits:

@@ -111,7 +111,7 @@ def test_it_stays_within_its_bounds_and_tells(brain: Brain, load: Load) -> None:
     load.wanted["m"] = 50.0
     brain.advance(60.0)
     assert len(brain.alive("m")) == 6
-    assert "its load takes more than its most" in info_of(brain, "m").scaling
+    assert "its load needs more than its maximum" in info_of(brain, "m").scaling
 
 
 def test_a_full_machine_keeps_it_from_more_and_that_is_told(brain: Brain, load: Load) -> None:
