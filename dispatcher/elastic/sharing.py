@@ -158,8 +158,8 @@ class _Left:
         spare = self._all_cpus * (_KEEP_TOLERANCE if there else 0)
         if full or more > self._cpus + spare + _ROUNDING:
             return (
-                f"CPUs: an instance keeps {cost.cpus:.1f} of them busy, and of {self._all_cpus:g} "
-                f"{max(0.0, self._cpus):.1f} are left"
+                f"CPUs: an instance uses {cost.cpus:.1f}, and {max(0.0, self._cpus):.1f} of {self._all_cpus:g} "
+                "are left"
             )
         if self._memory is not None and cost.memory > self._memory:
             return f"memory: an instance takes {_size(cost.memory)}, and {_size(self._memory)} are left"

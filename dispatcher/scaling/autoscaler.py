@@ -143,7 +143,7 @@ class _Followed:
         if self.decision is not None:
             text += f", load {self.decision.load:.1f}"
         if self.grant.limit:
-            text += f"; it should have more: {self.grant.limit}"
+            text += f"; limited by {self.grant.limit}"
         elif self.decision is not None and self.decision.load > rules.most * rules.target:
             text += "; its load needs more than its maximum"
         return text

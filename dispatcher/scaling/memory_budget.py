@@ -334,9 +334,7 @@ class MemoryBudget:
         self, registration: Registration, gives: Amounts, why: str, now: float
     ) -> None:
         idle_s = max(0.0, now - self._uses[registration.key].at)
-        why = (
-            f"{why}: it gives {amounts_text(gives)}, and nothing was asked of it for {idle_s:.1f} s"
-        )
+        why = f"{why}: this frees {amounts_text(gives)}, and it had no requests for {idle_s:.1f} s"
         if await self._registry.adaptations.put_to_sleep(registration, idle_s, why):
             self._accounts.slept += 1
 

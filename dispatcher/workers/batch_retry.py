@@ -81,10 +81,7 @@ class BatchRetry:
         text = f"model {name}: {await self._explain_loss(lost.worker)} while it ran this batch"
         if is_poison:
             self._tally.poison += 1
-            text += (
-                f"; so did {lost.losses - 1} more before, so this batch is taken to be what ends them and is "
-                "not tried again"
-            )
+            text += f"; so did {lost.losses - 1} more before, so this batch is blamed for it and is not retried"
         worker = self._workers.get(lost.worker)
         text += worker.log_hint if worker is not None else ""
         verdict = self._failed(lost, text, _MAX_CRASHES)
@@ -148,7 +145,7 @@ class BatchRetry:
             with_id(what, clean(overdue.request_id)),
             numbers={"pid": worker.pid, "limit_s": limit_s},
         )
-        self._do_aside(worker.end_hung(what))
+        self._run_in_background(worker.end_hung(what))
         if not taken:
             return Verdict("retry")
         if (
@@ -221,7 +218,7 @@ class BatchRetry:
             return worker.describe_end()
         return f"worker {name} closed its lane"
 
-    def _do_aside(self, doing: Coroutine[None, None, None]) -> None:
+    def _run_in_background(self, doing: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(doing)
         self._aside.add(task)
         task.add_done_callback(self._aside.discard)

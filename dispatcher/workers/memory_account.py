@@ -232,8 +232,8 @@ class Account:
             each = self._certain.memory if kind == MEMORY else self._certain.gpu
             what = size_text(needed) if count == 1 else f"{count} x {size_text(each)}"
             if count > 1 and shared and kind == MEMORY:
-                what += f", and {size_text(shared)} that they share,"
-            text = f"model {spec.name} takes {what} of {setting_text(kind)}, and all models have {size_text(limit)}"
+                what += f", plus {size_text(shared)} that they share,"
+            text = f"model {spec.name} needs {what} of {setting_text(kind)}, which is {size_text(limit)} for all models"
             self._refused(text, needed, limit)
             raise RemoteFailure(ErrorKind.INVALID, text)
 
@@ -385,8 +385,8 @@ class Account:
             if one in limits and lacking > limits[one] - used[one]:
                 kind, needed, free = one, lacking, max(0, limits[one] - used[one])
         text = (
-            f"model {name} needs {size_text(needed)} of {setting_text(kind)}, and of {size_text(limits.get(kind, 0))} "
-            f"{size_text(free)} were free for {waited_s:.0f} s: "
+            f"model {name} needs {size_text(needed)} of {setting_text(kind)}, but only {size_text(free)} of "
+            f"{size_text(limits.get(kind, 0))} were free for {waited_s:.0f} s: "
             f"{waiting.hindrance or 'all others are busy, or may not sleep; try again later'}"
         )
         self._refused(text, needed, limits.get(kind, 0))

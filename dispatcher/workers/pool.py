@@ -97,7 +97,7 @@ class Pool:
         if self.sleep.asleep:
             self.account.check(spec, slots.count(spec))
         else:
-            await self._get_room(spec, report)
+            await self._wait_for_memory(spec, report)
             await self._grow(spec, report)
 
     def redeclare(self, spec: messages.ModelSpec) -> None:
@@ -106,7 +106,7 @@ class Pool:
 
     @property
     def settled(self) -> bool:
-        """Whether no worker is starting or stopping. Batches may be running."""
+        """Whether no worker is starting, stopping or waking. Batches may be running."""
         instances = self._instances
         if instances.stopping or instances.given_up_for is not None or self.sleep.waking:
             return False
@@ -138,10 +138,10 @@ class Pool:
         fewer = slots.count(spec) <= slots.count(self._instances.spec)
         if fewer and self.sleep.lacks_room and self.can_serve:
             return  # `shrink` notifies the pending wake-up
-        await self._get_room(spec, report)
+        await self._wait_for_memory(spec, report)
         count, slept = len(self._instances.supervisors), self.sleep.asleep
         if slept:
-            self.sleep.wake("more instances were asked for")
+            self.sleep.wake("more instances were requested")
         try:
             await self._grow(spec, report)
         except BaseException:
@@ -156,7 +156,7 @@ class Pool:
         self.account.gone(self.account.leave(count))
         if slept:
             self.sleep.back()
-        await self._tell(None)  # no proxy may go on waiting for the removed workers
+        await self._notify(None)  # no proxy may go on waiting for the removed workers
 
     async def shrink(self, spec: messages.ModelSpec, grace_s: float) -> None:
         """Stop the workers that exceed `spec`, and move their proxies to the remaining ones."""
@@ -170,11 +170,11 @@ class Pool:
         instances.supervisors = [one for one in instances.supervisors if one not in leaving]
         if not self.sleep.asleep and not instances.stopping:
             self._fill_up()  # a failed wake-up may have left fewer instances
-        await self._tell(None)
+        await self._notify(None)
 
     async def fall_asleep(self, idle_s: float, grace_s: float, why: str = "") -> None:
         """Stop all workers except the spares until the next batch. The model was idle for `idle_s` seconds."""
-        instances, staying = self._instances, self._staying
+        instances, staying = self._instances, self._staying_workers
         leaving = instances.supervisors[staying:]
         if self._waking is not None:
             self._waking.cancel()  # the remaining workers are not needed any more
@@ -200,7 +200,7 @@ class Pool:
             self._fill_up()
         else:
             self.sleep.lacks_room = True
-            self._waking = asyncio.get_running_loop().create_task(self._wake_with_room(spec))
+            self._waking = asyncio.get_running_loop().create_task(self._wake_when_granted(spec))
         if self.can_serve:  # a spare
             self.sleep.end()
 
@@ -211,32 +211,32 @@ class Pool:
             self._waking.cancel()
             self.sleep.back()
 
-    async def _wake_with_room(self, spec: messages.ModelSpec) -> None:
+    async def _wake_when_granted(self, spec: messages.ModelSpec) -> None:
         """Start the workers once memory is granted. If it is refused, fail the waiting requests."""
         wait_s = self._policy.wake_bounds.seconds
         while True:
             try:
                 await self.account.take(spec, wait_s, is_wake=True)
             except RemoteFailure as failure:
-                if self._spare_serves and failure.kind is ErrorKind.UNAVAILABLE:
+                if self._spares_serve and failure.kind is ErrorKind.UNAVAILABLE:
                     # The spares serve all requests, so the bound on their waiting time (may be 0) does not apply.
                     spec, wait_s = self._instances.spec, max(wait_s, FURTHER_WAIT_S)
                     continue
-                if not self._spare_serves:
+                if not self._spares_serve:
                     self.sleep.refuse(failure)
             else:
                 if not self._instances.stopping:
                     self._fill_up()
             break
         self.sleep.lacks_room = False
-        await self._tell(None)
+        await self._notify(None)
 
     @property
-    def _spare_serves(self) -> bool:
+    def _spares_serve(self) -> bool:
         """Whether spares are serving while the other workers wait for memory."""
         return self.can_serve and not self._instances.stopping
 
-    async def _get_room(self, spec: messages.ModelSpec, report: ReportProgress) -> None:
+    async def _wait_for_memory(self, spec: messages.ModelSpec, report: ReportProgress) -> None:
         """Wait until memory for the workers of `spec` is granted.
 
         Raises:
@@ -247,14 +247,14 @@ class Pool:
         await self.account.take(spec, self._policy.wake_bounds.seconds)
 
     @property
-    def _staying(self) -> int:
+    def _staying_workers(self) -> int:
         """Number of workers that stay up while the model is asleep: the spares."""
         return self._instances.spec.spares * max(1, len(self._instances.own_versions))
 
     @property
     def gives(self) -> Amounts:
         """The memory that is freed when the model goes to sleep."""
-        return self.account.gives(self._staying)
+        return self.account.gives(self._staying_workers)
 
     def _fill_up(self) -> None:
         spec, supervisors = self._instances.spec, self._instances.supervisors
@@ -273,7 +273,7 @@ class Pool:
         """Stop all workers and wait until they have exited. `reason` is one of worker.END_REASONS."""
         self._instances.stopping = self.verdicts.stopping = True
         self.account.withdraw(f"model {self._instances.spec.name} is being stopped")
-        await self._tell(None)
+        await self._notify(None)
         await self._starts.end_parked()
         room = self.account.leave(0)
         await self._stop_supervisors(self._instances.supervisors, grace_s, reason)
@@ -306,7 +306,7 @@ class Pool:
             spec,
             self._start,
             self._policy,
-            self._tell,
+            self._notify,
             self._events,
             woken=woken,
             adopted=adopted,
@@ -374,7 +374,7 @@ class Pool:
         worker.unwilling = None if ready else why
         kind = kinds.WILLING if ready else kinds.UNWILLING
         self._events.tell(kind, instance=worker.instance, worker=worker.name, reason=why)
-        await self._tell(worker.name if ready else None)
+        await self._notify(worker.name if ready else None)
         if not ready and self.ready_workers(worker.version):
             await self.proxies.withdraw_all(worker, "its model says that it is not ready")
 
@@ -393,11 +393,11 @@ class Pool:
     async def give_up(self, why: str) -> None:
         """Fail every batch that is waiting for a worker, and start no more workers."""
         self._instances.given_up_for = self.verdicts.given_up_for = why
-        await self._tell(None)
+        await self._notify(None)
 
     async def wake(self) -> None:
         """Make all waiting tasks check their condition again."""
-        await self._tell(None)
+        await self._notify(None)
 
     def _readings(self) -> list[Reading]:
         return [worker.gauge.read() for worker in self._workers.values() if worker.alive]
@@ -405,7 +405,7 @@ class Pool:
     async def _start(self, slot: int) -> Worker:
         return await self._starts.start(self._instances.spec, slot)
 
-    async def _tell(self, ready: str | None) -> None:
+    async def _notify(self, ready: str | None) -> None:
         """Notify the tasks that wait for a worker. `ready` is the name of a worker that just became ready."""
         if ready is not None and self.sleep.waking:
             self.sleep.end()

@@ -133,7 +133,9 @@ class ServedProxies:
                 wake = self._sleep.wakes
                 if ready:
                     worker = self._workers[self._routes.assign(proxy, ready)]
-                    self._do_aside(self.balance())  # a worker may need more proxies than this one
+                    self._run_in_background(
+                        self.balance()
+                    )  # a worker may need more proxies than this one
                     return messages.Attached(
                         worker.name, str(worker.lane_path), spec.execution_timeout_s
                     )
@@ -171,7 +173,7 @@ class ServedProxies:
         """Forget a proxy that has exited, and its pending request."""
         self._questions.pop(proxy, None)
         self._forget(proxy)
-        self._do_aside(self.balance())
+        self._run_in_background(self.balance())
 
     def forget_all(self) -> None:
         """Forget all proxies and their pending requests, because tritonserver has exited."""
@@ -213,7 +215,7 @@ class ServedProxies:
             return True
         return other in self._workers and self._workers[other].version == self._workers[one].version
 
-    def _do_aside(self, doing: Coroutine[None, None, None]) -> None:
+    def _run_in_background(self, doing: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(doing)
         self._aside.add(task)
         task.add_done_callback(self._aside.discard)

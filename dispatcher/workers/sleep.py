@@ -89,7 +89,7 @@ class Sleep:
         self._since, self._at = asyncio.get_running_loop().time(), time.time()
         self._events.tell(
             kinds.SLEPT,
-            reason=why or f"nothing was asked of it for {idle_s:.0f} s",
+            reason=why or f"it had no requests for {idle_s:.0f} s",
             numbers={"idle_s": round(idle_s, 3), "workers": workers},
         )
 

@@ -38,9 +38,9 @@ from pytriton.dispatcher.workers.retry_now import ImmediateRetry
 _log = structlog.get_logger(__name__)
 
 #: A worker that served this long ends a crash loop.
-_HEALTHY_S = 60.0
+_STABLE_AFTER_S = 60.0
 #: How long a recycled worker's replacement waits for memory before the recycling is postponed.
-_ROOM_BESIDE_S = 10.0
+_RECYCLE_MEMORY_TIMEOUT_S = 10.0
 
 #: Awaited whenever the set of workers changes, with the name of the worker that became ready, or None.
 Tell = Callable[[Optional[str]], Awaitable[None]]
@@ -99,7 +99,7 @@ class Supervisor:
         self._spec = spec
         self._start_worker = start_worker
         self._policy = policy
-        self._exchanges = Exchanges(policy)
+        self._recycle_backoff = Exchanges(policy)
         self._tell = tell
         self._events = events.about(spec.name, self.version or spec.version, self.index)
         self._streak = self._record.streak
@@ -109,14 +109,14 @@ class Supervisor:
         self._aside: set[asyncio.Task[None]] = set()
         if adopted is not None:
             self._adopt(*adopted)
-        self._task = self._loop.create_task(self._keep())
+        self._task = self._loop.create_task(self._run())
         self._task.add_done_callback(self._report_fault)
 
     def _adopt(self, state: SupervisedState, worker: Worker | None) -> None:
         self._record.adopt(state)
         if worker is not None:
             self.worker = worker
-            self._mind(worker)
+            self._watch(worker)
             self._change(InstanceState.READY)
 
     @property
@@ -206,7 +206,7 @@ class Supervisor:
 
     # ── lifecycle of the instance ────────────────────────────────────────────────────────────────
 
-    async def _keep(self) -> None:
+    async def _run(self) -> None:
         while True:
             blameless = False
             try:
@@ -223,7 +223,7 @@ class Supervisor:
                 took = {"took_s": self._since_start_s()}
                 self._events.tell(kinds.LOAD_FAILED, reason=failure.text, numbers=took)
                 if self.worker is not None and self.worker.alive:  # it is being replaced
-                    self._set_aside(self.worker.stop(0))
+                    self._run_in_background(self.worker.stop(0))
                 if not self.first.done():
                     self._change(InstanceState.FAILED)
                     self.first.set_exception(failure)
@@ -268,7 +268,7 @@ class Supervisor:
             streak.next_try_at = None
 
     def _has_served_long(self) -> bool:
-        return self._loop.time() - self._ready_at > _HEALTHY_S
+        return self._loop.time() - self._ready_at > _STABLE_AFTER_S
 
     def _is_proven(self) -> bool:
         """Whether the current worker has answered a batch or has served for long."""
@@ -288,10 +288,10 @@ class Supervisor:
         self._started_at = self._loop.time()
         worker = await self._start_worker(self._slot)
         self._events.tell(kinds.LOADING, worker=worker.name, numbers={"pid": worker.pid})
-        self._mind(worker)
+        self._watch(worker)
         return worker
 
-    def _mind(self, worker: Worker) -> None:
+    def _watch(self, worker: Worker) -> None:
         self._workers.add(worker)
         worker.exited.add_done_callback(lambda _: self._workers.discard(worker))
         if isinstance(worker, WorkerProcess):  # limits do not apply to a registrant's threads
@@ -300,7 +300,7 @@ class Supervisor:
                 # Imported only when needed: it imports psutil, which takes 10 ms.
                 from pytriton.dispatcher.workers.process.hard_limits import guard
 
-                self._set_aside(guard(worker, limits, self._events))
+                self._run_in_background(guard(worker, limits, self._events))
 
     async def _until_ready(self, worker: Worker) -> None:
         start = self._policy.start_timeout_s, self._started_at
@@ -325,13 +325,13 @@ class Supervisor:
             assert worker is not None  # set by `_load`
             await wait_any(worker.exited, worker.spent)
             if not worker.exited.done():
-                await self._exchange(worker, worker.spent.result())
+                await self._recycle(worker, worker.spent.result())
             if worker.exited.done():
-                end = await self._note_end(worker)
+                end = await self._record_exit(worker)
                 if self.worker is worker:
                     return end
 
-    async def _exchange(self, spent: Worker, why: str) -> None:
+    async def _recycle(self, spent: Worker, why: str) -> None:
         """Load a replacement for a worker that is due for recycling, then stop the old one.
 
         If the replacement cannot be loaded, the old worker keeps serving until the next attempt.
@@ -339,12 +339,14 @@ class Supervisor:
         answered = spent.gauge.read().answered if spent.alive else 0
         numbers = {"pid": spent.pid, "batches": answered}
         self._events.tell(kinds.SPENT, worker=spent.name, reason=why, numbers=numbers)
-        pause_s = self._exchanges.pause_s(why, soon=not self._has_served_long())
+        pause_s = self._recycle_backoff.pause_s(why, soon=not self._has_served_long())
         await asyncio.wait([spent.exited], timeout=pause_s)
         if spent.exited.done():
             return
         try:
-            fresh = await self._account.beside_others(self._started_and_ready, _ROOM_BESIDE_S)
+            fresh = await self._account.beside_others(
+                self._start_replacement, _RECYCLE_MEMORY_TIMEOUT_S
+            )
         except Exception as error:
             why = self._as_failure(error).text
             self._events.tell(kinds.NOT_EXCHANGED, worker=spent.name, reason=why)
@@ -356,20 +358,20 @@ class Supervisor:
         self._record.restarts += 1
         await self._tell(fresh.name)
         spent.leave("spent")
-        self._set_aside(spent.end_after_batch())
+        self._run_in_background(spent.end_after_batch())
 
-    async def _started_and_ready(self) -> Worker:
+    async def _start_replacement(self) -> Worker:
         worker = await self._start()
         await self._until_ready(worker)
         return worker
 
-    def _set_aside(self, doing: Coroutine[None, None, None]) -> None:
+    def _run_in_background(self, doing: Coroutine[None, None, None]) -> None:
         """Run a coroutine in the background. Only `stop` waits for it."""
         task = self._loop.create_task(doing)
         self._aside.add(task)
         task.add_done_callback(self._aside.discard)
 
-    async def _note_end(self, worker: Worker) -> messages.WorkerEnd:
+    async def _record_exit(self, worker: Worker) -> messages.WorkerEnd:
         """Stop the remaining processes of a worker that exited, and record and report how it ended."""
         await worker.stop(0)
         end = worker.end_record()

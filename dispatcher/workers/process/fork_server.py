@@ -109,8 +109,8 @@ class ForkServer:
         #: Outstanding answers. None means that the answer will never arrive.
         self._answers: deque[asyncio.Future[Answer | None]] = deque()
         self._begun = self._expect()
-        self._loop.add_reader(channel.fileno(), self._hear)
-        child.exited.add_done_callback(lambda _: self._hear_no_more())
+        self._loop.add_reader(channel.fileno(), self._read_answers)
+        child.exited.add_done_callback(lambda _: self._on_exit())
 
     @classmethod
     async def launch(
@@ -250,7 +250,7 @@ class ForkServer:
         self._answers.append(answer)
         return answer
 
-    def _hear(self) -> None:
+    def _read_answers(self) -> None:
         """Resolve the answers that have arrived."""
         try:
             while data := self._next():
@@ -272,9 +272,9 @@ class ForkServer:
         except ConnectionResetError:  # it left orders unread; messages that it sent follow
             return self._channel.recv(LARGEST)
 
-    def _hear_no_more(self) -> None:
+    def _on_exit(self) -> None:
         """Read the remaining messages after its exit, and resolve all outstanding answers with None."""
-        self._hear()
+        self._read_answers()
         for waits in self._answers:
             if not waits.done():
                 waits.set_result(None)

@@ -213,7 +213,7 @@ class WorkerProcess(Worker):
         if self.condemned is not None:
             how += f" by the daemon: {self.condemned}"
         elif code == -signal.SIGKILL and linux.oom_kills() > self._oom_kills:
-            how += ", probably by the kernel's OOM killer"
+            how += ", probably by the kernel for lack of memory"
         return f"worker {self.name} (pid {self.pid}) {how}"
 
     def end_record(self) -> messages.WorkerEnd:

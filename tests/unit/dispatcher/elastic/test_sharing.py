@@ -90,7 +90,7 @@ def test_shares(wants: list[Want], room: Room, expected: dict[str, int]) -> None
 @pytest.mark.parametrize(
     ("want", "room", "text"),
     [
-        (Want("a", 2, 8, load=8, cost=CPU), Room(2), "CPUs: an instance keeps 1.0 of them busy"),
+        (Want("a", 2, 8, load=8, cost=CPU), Room(2), "CPUs: an instance uses 1.0"),
         (Want("a", 1, 2, cost=BIG), Room(9, 600 * MIB), "takes 1,000 MiB, and 600 MiB are left"),
         (
             on_gpus("a", 1, 2, 1000, ["0"]),

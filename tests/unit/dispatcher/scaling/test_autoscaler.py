@@ -120,7 +120,7 @@ def test_a_full_machine_keeps_it_from_more_and_that_is_told(brain: Brain, load: 
     load.wanted["m"] = 50.0
     brain.advance(60.0)
     assert len(brain.alive("m")) == 1
-    words = "it should have more: memory: an instance takes 1,000 MiB, and 100 MiB are left"
+    words = "limited by memory: an instance takes 1,000 MiB, and 100 MiB are left"
     assert words in info_of(brain, "m").scaling
 
 

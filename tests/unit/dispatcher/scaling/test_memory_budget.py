@@ -43,7 +43,7 @@ def test_the_least_recently_used_sleeps_for_one_that_is_asked(daemon: Budgeted) 
     assert daemon.state("b") == "asleep"
     told = daemon.event("slept", "b")
     assert told.reason.startswith(
-        "model d needs its memory: it gives 300 MiB of memory, and nothing"
+        "model d needs its memory: this frees 300 MiB of memory, and it had no"
     )
     assert told.numbers["idle_s"] >= 1.0
 
@@ -93,7 +93,8 @@ def test_who_waits_too_long_is_told_the_figures_and_may_come_again(daemon: Budge
     assert daemon.state("b") == "asleep"
     told = daemon.event("no_memory", "b")
     assert (
-        "needs 600 MiB of memory_budget, and of 1,000 MiB 400 MiB were free for 60 s" in told.reason
+        "needs 600 MiB of memory_budget, but only 400 MiB of 1,000 MiB were free for 60 s"
+        in told.reason
     )
     assert told.numbers == {"needs": 600 * MIB, "budget": 1000 * MIB}
     batch = daemon.batch("b")
@@ -131,7 +132,7 @@ def test_one_that_is_larger_than_the_budget_is_refused_with_its_figure(daemon: B
         assert isinstance(answer, messages.Failure)
         assert answer.kind == "invalid"
         assert (
-            "model a takes 3 x 400 MiB of memory_budget, and all models have 1,000 MiB"
+            "model a needs 3 x 400 MiB of memory_budget, which is 1,000 MiB for all models"
             in answer.text
         )
         assert daemon.brain.is_clean("a")
@@ -150,8 +151,9 @@ def test_one_that_turned_out_to_be_larger_is_refused_from_then_on(daemon: Budget
     assert daemon.event("slept", "a").reason.startswith("the budget is exceeded")
     batch = daemon.batch("a")
     daemon.brain.advance(0.1)
-    assert "model a takes 1,100 MiB of memory_budget, and all models have 1,000 MiB" in failure_of(
-        batch
+    assert (
+        "model a needs 1,100 MiB of memory_budget, which is 1,000 MiB for all models"
+        in failure_of(batch)
     )
     assert daemon.state("a") == "asleep"
     daemon.served("b")
@@ -266,7 +268,7 @@ def test_more_instances_have_others_sleep(daemon: Budgeted) -> None:
     assert len(daemon.brain.alive("b")) == 3
     refused = daemon.brain.answered(daemon.brain.client.ask(messages.Scale("b", 4)))
     assert isinstance(refused, messages.Failure)
-    assert "takes 4 x 300 MiB" in refused.text
+    assert "needs 4 x 300 MiB" in refused.text
     assert len(daemon.brain.alive("b")) == 3
     assert daemon.used() == 900
 

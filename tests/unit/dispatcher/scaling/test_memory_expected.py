@@ -167,7 +167,7 @@ def test_what_nobody_may_ever_give_is_refused_soon_with_the_ways(daemon: Budgete
     daemon.served("c")
     request = daemon.brain.client.register("d", memory=500 * MIB)
     daemon.brain.advance(7.0)
-    needs = "model d needs 500 MiB of memory_budget, and of 1,000 MiB 50 MiB were free for "
+    needs = "model d needs 500 MiB of memory_budget, but only 50 MiB of 1,000 MiB were free for "
     assert request.failure.startswith((f"{needs}5 s", f"{needs}6 s"))
     assert "a, b may never sleep, so waiting does not help: raise the budget" in request.failure
     assert "later" not in request.failure

@@ -98,7 +98,7 @@ def test_one_that_is_larger_than_a_gpu_is_refused() -> None:
     with pytest.raises(RemoteFailure) as failure:
         account.check(account.spec, 1)
     assert failure.value.text == (
-        "model m takes 900 MiB of gpu_memory_budget of GPU 1, and all models have 800 MiB"
+        "model m needs 900 MiB of gpu_memory_budget of GPU 1, which is 800 MiB for all models"
     )
 
 
@@ -109,7 +109,7 @@ def test_what_replaces_a_model_is_not_taken_to_be_as_large() -> None:
         former.granted = 1
         former.seen(Size(1100 * MIB))
         former.gone(former.leave(0))
-        with pytest.raises(RemoteFailure, match="takes 1,100 MiB"):
+        with pytest.raises(RemoteFailure, match="needs 1,100 MiB"):
             former.check(former.spec, 1)
         new.check(new.spec, 1)
         assert new.each.memory == 250 * MIB
@@ -127,7 +127,7 @@ def test_what_workers_share_counts_once_more_when_it_is_checked() -> None:
     with pytest.raises(RemoteFailure) as failure:
         account.check(account.spec, 3)
     assert failure.value.text == (
-        "model m takes 3 x 200 MiB, and 500 MiB that they share, of memory_budget, and all models have 1,000 MiB"
+        "model m needs 3 x 200 MiB, plus 500 MiB that they share, of memory_budget, which is 1,000 MiB for all models"
     )
 
 
