@@ -70,7 +70,7 @@ def test_a_lost_answer_is_an_error_after_the_limit(losing: RunningDaemon) -> Non
     with closing(Inference("grpc", losing.grpc)) as client:
         for _ in range(2):
             assert client.infer("answers", _RIGHT)["y"].tolist() == [0]
-            with pytest.raises(InferenceServerException, match="its answer never came"):
+            with pytest.raises(InferenceServerException, match="its response never arrived"):
                 client.infer("answers", _LOST)
 
 
@@ -79,7 +79,7 @@ def test_a_lost_end_of_a_stream_is_an_error_after_the_limit(
     losing: RunningDaemon, name: str
 ) -> None:
     stream = Streaming(losing.grpc, name, _LOST)
-    with stream, pytest.raises(InferenceServerException, match="its answer never came"):
+    with stream, pytest.raises(InferenceServerException, match="its response never arrived"):
         list(stream)
     with Streaming(losing.grpc, name, _RIGHT) as stream:
         assert [answer["y"].tolist() for answer in stream] == [[0]]
