@@ -1,4 +1,4 @@
-"""Checks that a registration passes before anything is started: name, payloads, cache, devices."""
+"""Checks that a registration must pass before anything is started: name, payloads, cache, devices."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from pytriton._register import gpus
 from pytriton.dispatcher.workers.process import slots
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
-#: A file name has at most 255 bytes, and the longest one made of a model's name is its log's.
+#: File names are limited to 255 bytes; the longest one derived from a model's name is its log file.
 _LONGEST_NAME = 200
-#: The most instances of a model: each is a process of its own.
+#: Maximum number of instances of a model. Each one is a process.
 MOST_WORKERS = 1024
-#: The most lanes of a worker: each is a proxy, a process of its own, too.
+#: Maximum number of lanes per worker. Each one is a proxy, which is a process too.
 MOST_LANES = 16
-#: Batches, or streams, of an asynchronous callable in one worker: of batches, each has a thread of tritonserver.
+#: Maximum number of concurrent batches or streams of an asynchronous callable in one worker. Each batch occupies a
+#: thread of tritonserver.
 MAX_CONCURRENCY = 1024
-#: A client that dies leaves a model on trial for so long at most.
+#: Longest time that a provisional model can outlive the client that registered it.
 LONGEST_LEASE_S = 3600
 _TRIAL = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def check(spec: messages.ModelSpec, payloads: Sequence[bytes]) -> None:
-    """Refuse a registration that would be wrong on every machine.
+    """Refuse a registration that would be invalid on any machine.
 
     Raises:
-        RemoteFailure: the name, the number of workers, or what was sent for them.
+        RemoteFailure: the name, the number of workers or the payloads are invalid.
     """
     _check_name(spec.name)
     _check_instances(spec)
@@ -38,10 +39,10 @@ def check(spec: messages.ModelSpec, payloads: Sequence[bytes]) -> None:
 
 
 def check_cache(spec: messages.ModelSpec, config: DaemonConfig, *, front_is_native: bool) -> None:
-    """Refuse a model that asks for the response cache where there is none: tritonserver would only log that.
+    """Refuse a model that uses the response cache if the daemon has none; tritonserver would only log it.
 
     Raises:
-        RemoteFailure: the model has the response cache switched on, and the daemon has none.
+        RemoteFailure: the model enables the response cache, and the daemon has none.
     """
     cached = spec.config.get("response_cache", {}).get("enable", False)
     if not cached or "cache-config" in config.tritonserver_options:
@@ -63,10 +64,10 @@ def check_cache(spec: messages.ModelSpec, config: DaemonConfig, *, front_is_nati
 
 
 def check_autoscale(spec: messages.ModelSpec, rules: messages.Autoscale, *, callables: int) -> None:
-    """Refuse bounds that cannot be kept to.
+    """Refuse autoscaling bounds that cannot be enforced.
 
     Raises:
-        RemoteFailure: what is wrong with them, or with this model for them.
+        RemoteFailure: the bounds are invalid, or this model does not support them.
     """
     what = f"model {spec.name} with a number of instances that follows its load"
     why = ""
@@ -88,7 +89,7 @@ def check_autoscale(spec: messages.ModelSpec, rules: messages.Autoscale, *, call
 
 
 def why_it_cannot_sleep(spec: messages.ModelSpec) -> str:
-    """Return why the workers of a model cannot end until a request comes; "" if they can."""
+    """Return why the model's workers cannot be suspended; "" if they can."""
     if "sequence_batching" in spec.config:
         return "a sequence lives in one instance, which cannot go"
     if spec.isolation == "thread":
@@ -97,10 +98,10 @@ def why_it_cannot_sleep(spec: messages.ModelSpec) -> str:
 
 
 def check_devices(spec: messages.ModelSpec) -> None:
-    """Refuse GPUs that are not there: CUDA in a worker would only find none, and serve from the CPU or fail late.
+    """Refuse GPUs that do not exist. A worker's CUDA would silently fall back to the CPU or fail late.
 
     Raises:
-        RemoteFailure: a device is no GPU of this machine, as far as its files tell.
+        RemoteFailure: according to the device files, this machine does not have one of the GPUs.
     """
     for device in filter(None, spec.devices):
         why = gpus.missing(device)
@@ -112,21 +113,21 @@ def check_devices(spec: messages.ModelSpec) -> None:
 
 
 def check_free(request: messages.Register, there: messages.ModelSpec | None, waits: bool) -> None:
-    """Refuse what can be refused at once.
+    """Refuse a registration whose name is taken.
 
     Args:
         request: the registration
-        there: what serves its name
-        waits: something of its name is being restored
+        there: the specification that currently serves the name
+        waits: whether a model of this name is being restored
 
     Raises:
-        RemoteFailure: the name is taken, or about to be, and nobody said `replace`; or it is on trial.
+        RemoteFailure: the name is taken, or about to be, and `replace` is not set; or the current model is provisional.
     """
     name = request.spec.name
     why = ""
     if request.replace and there is not None and there.trial is not None:
         why = (
-            f"model {name!r} is on trial: somebody is putting a new version in its place on several nodes. Wait, or "
+            f"model {name!r} is on trial: a new version is being rolled out on several nodes. Wait, or "
             "roll it back first."
         )
     elif not request.replace and there is not None:
@@ -144,14 +145,14 @@ def check_free(request: messages.Register, there: messages.ModelSpec | None, wai
 
 
 def check_trial(spec: messages.ModelSpec, *, can_be_undone: bool) -> None:
-    """Refuse a trial that could not be taken back.
+    """Refuse a provisional registration that could not be rolled back.
 
     Args:
         spec: the registration
-        can_be_undone: what it replaces is kept, and it itself is
+        can_be_undone: whether both this model and the one it replaces are persisted
 
     Raises:
-        RemoteFailure: it cannot be, or what it says is wrong.
+        RemoteFailure: it could not be rolled back, or its lease is invalid.
     """
     trial = spec.trial
     if trial is None:
@@ -170,7 +171,7 @@ def check_trial(spec: messages.ModelSpec, *, can_be_undone: bool) -> None:
 
 
 def _check_name(name: str) -> None:
-    """Refuse a name that is not safe as a folder and as a part of URLs."""
+    """Refuse a name that is unsafe as a directory name or in a URL."""
     if not _NAME.fullmatch(name) or name in (".", "..") or len(name) > _LONGEST_NAME:
         raise RemoteFailure(
             ErrorKind.INVALID,
@@ -203,10 +204,10 @@ def _check_instances(spec: messages.ModelSpec) -> None:
 
 
 def _check_payloads(spec: messages.ModelSpec, payloads: Sequence[bytes]) -> None:
-    """Refuse a registration whose numbers do not agree.
+    """Refuse a registration whose numbers of instances, devices and payloads do not match.
 
     Raises:
-        RemoteFailure: instances, devices and payloads do not fit together.
+        RemoteFailure: they do not match.
     """
     if spec.autoscale is not None:
         check_autoscale(spec, spec.autoscale, callables=len(payloads) - spec.check)

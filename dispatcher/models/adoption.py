@@ -1,4 +1,4 @@
-"""The served models of a daemon that is upgraded: handed over by one version of it, adopted by the next."""
+"""Handover of the served models to the next version of the daemon during an upgrade."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from pytriton.dispatcher.workers.pool import AdoptWorker
 
 
 class Adoption:
-    """Both ends of it.
+    """Both ends of the handover.
 
     Args:
         served: the models
-        serving: changes them
-        restoring: those that are kept, and their payloads
+        serving: deploys and removes models
+        restoring: the persisted models that are not served yet, with their payloads
     """
 
     def __init__(self, served: ServedModels, serving: Serving, restoring: Restorer) -> None:
@@ -37,7 +37,7 @@ class Adoption:
         return self._serving.serial
 
     def unsettled(self) -> str:
-        """Say what is under way with a model, so that nothing can be handed over now; "" if nothing is."""
+        """Describe a change under way that prevents a handover; "" if there is none."""
         under_way = self._restoring.under_way
         if under_way is not None:
             return f"model {under_way} is being restored"
@@ -50,14 +50,14 @@ class Adoption:
         return ""
 
     def hand_over(self, owner_of: Callable[[Registration], int | None]) -> list[RegistrationState]:
-        """Return all models, in order; they are settled. `owner_of`: the process that one ends with."""
+        """Return the state of all models, in order; all must be quiescent. `owner_of` returns an owner's pid."""
         return [one.hand_over(owner_of(one)) for one in self._served]
 
     def adopt(self, state: HandOver, adopt_worker: AdoptWorker) -> list[Registration]:
-        """Go on with the models that a former version of this process served.
+        """Adopt the models that the previous version of this process served.
 
         Raises:
-            UnusableHandOver: the payloads of one are not in the state directory any more.
+            UnusableHandOver: the state directory no longer has the payloads of one of them.
         """
         self._serving.serial = state.serials[1]
         for tally in state.tallies:

@@ -1,4 +1,4 @@
-"""Changes of models that nobody asked for: of their instances, and sleep. They give way to what a client wants."""
+"""Changes that the daemon makes on its own: autoscaling and suspending. Requests from clients preempt them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pytriton.dispatcher.workers.concurrent_loads import report_to_nobody
 
 
 class BackgroundChanges:
-    """The changes under way that the autoscaler wants, or the memory budget, by model.
+    """The background changes under way, by model, for the autoscaler and the memory budget.
 
     Args:
-        reservations: of models that something is done with
+        reservations: the names of models that are being changed
         served: the models
         server: tritonserver
-        grace_s: tells what batches get to end in
+        grace_s: returns the grace period for batches in flight, in seconds
     """
 
     def __init__(
@@ -39,13 +39,13 @@ class BackgroundChanges:
     async def follow_load(
         self, registration: Registration, instances: int, *, idle_s: float = 0.0
     ) -> bool:
-        """Give a model as many instances as its load takes; return whether it has them.
+        """Scale a model to the number of instances that its load needs. Return whether it was scaled.
 
-        With none, it falls asleep if nothing is under way. It gives way to whatever a client wants with the model: then
-        it is as it was. It is not kept: after a start, the model begins with what was last asked for.
+        With 0 instances the model is suspended if it is idle. A client's request for the model preempts and undoes the
+        change. The number is not persisted: after a restart the model starts with the last number that a client set.
 
         Raises:
-            RemoteFailure: a new worker failed; it is as it was.
+            RemoteFailure: a new worker failed; the change was undone.
         """
         rules = registration.spec.autoscale
         if rules is None or not self._serves(registration):
@@ -62,7 +62,7 @@ class BackgroundChanges:
         return await self._make(registration.spec.name, change)
 
     async def put_to_sleep(self, registration: Registration, idle_s: float, why: str) -> bool:
-        """Have a model sleep for others, if nothing is under way; return whether it does."""
+        """Suspend a model to free resources for others, if it is idle. Return whether it was suspended."""
         if not self.is_at_rest(registration):
             return False
 
@@ -74,7 +74,7 @@ class BackgroundChanges:
         return registration.pool.sleep.asleep
 
     def is_at_rest(self, registration: Registration) -> bool:
-        """Whether nobody changes a registration, and it serves, or its workers crash."""
+        """Return whether no change is under way and the model either serves or is crash looping."""
         is_there = self._serves(registration) or (
             self._is_current(registration)
             and registration.in_triton.is_out
@@ -91,10 +91,10 @@ class BackgroundChanges:
         return current is registration and self._server.ready and may_be
 
     async def _make(self, name: str, change: Callable[[], Awaitable[object]]) -> bool:
-        """Make a change, unless something is done with the model already; return whether it was made.
+        """Make a change unless the model is already being changed. Return whether it was made.
 
         Raises:
-            RemoteFailure: it failed.
+            RemoteFailure: the change failed.
         """
         if not self._reservations.is_free(name):
             return False
@@ -109,20 +109,20 @@ class BackgroundChanges:
         return True
 
     async def give_way(self, name: str) -> None:
-        """End a change of a model, since a client wants something with it, and wait until that is undone."""
+        """Cancel the background change of a model because a client wants to change it. Wait until it is undone."""
         task = self._tasks.get(name)
         if task is not None:
             task.cancel()
             await self._reservations.until_free(name)
 
     def stop(self) -> None:
-        """End all of them, and make no more."""
+        """Cancel all background changes and accept no more."""
         self._stopping = True
         for task in self._tasks.values():
             task.cancel()
 
     def hold(self) -> None:
-        """End all of them, and make none until `release`; no model wakes meanwhile, and its batches wait."""
+        """Cancel all background changes and make none until `release`. Until then no model resumes; batches wait."""
         self._held = True
         for task in self._tasks.values():
             task.cancel()
@@ -130,7 +130,7 @@ class BackgroundChanges:
             registration.pool.hold()
 
     async def release(self) -> None:
-        """Make changes again, and wake models that batches wait for."""
+        """Allow changes again, and resume the models that batches wait for."""
         self._held = False
         for registration in list(self._served.keys.values()):
             registration.pool.sleep.held = False

@@ -1,4 +1,4 @@
-"""Temporary models: each is served until the process that registered it ends."""
+"""Client-bound models: each is served until the process that registered it exits."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ _log = structlog.get_logger(__name__)
 
 
 class ClientBoundModels:
-    """Knows which registrations go with which process.
+    """Maps processes to the registrations that are bound to them.
 
     Args:
-        end: takes one of them down, unless it is gone already
+        end: unregisters a model unless that has already happened
     """
 
     def __init__(self, end: Callable[[Registration], Awaitable[None]]) -> None:
         self._end = end
-        #: Weak, so that one that was replaced or unregistered goes, with its payloads, and not when the process does.
+        #: Weak references, so that a replaced or unregistered model and its payloads are freed before the process
+        #: exits.
         self._of: dict[int, weakref.WeakSet[Registration]] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
     def add(self, registration: Registration, pid: int) -> None:
-        """End a registration when the process ends; where the kernel cannot watch it, it stays."""
+        """Unregister a model when the process exits. If the kernel cannot watch the process, the model stays."""
         if pid in self._of:
             self._of[pid].add(registration)
             return
@@ -46,12 +47,12 @@ class ClientBoundModels:
         stop_watching = when_ended(pid, vanished)
 
     def owner_of(self, registration: Registration) -> int | None:
-        """Return the process that a registration ends with, if it does."""
+        """Return the pid that a registration is bound to, or None."""
         return next((pid for pid, those in self._of.items() if registration in those), None)
 
     @property
     def ending(self) -> bool:
-        """Whether a model is being taken down, or is about to be."""
+        """Return whether a model is being unregistered, or is about to be."""
         return bool(self._ending)
 
     async def _take_down(self, registration: Registration) -> None:
@@ -59,5 +60,7 @@ class ClientBoundModels:
             await self._end(registration)
         except RemoteFailure as failure:
             _log.error(
-                "a temporary model was not ended", model=registration.spec.name, reason=failure.text
+                "client-bound model was not unregistered",
+                model=registration.spec.name,
+                reason=failure.text,
             )

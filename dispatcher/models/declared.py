@@ -1,4 +1,4 @@
-"""The declaration that a client registered, as it is by now, and its payloads."""
+"""The current declaration of a registration, and its payloads."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class Declared:
     """One registration's declaration and payloads.
 
     Args:
-        entry: what the client sent, or the state directory held
+        entry: what the client sent, or what the state directory contains
 
     Attributes:
-        spec: the declaration; scaling puts another one in its place.
-        registered_at: when it was registered, seconds since the epoch.
-        serial: its place in the state directory's order, if it was restored from there; else 0.
-        proxied: instances that keep their Python proxies, however few are wanted.
+        spec: the declaration; scaling replaces it.
+        registered_at: when it was registered, in seconds since the epoch.
+        serial: its position in the state directory's order if it was restored from there, else 0.
+        proxied: the number of instances that keep their Python proxies even after scaling down.
     """
 
     def __init__(self, entry: Entry) -> None:
@@ -34,7 +34,7 @@ class Declared:
         self._digested: tuple[messages.ModelSpec, str] | None = None
 
     def digest(self) -> str:
-        """Return the digest of what was registered. The first time, payloads are hashed; any thread may ask."""
+        """Return the digest of the registration. The first call hashes the payloads. Thread-safe."""
         spec, digested = self.spec, self._digested
         if digested is None or digested[0] is not spec:
             if self._hashes is None:
@@ -43,7 +43,7 @@ class Declared:
         return digested[1]
 
     def entry(self) -> Entry:
-        """Return what is kept of it, as it is now."""
+        """Return the entry to persist, with the current declaration."""
         return Entry(0, self.registered_at, self.spec, self._payloads)
 
     def payloads(self, instance: int) -> list[bytes]:
@@ -53,12 +53,12 @@ class Declared:
         return [own, *self._payloads[len(callables) :]]
 
     def scaled(self, instances: int, autoscale: messages.Autoscale | None) -> messages.ModelSpec:
-        """Return the declaration with another number of instances.
+        """Return the declaration with a different number of instances.
 
-        Devices are used in turn, so all of them are kept: fewer instances now may be more again.
+        All devices are kept, since they are assigned in turn and the model may be scaled up again.
 
         Raises:
-            RemoteFailure: the model cannot have so many, or cannot follow its load like this.
+            RemoteFailure: the model cannot have this number of instances, or cannot be autoscaled this way.
         """
         spec, callables = self.spec, self._callables
         if instances < 1:
@@ -76,36 +76,36 @@ class Declared:
         return msgspec.structs.replace(spec, instances=instances, autoscale=autoscale)
 
     def keep_proxies(self) -> None:
-        """Keep loads from ending a Python proxy that may have streams under way: it could not answer them any more.
+        """Keep loads from ending Python proxies that may have open streams, which they could no longer answer.
 
-        tritonserver (2.51) hears nothing from a stub that it ends, which waits for that for ever. So streams go on over
-        the proxies that are there, and their workers retire.
+        tritonserver 2.51 does not listen to a stub that it is ending, and the stub waits for that forever. So the
+        existing proxies keep serving their streams while their workers are retired.
         """
         if self.is_decoupled:
             self.proxied = max(self.proxied, self.spec.instances)
 
     @property
     def is_decoupled(self) -> bool:
-        """Whether the model answers a request any number of times."""
+        """Return whether the model may answer a request with any number of responses."""
         policy = self.spec.config.get("model_transaction_policy", {})
         return bool(policy.get("decoupled"))
 
     @property
     def queue_delay_s(self) -> float:
-        """How long a request may wait in Triton's queue for others."""
+        """How long a request may wait in Triton's queue to be batched, in seconds."""
         batching = self.spec.config.get("dynamic_batching", {})
         return float(batching.get("max_queue_delay_microseconds", 0)) / 1e6
 
     @property
     def is_bound_to_proxies(self) -> bool:
-        """Whether something outlives a request in the model's proxies, so that those that can stay should.
+        """Return whether the model's proxies hold state beyond a request, so they should be kept where possible.
 
-        A fresh load forgets which sequences have begun, and Triton keeps all former proxies of a decoupled model for
-        as long as a client holds a stream open on which it was answered.
+        A new load forgets which sequences have begun. Triton also keeps all previous proxies of a decoupled model for
+        as long as a client holds the stream open on which it was answered.
         """
         return self.is_decoupled or "sequence_batching" in self.spec.config
 
     @property
     def _callables(self) -> int:
-        """How many callables there are: one, or one for each instance; the check comes after them."""
+        """The number of callables: one, or one per instance. The check follows them."""
         return len(self._payloads) - self.spec.check

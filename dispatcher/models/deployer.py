@@ -1,9 +1,9 @@
-"""The ways in which a model begins to serve, replaces another one, and ends.
+"""Deployment of models: how a model starts to serve, replaces another one, and is removed.
 
-Each change happens as a whole or is undone, and each name has one change at a time.
+Each change is all-or-nothing, and each name has at most one change at a time.
 
-written (does not count yet) ──▶ workers, tritonserver ──▶ it counts and has the name ──▶ the former one ends
-                                          └─ a failure: all is undone, and the former one serves on
+write entry (uncommitted) ──▶ workers, tritonserver ──▶ commit, take the name ──▶ stop the previous registration
+                                       └─ failure: undo everything; the previous registration keeps serving
 """
 
 from __future__ import annotations
@@ -50,29 +50,29 @@ from pytriton.dispatcher.workers.sleep import WakeBounds
 
 _log = structlog.get_logger(__name__)
 
-#: Is called at the moment from which on a registration serves.
+#: Called at the moment when a registration starts to serve.
 OnServed = Callable[[Registration], None]
-#: Is called in the last moment before a change begins; raises RemoteFailure where it is not wanted any more.
+#: Called just before a change begins; raises RemoteFailure if the change is no longer wanted.
 StillWanted = Callable[[], object]
 
 
 class Serving:
-    """Changes which models are served. The only place that does.
+    """The only place that changes which models are served.
 
     Args:
-        config: of the daemon; `use` takes over another one
-        rundir: where tritonserver's repository lies
+        config: of the daemon; `use` replaces it
+        rundir: contains tritonserver's repository
         server: loads the proxies
         start_worker: starts the workers of all registrations
-        kept: the models of the next start
-        restoring: those of them that are not served (yet)
-        served: what is changed
-        hosted: ends models that run in threads of a process when that ends
-        accounts: of the memory that models take
-        events: takes what is decided about models
+        kept: the persisted models
+        restoring: the persisted models that are not served yet
+        served: the table to change
+        hosted: unregisters models that run in threads of a process when that process exits
+        accounts: the memory used by each model
+        events: receives decisions about models
 
     Attributes:
-        news: a model is served, or not any more.
+        news: notified when a model starts or stops being served.
         reservations: the names that are being changed.
     """
 
@@ -109,22 +109,22 @@ class Serving:
         self.use(config)
 
     def use(self, config: DaemonConfig) -> None:
-        """Take over changed settings; those of workers hold for models registered from now on."""
+        """Apply changed settings. Worker settings apply to models registered from now on."""
         self._config = config
         self._policy = _policy(config)
         self.parking.most = config.parked_workers
 
     def patience(self, name: str, done: str, report: ReportProgress) -> ServerWait:
-        """Return what a request waits with; `done` is what is to be done with the model then."""
+        """Return the wait policy of a request; `done` completes "model m was not ..."."""
         what = f"model {name} was not {done}"
         return ServerWait(what, self._server, self._restoring, report, self._config.busy_timeout_s)
 
     def is_placing(self, name: str) -> bool:
-        """Whether a model of a name is being placed, up to the end of the former one."""
+        """Return whether a model of this name is being deployed. Includes stopping the previous registration."""
         return self.reservations.holder(name) in self._registering
 
     async def give_up_all(self) -> None:
-        """End the registrations under way; return when nothing is being changed any more."""
+        """Cancel the registrations under way. Return when no model is being changed."""
         self._gives_up = True
         for task in self._registering:
             task.cancel()
@@ -141,25 +141,25 @@ class Serving:
         registrant: Registrant | None = None,
         on_served: OnServed | None = None,
     ) -> Registration:
-        """Serve a model, instead of `former` if there is one.
+        """Serve a model, replacing `former` if given.
 
         Args:
             entry: the model
-            former: what serves its name now
-            report: to the client
-            keeping: whether the next start serves it, too
-            registrant: in whose threads it runs
-            on_served: see there; it is called although the client may give up in the very next moment
+            former: the registration that serves the name now
+            report: sends progress to the client
+            keeping: whether the model is persisted
+            registrant: the process in whose threads it runs
+            on_served: see OnServed; called even if the client cancels immediately afterwards
 
         Raises:
-            RemoteFailure: what was wrong; nothing of the attempt is left.
-            CancelledError: its client gave it up; it may have been too late for that.
+            RemoteFailure: the deployment failed and was undone.
+            CancelledError: the client cancelled; possibly too late to undo the deployment.
         """
         name = entry.spec.name
         with self.reservations.reserve(name) as task:
             self._registering.add(task)
             try:
-                # First of all: a model that cannot be kept is not served.
+                # Do this first: a model that cannot be persisted must not be served.
                 prepared = await self._kept.prepare(entry, keeping)
                 try:
                     registration = self._new(entry, keeping, registrant, former)
@@ -182,7 +182,7 @@ class Serving:
         return registration
 
     def place_asleep(self, entry: Entry) -> None:
-        """Serve a kept model that needs no worker, from tritonserver's next start on."""
+        """Serve a persisted model that needs no worker, beginning with tritonserver's next start."""
         registration = self._new(entry, Persistence.THERE, None, None)
         registration.begin_asleep(
             self._server,
@@ -193,13 +193,13 @@ class Serving:
         self._served.add(registration)
 
     async def take_back(self, registration: Registration) -> None:
-        """Undo `place_asleep`: tritonserver has not loaded the model."""
+        """Undo `place_asleep` because tritonserver did not load the model."""
         del self._served.names[registration.spec.name]
         registration.begin_stop()
         await self._undo(registration, None)
 
     async def take_down(self, name: str, why: str, *, last: bool = False) -> None:
-        """Stop serving a model; `last`: tritonserver ends next, and tells clients so until then."""
+        """Stop serving a model. With `last`, tritonserver stops next, and answers clients accordingly until then."""
         registration = self._served.by_name(name)
         with self.reservations.reserve(name):
             registration.begin_stop()
@@ -214,7 +214,7 @@ class Serving:
                 await self._retire(registration, why)
                 del self._served.names[name]
                 self.news.tell()
-                if not last:  # tritonserver may still look at it
+                if not last:  # tritonserver may still read it
                     own_repository.remove_folder(self._rundir.models, name)
                 close_model_log(name)
 
@@ -250,7 +250,7 @@ class Serving:
         prepared: Prepared | None,
         on_served: OnServed | None,
     ) -> None:
-        """Give the model its name once tritonserver has it, even if its client has vanished."""
+        """Give the model its name once tritonserver has loaded it, even if its client has disconnected."""
         name = registration.spec.name
         if prepared is not None:
             finish(prepared)
@@ -268,7 +268,7 @@ class Serving:
     def adopt(
         self, state: RegistrationState, entry: Entry, adopt_worker: AdoptWorker
     ) -> Registration:
-        """Go on with a model that a former version of this process served."""
+        """Adopt a model that the previous version of this process served."""
         keeping = Persistence.THERE if state.kept else Persistence.NOT
         registration = self._new(
             entry,
@@ -341,7 +341,7 @@ class Serving:
             own_repository.write_config(self._rundir.models, name, former.in_triton.config)
         if registration.pool.proxies and self._server.ready:
             async with registration.alone:
-                await self._take_out(name, former)  # given up after tritonserver had loaded it
+                await self._take_out(name, former)  # cancelled after tritonserver had loaded it
         elif registration.in_triton.load_failed and former is None and self._server.ready:
             await self._server.forget_failure(name)
         await self._retire(registration, "its registration failed")
@@ -351,16 +351,16 @@ class Serving:
 
     async def _take_out(self, name: str, former: Registration | None) -> None:
         try:
-            if former is None or not former.ready:  # it is loaded when a worker of it is back
+            if former is None or not former.ready:  # it is loaded when one of its workers is back
                 await self._server.unload(name)
             else:
                 await self._server.load(name, former.in_triton.config)
         except RemoteFailure as failure:
-            _log.error("tritonserver keeps a model given up", model=name, reason=failure.text)
+            _log.error("could not unload a cancelled model", model=name, reason=failure.text)
 
     async def _retire(self, registration: Registration, why: str, reason: str = "stop") -> None:
         await registration.stop(self._config.grace_period_s, why, reason)
-        if registration.left_to_server:  # its proxies may still ask
+        if registration.left_to_server:  # its proxies may still send requests
             return
         del self._served.keys[registration.key]
         name = registration.spec.name
@@ -369,13 +369,13 @@ class Serving:
 
 
 def begins_asleep(spec: messages.ModelSpec, *, restored: bool) -> bool:
-    """Whether a model is loaded only when a request comes; one that may sleep was loaded when it was registered."""
+    """Return whether a model is loaded on its first request; a suspendable one only if it was restored."""
     return spec.lazy or (restored and spec.autoscale is not None and spec.autoscale.least == 0)
 
 
 def _identity(entry: Entry, keeping: Persistence) -> str:
-    """Return what tells a registration from others of its name, also after a restart of the daemon."""
-    if keeping is Persistence.ELSEWHERE:  # its payloads are small: they name the files
+    """Return an id that distinguishes a registration from others of its name, also across restarts of the daemon."""
+    if keeping is Persistence.ELSEWHERE:  # its payloads are small: they only name the files
         return registration_digest(entry.spec, entry.payloads)
     return repr(entry.registered_at)
 

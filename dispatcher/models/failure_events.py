@@ -1,4 +1,4 @@
-"""A change of a model that fails is told: what was wanted, and why it could not be."""
+"""Events for failed changes of models: what was requested, and why it failed."""
 
 from __future__ import annotations
 
@@ -17,23 +17,21 @@ from pytriton.dispatcher.telemetry.events.kinds import Kind
 def failure_told(
     events: Events, kind: Kind, model: str, numbers: Mapping[str, float] | None = None
 ) -> Iterator[None]:
-    """Tell an event of this kind when the block fails, or its client gives it up."""
+    """Emit an event of this kind if the block fails or is cancelled."""
     try:
         yield
     except RemoteFailure as failure:
         events.tell(kind, model=model, reason=failure.text, numbers=numbers)
         raise
     except asyncio.CancelledError:
-        events.tell(
-            kind, model=model, reason="its client gave it up, or has ended", numbers=numbers
-        )
+        events.tell(kind, model=model, reason="its client cancelled it or exited", numbers=numbers)
         raise
 
 
 def registration_told(
     events: Events, request: messages.Register, served: Container[str]
 ) -> AbstractContextManager[None]:
-    """Tell of a registration that fails: of a replacement, where a model of its name is `served`."""
+    """Emit an event if a registration fails; a replacement failure if a model of its name is `served`."""
     name = request.spec.name
     kind = kinds.NOT_REPLACED if request.replace and name in served else kinds.NOT_REGISTERED
     return failure_told(events, kind, name)

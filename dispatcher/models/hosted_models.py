@@ -1,4 +1,4 @@
-"""Models that run in threads of the process that registered them: when that ends, they are gone, too."""
+"""Models that run in threads of the process that registered them. They end with that process."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _log = structlog.get_logger(__name__)
 
 
 class HostedModels:
-    """Ends the registrations whose registrants have ended.
+    """Unregisters models whose registrants have exited.
 
     Args:
-        end: unregisters one of them, unless another one has its name by now
+        end: unregisters a model unless its name now belongs to another one
     """
 
     def __init__(self, end: Callable[[Registration], Awaitable[None]]) -> None:
@@ -27,7 +27,7 @@ class HostedModels:
         self._ending: set[asyncio.Task[None]] = set()
 
     def expect(self, registration: Registration, registrant: Registrant) -> None:
-        """End a registration when its registrant ends, unless that has been released by then."""
+        """Unregister a model when its registrant exits, unless the registrant was released first."""
         registrant.ended.add_done_callback(partial(self._orphaned, registration, registrant.pid))
 
     def _orphaned(self, registration: Registration, pid: int, ended: asyncio.Future[None]) -> None:
@@ -39,11 +39,11 @@ class HostedModels:
 
     async def _bury(self, registration: Registration, pid: int) -> None:
         name = registration.spec.name
-        _log.error("the process that ran a model in its threads has ended", model=name, pid=pid)
+        _log.error("process that hosted a model exited", model=name, pid=pid)
         await registration.pool.give_up(
             f"model {name}: process {pid}, which ran it in its threads (isolation='thread'), has ended"
         )
         try:
             await self._end(registration)
         except RemoteFailure as failure:
-            _log.error("model was not unregistered in order", model=name, reason=failure.text)
+            _log.error("failed to unregister a model", model=name, reason=failure.text)

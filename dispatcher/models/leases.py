@@ -1,12 +1,12 @@
-"""Trials: registrations that are taken back unless the client that made them says in time that they are to stay.
+"""Leases of provisional registrations: they are rolled back unless the client that made them confirms in time.
 
     served ──▶ RenewTrial* ──▶ EndTrial(keep) ──▶ it stays
-                  └─ EndTrial, or no word for lease_s: what it has replaced serves again, or nothing of its name does
+                  └─ EndTrial, or lease_s without a renewal: the previous registration serves again, if there was one
 
-So a client that changes many daemons at once may die at any moment: none of them is left with half of the change. The
-time begins when the client is told that it is served, which is when the former one has ended. It begins anew with each
-start of the daemon; only the registration itself is kept, not its time. One that a start cannot restore is taken back
-at once.
+A client that changes many daemons at once may crash at any moment, and none of them is left half-changed. The lease
+starts when the client is notified that the model is served, which is after the previous one has ended. It restarts when
+the daemon does: the registration is persisted, but not the time. If a start cannot restore the registration, it is
+rolled back at once.
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ _LOOK_S = 1.0
 
 
 class Trials:
-    """The registrations on trial.
+    """The leases of all provisional registrations.
 
     Args:
-        registry: has them
+        registry: holds the registrations
     """
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        #: `_key` -> when it is taken back.
+        #: `_key` -> when the lease expires.
         self._until: dict[str, float] = {}
-        #: Model and trial -> takes it back just now, and returns why that was not possible.
+        #: (model, trial) -> the rollback under way; returns why it failed.
         self._ending: dict[tuple[str, str], asyncio.Task[RemoteFailure | None]] = {}
 
     async def run(self) -> None:
-        """Take back what nobody has asked for in time; runs until it is cancelled."""
+        """Roll back registrations whose lease has expired. Runs until cancelled."""
         try:
             while True:
                 await asyncio.sleep(_LOOK_S)
                 try:
                     self._look()
                 except Exception:
-                    _log.exception("a fault of the daemon: trials were not looked at")
+                    _log.exception("internal error: leases were not checked")
         finally:
             for task in self._ending.values():
                 task.cancel()
 
     def renew(self, name: str, trial: str, share: float | None = None) -> None:
-        """Begin the time of a trial anew; `share`: what balancers send there from now on.
+        """Renew a lease; `share`: the traffic share that balancers use from now on.
 
         Raises:
-            RemoteFailure: there is no such trial (any more), it is not served yet, or the share is none.
+            RemoteFailure: the trial does not exist (any more) or is not served yet, or the share is invalid.
         """
         registration, found = self._served(name, trial)
         if share is not None and share != found.share:
@@ -72,23 +72,23 @@ class Trials:
         self._until[_key(registration)] = asyncio.get_running_loop().time() + found.lease_s
 
     async def keep(self, name: str, trial: str) -> None:
-        """Keep a registration.
+        """Keep a registration permanently.
 
         Raises:
-            RemoteFailure: there is no such trial (any more), it is not served yet, or the disk refuses; it is on trial
-                then as before.
+            RemoteFailure: the trial does not exist (any more) or is not served yet, or writing to disk failed; the
+                registration is still provisional then.
         """
         registration, _ = self._served(name, trial)
         await self._registry.amend(name, lambda: self._served(name, trial), trial=None)
         registration.events.tell(kinds.TRIAL_KEPT)
 
     async def take_back(self, name: str, trial: str) -> None:
-        """Serve what was served before a registration on trial, or nothing of its name.
+        """Roll back a provisional registration to the one it replaced, or remove the model if there was none.
 
-        Where that has begun already, for want of a word, its end is awaited.
+        If an expired lease has already started the rollback, wait for that to finish.
 
         Raises:
-            RemoteFailure: there is no such trial (any more), or what it has replaced cannot be served.
+            RemoteFailure: the trial does not exist (any more), or the previous registration cannot be served.
         """
         self._of(name, trial)
         task = self._begin_end(name, trial)
@@ -101,14 +101,14 @@ class Trials:
             raise failure
 
     def _of(self, name: str, trial: str) -> Registration | Entry:
-        """Return what is on a trial, served or not (yet)."""
+        """Return the registration or restoring entry that belongs to a trial."""
         found = self._registry.get(name) or self._registry.restoring.entry(name)
         if found is None or found.spec.trial is None or found.spec.trial.id != trial:
             raise _is_gone(name)
         return found
 
     def _served(self, name: str, trial: str) -> tuple[Registration, messages.Trial]:
-        """Return what is on a trial and serves, and is not being taken back."""
+        """Return the served registration that belongs to a trial and is not being rolled back."""
         found = self._of(name, trial)
         if isinstance(found, Entry) and self._registry.restoring.waits(name):
             text = f"model {name!r} is not served yet: it is being restored, and is on trial then"
@@ -126,13 +126,13 @@ class Trials:
         for key, (one, trial) in there.items():
             name, later = one.spec.name, now + trial.lease_s
             if isinstance(one, Entry):
-                self._until.setdefault(key, now)  # no client waits for what is not served
+                self._until.setdefault(key, now)  # no client waits for a model that is not served
             elif self._registry.is_placing(name):
-                self._until[key] = later  # its client has not been told yet
+                self._until[key] = later  # its client has not been notified yet
             if now >= self._until.setdefault(key, later):
-                # If it fails, it is tried again after the same time.
+                # Retry after the same interval if it fails.
                 self._until[key] = later
-                why = f"a trial of {trial.lease_s:g} s that nobody has confirmed or prolonged"
+                why = f"a trial of {trial.lease_s:g} s that was not confirmed or renewed"
                 if isinstance(one, Entry):
                     why = "a trial that could not be restored"
                 with acting_for(why):
@@ -146,10 +146,10 @@ class Trials:
 
     async def _end(self, name: str, trial: str) -> RemoteFailure | None:
         try:
-            # Somebody may have kept it, or changed it, while this waits for something.
+            # While this waits, a client may confirm or change the registration.
             await self._registry.take_back(name, lambda: self._of(name, trial))
         except RemoteFailure as failure:
-            _log.warning("a model on trial was not taken back", model=name, reason=failure.text)
+            _log.warning("provisional model was not rolled back", model=name, reason=failure.text)
             return failure
         finally:
             del self._ending[name, trial]
@@ -157,12 +157,12 @@ class Trials:
 
 
 def _key(one: Registration | Entry) -> str:
-    """Return what tells one on trial from others, also of its name: what serves has another key each time."""
+    """Return a key that distinguishes provisional registrations, also of one name. Each deployment has a new key."""
     return one.key if isinstance(one, Registration) else one.spec.name
 
 
 def _is_gone(name: str) -> RemoteFailure:
     return RemoteFailure(
         ErrorKind.NOT_FOUND,
-        f"model {name[:200]!r} is not on this trial (any more): it was taken back, or somebody else has changed it",
+        f"model {name[:200]!r} is not on this trial (any more): it was taken back, or another client has changed it",
     )

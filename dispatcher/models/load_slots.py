@@ -1,8 +1,8 @@
-"""The bound on models that are loaded at once after a start: those that clients registered, and those of repositories.
+"""Limit on concurrent model loads after a start: of registered models and of repository models.
 
-A load holds its slot until it ends or waits for memory. When no slot has become free for a few seconds, there is one
-more, until some are free again: loads that hang, or call a model that has not been loaded yet, delay the others by
-seconds, not by `load_timeout_s`.
+A load holds its slot until it ends or waits for memory. If no slot becomes free for a few seconds, one more is added
+until slots are free again. So a load that hangs, or that calls a model which is not loaded yet, delays others by
+seconds rather than by `load_timeout_s`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 
 from pytriton.dispatcher.runtime.change_signal import ChangeSignal
 
-#: Loads at once. Each may take all cores, or only wait for a disk or a network.
+#: Maximum number of concurrent loads. Each may use all cores, or just wait for disk or network.
 MAX_CONCURRENT_LOADS = 8
-#: There is one more slot when none has become free for so long.
+#: An extra slot is added if none has become free for this long.
 EXTRA_SLOT_AFTER_S = 10.0
 
 T = TypeVar("T")
-#: Returns when a load has ended, or waits for something that others need not wait for; gets the model's name, too.
+#: Returns when a load has ended or waits for something that others do not need. Gets the task and the model's name.
 UntilReleased = Callable[["asyncio.Task[Any]", str], Awaitable[None]]
 
 
@@ -28,11 +28,11 @@ async def _until_done(loading: asyncio.Task[Any], name: str) -> None:
 
 
 class LoadSlots:
-    """A number of loads at once, first come, first served.
+    """A limited number of concurrent loads, first come, first served.
 
     Args:
         until_released: returns when a load no longer needs its slot
-        most: how many there are as long as no load takes long
+        most: the number of slots while no load takes long
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class LoadSlots:
         self._watchers: set[asyncio.Task[None]] = set()
 
     async def until_free(self) -> None:
-        """Return when the next load may begin: its caller calls `begin` before it awaits anything else."""
+        """Wait until the next load may begin. The caller must call `begin` before it awaits anything else."""
         async with self._queue:
             while self._taken >= self._most + self._extra:
                 released = asyncio.ensure_future(self._released.next.wait())
@@ -57,7 +57,7 @@ class LoadSlots:
                 self._extra += not done
 
     def begin(self, name: str, load: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Begin to load a model, in a slot; return the task."""
+        """Start loading a model in a slot. Return the task."""
         loop = asyncio.get_running_loop()
         loading = loop.create_task(load)
         self._taken += 1

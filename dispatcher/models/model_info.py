@@ -1,4 +1,4 @@
-"""The part of a model's status that its specification gives: the same for a served and for a waiting model."""
+"""The part of a model's status that is derived from its specification, for served and waiting models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def info_of(
     registered_at: float,
     instances: Sequence[messages.InstanceInfo] = (),
 ) -> messages.ModelInfo:
-    """Return what the specification gives; callers add what they know besides."""
+    """Return the status fields given by the specification. Callers add the rest."""
     return messages.ModelInfo(
         name=spec.name,
         version=spec.version,

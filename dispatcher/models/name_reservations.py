@@ -10,38 +10,38 @@ from pytriton._protocol.errors import ErrorKind, RemoteFailure
 
 
 class Reservations:
-    """The names that are being registered, unregistered or scaled, each with the task that does."""
+    """The names being registered, unregistered or scaled, with the task that does it."""
 
     def __init__(self) -> None:
         self._busy: dict[str, asyncio.Task[object]] = {}
         self._given_up: set[str] = set()
 
     def is_free(self, name: str) -> bool:
-        """Whether nobody changes a name."""
+        """Return whether a name is not being changed."""
         return name not in self._busy
 
     def holder(self, name: str) -> asyncio.Task[object] | None:
-        """Return the task that changes a name, if one does."""
+        """Return the task that is changing a name, or None."""
         return self._busy.get(name)
 
     def check(self, name: str) -> None:
-        """See that a name is free.
+        """Check that a name is not being changed.
 
         Raises:
-            RemoteFailure: it is not.
+            RemoteFailure: it is being changed.
         """
         if name in self._busy:
             raise RemoteFailure(
                 ErrorKind.EXISTS,
-                f"model {name!r} is being registered or unregistered by somebody else just now",
+                f"model {name!r} is being registered or unregistered by another client",
             )
 
     @contextmanager
     def reserve(self, name: str) -> Iterator[asyncio.Task[object]]:
-        """Keep others from changing a name meanwhile; gives this task.
+        """Reserve a name for the block, and yield the current task.
 
         Raises:
-            RemoteFailure: it is not free.
+            RemoteFailure: the name is already reserved.
         """
         self.check(name)
         task = asyncio.current_task()
@@ -54,7 +54,7 @@ class Reservations:
 
     @contextmanager
     def giving_up(self, name: str) -> Iterator[None]:
-        """Mark a reserved name, until the block ends, as one whose change is being undone."""
+        """Mark a reserved name as being rolled back until the block ends."""
         self._given_up.add(name)
         try:
             yield
@@ -62,15 +62,15 @@ class Reservations:
             self._given_up.discard(name)
 
     async def until_given_up(self, name: str) -> None:
-        """Return when nothing is being undone with a name."""
+        """Wait until no change of the name is being rolled back."""
         while name in self._given_up:
             await asyncio.wait([self._busy[name]])
 
     async def until_free(self, name: str) -> None:
-        """Return when nobody changes a name."""
+        """Wait until the name is not being changed."""
         while name in self._busy:
             await asyncio.wait([self._busy[name]])
 
     async def until_all_free(self) -> None:
-        """Return when those who change a name now have ended."""
+        """Wait until all current holders of names have ended."""
         await asyncio.gather(*self._busy.values(), return_exceptions=True)

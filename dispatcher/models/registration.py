@@ -1,10 +1,10 @@
-"""One registration: a model's declaration, its payloads, its pool of workers, and its life.
+"""One registration: a model's declaration, its payloads, its pool of workers, and its lifecycle.
 
     workers load ──▶ folder ──▶ Triton loads the proxies ──▶ proxies attach ──▶ READY (see model_in_triton.py)
-    STOPPING: Triton unloads ──▶ proxies answer what is under way and detach ──▶ workers end ──▶ folder goes
+    STOPPING: Triton unloads ──▶ proxies finish requests in flight and detach ──▶ workers exit ──▶ folder is removed
 
-Two registrations of one name live side by side while one replaces the other: Triton keeps serving
-the old proxies, which know only the old workers, until the new ones are ready.
+While one registration replaces another of the same name, both exist: Triton keeps serving the old proxies, which know
+only the old workers, until the new ones are ready.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from pytriton.dispatcher.workers.process.registrant import Registrant
 from pytriton.dispatcher.workers.process.worker_factory import StartWorker
 from pytriton.formats import complete
 
-#: The most tries of a load that tritonserver does not survive: the load itself may be what ends it.
+#: Maximum number of attempts for a load during which tritonserver crashes; the load may be the cause.
 _LOAD_ATTEMPTS = 3
-#: Seconds that a worker gets to end, even when the grace period is over.
+#: Time that a worker gets to exit even after the grace period, in seconds.
 _WORKER_END_S = 1.0
 
 
 class Registration:
-    """A model as it was registered once. `key` is unique among all registrations of this daemon's life."""
+    """One registration of a model. `key` is unique over this daemon's lifetime."""
 
     def __init__(
         self,
@@ -71,11 +71,11 @@ class Registration:
     ) -> None:
         self.key = key
         self._declared = Declared(entry)
-        #: Whether the state directory holds it for the next start.
+        #: Whether the state directory contains it for the next start.
         self.kept = kept
-        #: The process in whose threads its workers run; None: they are processes of the dispatcher's own.
+        #: The process in whose threads its workers run; None if they are child processes of the dispatcher.
         self.registrant = registrant
-        #: Takes what is decided about the model.
+        #: Receives decisions about the model.
         self.events = events.about(entry.spec.name, entry.spec.version)
         self.pool = Pool(
             entry.spec,
@@ -89,9 +89,9 @@ class Registration:
             account=account,
             native=native,
         )
-        #: Held while Triton loads or unloads the model, as this one or as the one that it is to replace.
+        #: Held while Triton loads or unloads the model; shared with the registration that this one replaces.
         self.alone: asyncio.Lock = asyncio.Lock() if former is None else former.alone
-        #: Its model, as tritonserver has it.
+        #: The model in tritonserver.
         self.in_triton = ModelInTriton(
             self.spec.name, self._config, self.pool, self.alone, self.events
         )
@@ -99,13 +99,15 @@ class Registration:
         self._machine = self.in_triton.machine
         self._endpoint = endpoint
         self._native = native
-        self.left_to_server = False  #: its proxies end with tritonserver, which is about to
-        self.scaling = ""  #: how its number of instances follows its load, for people
-        self._in_doubt = False  #: its number of instances: tritonserver is about to judge it
+        self.left_to_server = False  #: its proxies exit with tritonserver, which is about to exit
+        self.scaling = ""  #: human-readable description of its autoscaling
+        self._in_doubt = (
+            False  #: its number of instances was changed, and tritonserver has not accepted it yet
+        )
 
     @property
     def spec(self) -> messages.ModelSpec:
-        """The declaration, as it is by now."""
+        """The current declaration."""
         return self._declared.spec
 
     @spec.setter
@@ -139,10 +141,10 @@ class Registration:
         return None
 
     def check_kept(self) -> None:
-        """Check that the model is kept: only then may its predecessor be kept.
+        """Check that the model is persisted; the one that it replaced is persisted only with it.
 
         Raises:
-            RemoteFailure: it is not; why.
+            RemoteFailure: it is not; the text says why.
         """
         if self.kept:
             return
@@ -153,7 +155,7 @@ class Registration:
         raise RemoteFailure(ErrorKind.INVALID, text)
 
     def entry(self) -> Entry:
-        """Return what is kept of it, as it is now."""
+        """Return the entry to persist, with the current declaration."""
         return self._declared.entry()
 
     def digest(self) -> str:
@@ -188,13 +190,13 @@ class Registration:
         unready_after_s: float,
         grace_s: float,
     ) -> None:
-        """Load the workers, then the model in Triton; it serves when this returns.
+        """Load the workers, then the model in Triton. The model serves when this returns.
 
-        A tritonserver that ends meanwhile is waited for with `patience`. Once the model is loaded, `take_over` is
-        awaited before anything else can load or unload it: what it replaces must not load itself once more.
+        If tritonserver exits, wait for it according to `patience`. Once the model is loaded, await `take_over` before
+        anything else can load or unload it: the registration that it replaces must not load itself again.
 
         Raises:
-            RemoteFailure: a worker or Triton failed; the caller then calls `stop`.
+            RemoteFailure: a worker or Triton failed; the caller must then call `stop`.
         """
         await self.pool.start(report)
         await report(messages.Progress("serving", "tritonserver loads the model"))
@@ -210,7 +212,7 @@ class Registration:
     def begin_asleep(
         self, server: TritonServer, models: Path, *, unready_after_s: float, grace_s: float
     ) -> None:
-        """Be served without a worker: a tritonserver that is about to start loads the model."""
+        """Serve without a worker: a tritonserver that is about to start loads the model."""
         own_repository.make_folder(models, self.spec)
         self.in_triton.use_folder(models)
         self.in_triton.server_lost = True
@@ -219,11 +221,11 @@ class Registration:
 
     @property
     def settled(self) -> bool:
-        """Whether the next version of this process can go on with it: nothing is under way but requests."""
+        """Return whether the next version of this process can adopt it: nothing but requests is under way."""
         return not self._in_doubt and self.in_triton.settled and self.pool.settled
 
     def hand_over(self, owner: int | None) -> RegistrationState:
-        """Return what the next version goes on with; it is settled. `owner`: the process that it ends with."""
+        """Return the state for the next version; must be quiescent. `owner` is the process that it is bound to."""
         entry = self.entry()
         return RegistrationState(
             self.key,
@@ -248,13 +250,13 @@ class Registration:
         unready_after_s: float,
         grace_s: float,
     ) -> None:
-        """Go on with what a former version of this process served; no worker and no proxy notices."""
+        """Adopt a model that the previous version of this process served. Workers and proxies do not notice."""
         self.pool.adopt(state.pool, adopt_worker)
         self.in_triton.adopt(state, models)
         self.in_triton.begin_duties(server, unready_after_s=unready_after_s, grace_s=grace_s)
 
     async def _is_loaded(self, server: TritonServer, models: Path, *, may_fail: bool) -> bool:
-        """Have Triton load the model; return False if it did not survive that."""
+        """Load the model in Triton. Return False if tritonserver crashed during the load."""
         self.in_triton.server_lost = False
         own_repository.make_folder(models, self.spec)
         self.in_triton.use_folder(models)
@@ -262,7 +264,7 @@ class Registration:
             await self.in_triton.load(server)
         except ServerLost as lost:
             self.in_triton.forget_proxies()
-            # The next tritonserver would crash, too: it is not to see this model.
+            # The next tritonserver would crash, too, so it must not load this model.
             if not may_fail or isinstance(lost, ServerCrashed):
                 raise
             return False
@@ -276,12 +278,12 @@ class Registration:
         grace_s: float,
         autoscale: messages.Autoscale | None = None,
     ) -> None:
-        """Serve with another number of instances; no request fails on the way.
+        """Scale to another number of instances without failing requests.
 
-        It can be cancelled while workers load; what comes then is finished.
+        It can be cancelled while workers load, but not after that.
 
         Raises:
-            RemoteFailure: not possible, or a new worker or Triton failed; all is as it was then.
+            RemoteFailure: not possible, or a new worker or Triton failed; the change was undone.
         """
         new = self._declared.scaled(instances, autoscale)
         await self.pool.grow(new, report)
@@ -295,9 +297,9 @@ class Registration:
             self._declared.keep_proxies()
             self.spec, self._in_doubt = new, True
             if new.instances != old.instances and not self._declared.is_bound_to_proxies:
-                # With another count alone, Triton (2.51) adds or ends instances in place, and waits for them. Each
-                # looks whether it shall begin or end only when nothing waits in the model's queue: 100 s were seen.
-                # A fresh load has a queue of its own; workers notice nothing of it but other lanes.
+                # If only the count changes, Triton 2.51 adds or ends instances in place, and waits for them. An
+                # instance checks whether it should begin or end only when the model's queue is empty: we have seen 100
+                # s. A fresh load has a queue of its own; workers notice only that their lanes change.
                 self.in_triton.proxies_anew()
             try:
                 if self.ready:
@@ -314,19 +316,19 @@ class Registration:
         await self.pool.shrink(new, grace_s)
 
     async def fall_asleep(self, idle_s: float, grace_s: float, why: str = "") -> None:
-        """End the workers until a request comes; tritonserver keeps the model, and its proxies."""
+        """Suspend the model: end its workers until a request comes. tritonserver keeps the model and its proxies."""
         await uninterrupted(self.pool.fall_asleep(idle_s, grace_s, why))
 
     @property
     def instances(self) -> int:
-        """How many instances it has by its declaration; none while it sleeps."""
+        """The declared number of instances; 0 while the model is suspended."""
         return 0 if self.pool.sleep.asleep else self.spec.instances
 
     async def heal(self, report: ReportProgress) -> None:
-        """Give each instance that has no worker one now; return when the model is served.
+        """Start a worker now for each instance without one. Return when the model is served.
 
         Raises:
-            RemoteFailure: a worker could not be loaded; it is tried again as before.
+            RemoteFailure: a worker could not be loaded; it is retried as before.
         """
         await self.pool.heal(report)
         await self.pool.until(
@@ -335,18 +337,19 @@ class Registration:
 
     @property
     def loads_again(self) -> bool:
-        """Whether tritonserver has ended and does not have the model yet, though it could."""
+        """Return whether tritonserver exited and its successor has not loaded the model yet, though it could."""
         return self.in_triton.server_lost and self.ready
 
     @property
     def preloadable(self) -> bool:
-        """Whether a tritonserver that is being started can load the model as it is: a worker is there, or it sleeps."""
+        """Return whether a starting tritonserver can load the model as it is: it has a worker, or is suspended."""
         return self.ready and self.pool.answers and not self._in_doubt
 
     async def refuse_requests(self, server: TritonServer) -> None:
-        """Do as `unload` while the daemon stops: until tritonserver ends, clients are told why (503).
+        """Like `unload`, but answer clients with 503 and the reason until tritonserver exits.
 
-        A mere unload would tell that there is no such model (404). One that sleeps stays: the daemon tells its batches.
+        After a plain unload, clients would get 404 (no such model). A suspended model stays loaded: the daemon answers
+        its batches.
 
         Raises:
             RemoteFailure: tritonserver refused.
@@ -359,30 +362,30 @@ class Registration:
                 text = f"model {self.spec.name}: the server is being stopped"
                 with contextlib.suppress(
                     RemoteFailure
-                ):  # else its proxies would never be told to end
+                ):  # otherwise Triton would never end its proxies
                     await self.in_triton.refuse_requests(server, text)
                     return
         await self.unload(server)
 
     async def unload(self, server: TritonServer) -> None:
-        """Have Triton begin to end the proxies, while the daemon stops.
+        """Unload the model so that Triton ends its proxies, while the daemon stops.
 
         Raises:
             RemoteFailure: tritonserver refused.
         """
         async with self.alone:
-            if server.ready:  # else its proxies are gone already
+            if server.ready:  # otherwise its proxies are gone already
                 await server.unload(self.spec.name)
 
     def begin_stop(self) -> None:
-        """Mark the registration as STOPPING, and no longer keep its model in Triton."""
+        """Mark the registration as STOPPING, and no longer keep its model loaded in Triton."""
         self.in_triton.end_duties()
         self._machine.change(ModelState.STOPPING)
 
     async def stop(self, grace_s: float, why: str, reason: str = "stop") -> None:
-        """Wait until Triton's proxies are gone, at most `grace_s`, then end the workers.
+        """Wait up to `grace_s` until Triton's proxies are gone, then end the workers.
 
-        `why` is for a registrant in whose threads they ran; `reason`, one of END_REASONS, is what is counted.
+        `why` is sent to the registrant that hosts the workers, if any; `reason`, one of END_REASONS, is counted.
         """
         deadline = asyncio.get_running_loop().time() + grace_s
         ended = self.left_to_server or await self.in_triton.ends.until_all_ended(
@@ -402,7 +405,7 @@ class Registration:
         self._machine.change(ModelState.STOPPED)
 
     def detach(self, proxy: str) -> None:
-        """Forget a proxy that has ended."""
+        """Forget a proxy that has exited."""
         self.in_triton.ends.detach(proxy)
 
     @property
@@ -411,17 +414,17 @@ class Registration:
 
     @property
     def registered_at(self) -> float:
-        """When it was registered, seconds since the epoch."""
+        """When it was registered, in seconds since the epoch."""
         return self._declared.registered_at
 
     @property
     def serial(self) -> int:
-        """Its place in the state directory's order, if it was restored from there; else 0."""
+        """Its position in the state directory's order if it was restored from there, else 0."""
         return self._declared.serial
 
     @property
     def state(self) -> str:
-        """The registration's state, in the word that status shows."""
+        """The registration's state as shown by `status`."""
         if self.loads_again:
             return "unready"
         sleep = self.pool.sleep
@@ -432,7 +435,7 @@ class Registration:
         return self._machine.state.value
 
     def info(self, http_url: str, log_file: Path) -> messages.ModelInfo:
-        """Return what status shows."""
+        """Return the model's status."""
         state = self.state
         why = self.pool.degradations() if state in ("degraded", "unready") else []
         return msgspec.structs.replace(

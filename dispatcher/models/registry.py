@@ -1,7 +1,7 @@
-"""The entry point for requests about models: register, replace, scale, roll back, unregister.
+"""Entry point for requests about models: register, replace, scale, roll back, unregister.
 
-The registry checks each request before it begins, and restores models after a start of the daemon. served_models.py
-looks registrations up; serving.py changes them.
+The registry validates each request, and restores models after a start of the daemon. served_models.py looks
+registrations up; deployer.py changes them.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ class Registry(ServedModels):
     """The daemon's registrations, and the operations on them.
 
     Attributes:
-        restoring: the kept models that are not served (yet).
-        news: a model is served, or not any more.
-        is_placing: whether one of this name is being registered or put back.
-        server_starts: what tritonserver loads when it starts.
-        adoption: hands all of it to the next version of the daemon.
-        accounts: of the memory that models take.
-        load_slots: bounds the loads after a start.
-        parking: workers that wait for a model that sleeps.
-        adaptations: changes that nobody asked for.
+        restoring: the persisted models that are not served (yet).
+        news: notified when a model starts or stops being served.
+        is_placing: returns whether a registration of this name is being deployed or rolled back.
+        server_starts: the models that tritonserver loads when it starts.
+        adoption: hands the models to the next version of the daemon.
+        accounts: the memory used by each model.
+        load_slots: limits the loads after a start.
+        parking: workers waiting for a suspended model.
+        adaptations: changes that the daemon makes on its own.
     """
 
     def __init__(
@@ -90,8 +90,8 @@ class Registry(ServedModels):
         )
         self.news, self.parking = self._serving.news, self._serving.parking
         self.is_placing = self._serving.is_placing
-        self.stopping = False  #: for good: all models end, and none is gone
-        self.refusal = ""  #: why no model may be changed any more, though all serve on
+        self.stopping = False  #: the daemon is stopping: all models end, but stay persisted
+        self.refusal = ""  #: why models may not be changed any more, while all keep serving
         self.adaptations = BackgroundChanges(
             self._serving.reservations, self, server, lambda: self._config.grace_period_s
         )
@@ -99,16 +99,16 @@ class Registry(ServedModels):
         self.adoption = Adoption(self, self._serving, self.restoring)
 
     def problems(self) -> list[str]:
-        """Return the problems that an administrator should look at, a sentence each."""
+        """Return the problems that an administrator should fix, a sentence each."""
         return [*self.restoring.problems, *(text for one in self for text in one.pool.problems())]
 
     @property
     def busy(self) -> bool:
-        """Whether a batch is under way in any worker process."""
+        """Return whether any worker process has a batch in flight."""
         return any(one.pool.busy for one in self.keys.values() if one.registrant is None)
 
     def use(self, config: DaemonConfig) -> None:
-        """Take over changed settings; those of workers hold for models registered from now on."""
+        """Apply changed settings. Worker settings apply to models registered from now on."""
         self._config = config
         self._serving.use(config)
 
@@ -122,13 +122,13 @@ class Registry(ServedModels):
         keep: bool = True,
         on_served: OnServed | None = None,
     ) -> Registration:
-        """Serve a model; all or nothing. `keep` it for the next start, unless it is kept elsewhere.
+        """Serve a model, or fail without side effects. `keep` persists it, unless it is persisted elsewhere.
 
-        One that runs in threads of its `registrant` goes when that does. `on_served` is called as soon as it serves.
+        A model that runs in threads of its `registrant` ends with that process. `on_served` is called as soon as it
+        serves.
 
         Raises:
-            RemoteFailure: what was wrong. Nothing of the attempt is left, and a model that was to
-                be replaced serves on.
+            RemoteFailure: the registration failed and was undone; a model that it would have replaced keeps serving.
         """
         check(request.spec, payloads)
         with registration_told(self._events, request, self.names):
@@ -147,11 +147,11 @@ class Registry(ServedModels):
         self._refuse_taken(request)
         patience = self._serving.patience(spec.name, "registered", report)
         await patience.until_up()
-        if request.replace:  # a restore that fails leaves nothing to be replaced, which is as good
+        if request.replace:  # if a restore fails, there is nothing to replace, which is fine
             await patience.until_restored(spec.name)
         self.check_open(spec.name, "registered")
         own_repository.refuse_linked(self._models, spec.name)
-        # A client that interrupts a registration may make the next one at once: it waits for the undoing here.
+        # A client that interrupts a registration may retry at once: wait here until the first one is undone.
         await self._serving.reservations.until_given_up(spec.name)
         await self.adaptations.give_way(spec.name)
         self.check_open(spec.name, "registered")
@@ -178,10 +178,11 @@ class Registry(ServedModels):
     async def rollback(
         self, name: str, report: ReportProgress, still: StillWanted = lambda: None
     ) -> Registration:
-        """Put back what a model was before it was replaced, served or not to be restored; no request fails.
+        """Roll back to the registration that this one replaced, whether served or failed to restore. No request fails.
 
         Raises:
-            RemoteFailure: no such model, nothing to go back to, or it failed or is not wanted: it is as it was then.
+            RemoteFailure: unknown model, nothing to roll back to, or the rollback failed or is not wanted; nothing
+                changed.
         """
         await self._until_served(name, "rolled back", report)
         still()
@@ -204,27 +205,29 @@ class Registry(ServedModels):
         self.check_open(name, "rolled back")
         still()
         if self._former(name) is not former:
-            text = f"model {name} was replaced by somebody else meanwhile; look, and try again"
+            text = (
+                f"model {name} was replaced by another client in the meantime; check, and try again"
+            )
             raise RemoteFailure(ErrorKind.EXISTS, text)
         if previous is None:
             text = f"model {name} has not been replaced since it was first registered: there is nothing to go back to"
             raise RemoteFailure(ErrorKind.INVALID, text)
         check_devices(previous.spec)
-        # Even what was on trial, and taken back: somebody asks for it now, so it is on trial no longer.
+        # The previous registration may have been provisional; an explicit rollback makes it permanent.
         spec = msgspec.structs.replace(previous.spec, trial=None)
         return await self._serving.place(
             msgspec.structs.replace(previous, spec=spec), served, report
         )
 
     def _former(self, name: str) -> Registration | Entry:
-        """Return what serves a name, or would if it could be restored; raises RemoteFailure if there is neither."""
+        """Return the served or unrestored model of a name; raises RemoteFailure if there is none."""
         return self.names.get(name) or self.restoring.failures().get(name) or self.by_name(name)
 
     async def take_back(self, name: str, still: StillWanted) -> None:
-        """Serve what a kept model has replaced; nothing, if it was the first of its name.
+        """Roll back to what a persisted model has replaced; remove it if it was the first of its name.
 
         Raises:
-            RemoteFailure: it is not wanted any more, or what it has replaced cannot be served.
+            RemoteFailure: this is not wanted any more, or the previous registration cannot be served.
         """
         if await self._kept.is_first(name):
             await self.unregister(name, still)
@@ -232,7 +235,7 @@ class Registry(ServedModels):
             await self.rollback(name, report_to_nobody, still)
 
     async def restore(self) -> None:
-        """Register again what is kept; return when each model is served, or could not be."""
+        """Restore the persisted models. Return when each of them is served or has failed."""
 
         async def register(entry: Entry) -> None:
             check_devices(entry.spec)
@@ -244,13 +247,14 @@ class Registry(ServedModels):
         await self.restoring.run(register)
 
     async def unregister(self, name: str, still: StillWanted = lambda: None) -> None:
-        """Stop serving a model, and forget it: requests under way are answered, then its workers end.
+        """Stop serving a model and delete it: requests in flight are answered, then its workers exit.
 
         Raises:
-            RemoteFailure: no such model, it is changed now, that is not wanted any more, or the daemon is stopping.
+            RemoteFailure: unknown model, another change is under way, this is not wanted any more, or the daemon is
+                stopping.
         """
         still()
-        if self.stopping:  # each model of the many that end comes back at the next start
+        if self.stopping:  # all persisted models come back at the next start
             self.check_open(name, "unregistered")
         await self._server.placed.wait()
         await self.restoring.cancel(name)
@@ -261,28 +265,28 @@ class Registry(ServedModels):
             try:
                 await self._serving.take_down(name, "it was unregistered")
             except RemoteFailure:
-                if name not in self.names:  # whatever Triton says
+                if name not in self.names:  # whatever Triton answers
                     await self._kept.remove(name)
                 raise
             self.restoring.forget(name)
             await self._kept.remove(name)
         elif self.restoring.knows(name):
-            # A registration that takes its place has the name reserved. To forget the model before that is known would
-            # leave a file that nobody can unregister, and that the next start restores.
+            # A registration that replaces it has the name reserved. Deleting the model before that is settled would
+            # leave a file that cannot be unregistered, and that the next start restores.
             with self._serving.reservations.reserve(name):
                 self.restoring.forget(name)
                 await self._kept.remove(name)
             await self.restoring.gone(name)
         else:
             self._serving.reservations.check(name)
-            self.by_name(name)  # says which there are
+            self.by_name(name)  # raises, and lists the known models
         self.accounts.sizes.pop(name, None)
         self._events.tell(kinds.UNREGISTERED, model=name)
 
     async def end(
         self, registration: Registration, why: str = "the process that registered it has ended"
     ) -> None:
-        """Stop serving a model that is not kept here, unless another one has its name by now."""
+        """Stop serving a model that is not persisted here, unless its name now belongs to another one."""
         name = registration.spec.name
         await self._server.placed.wait()
         await self._serving.reservations.until_free(name)
@@ -297,13 +301,13 @@ class Registry(ServedModels):
         report: ReportProgress,
         autoscale: messages.Autoscale | None = None,
     ) -> Registration:
-        """Serve a model with another number of instances, each with a worker; no request fails on the way.
+        """Scale a model to another number of instances, each with a worker. No request fails.
 
-        With `autoscale` it follows the load from then on, and `instances` says nothing.
+        With `autoscale`, the model follows its load from then on, and `instances` is ignored.
 
         Raises:
-            RemoteFailure: no such model, not possible, or a new worker failed, and all is as it was; or
-                an instance that it had before, and that has no worker, could not be given one.
+            RemoteFailure: unknown model, not possible, or a new worker failed and the change was undone; or an existing
+                instance without a worker could not be given one.
         """
         await self._until_served(name, "scaled", report)
         registration = self.by_name(name)
@@ -341,10 +345,11 @@ class Registry(ServedModels):
     async def amend(
         self, name: str, still: StillWanted = lambda: None, **changes: object
     ) -> Registration:
-        """Change fields of what a model declares, here and for the next start; no worker notices.
+        """Change fields of a model's declaration, in memory and on disk, without affecting its workers.
 
         Raises:
-            RemoteFailure: no such model, another change is under way, it cannot be kept, or is not wanted any more.
+            RemoteFailure: unknown model, another change is under way, it cannot be persisted, or is not wanted any
+                more.
         """
         await self.adaptations.give_way(name)
         still()
@@ -361,7 +366,7 @@ class Registry(ServedModels):
         return registration
 
     async def stop(self) -> None:
-        """End the registrations under way, then stop serving everything at once; the next start serves it again."""
+        """Cancel the registrations under way, then stop serving all models. They stay persisted."""
         self.stopping = True
         self.adaptations.stop()
         self.restoring.stop()
@@ -370,7 +375,7 @@ class Registry(ServedModels):
         results = await asyncio.gather(*ends, return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
-                _log.warning("model did not stop in order", error=str(result))
+                _log.warning("failed to stop a model", error=str(result))
 
     async def _end_hosted(self, registration: Registration) -> None:
         name = registration.spec.name
@@ -384,18 +389,18 @@ class Registry(ServedModels):
         check_free(request, None if there is None else there.spec, self.restoring.comes(name))
 
     async def until_up(self, name: str, done: str, report: ReportProgress) -> None:
-        """Wait until tritonserver is up; `done` is what is to be done with the model then.
+        """Wait until tritonserver is up; `done` completes the error "model m was not ...".
 
         Raises:
-            RemoteFailure: it was not in time, or the daemon stops.
+            RemoteFailure: a timeout, or the daemon is stopping.
         """
         await self._serving.patience(name, done, report).until_up()
 
     async def _until_served(self, name: str, done: str, report: ReportProgress) -> None:
-        """Wait until tritonserver is up, and the model restored."""
-        self.check_open(name, done)  # one that stops has ever fewer models
+        """Wait until tritonserver is up and the model is restored."""
+        self.check_open(name, done)  # a stopping daemon must not answer "unknown model"
         if not self.restoring.comes(name):
-            self._former(name)  # what there is not need not be waited for
+            self._former(name)  # fail early if the model is unknown
         patience = self._serving.patience(name, done, report)
         await patience.until_up()
         await patience.until_restored(name)
@@ -406,7 +411,7 @@ class Registry(ServedModels):
         """Check that models may be changed now.
 
         Raises:
-            RemoteFailure: they may not; `done` is what the model was not then.
+            RemoteFailure: they may not; `done` completes the error "model m was not ...".
         """
         why = "the daemon is stopping" if self.stopping else self.refusal
         if why:

@@ -1,4 +1,4 @@
-"""The table of registrations: by name those that serve, by key also those that begin or end."""
+"""The table of registrations: serving ones by name; also starting and stopping ones by key."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from pytriton.dispatcher.workers.process.worker import Worker
 
 
 class ServedModels:
-    """The table of registrations. It offers look-ups; serving.py changes it.
+    """The table of registrations. It only looks up; deployer.py changes it.
 
     Args:
         models: tritonserver's repository
-        restoring: those that are kept and not served (yet)
+        restoring: the persisted models that are not served (yet)
 
     Attributes:
-        names: those that serve, in the order of registration.
-        keys: these, those that are being registered, and those that are ending.
-        ledger: what is counted of each, by name.
+        names: the serving registrations, in the order of registration.
+        keys: all registrations: serving, starting and stopping.
+        ledger: the counters of each model, by name.
     """
 
     def __init__(self, models: Path, restoring: Restorer) -> None:
@@ -41,15 +41,15 @@ class ServedModels:
         return iter(self.names.values())
 
     def __contains__(self, name: str) -> bool:
-        """Whether a name is served."""
+        """Return whether a name is served."""
         return name in self.names
 
     def get(self, name: str) -> Registration | None:
-        """Return the registration that serves a name, if there is one."""
+        """Return the registration that serves a name, or None."""
         return self.names.get(name)
 
     def add(self, registration: Registration) -> None:
-        """Have a registration serve its name, in the order of registration, however restores overtake each other."""
+        """Add a serving registration, keeping the order of registration even if restores overtake each other."""
         self.names[registration.spec.name] = registration
         if registration.serial:
             later = [name for name, one in self.names.items() if one.serial > registration.serial]
@@ -57,16 +57,16 @@ class ServedModels:
                 self.names[name] = self.names.pop(name)
 
     def beginning(self, name: str) -> Registration | None:
-        """Return a registration of a name that is not served yet, and has begun to be."""
+        """Return a registration of a name that is starting, or None."""
         if name in self.names:
             return None
         return next((one for one in self.keys.values() if one.spec.name == name), None)
 
     def declared(self, names: Sequence[str]) -> list[Registration | Declared]:
-        """Return what is kept of these names, or of all: of those that serve, and of those that rest.
+        """Return the declarations of these models, or of all serving and lazy ones.
 
         Raises:
-            RemoteFailure: there is none of a name.
+            RemoteFailure: a name is unknown.
         """
         resting = self._restoring.declared()
         if not names:
@@ -78,7 +78,7 @@ class ServedModels:
         """Return the registration that a proxy belongs to.
 
         Raises:
-            RemoteFailure: there is none (any more).
+            RemoteFailure: it does not exist (any more).
         """
         try:
             return self.keys[key]
@@ -89,7 +89,7 @@ class ServedModels:
         """Return the registration that serves a name.
 
         Raises:
-            RemoteFailure: there is none; names those that there are.
+            RemoteFailure: the name is not served; the text lists the known names.
         """
         try:
             return self.names[name]
@@ -100,7 +100,7 @@ class ServedModels:
             if why is not None:
                 text = (
                     f"model {name!r} is not served: it could not be restored ({why}). It is tried again at the next "
-                    "start; register it anew, roll it back, or unregister it."
+                    "start; register it again, roll it back, or unregister it."
                 )
             elif self._restoring.waits(name):
                 text = f"model {name!r} is not served yet: it is being restored"
@@ -112,16 +112,16 @@ class ServedModels:
             raise RemoteFailure(ErrorKind.NOT_FOUND, text) from None
 
     def hosts(self, registrant: Registrant) -> bool:
-        """Whether a model is served in threads of a registrant's."""
+        """Return whether a served model runs in threads of this registrant."""
         return any(one.registrant is registrant for one in self)
 
     def workers_of(self, model: str) -> list[str]:
-        """Return the workers that serve a model; none if there is no such model."""
+        """Return the workers that serve a model; empty if the model is unknown."""
         found = (registration for registration in self if registration.spec.name == model)
         return [name for registration in found for name in registration.pool.ready_workers()]
 
     def worker(self, name: str) -> tuple[Registration, Worker]:
-        """Return a worker that is alive, with its registration.
+        """Return a running worker and its registration.
 
         Raises:
             RemoteFailure: no such worker.
@@ -136,12 +136,12 @@ class ServedModels:
 def told_registrations(
     registrations: Sequence[Registration | Declared], *, with_payloads: bool, known: str = ""
 ) -> messages.Registrations:
-    """Return registrations as clients are told of them; none when they are as a client knows them. Any thread may ask.
+    """Return registrations in the form sent to clients; empty if the client already has this state. Thread-safe.
 
     Args:
-        registrations: those that are asked for
-        with_payloads: with all that another daemon needs to serve them
-        known: the `state` of the answer that the client has
+        registrations: the requested registrations
+        with_payloads: include everything that another daemon needs to serve them
+        known: the `state` of the client's last answer
     """
     found = [(one.spec, one.digest(), one) for one in registrations]
     state = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""Starts of tritonserver: which models it loads before it opens its ports, and what becomes of the others."""
+"""Starts of tritonserver: the models that it loads before it opens its ports, and the loads that follow."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pytriton.dispatcher.server.tritonserver import TritonServer
 
 
 class ServerStarts:
-    """The models of a tritonserver that starts: for the first time, or again.
+    """The models of a starting or restarting tritonserver.
 
     Args:
         server: tritonserver
         served: the models
-        serving: changes them
-        restoring: those that are kept and not served yet
+        serving: deploys and removes models
+        restoring: the persisted models that are not served yet
     """
 
     def __init__(
@@ -35,37 +35,39 @@ class ServerStarts:
         self._restoring = restoring
 
     def place_sleeping(self, resting: Callable[[messages.ModelSpec], bool]) -> None:
-        """Prepare tritonserver's first start: kept models that begin asleep rest if `resting`, and else are placed.
+        """Prepare tritonserver's first start: persisted suspended models become lazy if `resting`, others are deployed.
 
-        So tritonserver loads the latter at its start: one by one, each load takes longer the more models it has.
+        The latter are then loaded during the start, since individual loads get slower the more models there are.
         """
         self.let_rest(resting)
         for entry in self._restoring.entries():
             if begins_asleep(entry.spec, restored=True) and not self._restoring.rests(
                 entry.spec.name
             ):
-                with contextlib.suppress(RemoteFailure):  # it is restored in turn, and fails
+                with contextlib.suppress(
+                    RemoteFailure
+                ):  # the regular restore tries it later and reports the error
                     check_devices(entry.spec)
                     self._serving.place_asleep(entry)
 
     def let_rest(self, resting: Callable[[messages.ModelSpec], bool]) -> None:
-        """Have kept models wait for the first request that can, if they begin asleep and are `resting`."""
+        """Make persisted models lazy that start suspended and for which `resting` returns True."""
         self._restoring.rest(lambda entry: can_rest(entry.spec) and resting(entry.spec))
 
     def preload_at_first_start(self) -> dict[str, dict[str, Any]]:
-        """Do the same as `preload`; nothing is left of an earlier attempt."""
+        """Like `preload`, after discarding the leftovers of an earlier attempt."""
         self.forget_proxies()
         return self.preload()
 
     async def have_loaded(self, loaded: set[str]) -> None:
-        """Note what tritonserver has loaded at its first start; the others are restored in turn, errors told."""
+        """Record what tritonserver loaded at its first start. Restore the others as usual; that reports errors."""
         await self._take_out_of(loaded)
         for registration in list(self._served):
             name = registration.spec.name
             if name in loaded:
                 await registration.in_triton.load_again(self._server, loaded=True)
             if self._served.names.get(name) is not registration or not registration.ready:
-                continue  # a client has it unregistered
+                continue  # a client is unregistering it
             if name in loaded:
                 self._restoring.restored(name)
             else:
@@ -73,11 +75,11 @@ class ServerStarts:
         self._serving.news.tell()
 
     def preload(self) -> dict[str, dict[str, Any]]:
-        """Return what a starting tritonserver can load before it opens its ports: name -> configuration."""
+        """Return the models that a starting tritonserver can load before it opens its ports: name -> configuration."""
         return {one.spec.name: one.in_triton.config for one in self._served if one.preloadable}
 
     async def load_again(self, loaded: set[str]) -> None:
-        """Load all models but these into a tritonserver that was started again; the workers have kept theirs."""
+        """Load all models except `loaded` into a restarted tritonserver. The workers kept running."""
         await self._take_out_of(loaded)
         for one in self._served:
             if one.spec.name not in loaded:
@@ -91,30 +93,30 @@ class ServerStarts:
         self._serving.news.tell()
 
     async def _take_out_of(self, loaded: set[str]) -> None:
-        """Unload what was unregistered while tritonserver loaded it."""
+        """Unload the models that were unregistered while tritonserver loaded them."""
         gone = loaded - {one.spec.name for one in self._served}
         await asyncio.gather(*map(self._server.take_out, gone))
 
     @property
     def loads_again(self) -> bool:
-        """Whether models are missing in a tritonserver that was started again."""
+        """Return whether a restarted tritonserver still lacks models."""
         return any(one.loads_again for one in self._served)
 
     def forget_proxies(self) -> None:
-        """Note that tritonserver has ended. One that it had taken the place of may still answer what it has."""
+        """Record that tritonserver has exited. A server that it replaced may still be finishing its requests."""
         for registration in self._served.keys.values():
             registration.in_triton.forget_proxies(self._server.retiring)
 
     def forget_retired(self, server: int) -> None:
-        """Note that a tritonserver has ended which another one had taken the place of."""
+        """Record that a replaced tritonserver has exited."""
         for registration in self._served.keys.values():
             registration.in_triton.ends.detach_of(server)
 
 
 def can_rest(spec: messages.ModelSpec) -> bool:
-    """Whether tritonserver need not have a model before somebody asks for it.
+    """Return whether tritonserver may load a model on its first request.
 
-    Not one that somebody looks after meanwhile: whoever has it on trial, or the OpenAI front.
+    False for provisional models and for those of the OpenAI frontend, which need to be available.
     """
     looked_after = spec.trial is not None or spec.openai is not None
     return begins_asleep(spec, restored=True) and not looked_after and not why_it_cannot_sleep(spec)

@@ -1,7 +1,7 @@
-"""Waiting on behalf of a request: until tritonserver is up, or until a model is restored.
+"""Waits on behalf of a request: until tritonserver is up, or until a model is restored.
 
-Boot scripts register as soon as there is a control socket. If the daemon refused them "for a moment", each of them
-would need the retry loop that is here.
+Boot scripts register models as soon as the control socket exists. Without this, each of them would need its own retry
+loop.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.models.persistence.restorer import Restorer
 from pytriton.dispatcher.server.tritonserver import TritonServer
 
-#: How often a client that waits is told so.
+#: Interval between progress reports to a waiting client.
 _TELL_EVERY_S = 5.0
 
 Report = Callable[[messages.Progress], Awaitable[None]]
 
 
 class ServerWait:
-    """Waits for one request, at most `limit_s` seconds in all; `report` tells its client what for.
+    """Waits for one request, at most `limit_s` seconds in total; `report` sends the reason to its client.
 
     Args:
-        what: of the request, for the error when the time is over, such as "model m was not registered"
+        what: the beginning of the timeout error, such as "model m was not registered"
         server: the tritonserver that has to be up
-        restoring: the models that are to be served again
-        report: to the client
-        limit_s: see above; the setting `busy_timeout_s`
+        restoring: the models that are being restored
+        report: sends progress to the client
+        limit_s: the setting `busy_timeout_s`
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class ServerWait:
         self._deadline = asyncio.get_running_loop().time() + limit_s
 
     async def until_up(self) -> None:
-        """Return when tritonserver is up, and no other one is about to take its place.
+        """Wait until tritonserver is up and not about to be replaced.
 
         Raises:
-            RemoteFailure: it was not in time, or the daemon stops.
+            RemoteFailure: a timeout, or the daemon is stopping.
         """
         while True:
             change = self._server.news.next
@@ -62,10 +62,10 @@ class ServerWait:
             await self._wait(change, "tritonserver is being started")
 
     async def until_restored(self, name: str) -> None:
-        """Return when a model is restored, or could not be.
+        """Wait until a model is restored or has failed.
 
         Raises:
-            RemoteFailure: that was not over in time, or the daemon stops.
+            RemoteFailure: a timeout, or the daemon is stopping.
         """
         while True:
             await self.until_up()
@@ -80,8 +80,8 @@ class ServerWait:
         if left_s <= 0:
             raise RemoteFailure(
                 ErrorKind.UNAVAILABLE,
-                f"{self._what}: for {self._limit_s:g} s (busy_timeout_s), {why}. pytriton-daemon status tells how far "
-                "it is",
+                f"{self._what}: for {self._limit_s:g} s (busy_timeout_s), {why}. pytriton-daemon status shows the "
+                "progress",
             )
         await self._report(messages.Progress("waiting", f"waiting: {why}"))
         with contextlib.suppress(asyncio.TimeoutError):

@@ -1,5 +1,5 @@
-"""A registration's model in tritonserver: loaded, taken out, loaded anew, and its proxies.
+"""A registration's model in tritonserver: loading, unloading, reloading, and its proxies.
 
-Belongs here: what one registration asks of tritonserver. May import: workers and what is below them; nothing else of
-models.
+Belongs here: what one registration requests from tritonserver. May import: workers and what is below them; nothing
+else of models.
 """

@@ -1,4 +1,4 @@
-"""The attached proxies of one registration, and a watch for those that end without a word."""
+"""The attached proxies of one registration, and detection of those that exit without detaching."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _SHM = Path("/dev/shm")
 
 
 class _Proxy(NamedTuple):
-    """A proxy's process: its pid, a pidfd of it, and its region in /dev/shm; and the tritonserver that has loaded it.
+    """A proxy's process: its pid, a pidfd, its region in /dev/shm, and the tritonserver that loaded it.
 
-    The first three are None for a compiled proxy: it runs inside tritonserver, and ends with it or says that it ends.
+    The first three are None for a compiled proxy: it runs inside tritonserver and exits with it or detaches.
     """
 
     pid: int | None
@@ -29,7 +29,7 @@ class _Proxy(NamedTuple):
 
 
 def _region_of(pid: int) -> Path | None:
-    """Return the region that a stub was started with: an argument of its command line; None if there is none."""
+    """Return the shared memory region named on a stub's command line, or None."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -40,11 +40,10 @@ def _region_of(pid: int) -> Path | None:
 
 
 class Proxies:
-    """Watches the processes of the attached proxies; calls `gone` with the name of one that has ended.
+    """Watches the processes of the attached proxies. Calls `gone` with the name of a proxy that has exited.
 
-    A proxy says Detach when Triton unloads its model. One that was killed does not, and Triton does
-    not start it again: every batch that it gives to that instance fails. Nor does Triton remove the
-    region of its shared memory.
+    A proxy sends Detach when Triton unloads its model. A killed proxy does not, and Triton does not restart it: every
+    batch that Triton passes to that instance fails. Triton does not remove the proxy's shared memory region either.
     """
 
     def __init__(self, gone: Callable[[str], None]) -> None:
@@ -52,12 +51,12 @@ class Proxies:
         self._watched: dict[str, _Proxy] = {}
 
     def seen(self, proxy: str, pid: int | None, server: int = 0) -> None:
-        """Watch the process of a proxy that asks for a worker; `pid` is None for a compiled proxy.
+        """Watch the process of a proxy that requests a worker; `pid` is None for a compiled proxy.
 
         `server` is the pid of its tritonserver.
 
         Raises:
-            RemoteFailure: there is no such process, or it is attached under another name.
+            RemoteFailure: the process does not exist, or it is attached under another name.
         """
         known = self._watched.get(proxy)
         if known is not None and known.pid == pid:
@@ -76,14 +75,14 @@ class Proxies:
         asyncio.get_running_loop().add_reader(pidfd, self._ended, proxy)
 
     def forget(self, proxy: str) -> None:
-        """Stop watching a proxy, which has ended or has another process by now."""
+        """Stop watching a proxy that has exited or is now another process."""
         known = self._watched.pop(proxy, None)
         if known is not None and known.pidfd is not None:
             asyncio.get_running_loop().remove_reader(known.pidfd)
             os.close(known.pidfd)
 
     def names(self) -> set[str]:
-        """Return those that are attached."""
+        """Return the names of the attached proxies."""
         return set(self._watched)
 
     def of(self, servers: Collection[int]) -> set[str]:
@@ -91,9 +90,9 @@ class Proxies:
         return {proxy for proxy, known in self._watched.items() if known.server in servers}
 
     def end(self, proxies: set[str]) -> set[str]:
-        """Kill those of `proxies` that are still attached: tritonserver has given them up.
+        """Kill those of `proxies` that are still attached, because tritonserver has abandoned them.
 
-        Returns the compiled ones, which nobody can kill: whoever calls lets them go.
+        Return the compiled ones, which cannot be killed; the caller must release them.
         """
         compiled = set()
         for proxy in proxies & self.names():
@@ -101,12 +100,12 @@ class Proxies:
             if pidfd is None:
                 compiled.add(proxy)
                 continue
-            with contextlib.suppress(OSError):  # it has ended just now; its number may be another's
+            with contextlib.suppress(OSError):  # it has just exited; its pid may have been reused
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         return compiled
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Forget all proxies."""
         for proxy in list(self._watched):
             self.forget(proxy)
 
@@ -114,6 +113,6 @@ class Proxies:
         region = self._watched[proxy].region
         self.forget(proxy)
         if region is not None:
-            with contextlib.suppress(OSError):  # it is another user's file by now
+            with contextlib.suppress(OSError):  # now another user's file
                 region.unlink()
         self._gone(proxy)

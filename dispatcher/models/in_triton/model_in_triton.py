@@ -1,9 +1,9 @@
-"""A registration's model in tritonserver: loaded, loaded anew, and out of it while no worker can serve it.
+"""A registration's model in tritonserver: load it, reload it, and unload it while no worker can serve it.
 
 a client of tritonserver unloads it: UNLOADED ──▶ a client loads it: READY
 no worker for a while ──▶ Triton unloads: UNREADY ──▶ a worker is back ──▶ Triton loads: READY
-a proxy ends without a word ──▶ Triton loads the model anew, with proxies of its own
-tritonserver ends ──▶ it is started again ──▶ it loads the model; what it refuses is tried again
+a proxy exits without detaching ──▶ Triton reloads the model with new proxies
+tritonserver exits ──▶ it is restarted ──▶ it loads the model; failed loads are retried
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from pytriton.dispatcher.workers.pool import Pool
 
 _log = structlog.get_logger(__name__)
 
-#: What tritonserver did not take is loaded again after so long, or when a worker came or went.
+#: Retry interval for a load that tritonserver refused. A worker that starts or exits triggers a retry, too.
 _LOAD_AGAIN_S = 5.0
 
 
 class ModelInTriton:
-    """One registration's model, as tritonserver has it, and the duties that keep it there.
+    """One registration's model in tritonserver, and the tasks that keep it loaded.
 
     Args:
         name: of the model
-        config: returns the configuration to load it with; is given a number that changes when all proxies have to be
-            started anew
+        config: returns the configuration to load it with; its argument changes when all proxies must be restarted
         pool: its workers
-        alone: of the registration that is to be replaced, if there is one: one at a time is in Triton
-        events: takes what is decided about it
+        alone: the lock of the registration that this one replaces, if any: only one of them may load or unload at a
+            time
+        events: receives decisions about the model
 
     Attributes:
-        machine: where the registration stands.
+        machine: the registration's state.
         alone: held while Triton loads or unloads the model.
-        ends: of its proxies.
-        server_lost: tritonserver has ended and does not have the model yet.
-        load_failed: the running tritonserver refused its last load, and is not ready until it has forgotten that.
+        ends: tracks its proxies until they exit.
+        server_lost: tritonserver exited, and its successor has not loaded the model yet.
+        load_failed: the running tritonserver refused the last load, and does not become ready until that is cleared.
     """
 
     def __init__(
@@ -69,28 +69,28 @@ class ModelInTriton:
         self._config = config
         self._pool = pool
         self._broken = asyncio.Event()
-        #: Of the loads that have to start all proxies anew, after a fault or for another number of them.
+        #: Number of loads that had to restart all proxies, after a failure or to change their number.
         self._mended = 0
-        self._loads = 0  #: how often Triton was told to load or unload it
-        self._models: Path | None = None  #: Triton's repository, once it has the model
-        self._unserved = False  #: tritonserver did not take a model that workers can serve
+        self._loads = 0  #: number of loads and unloads requested from Triton
+        self._models: Path | None = None  #: Triton's repository, once it contains the model
+        self._unserved = False  #: workers can serve the model, but tritonserver refused it
         self._tasks: list[asyncio.Task[None]] = []
 
     # ── where it stands ──────────────────────────────────────────────────────────────────────────
 
     @property
     def ready(self) -> bool:
-        """Whether tritonserver has it, or would if it had not ended."""
+        """Return whether tritonserver has loaded it, or would have if it were running."""
         return self.machine.state is ModelState.READY
 
     @property
     def is_out(self) -> bool:
-        """Whether the daemon has taken it out of tritonserver, as no worker can serve it."""
+        """Return whether the daemon has unloaded it because no worker can serve it."""
         return self.machine.state is ModelState.UNREADY
 
     @property
     def unloaded(self) -> bool:
-        """Whether a client of tritonserver has unloaded it."""
+        """Return whether a client of tritonserver has unloaded it."""
         return self.machine.state is ModelState.UNLOADED
 
     @property
@@ -99,36 +99,36 @@ class ModelInTriton:
         return self._config(self._mended)
 
     def mark(self) -> object:
-        """Return what stays the same as long as the daemon itself neither loads nor unloads it; None while it does."""
+        """Return a value that is stable while the daemon does not load or unload it; None during a load or unload."""
         if self.server_lost or self.alone.locked() or not (self.ready or self.unloaded):
             return None
         return (self.machine.state, self._loads)
 
     def seen(self, loaded: bool) -> None:
-        """Triton's index says whether the model is loaded; if not as the daemon left it, a client has done that."""
+        """Update the state from Triton's index: if it differs from what the daemon did last, a client changed it."""
         if loaded == self.ready:
             return
         self.machine.change(ModelState.READY if loaded else ModelState.UNLOADED)
         kind = kinds.CLIENT_LOADED if loaded else kinds.CLIENT_UNLOADED
         self._events.tell(kind, model=self._name)
         telling = asyncio.get_running_loop().create_task(self._pool.wake())
-        self._tasks.append(telling)  # clients may load and unload it as often as they like
+        self._tasks.append(telling)  # clients may load and unload it repeatedly
         telling.add_done_callback(self._tasks.remove)
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is under way with it in tritonserver."""
+        """Return whether no load or unload is under way."""
         settled = (ModelState.READY, ModelState.UNREADY, ModelState.UNLOADED)
         if self.alone.locked() or self.server_lost or self._broken.is_set():
             return False
         return self.machine.state in settled
 
     def numbers(self) -> tuple[int, int]:
-        """Return how often its proxies were started anew, and how often Triton was told to load or unload it."""
+        """Return how often its proxies were restarted, and how many loads and unloads were requested from Triton."""
         return self._mended, self._loads
 
     def adopt(self, state: RegistrationState, models: Path) -> None:
-        """Go on with what a former version of this process has left in tritonserver."""
+        """Adopt what the previous version of this process left in tritonserver."""
         self._mended, self._loads = state.mended, state.loads
         self.use_folder(models)
         self.machine.change(ModelState.READY)
@@ -136,24 +136,24 @@ class ModelInTriton:
             self.machine.change(ModelState.UNLOADED)
         self._unserved = state.state == ModelState.UNREADY.value
         for proxy in state.pool.routes:
-            self.ends.proxies.seen(proxy, None)  # compiled: no process of its own
+            self.ends.proxies.seen(proxy, None)  # compiled: not a process of its own
 
     # ── into and out of tritonserver ─────────────────────────────────────────────────────────────
 
     def use_folder(self, models: Path) -> None:
-        """Triton's repository has a folder for it now; its configuration is to lie there, too."""
+        """Write the configuration into Triton's repository from now on, which now has a folder for the model."""
         self._models = models
 
     def proxies_anew(self) -> None:
-        """Have the next load start all proxies anew."""
+        """Make the next load restart all proxies."""
         self._mended += 1
 
     async def load(self, server: TritonServer) -> None:
-        """Have Triton load the model as it is by now. Its folder says how, too: for clients that load it again.
+        """Load the model in Triton with its current configuration, and write that to its folder for loads by clients.
 
         Raises:
-            ServerLost: tritonserver is not up, or has ended meanwhile.
-            RemoteFailure: tritonserver refused it.
+            ServerLost: tritonserver is not up, or exited during the load.
+            RemoteFailure: tritonserver refused the load.
         """
         self.write_config()
         try:
@@ -168,34 +168,34 @@ class ModelInTriton:
             self._loads += 1
 
     def write_config(self) -> None:
-        """Have the model's folder say how it is loaded by now."""
+        """Write the current configuration to the model's folder."""
         if self._models is not None:
             own_repository.write_config(self._models, self._name, self.config)
 
     async def load_again(self, server: TritonServer, *, loaded: bool) -> None:
-        """tritonserver was started again: load the model, unless it is, or no worker could serve it.
+        """Load the model in a restarted tritonserver, unless it is loaded already or no worker could serve it.
 
-        One that has stopped being served while tritonserver was loading it goes out again.
+        Unload it if it stopped being served while tritonserver was loading it.
         """
         self.load_failed = not loaded
         if self.ready and not loaded:
             self._unserved = not await self._try_to_load(server)
         elif loaded and not self.ready:
             async with self.alone:
-                if not self.ready:  # still
+                if not self.ready:  # check again: this may have changed
                     self._loads += 1
                     await server.take_out(self._name)
         elif loaded:
-            self.write_config()  # what was there for the start is gone
+            self.write_config()  # the configuration written for the start is gone
         self.server_lost = False
         await self._pool.wake()
 
     async def refuse_requests(self, server: TritonServer, text: str) -> None:
-        """On the way out: have Triton load what tells every client `text` (503)."""
+        """Replace the model during shutdown with one that answers every client with `text` (503)."""
         await server.load(self._name, preloading.stand_in(self.config, text))
 
     def forget_proxies(self, living: Collection[int] = ()) -> None:
-        """Forget all proxies, which have ended with tritonserver, but those of servers that live on."""
+        """Forget all proxies, which exited with tritonserver, except those of the servers in `living`."""
         self.server_lost = True
         self.load_failed = False
         self.ends.forget_all(living)
@@ -203,7 +203,7 @@ class ModelInTriton:
     # ── duties ───────────────────────────────────────────────────────────────────────────────────
 
     def begin_duties(self, server: TritonServer, *, unready_after_s: float, grace_s: float) -> None:
-        """Begin to follow the workers, and to load the model anew when a proxy breaks."""
+        """Start to follow the workers, and to reload the model when a proxy breaks."""
         for duty in (
             self._follow_workers(server, unready_after_s),
             self._follow_lanes(self._pool.lanes),
@@ -214,18 +214,18 @@ class ModelInTriton:
             self._tasks.append(task)
 
     def end_duties(self) -> None:
-        """Stop following workers and proxies: the registration is on its way out."""
+        """Stop following workers and proxies because the registration is stopping."""
         for task in self._tasks:
             task.cancel()
 
     def _proxy_broken(self, proxy: str) -> None:
-        """Have the model loaded anew: Triton does not restart a proxy that ended without a word."""
+        """Reload the model: Triton does not restart a proxy that exited without detaching."""
         if self.ready:
             self._events.tell(kinds.PROXY_BROKEN, model=self._name, reason=f"proxy {proxy}")
             self._broken.set()
 
     async def _follow_workers(self, server: TritonServer, unready_after_s: float) -> None:
-        """Keep the model in Triton while workers can serve it, and out of it while none can."""
+        """Keep the model loaded in Triton while workers can serve it, and unloaded while none can."""
         pool = self._pool
         while True:
             await pool.until(lambda: self._unserved or not pool.answers)
@@ -235,7 +235,7 @@ class ModelInTriton:
                 )
                 if pool.answers:
                     continue
-            if self.unloaded:  # its clients know; until one loads it
+            if self.unloaded:  # until a client loads it again
                 self._unserved = False
                 await pool.until(lambda: pool.answers or not self.unloaded)
                 continue
@@ -258,7 +258,7 @@ class ModelInTriton:
             await pool.wake()
 
     async def _follow_lanes(self, loaded: int) -> None:
-        """Have the model loaded anew when its first worker, which came after its proxies, needs more of them."""
+        """Reload the model if its first worker, which started after its proxies, needs more of them."""
         await self._pool.until(lambda: self._pool.lanes != loaded)
         self._broken.set()
 
@@ -268,21 +268,23 @@ class ModelInTriton:
             self._broken.clear()
             self.proxies_anew()
             former = self.ends.proxies.names()
-            if self.ready and server.ready:  # else it is loaded anew in any case
+            if self.ready and server.ready:  # otherwise it is reloaded anyway
                 self._unserved = not await self._try_to_load(server)
                 await self._pool.wake()
-                # Of the former ones, those that live on end when they have answered their batches;
-                # but next to a dead one, tritonserver (2.51) never gets so far as to tell them.
+                # The previous proxies that still run exit after answering their batches. But if one of them is dead,
+                # tritonserver 2.51 never gets as far as ending the others.
                 await self.ends.until_ended(former, grace_s)
 
     async def _try_to_load(self, server: TritonServer) -> bool:
-        """Have Triton load the model as it is by then; whether it did."""
+        """Load the model in Triton with its current configuration. Return whether that succeeded."""
         return await self._in_triton(lambda: self.load(server))
 
     async def _in_triton(self, act: Callable[[], Awaitable[None]]) -> bool:
         try:
             async with self.alone:
-                if self.machine.state is ModelState.STOPPING:  # another one has taken its place
+                if (
+                    self.machine.state is ModelState.STOPPING
+                ):  # another registration has replaced it
                     return True
                 self._loads += 1
                 await act()
@@ -294,4 +296,6 @@ class ModelInTriton:
 
 def _report_fault(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
-        _log.error("a registration is not looked after any more", exc_info=task.exception())
+        _log.error(
+            "internal error: registration is no longer supervised", exc_info=task.exception()
+        )

@@ -1,4 +1,4 @@
-"""The ends of a registration's proxies: noticed, waited for, and forced where need be."""
+"""The exits of a registration's proxies: detect them, wait for them, and force them if necessary."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Callable, Collection
 from pytriton.dispatcher.models.in_triton.attached_proxies import Proxies
 from pytriton.dispatcher.workers.pool import Pool
 
-#: A request that waits in Triton, with nothing in front of it, is with a worker within this time.
+#: A request queued in Triton with nothing ahead of it reaches a worker within this time.
 _REST_S = 1.0
 
 
 class ProxyEnds:
-    """Ends the proxies of one registration, and waits for their ends.
+    """Ends the proxies of one registration, and waits for them to exit.
 
     Args:
         pool: routes them to workers
-        broken: is told the name of a proxy that ended without a word
+        broken: called with the name of a proxy that exited without detaching
 
     Attributes:
-        proxies: those that are attached.
+        proxies: the attached proxies.
     """
 
     def __init__(self, pool: Pool, broken: Callable[[str], None]) -> None:
@@ -30,13 +30,13 @@ class ProxyEnds:
         self._detached = asyncio.Event()
 
     def detach(self, proxy: str) -> None:
-        """Forget a proxy that has ended."""
+        """Forget a proxy that has exited."""
         self.proxies.forget(proxy)
         self._pool.proxies.detach(proxy)
         self._detached.set()
 
     def forget_all(self, living: Collection[int] = ()) -> None:
-        """Forget all proxies, which have ended with tritonserver, but those of servers that live on."""
+        """Forget all proxies, which exited with tritonserver, except those of the servers in `living`."""
         kept = self.proxies.of(living)
         if kept:
             for proxy in self.proxies.names() - kept:
@@ -47,23 +47,23 @@ class ProxyEnds:
         self._detached.set()
 
     def detach_of(self, server: int) -> None:
-        """Forget the proxies of a tritonserver that has ended."""
+        """Forget the proxies of a tritonserver that has exited."""
         for proxy in self.proxies.of((server,)):
             self.detach(proxy)
 
     def end_all(self) -> None:
-        """End those that are left, and watch none of them any more."""
+        """Kill the remaining proxies, and stop watching them."""
         self._end(self.proxies.names())
         self.proxies.clear()
 
     async def until_all_ended(
         self, grace_s: float, *, decoupled: bool, queue_delay_s: float = 0.0
     ) -> bool:
-        """Wait until Triton has ended the proxies, at most `grace_s`; whether nothing is under way in them.
+        """Wait up to `grace_s` until Triton has ended the proxies. Return whether all of them are idle or gone.
 
-        Of a decoupled model they may stay for nothing: Triton (2.51) holds on to a model as long as a client holds
-        the gRPC stream open on which it has answered. So it is enough that its workers have nothing to do for longer
-        than a request may wait in Triton's queue.
+        Proxies of a decoupled model may linger without work: Triton 2.51 keeps a model for as long as a client holds
+        the gRPC stream open on which it was answered. So it is enough that the model's workers are idle for longer than
+        a request may wait in Triton's queue.
         """
         if not decoupled:
             await self._until(lambda: not self._pool.proxies, grace_s)
@@ -80,7 +80,7 @@ class ProxyEnds:
         return False
 
     async def until_ended(self, former: set[str], grace_s: float) -> None:
-        """Wait until some proxies have ended; those that have not after a while are killed."""
+        """Wait until these proxies have exited; kill those that have not after a while."""
         await self._until(lambda: former.isdisjoint(self.proxies.names()), grace_s)
         self._end(former)
 
@@ -93,7 +93,7 @@ class ProxyEnds:
         self._broken(proxy)
 
     async def _until(self, condition: Callable[[], bool], timeout_s: float) -> None:
-        """Wait until a condition about the proxies holds, at most `timeout_s` seconds."""
+        """Wait up to `timeout_s` seconds until a condition about the proxies holds."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         while not condition():
             self._detached.clear()

@@ -1,4 +1,4 @@
-"""Registrations and sizes that outlive the daemon, in the state directory, and how the next start serves them again.
+"""Registrations and model sizes persisted in the state directory, and their restore at the next start.
 
 May import: the other modules of models, and what is below them.
 """

@@ -1,7 +1,7 @@
-"""The registrations that survive a restart, kept in the state directory.
+"""The registrations that survive a restart, stored in the state directory.
 
-Reads and writes of the store run in a thread, so that the event loop never waits for the disk. A failure of the store
-becomes a RemoteFailure, which reaches the client whose request it was.
+Reads and writes run in a thread, so that the event loop never waits for the disk. A store error becomes a
+RemoteFailure, which is sent to the client that made the request.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from pytriton.dispatcher.models.persistence.state_dir import (
 
 
 class Persistence(enum.Enum):
-    """Whether the state directory is to hold a model that is served."""
+    """Whether and how a served model is persisted."""
 
-    WRITTEN = "it is written, so that the next start serves it"
-    THERE = "it is restored: it is in there already"
-    NOT = "it ends with a process; what it takes the name of does not come back"
-    ELSEWHERE = "its repository is what is kept; the state directory is not concerned"
+    WRITTEN = "written to the state directory, so that the next start serves it"
+    THERE = "already in the state directory, because it is being restored"
+    NOT = "bound to a process; a persisted model that it replaces is forgotten"
+    ELSEWHERE = "the repository that contains it is persisted instead"
 
 
 class Prepared(Protocol):
-    """A change of the state directory that does not count yet."""
+    """A change of the state directory that is not committed yet."""
 
     def finish(self) -> None:
-        """Let it count from now on; raises StoreError, and nothing has changed then."""
+        """Commit the change. Raises StoreError and changes nothing if that fails."""
 
     def discard(self) -> None:
-        """Leave nothing of it but what counts."""
+        """Remove uncommitted files."""
 
 
 class Removal:
-    """A model that is to be forgotten, with what it has replaced.
+    """The pending removal of a model, and of what it replaced.
 
     Args:
-        files: where they lie, if they do
+        files: the model's files, if it has any
     """
 
     def __init__(self, files: Sequence[Path]) -> None:
@@ -57,10 +57,10 @@ class Removal:
         self._moved: list[tuple[Path, Path]] = []
 
     def finish(self) -> None:
-        """Let it be forgotten from now on.
+        """Commit the removal.
 
         Raises:
-            StoreError: the disk refuses; it is still kept.
+            StoreError: a file cannot be removed; the model is still persisted.
         """
         try:
             for path in self._files:
@@ -77,20 +77,20 @@ class Removal:
             raise StoreError(f"{path} cannot be removed: {error.strerror}") from error
 
     def discard(self) -> None:
-        """Remove what has been forgotten."""
+        """Delete the files of a committed removal."""
         for _, aside in self._moved:
-            with suppress(OSError):  # what is left is removed at the next start
+            with suppress(OSError):  # the next start removes leftovers
                 aside.unlink()
 
 
 class RegistrationStore:
-    """The models of a state directory. Every method raises RemoteFailure when the store fails."""
+    """The models in a state directory. Every method raises RemoteFailure when the store fails."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def prepare(self, entry: Entry, keeping: Persistence) -> Prepared | None:
-        """Return what `finish` lets count when a model is served; None: it concerns nothing that is kept."""
+        """Prepare the change that `finish` commits when the model is served; None if nothing persisted changes."""
         if keeping is Persistence.WRITTEN:
             return await self.write(entry)
         if keeping is Persistence.NOT:
@@ -98,11 +98,11 @@ class RegistrationStore:
         return None
 
     async def write(self, entry: Entry) -> Prepared:
-        """Write a model, which does not count before `finish`."""
+        """Write a model. It is not committed before `finish`."""
         return await _written(self._store.write, entry.spec, entry.payloads, entry.registered_at)
 
     async def amend(self, entry: Entry, **changes: object) -> None:
-        """Have other fields of a kept model's specification count; `entry`: the model, as it is in memory."""
+        """Change fields of a persisted model's specification. `entry` is the model as it is in memory."""
         prepared = await _written(self._store.amend, entry, changes)
         try:
             finish(prepared)
@@ -113,13 +113,13 @@ class RegistrationStore:
     async def amending(
         self, entry: Entry | None, undo: Callable[[], Awaitable[None]], **changes: object
     ) -> AsyncIterator[None]:
-        """Have other fields count when the block has ended well; they are written before it begins.
+        """Write changed fields before the block begins, and commit them when it succeeds.
 
-        So what cannot be kept is not even begun; what fails at the very end, `undo` takes back.
+        So a block does not run if its change cannot be persisted. If the final commit fails, `undo` is called.
 
         Args:
-            entry: the model, as it is in memory; None: it is not kept
-            undo: takes back what the block has done
+            entry: the model as it is in memory; None if it is not persisted
+            undo: reverts the effects of the block
             changes: fields of its specification
         """
         if entry is None:
@@ -137,23 +137,23 @@ class RegistrationStore:
             prepared.discard()
 
     async def previous(self, name: str) -> Entry | None:
-        """Return what a model was before it was replaced, if it was."""
+        """Return the entry that a model replaced, or None."""
         with _as_failure():
             return await asyncio.to_thread(self._store.previous, name)
 
     async def is_first(self, name: str) -> bool:
-        """Whether a model has replaced nothing."""
+        """Return whether a model has replaced nothing."""
         with _as_failure():
             return await asyncio.to_thread(self._store.is_first, name)
 
     async def remove(self, name: str) -> None:
-        """Forget a model."""
+        """Delete a model from the store."""
         with _as_failure():
             await asyncio.to_thread(self._store.remove, name)
 
 
 async def _written(write: Callable[..., Unfinished], *what: object) -> Unfinished:
-    """Return what a thread writes; of what is given up meanwhile nothing stays."""
+    """Write in a thread and return the result. On cancellation, discard what was written."""
     writing = asyncio.ensure_future(asyncio.to_thread(write, *what))
     try:
         with _as_failure():
@@ -169,10 +169,10 @@ def _discard(writing: asyncio.Future[Unfinished]) -> None:
 
 
 def finish(prepared: Prepared) -> None:
-    """Make a change count. It runs in the event loop, so nothing happens in between.
+    """Commit a change. This runs in the event loop, so nothing can happen in between.
 
     Raises:
-        RemoteFailure: it cannot be.
+        RemoteFailure: the commit failed.
     """
     with _as_failure():
         prepared.finish()

@@ -1,8 +1,8 @@
-"""After a start: the models that the daemon served when it last ran are registered again, several at once.
+"""Restore of persisted registrations after a start: several at a time, in the order of registration.
 
-They begin in the order of registration, as many as load_slots.py allows; one that a request waits for begins at once.
-Those that rest are registered when somebody asks for them. tritonserver's front tells of requests, and has them wait,
-for all of them (core/awaited.h).
+load_slots.py limits how many are loaded at once; a model that a request waits for is restored immediately. Lazy models
+are restored on first request. tritonserver's frontend reports such requests and holds them until the model is ready
+(core/awaited.h).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pytriton.dispatcher.telemetry.events.explain import RESTS
 
 _log = structlog.get_logger(__name__)
 
-#: So many that requests wait for are registered at a time, beside all others.
+#: Maximum number of restores for models that requests wait for, in addition to all others.
 _MAX_CONCURRENT_ASKED = 4
 
 Register = Callable[[Entry], Awaitable[object]]
@@ -39,11 +39,11 @@ Register = Callable[[Entry], Awaitable[object]]
 
 @dataclass
 class _Kept:
-    """A kept registration that is not served.
+    """A persisted registration that is not served.
 
-    `error`: why it could not be; None while it waits its turn. `rests`: it has none before somebody asks for it.
-    `asked`: somebody has, and it rested. `urgent`: a request waits for it, so it need not wait its turn. `task`:
-    registers it just now, since `loading_since` (seconds since the epoch).
+    `error`: why the restore failed; None while it is queued. `rests`: not restored before the first request. `asked`:
+    it was lazy and has been requested. `urgent`: a request waits for it, so it is not queued. `task`: the restore under
+    way, since `loading_since` (seconds since the epoch).
     """
 
     entry: Entry
@@ -57,18 +57,18 @@ class _Kept:
 
 
 class Restorer:
-    """The kept registrations that are not served (yet), in order.
+    """The persisted registrations that are not served (yet), in order.
 
     Args:
         content: of the state directory
-        events: takes what becomes of them
-        slots: bounds how many are registered at once
+        events: receives the outcomes
+        slots: limits how many are registered at once
 
     Attributes:
-        problems: a sentence about each file that could not be read.
-        news: one more is restored, could not be, is given up, or is asked for.
-        gone: is told the name of one that requests may wait for, and that is neither served nor restored.
-        outcomes: how many were "restored", and how many tries "failed".
+        problems: a sentence about each unreadable file.
+        news: notified when a model is restored, fails, is cancelled or is requested.
+        gone: called with the name of a model that requests may wait for and that is now neither served nor restoring.
+        outcomes: the number of models "restored", and of attempts "failed".
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Restorer:
             _log.error(problem)
 
     async def run(self, register: Register) -> None:
-        """Register them, beginning in order. What cannot be registered stays here, with the reason."""
+        """Restore the models in order. Those that fail stay here with the reason."""
         async with self._running:
             loading: list[asyncio.Task[None]] = []
             self._register = register
@@ -98,7 +98,9 @@ class Restorer:
                 for name, kept in list(self._kept.items()):
                     if self._is_queued(name, kept):
                         await self._slots.until_free()
-                    if self._is_queued(name, kept):  # still
+                    if self._is_queued(
+                        name, kept
+                    ):  # check again: it may have been started or removed
                         restore = self._restore(name, kept, register)
                         loading.append(self._slots.begin(name, restore))
                 await asyncio.gather(*loading)
@@ -107,22 +109,22 @@ class Restorer:
                     task.cancel()
 
     def _is_queued(self, name: str, kept: _Kept) -> bool:
-        """Whether one is still to be registered: not unregistered, replaced, resting, or being registered."""
+        """Return whether a model is still queued: not unregistered, replaced, lazy, or being restored."""
         return self._kept.get(name) is kept and not kept.rests and kept.task is None
 
     # ── those that rest ──────────────────────────────────────────────────────────────────────────
 
     def rest(self, may: Callable[[Entry], bool]) -> None:
-        """Have those that `may` wait until somebody asks for them."""
+        """Mark the models for which `may` returns True as lazy: they wait for the first request."""
         for kept in self._kept.values():
             kept.rests = kept.error is None and may(kept.entry)
 
     def resting(self) -> list[Entry]:
-        """Return those that rest, in order."""
+        """Return the lazy models, in order."""
         return [kept.entry for kept in self._kept.values() if kept.rests]
 
     def declared(self) -> dict[str, Declared]:
-        """Return the declarations of those that rest, by name."""
+        """Return the declarations of the lazy models, by name."""
         found = {}
         for name, kept in self._kept.items():
             if kept.rests:
@@ -131,12 +133,12 @@ class Restorer:
         return found
 
     def rests(self, name: str) -> bool:
-        """Whether a model waits until somebody asks for it."""
+        """Return whether a model waits for its first request."""
         kept = self._kept.get(name)
         return kept is not None and kept.rests
 
     def comes(self, name: str) -> bool:
-        """Whether a model rests, is being restored, or still to be."""
+        """Return whether a model is lazy, queued, or being restored."""
         return self.rests(name) or self.waits(name)
 
     def awaited(self) -> Awaited:
@@ -149,7 +151,7 @@ class Restorer:
         return Awaited(rest, come)
 
     def ask_for(self, name: str) -> None:
-        """Have one that rests, or waits its turn, registered now; nothing happens if it is no such one."""
+        """Restore a lazy or queued model now; ignore other names."""
         kept = self._kept.get(name)
         if kept is None or kept.urgent or self._stopped:
             return
@@ -157,20 +159,20 @@ class Restorer:
             return
         rests, kept.rests = kept.rests, False
         kept.asked = kept.asked or rests
-        if self._register is not None:  # else `run` does it
+        if self._register is not None:  # otherwise `run` starts it
             kept.urgent = True
             self._spawn(self._restore_asked(name, kept, self._register))
         if rests:
             self.news.tell()
 
     def asked(self, name: str) -> None:
-        """Note that a request waits for a model."""
+        """Record that a request waits for a model."""
         self.ask_for(name)
-        if not self.comes(name):  # any more
+        if not self.comes(name):  # it may have been removed
             self._spawn(self.gone(name))
 
     async def bring(self, name: str, limit_s: float) -> None:
-        """Have one that is not served yet registered; return when it is, or could not be, at most `limit_s` later."""
+        """Restore a model now, and wait up to `limit_s` until it is restored or has failed."""
         if not self.comes(name) or self._stopped:
             return
 
@@ -179,7 +181,7 @@ class Restorer:
             await asyncio.wait_for(self.until_settled(name), limit_s)
 
     async def until_settled(self, name: str) -> None:
-        """Return when a model is neither being restored nor still to be; at once if it rests."""
+        """Wait until a model is neither queued nor being restored. Returns at once for a lazy one."""
         while True:
             news = self.news.next
             if not self.waits(name):
@@ -196,7 +198,7 @@ class Restorer:
         task.add_done_callback(self._asked.discard)
 
     def stop(self) -> None:
-        """End the registrations under way of those that were asked for; no other one begins."""
+        """Cancel the restores of requested models, and start no more."""
         self._stopped = True
         for task in self._asked:
             task.cancel()
@@ -204,16 +206,16 @@ class Restorer:
     # ── what is known of all ─────────────────────────────────────────────────────────────────────
 
     def entries(self) -> list[Entry]:
-        """Return those that have not been tried."""
+        """Return the entries that have not been tried yet."""
         return [kept.entry for kept in self._kept.values() if kept.error is None]
 
     def entry(self, name: str) -> Entry | None:
-        """Return a kept model that is not served (yet)."""
+        """Return the entry of a model that is not served (yet), or None."""
         kept = self._kept.get(name)
         return None if kept is None else kept.entry
 
     def failures(self) -> dict[str, Entry]:
-        """Return those that could not be restored, by name, but for those that are tried again just now."""
+        """Return the entries that could not be restored, by name, without those that are being retried."""
         return {
             name: kept.entry
             for name, kept in self._kept.items()
@@ -221,9 +223,9 @@ class Restorer:
         }
 
     def restored(self, name: str) -> None:
-        """A kept model is served."""
+        """Record that a persisted model is served."""
         kept = self._kept.get(name)
-        if kept is not None:  # nobody has unregistered it meanwhile
+        if kept is not None:  # it may have been unregistered in the meantime
             self._count(name, kept)
             self.news.tell()
 
@@ -234,26 +236,26 @@ class Restorer:
 
     async def _restore(self, name: str, kept: _Kept, register: Register) -> None:
         if kept.task is not None or self._kept.get(name) is not kept:
-            return  # it is registered just now, or not to be any more
+            return  # it is being registered, or no longer needed
         kept.task = asyncio.ensure_future(register(kept.entry))
         kept.loading_since = time.time()
         try:
             await asyncio.wait([kept.task])
-            if kept.task.cancelled():  # by `cancel`, whose caller forgets it
+            if kept.task.cancelled():  # by `cancel`, whose caller removes it
                 _log.info("restore cancelled", model=name)
                 return
             kept.task.result()
-        except asyncio.CancelledError:  # this is ended itself
+        except asyncio.CancelledError:  # this task itself is cancelled
             kept.task.cancel()
             raise
         except RemoteFailure as failure:
             kept.error = failure.text
             self.outcomes["failed"] += 1
             self._tell(kinds.NOT_RESTORED, kept, failure.text)
-        except Exception as error:  # whatever it is, the others are restored
+        except Exception as error:  # any error must not keep the others from being restored
             self.outcomes["failed"] += 1
-            kept.error = f"a fault of the daemon: {type(error).__name__}: {error}"
-            _log.exception("a fault of the daemon", model=name)
+            kept.error = f"internal error: {type(error).__name__}: {error}"
+            _log.exception("internal error while restoring a model", model=name)
             self._tell(kinds.NOT_RESTORED, kept, kept.error)
         else:
             self._count(name, kept)
@@ -276,7 +278,7 @@ class Restorer:
         )
 
     def waits(self, name: str) -> bool:
-        """Whether a model is being restored, or still to be; not one that rests."""
+        """Return whether a model is queued or being restored; False for a lazy one."""
         kept = self._kept.get(name)
         if kept is None or kept.rests:
             return False
@@ -284,25 +286,25 @@ class Restorer:
 
     @property
     def pending(self) -> bool:
-        """Whether a model is being restored, or still to be, though nobody asks for it."""
+        """Return whether any model is queued or being restored, apart from lazy ones that were requested."""
         return any(self.waits(name) for name, kept in self._kept.items() if not kept.asked)
 
     @property
     def under_way(self) -> str | None:
-        """Return the first model that is being restored, or still to be, whether or not somebody asks for it."""
+        """Return the first model that is queued or being restored, including lazy ones that were requested."""
         return next((name for name in self._kept if self.waits(name)), None)
 
     @property
     def failed(self) -> bool:
-        """Whether a model could not be restored."""
+        """Return whether any model could not be restored."""
         return any(kept.error is not None for kept in self._kept.values())
 
     def knows(self, name: str) -> bool:
-        """Whether a model is kept and not served (yet)."""
+        """Return whether a model is persisted and not served (yet)."""
         return name in self._kept
 
     async def cancel(self, name: str) -> None:
-        """Cancel a model's restore, if one is running, and wait until it is undone; the model stays known."""
+        """Cancel a model's restore, if one is running, and wait until it is undone. The model stays known."""
         kept = self._kept.get(name)
         if kept is None:
             return
@@ -312,17 +314,17 @@ class Restorer:
             await self.news.next.wait()
 
     def error(self, name: str) -> str | None:
-        """Return why a model could not be restored; None if it is not here, or waits its turn."""
+        """Return why a model could not be restored; None if it is unknown or queued."""
         return self._kept[name].error if name in self._kept else None
 
     def forget(self, name: str) -> bool:
-        """Do not restore a model, which is not being restored just now; whether it was here."""
+        """Remove a model that is not being restored. Return whether it was here."""
         there = self._kept.pop(name, None) is not None
         self.news.tell()
         return there
 
     def infos(self, without: set[str], http_url: str = "") -> Iterator[messages.ModelInfo]:
-        """Yield what status shows of those that are not among `without`."""
+        """Yield the status of all models whose names are not in `without`."""
         for name, kept in self._kept.items():
             if name in without:
                 continue
@@ -337,4 +339,4 @@ class Restorer:
 
 
 async def _tell_nobody(name: str) -> None:
-    """Do nothing: nobody waits for a model."""
+    """Do nothing: no request waits for a model."""

@@ -1,7 +1,7 @@
-"""The sizes of models, kept in the state directory, so that a memory budget need not learn them anew after a start.
+"""Measured model sizes, stored in the state directory so that the memory budget knows them after a restart.
 
-One file, `sizes.json`: `{"form": 1, "models": {NAME: KnownSize}}`. It only spares estimates: one that is damaged, or of
-another form, counts as none, and the next one takes its place.
+The file is `sizes.json`: `{"form": 1, "models": {NAME: KnownSize}}`. Sizes only replace estimates, so a damaged file or
+one with another form is ignored, and overwritten by the next write.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pytriton.dispatcher.elastic.known_size import KnownSize
 _log = structlog.get_logger(__name__)
 
 _FORM = 1
-#: A size that differs by less is not worth a write.
+#: Smaller relative differences are not worth a write.
 _DIFFERS_BY = 0.02
 
 
@@ -35,7 +35,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class SizeStore:
-    """The file in one state directory."""
+    """The sizes file of one state directory."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "sizes.json"
@@ -45,34 +45,38 @@ class SizeStore:
 
     @property
     def problem(self) -> str:
-        """The fault that an administrator should look at; "" while all is well."""
+        """A problem that an administrator should fix; "" if there is none."""
         if not self._problem:
             return ""
         return f"sizes of models cannot be kept in the state directory for the next start: {self._problem}"
 
     def read(self) -> dict[str, KnownSize]:
-        """Return what is kept, by model."""
+        """Return the stored sizes, by model."""
         try:
             content = _decode(self._path.read_bytes())
         except FileNotFoundError:
             return {}
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-            _log.warning("sizes of models are learnt anew", file=str(self._path), why=str(error))
+            _log.warning(
+                "stored model sizes ignored: cannot read the file",
+                file=str(self._path),
+                why=str(error),
+            )
             return {}
         if content.form != _FORM or any(_is_odd(one) for one in content.models.values()):
-            _log.warning("sizes of models are learnt anew: their file is of another version")
+            _log.warning("stored model sizes ignored: the file is of another version")
             return {}
         self._written = dict(content.models)
         return content.models
 
     def lacks(self, sizes: Mapping[str, KnownSize]) -> bool:
-        """Whether the file says something else, so that writing is worth it."""
+        """Return whether the file differs from `sizes` enough to be rewritten."""
         if sizes.keys() != self._written.keys():
             return True
         return any(_differ(one, self._written[name]) for name, one in sizes.items())
 
     def write(self, sizes: Mapping[str, KnownSize]) -> None:
-        """Keep these and no others. A disk that refuses costs what would have been kept."""
+        """Store exactly these sizes. A write error is reported, and the sizes are lost at the next start."""
         with self._writing:
             self._write(sizes)
 
@@ -86,7 +90,7 @@ class SizeStore:
             os.replace(unfinished, self._path)
         except OSError as error:
             if str(error) != self._problem:
-                _log.warning("sizes of models are not kept for the next start", why=str(error))
+                _log.warning("cannot store model sizes", why=str(error))
             self._problem = str(error)
             with contextlib.suppress(OSError):
                 unfinished.unlink()

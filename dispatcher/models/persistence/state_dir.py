@@ -1,18 +1,17 @@
-"""The state directory: what is registered, kept for the next start of the daemon.
+"""The state directory: registrations persisted for the next start of the daemon.
 
 Layout::
 
     <state directory>/
       lock                       locked (flock) by the daemon that uses it
       models/NAME.registration   one file per model
-      models/NAME.previous       what NAME.registration held before it was replaced, for rollback
-      sizes.json                 what workers of models took at their last load, see size_store.py
-      set-aside/                 files that were damaged, kept to be looked at; others that cannot be used stay
+      models/NAME.previous       what NAME.registration contained before it was replaced, for rollback
+      sizes.json                 memory used by workers at their last load, see size_store.py
+      set-aside/                 damaged files, moved here for inspection; other unusable files stay in place
 
-A file is one line of text, ``pytriton-registration 1 <sha256 of the rest>``, and then MessagePack
-(`_Content`). It is written beside its place, brought to the disk and renamed, so that a crash at any
-moment leaves the old one or the new one. Payloads are bytes to the daemon: they are opened in
-workers only.
+A file is one line of text, ``pytriton-registration 1 <sha256 of the rest>``, followed by MessagePack (`_Content`). It
+is written to a temporary name, synced and renamed, so that a crash leaves either the old or the new one. The daemon
+treats payloads as opaque bytes: only workers unpickle them.
 """
 
 from __future__ import annotations
@@ -37,29 +36,29 @@ _OWN_FORM = 1
 _FORMAT = f"pytriton-registration {_OWN_FORM} ".encode()
 _FORM = re.compile(rb"pytriton-registration ([0-9]{1,6}) ")
 _PRESENT, _PREVIOUS = ".registration", ".previous"
-#: Of files that do not count: the next start removes them.
+#: Suffix of uncommitted files. The next start removes them.
 UNFINISHED = ".unfinished"
 
 
 class StoreError(Exception):
-    """The state directory cannot be used, or something in it cannot be written; says what to do."""
+    """The state directory cannot be used, or a file in it cannot be written. The text says what to do."""
 
 
 class DamagedEntry(Exception):
-    """A file holds no registration."""
+    """A file does not contain a valid registration."""
 
 
 class ForeignEntry(DamagedEntry):
-    """A whole file of a version of pytriton-daemon that knows more than this one."""
+    """An intact file of a newer version of pytriton-daemon."""
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A registration as it is kept.
+    """A persisted registration.
 
     Attributes:
-        serial: orders them
+        serial: defines the order
         registered_at: seconds since the epoch
-        replaces: whether another one of its name was kept before; None: written by a version that did not say so
+        replaces: whether it replaced a persisted entry; None if written by a version without this field
     """
 
     serial: int
@@ -70,7 +69,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Content(NamedTuple):
-    """The result of `Store.read`: registrations in order, a sentence about each damaged file."""
+    """The result of `Store.read`: registrations in order, and a sentence about each damaged file."""
 
     entries: list[Entry]
     problems: list[str]
@@ -81,7 +80,7 @@ _decoder = msgspec.msgpack.Decoder(Entry)
 
 
 def encode(entry: Entry) -> bytes:
-    """Return the content of an entry's file."""
+    """Return the file content for an entry."""
     content = _encoder.encode(entry)
     return _FORMAT + hashlib.sha256(content).hexdigest().encode() + b"\n" + content
 
@@ -91,7 +90,7 @@ def decode(data: bytes) -> Entry:
 
     Raises:
         ForeignEntry: a newer version has written it.
-        DamagedEntry: it is not exactly what `encode` returns; says what is wrong.
+        DamagedEntry: it is not what `encode` returns; the text says what is wrong.
     """
     head, newline, content = data.partition(b"\n")
     form = _FORM.match(head)
@@ -108,13 +107,13 @@ def decode(data: bytes) -> Entry:
 
 
 class Store:
-    """The registrations in one state directory, which no other daemon uses meanwhile."""
+    """The registrations in one state directory, which is locked against other daemons."""
 
     def __init__(self, folder: Path, lock: int | None = None) -> None:
-        """Make the folder, private to its owner, and lock it; a former version of this process may have the `lock`.
+        """Create the folder, private to its owner, and lock it; an upgraded process passes the `lock` it inherited.
 
         Raises:
-            StoreError: it cannot be made or written, or another daemon uses it.
+            StoreError: the folder cannot be created or written, or another daemon uses it.
         """
         self._models = folder / "models"
         self._set_aside = folder / "set-aside"
@@ -138,20 +137,20 @@ class Store:
 
     @property
     def lock(self) -> int:
-        """The descriptor that keeps others from using the folder."""
+        """The descriptor of the lock."""
         return self._lock
 
     def close(self) -> None:
-        """Let others use the folder."""
+        """Release the folder to other daemons."""
         os.close(self._lock)
 
     def read(self) -> Content:
-        """Return what is kept; damaged files are moved aside."""
+        """Return the stored registrations, and move damaged files aside."""
         entries: list[Entry] = []
         problems: list[str] = []
         for path in sorted(self._models.iterdir()):
             if path.suffix == UNFINISHED:
-                with contextlib.suppress(OSError):  # harms nobody
+                with contextlib.suppress(OSError):  # harmless leftovers
                     path.unlink()
             elif path.suffix == _PRESENT:
                 entry = self._read(path, problems)
@@ -161,10 +160,10 @@ class Store:
         return Content(entries, problems)
 
     def previous(self, name: str) -> Entry | None:
-        """Return what a kept model was before it was replaced; None when it has replaced nothing.
+        """Return the entry that a persisted model replaced; None if it replaced nothing.
 
         Raises:
-            StoreError: it has, and that cannot be read, or is there no more.
+            StoreError: the file of the replaced entry is missing or cannot be read.
         """
         path = self._path(name, _PREVIOUS)
         problems: list[str] = []
@@ -173,13 +172,13 @@ class Store:
             raise StoreError(problems[0])
         if entry is None and not self.is_first(name):
             raise StoreError(
-                f"what model {name} has replaced cannot be served again: {path} is there no more. Where it was "
-                f"damaged, it lies in {self._set_aside}; register it anew, with replace=True (--replace)"
+                f"what model {name} has replaced cannot be served again: {path} is missing. If it was "
+                f"damaged, it lies in {self._set_aside}; register the model again, with replace=True (--replace)"
             )
         return entry
 
     def is_first(self, name: str) -> bool:
-        """Whether a kept model has replaced nothing.
+        """Return whether a persisted model has replaced nothing.
 
         Raises:
             StoreError: its file cannot be read.
@@ -189,7 +188,7 @@ class Store:
             replaces = _load(path).replaces
         except (OSError, DamagedEntry) as error:
             raise StoreError(
-                f"whether model {name} has replaced another one is not known: {path} cannot be read: {error}"
+                f"cannot determine whether model {name} has replaced another one: {path} cannot be read: {error}"
             ) from error
         if replaces is None:
             return not self._path(name, _PREVIOUS).exists()
@@ -198,27 +197,27 @@ class Store:
     def write(
         self, spec: messages.ModelSpec, payloads: Sequence[bytes], registered_at: float
     ) -> Unfinished:
-        """Write a registration beside its place; nothing has changed until it is finished.
+        """Write a registration to a temporary file. Nothing changes until it is finished.
 
-        What is kept of its name by now becomes the previous one then.
+        The entry that is currently stored under this name then becomes the previous one.
 
         Raises:
-            StoreError: it cannot be written.
+            StoreError: the file cannot be written.
         """
         present = self._path(spec.name, _PRESENT)
         former = self._former(spec.name)
-        # A model that is replaced keeps its place in the order.
+        # A replacement keeps the model's position in the order.
         serial = self._next_serial() if former is None else former.serial
         entry = Entry(serial, registered_at, spec, list(payloads), replaces=present.exists())
         return Unfinished(self._write(entry), present, self._path(spec.name, _PREVIOUS))
 
     def amend(self, entry: Entry, changes: Mapping[str, Any]) -> Unfinished:
-        """Write a kept registration with other fields of its specification, beside its place, and else as it is kept.
+        """Write a stored registration with changed fields of its specification to a temporary file.
 
-        What it has replaced stays the previous one. `entry` is what is written where the kept one cannot be read.
+        The previous entry is unaffected. `entry` is written if the stored one cannot be read.
 
         Raises:
-            StoreError: it cannot be written.
+            StoreError: the file cannot be written.
         """
         name = entry.spec.name
         kept = self._former(name) or msgspec.structs.replace(entry, serial=self._next_serial())
@@ -251,7 +250,7 @@ class Store:
         return unfinished
 
     def remove(self, name: str) -> None:
-        """Forget a model.
+        """Delete a model.
 
         Raises:
             StoreError: its files cannot be removed.
@@ -267,7 +266,7 @@ class Store:
             ) from error
 
     def files_of(self, name: str) -> list[Path]:
-        """Return where a model lies, and what it has replaced, if they are kept."""
+        """Return the files of a model and of the entry that it replaced, if they exist."""
         return [self._path(name, suffix) for suffix in (_PRESENT, _PREVIOUS)]
 
     def _path(self, name: str, suffix: str) -> Path:
@@ -279,11 +278,11 @@ class Store:
         except ForeignEntry as error:
             problems.append(
                 f"the kept registration {path.name} was written by a newer version of pytriton-daemon: {error}. It "
-                f"stays where it is ({path}), its model is not served: start that version, or register the model anew"
+                f"stays where it is ({path}), its model is not served: start that version, or register the model again"
             )
             return None
         except OSError as error:
-            # The disk's fault, or too many open files: the next time it may be sound.
+            # A disk error, or too many open files: the file itself may be intact.
             problems.append(
                 f"the kept registration {path.name} cannot be read: {error.strerror}. It stays where it is ({path})"
             )
@@ -292,7 +291,7 @@ class Store:
             aside = self._set_aside / f"{path.name}.{secrets.token_hex(4)}"
             try:
                 path.rename(aside)
-            except OSError:  # it stays where it is then, and is found again
+            except OSError:  # it stays in place, and the next start finds it again
                 aside = path
             problems.append(
                 f"the kept registration {path.name} cannot be used: {error}; see {aside}"
@@ -301,7 +300,7 @@ class Store:
 
 
 def _load(path: Path) -> Entry:
-    """Return the entry that a file is to hold; raises OSError, DamagedEntry."""
+    """Read the entry of a file. Raises OSError, DamagedEntry."""
     entry = decode(path.read_bytes())
     if entry.spec.name != path.name[: -len(path.suffix)]:
         raise DamagedEntry(f"it holds the model {entry.spec.name!r}")
@@ -309,10 +308,10 @@ def _load(path: Path) -> Entry:
 
 
 def check(folder: Path, names: Sequence[str]) -> None:
-    """See that a store in use has these models; nothing is changed.
+    """Check that a store in use has these models. Nothing is changed.
 
     Raises:
-        StoreError: one is missing or damaged, or the folder may be written by others.
+        StoreError: one is missing or damaged, or others may write to the folder.
     """
     models = folder / "models"
     try:
@@ -322,18 +321,18 @@ def check(folder: Path, names: Sequence[str]) -> None:
             decode((models / f"{name}{_PRESENT}").read_bytes())
     except (OSError, DamagedEntry) as error:
         raise StoreError(
-            f"the state directory {folder} does not have all that is served: {error}. Register the model anew, with "
+            f"the state directory {folder} does not have all that is served: {error}. Register the model again, with "
             "replace=True (--replace)"
         ) from error
 
 
 class Unfinished:
-    """A registration that has been written, but does not count yet.
+    """A registration that has been written but not committed.
 
     Args:
-        path: where it lies
-        present: where it is to lie
-        previous: where what lies there now is to lie then; None: nowhere
+        path: the temporary file
+        present: the file that it replaces
+        previous: the new path of the replaced file; None to delete it
     """
 
     def __init__(self, path: Path, present: Path, previous: Path | None = None) -> None:
@@ -342,14 +341,14 @@ class Unfinished:
         self._previous = previous
 
     def finish(self) -> None:
-        """Let it count from now on.
+        """Commit the registration.
 
         Raises:
-            StoreError: the disk refuses.
+            StoreError: writing to disk failed.
         """
         try:
             if self._previous is not None and self._present.exists():
-                # The old one has both names for a moment: a crash loses neither.
+                # The old file has both names for a moment, so a crash loses neither.
                 linked = self._path.with_name(f"{self._path.stem}-previous{UNFINISHED}")
                 os.link(self._present, linked)
                 os.replace(linked, self._previous)
@@ -359,17 +358,17 @@ class Unfinished:
             raise StoreError(f"{self._present} cannot be written: {error.strerror}") from error
 
     def discard(self) -> None:
-        """Forget it."""
-        with contextlib.suppress(OSError):  # what is left is removed at the next start
+        """Discard it."""
+        with contextlib.suppress(OSError):  # the next start removes leftovers
             self._path.unlink(missing_ok=True)
 
 
 def _make_private(folder: Path) -> None:
-    """Make the folder for this user alone, or see that it is.
+    """Create the folder for this user alone, or check that it is private.
 
     Raises:
-        StoreError: it is another user's, or others may use it: what is in it is run.
-        OSError: it cannot be made.
+        StoreError: it belongs to another user, or others may write to it; its content is executed.
+        OSError: it cannot be created.
     """
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700, parents=True)

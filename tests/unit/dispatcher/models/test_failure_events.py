@@ -19,7 +19,7 @@ from pytriton.dispatcher.telemetry.events.events import Events
     ("error", "reason"),
     [
         (RemoteFailure(ErrorKind.LOAD_FAILED, "no weights"), "no weights"),
-        (asyncio.CancelledError(), "its client gave it up, or has ended"),
+        (asyncio.CancelledError(), "its client cancelled it or exited"),
     ],
 )
 def test_a_failure_is_told_and_goes_on(error: BaseException, reason: str) -> None:

@@ -70,7 +70,7 @@ def test_what_was_replaced_serves_again(brain: Brain, how: str) -> None:
     events = brain.answered(brain.client.ask(messages.GetEvents("m", ["rolled_back"])))
     assert isinstance(events, messages.EventList)
     (event,) = events.events
-    assert ("nobody has confirmed" in event.who) is (how == "forgotten")
+    assert ("was not confirmed or renewed" in event.who) is (how == "forgotten")
     # Who wants the other one after all gets it for good.
     brain.served(brain.client.ask(messages.Rollback("m")))
     brain.advance(100.0)
@@ -160,7 +160,7 @@ def test_what_it_has_replaced_is_damaged(brain: Brain) -> None:
     begin(brain, replaces=True)
     (brain.state / "models" / "m.previous").write_bytes(b"damaged")
     assert "m.previous cannot be used" in end(brain, keep=False).failure
-    assert "is there no more" in end(brain, keep=False).failure
+    assert "is missing" in end(brain, keep=False).failure
     brain.advance(100.0)
     assert payload(brain) == b"new"
     assert end(brain, keep=True).answer == messages.Done()

@@ -29,7 +29,7 @@ def test_a_name_is_taken_once(loop: VirtualLoop) -> None:
         holding = asyncio.ensure_future(hold(names, "m"))
         await asyncio.sleep(0)
         for attempt in (names.check, lambda name: names.reserve(name).__enter__()):
-            with pytest.raises(RemoteFailure, match="by somebody else just now") as caught:
+            with pytest.raises(RemoteFailure, match="by another client") as caught:
                 attempt("m")
             assert caught.value.kind is ErrorKind.EXISTS
         names.check("other")

@@ -293,7 +293,7 @@ def test_a_refused_unregister_forgets_nothing(start: Start) -> None:
     brain.settle()
     refused = brain.client.ask(messages.Unregister("m"))
     brain.settle()
-    assert "just now" in refused.failure
+    assert "by another client" in refused.failure
     other.give_up(registering)
     brain.settle()
     assert brain.state_of("m") == "failed"

@@ -152,7 +152,9 @@ def test_a_file_that_the_disk_does_not_give_stays(
         assert "m.registration cannot be read: Too many open files. It stays" in problem
         with pytest.raises(StoreError, match=r"m.previous cannot be read: Too many open files"):
             store.previous("m")
-        with pytest.raises(StoreError, match="whether model m has replaced another one is not"):
+        with pytest.raises(
+            StoreError, match="cannot determine whether model m has replaced another one"
+        ):
             store.is_first("m")
     assert [entry.payloads for entry in store.read().entries] == [[b"new"]]
     previous = store.previous("m")
@@ -171,7 +173,7 @@ def test_a_file_says_whether_it_replaced_another_one(tmp_path: Path) -> None:
     store.amend(entry, {"instances": 3}).finish()
     (tmp_path / "models" / "m.previous").unlink()
     assert not store.is_first("m")
-    with pytest.raises(StoreError, match=r"m.previous is there no more.*--replace"):
+    with pytest.raises(StoreError, match=r"m.previous is missing.*--replace"):
         store.previous("m")
     (tmp_path / "models" / "m.registration").rename(tmp_path / "models" / "m.previous")
     keep(store, "m", b"another")
@@ -241,7 +243,7 @@ def test_what_a_newer_version_kept_stays_where_it_is(tmp_path: Path, kind: str) 
     assert [entry.spec.name for entry in entries] == ["mine"]
     (problem,) = problems
     assert "was written by a newer version" in problem
-    assert "start that version, or register the model anew" in problem
+    assert "start that version, or register the model again" in problem
     assert path.read_bytes() == before
     assert list((tmp_path / "state" / "set-aside").iterdir()) == []
 
