@@ -1,7 +1,7 @@
 """The daemon: owns tritonserver, the workers and the registrations, and hands out lanes.
 
 Started by `pytriton-daemon start` (`python -m pytriton.dispatcher`); one per runtime directory.
-Takes control messages from registrants, workers and proxies, and answers each with one reply.
+Accepts control messages from registrants, workers and proxies, and answers each with one reply.
 """
 
 from __future__ import annotations

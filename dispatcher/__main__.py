@@ -1,6 +1,6 @@
-"""python -m pytriton.dispatcher: run a daemon whose settings are one JSON object on standard input (process.py).
+"""python -m pytriton.dispatcher: run a daemon, with its settings as one JSON object on standard input (process.py).
 
-It is the first file that a daemon's interpreter runs, and keeps the time of the imports short.
+This is the first file that a daemon's interpreter runs. It keeps imports fast.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import sys
 
 
 def _start() -> int:
-    gc.disable()  # it would look for rubbish among modules that stay
-    # structlog imports rich for tracebacks in colour, which the daemon does not print: a tenth of all imports.
+    gc.disable()  # collecting would only traverse modules that are never freed
+    # structlog imports rich for coloured tracebacks, which the daemon does not print: a tenth of all import time.
     sys.modules["rich"] = None  # type: ignore[assignment]
     import structlog  # noqa: F401
 

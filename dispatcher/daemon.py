@@ -1,13 +1,13 @@
 """The dispatcher: owns the runtime directory, tritonserver and all workers, and answers the control socket.
 
-Its life, top to bottom::
+Its lifecycle, top to bottom::
 
     run.run        lock the runtime directory, find tritonserver, open the state directory
-    Daemon.main    control socket ▶ tritonserver ▶ ready ▶ (serve until told to stop) ▶ stop
-    stop           no new registrations ▶ unload all models (batches under way are answered, up to the grace
-                   period) ▶ stop tritonserver ▶ end the workers ▶ close the control socket
+    Daemon.main    control socket ▶ tritonserver ▶ ready ▶ (serve until asked to stop) ▶ stop
+    stop           refuse registrations ▶ unload all models (in-flight batches are answered, up to the grace period)
+                   ▶ stop tritonserver ▶ end the workers ▶ close the control socket
 
-The first SIGTERM or SIGINT stops in order, the second at once; so does SIGINT while the daemon stops already.
+The first SIGTERM or SIGINT shuts down gracefully, the second exits at once; so does SIGINT during a shutdown.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from pytriton.dispatcher.upgrade.takeover import SIGNALS
 _log = structlog.get_logger(__name__)
 
 OnReady = Callable[[messages.Status], None]
-#: Batches that are answered at the very end of the grace period still go out.
+#: Extra time for batches that are answered at the very end of the grace period.
 _LATE_S = 1.0
 
 
@@ -52,7 +52,7 @@ class Daemon(Services):
     """One dispatcher in one runtime directory."""
 
     async def main(self, on_ready: OnReady | None) -> int:
-        """Be the daemon; return its exit code when it has stopped and nothing is left."""
+        """Run the daemon until it has stopped. Return its exit code."""
         handed = self._origin.handed
         if handed is None:
             who, why = f"user {user_name(os.getuid())}", self._origin.because
@@ -66,15 +66,15 @@ class Daemon(Services):
             await self._control.close()
             return refused
         loop.add_signal_handler(signal.SIGHUP, self._hung_up)
-        # Signals that came during an upgrade have waited.
+        # Signals that arrived during an upgrade have been blocked until now.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         self._control.bind(None if handed is None else handed.state.control)
         await self.client_requests.start()
-        serving = asyncio.create_task(self._control.serve())
-        self._status.vital.append(serving)
-        telling = asyncio.create_task(self._notifier.keep(self._status.for_service_manager))
-        looking = asyncio.create_task(self.figures.lag.run())
-        collecting = asyncio.create_task(self.requests.run())
+        control_task = asyncio.create_task(self._control.serve())
+        self._status.vital.append(control_task)
+        notify_task = asyncio.create_task(self._notifier.keep(self._status.for_service_manager))
+        lag_task = asyncio.create_task(self.figures.lag.run())
+        collector_task = asyncio.create_task(self.requests.run())
         try:
             if handed is None:
                 await self._start_server()
@@ -92,11 +92,11 @@ class Daemon(Services):
         await self.client_requests.close()
         await self._server.stop()
         await self._workers.forks.hold()
-        serving.cancel()
+        control_task.cancel()
         await self._control.close()
-        telling.cancel()
-        looking.cancel()
-        collecting.cancel()
+        notify_task.cancel()
+        lag_task.cancel()
+        collector_task.cancel()
         self.requests.close()
         await self._operations.close()
         self._kill_on_death.close()
@@ -107,7 +107,7 @@ class Daemon(Services):
         return self.ending.code
 
     async def _start_server(self) -> None:
-        """Start tritonserver with what it can load at once; raises ServerStartError, PortError."""
+        """Start tritonserver with the models that it can load at once. Raises ServerStartError, PortError."""
         starts = self.registry.server_starts
         starts.place_sleeping(self._may_rest)
         loaded = await start_server(self._server, self.config, starts.preload_at_first_start)
@@ -115,26 +115,26 @@ class Daemon(Services):
         self._server_watch.tell_started()
 
     def _may_rest(self, spec: messages.ModelSpec) -> bool:
-        """Whether only clients of tritonserver's front can need a model.
+        """Return whether a model is only used by clients of tritonserver's frontend.
 
-        A model of a repository may need any other one: an ensemble has steps, and other backends call models.
+        Always False with a model repository: its ensembles and backends may call any other model.
         """
         awaits = self._front.awaits and self._server.proxy_is_native
         vertex = cloud_frontends.vertex_model(self.config.tritonserver_options)
         return awaits and not self.config.model_repository and spec.name != vertex
 
     def _listen_tcp(self) -> ExitCode | None:
-        """Listen for clients that have a key, if the settings say where; return an exit code if that fails."""
+        """Listen for clients with a key, if configured. Return an exit code on failure."""
         address = self.config.control_tcp
         if address is None:
             return None
         handed = self._origin.handed
-        if handed is not None and handed.state.control_tcp:  # listen where the former version did
+        if handed is not None and handed.state.control_tcp:  # keep the previous version's port
             address = handed.state.control_tcp[len("tcp://") :]
         try:
             self._status.control_tcp = self._control.listen_tcp(address)
         except (KeyStoreError, zmq.ZMQError) as error:
-            if handed is not None:  # what is served goes on without it
+            if handed is not None:  # keep serving without it
                 self._status.lose_tcp(address, str(error))
                 return None
             _log.error("cannot listen", control_tcp=address, reason=str(error))
@@ -145,63 +145,65 @@ class Daemon(Services):
     async def _serve_until_stopped(self, on_ready: OnReady | None) -> None:
         """Serve from the moment tritonserver is up until all models are unloaded."""
         self._status.phase = "draining" if self.registry.refusal else "ready"
-        own_version()  # read it now: another version may be installed later
+        own_version()  # cache it now: another version may be installed later
         if self._origin.handed is not None and start_flags.path(self.rundir).exists():
             self.settings.reload()
         if self._status.advice is not None:
             _log.warning(self._status.advice)
         if on_ready is not None:
             on_ready(self.status())
-        watching = asyncio.create_task(self._watch_server())
-        self._status.vital.append(watching)
-        following = asyncio.create_task(self.index_watch.run())
-        self._status.vital.append(following)
-        restoring = asyncio.create_task(self._again.restore())
-        loading = asyncio.create_task(self._again.load_repositories())
-        telling = asyncio.create_task(self._readiness.run())
-        self._status.vital.append(telling)
-        scaling = asyncio.create_task(self.autoscaler.run())
-        budgeting = asyncio.create_task(self.memory.run())
-        trying = asyncio.create_task(self.trials.run())
-        self._status.vital.append(trying)
-        opening = asyncio.create_task(self.openai.run())
-        self._status.vital.append(opening)
+        server_task = asyncio.create_task(self._watch_server())
+        self._status.vital.append(server_task)
+        index_task = asyncio.create_task(self.index_watch.run())
+        self._status.vital.append(index_task)
+        restore_task = asyncio.create_task(self._again.restore())
+        repository_task = asyncio.create_task(self._again.load_repositories())
+        readiness_task = asyncio.create_task(self._readiness.run())
+        self._status.vital.append(readiness_task)
+        autoscaler_task = asyncio.create_task(self.autoscaler.run())
+        memory_task = asyncio.create_task(self.memory.run())
+        lease_task = asyncio.create_task(self.trials.run())
+        self._status.vital.append(lease_task)
+        openai_task = asyncio.create_task(self.openai.run())
+        self._status.vital.append(openai_task)
         await self.ending.asked.wait()
         self._status.phase = "stopping"
-        scaling.cancel()
-        budgeting.cancel()
-        trying.cancel()
+        autoscaler_task.cancel()
+        memory_task.cancel()
+        lease_task.cancel()
         self._notifier.stopping(self._status.for_service_manager().text)
-        telling.cancel()
-        opening.cancel()
+        readiness_task.cancel()
+        openai_task.cancel()
         await self.openai.stop(self.config.grace_period_s)
-        if socket_activation.addresses():  # what waits in them is for the next daemon
+        if (
+            socket_activation.addresses()
+        ):  # connections queued in these sockets are for the next daemon
             await self._server.leave()
-        watching.cancel()
-        following.cancel()
-        restoring.cancel()
-        loading.cancel()
+        server_task.cancel()
+        index_task.cancel()
+        restore_task.cancel()
+        repository_task.cancel()
         self._server.abandon_loads()
-        # Whatever tritonserver does then, it does not keep the daemon from stopping.
-        last = asyncio.get_running_loop().call_later(
+        # Kill tritonserver if it delays the shutdown.
+        kill_timer = asyncio.get_running_loop().call_later(
             self.config.grace_period_s + _LATE_S, self._server.kill
         )
-        unready = asyncio.create_task(self._server.show_unready())
-        await asyncio.wait([loading])
+        unready_task = asyncio.create_task(self._server.show_unready())
+        await asyncio.wait([repository_task])
         await self.repository_models.stop()
-        forgetting = asyncio.create_task(self._forget_proxies_of_ended_server())
+        proxy_task = asyncio.create_task(self._forget_proxies_of_ended_server())
         await self.registry.stop()
-        last.cancel()
-        forgetting.cancel()
-        unready.cancel()
+        kill_timer.cancel()
+        proxy_task.cancel()
+        unready_task.cancel()
 
     # ── what handlers use ────────────────────────────────────────────────────────────────────────
 
     def check_proxy(self, pid: int) -> int:
-        """Check that a process is tritonserver or its child: no other needs a lane. Return the server's pid.
+        """Check that a process is tritonserver or its child; others may not have a lane. Return the server's pid.
 
         Raises:
-            RemoteFailure: it is not.
+            RemoteFailure: it is neither.
         """
         return self._server.check_proxy(pid)
 
@@ -235,7 +237,7 @@ class Daemon(Services):
         return await handlers.handle(self, peer, message, payloads)
 
     def _hung_up(self) -> None:
-        """Handle SIGHUP: a terminal was closed, or a service manager wants a reload."""
+        """Handle SIGHUP: a terminal was closed, or a service manager requests a reload."""
         if sys.stdin is not None and sys.stdin.isatty():
             self.ending.signalled("SIGHUP")
         else:
@@ -244,12 +246,12 @@ class Daemon(Services):
     # ── tritonserver ─────────────────────────────────────────────────────────────────────────────
 
     async def _watch_server(self) -> None:
-        """Keep tritonserver up; stop the daemon when it has been started as often as the settings allow."""
+        """Supervise tritonserver. Stop the daemon when the restart limit is reached."""
         why = await self._server_watch.run()
         self.ending.request(why, ExitCode.NO_SERVER)
 
     async def _forget_proxies_of_ended_server(self) -> None:
-        """Forget the proxies of a tritonserver that ends while the daemon stops: nothing waits for them then."""
+        """Forget the proxies if tritonserver exits during the shutdown, so that nothing waits for them."""
         end = await self._server.ended()
-        _log.error("tritonserver ended before its models were unloaded", how=end)
+        _log.error("tritonserver exited before its models were unloaded", how=end)
         self.registry.server_starts.forget_proxies()

@@ -1,4 +1,4 @@
-"""The daemon's report on itself and its models, for clients and for the service manager."""
+"""The status of the daemon and its models, for clients and for the service manager."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from pytriton.dispatcher.server.tritonserver import TritonServer
 
 _log = structlog.get_logger(__name__)
 
-#: Names of models in one line.
+#: Maximum number of model names in one line.
 _MAX_NAMED = 5
 
 
 class DaemonStatus:
-    """Knows where the daemon stands, and asks its parts for the rest.
+    """Keeps the daemon's phase, and collects the rest of its status from the other services.
 
     Attributes:
         started_at: seconds since the epoch
         phase: "starting", "ready", "draining" or "stopping"
-        why_stopped: in the last of these, and after it
-        control_tcp: the address and port on which clients with a key are answered; "" if on none
-        operations: where the operations server answers
-        state_dir: where models and events are kept; "" when nothing is
-        advice: a warning about the settings that holds for the daemon's life, if there is one
-        memory: tells the budgets of memory
-        unkept: tells what cannot be kept in the state directory, and why
-        vital: what the daemon cannot work without; none of them ends before the daemon does
+        why_stopped: the reason, from phase "stopping" on
+        control_tcp: the TCP address and port for clients with a key; "" if there is none
+        operations: the addresses of the operations server
+        state_dir: where models and events are persisted; "" if they are not
+        advice: a warning about the settings that applies until the daemon exits, if there is one
+        memory: returns the memory budgets
+        unkept: returns what cannot be written to the state directory, and why
+        vital: tasks that run as long as the daemon; it is unhealthy if one ends
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class DaemonStatus:
         self.started_at = time.time()
 
     def lose_tcp(self, address: str, why: str) -> None:
-        """Show that clients with a key are not answered any more."""
+        """Report that clients with a key can no longer connect."""
         self.control_tcp = ""
         self._tcp_problem = (
             f"after an upgrade the daemon could not listen on {address} again (control_tcp): {why}. "
@@ -99,7 +99,7 @@ class DaemonStatus:
         return [*served, *self._registry.restoring.infos({info.name for info in served}, http_url)]
 
     def status(self) -> messages.Status:
-        """Return how everything is."""
+        """Return the daemon's status."""
         problems = [
             self._watch.problem(),
             *self._registry.problems(),
@@ -128,7 +128,7 @@ class DaemonStatus:
         )
 
     def for_service_manager(self) -> State:
-        """Return the state that the service manager is told."""
+        """Return the state to report to the service manager."""
         if self.phase == "stopping":
             return State(f"stopping: {self.why_stopped}", healthy=True, busy=True)
         models = self.model_infos()
@@ -152,7 +152,7 @@ class DaemonStatus:
 
 @cache
 def own_version() -> str:
-    """Return the version of pytriton-daemon; asked first while it is still what is installed."""
-    from importlib.metadata import version  # takes 20 ms, and nobody waits for it at the start
+    """Return the version of pytriton-daemon. The first call must come before another version can be installed."""
+    from importlib.metadata import version  # takes 20 ms, which would delay the start
 
     return version("pytriton-daemon")

@@ -1,6 +1,6 @@
-"""DrainController: the daemon leaves, because its machine is to go, and its clients do not notice.
+"""DrainController: drain the daemon before its host goes away, without failing requests.
 
-not ready, no new registrations ──▶ serves on, until balancers have left it ──▶ stops: answers what is under way
+not ready, registrations refused ──▶ keeps serving until balancers have noticed ──▶ stops: answers in-flight requests
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import Events
 
 _DAY_S = 86400
-#: The answer to clients that want to change models.
-REFUSAL = "the daemon drains, because its machine is to go; ask another one"
+#: The answer to clients that try to change models.
+REFUSAL = "the daemon is draining because its host is going away; use another daemon"
 
 
 class DrainController:
-    """The way out of one daemon. A second request changes its times.
+    """The drain of one daemon. A second request changes its delays.
 
     Args:
-        status: shows it
+        status: shows the drain
         readiness: is withdrawn
-        registry: takes no more registrations
-        ending: is asked for at last
-        events: takes what is decided
-        use_grace: has a stop give requests under way so many seconds
+        registry: refuses further registrations
+        ending: stops the daemon at the end
+        events: receives the decision
+        use_grace: sets the grace period for in-flight requests, in seconds
     """
 
     def __init__(
@@ -54,16 +54,16 @@ class DrainController:
 
     @property
     def under_way(self) -> bool:
-        """Whether the daemon drains."""
+        """Return whether the daemon is draining."""
         return self._status.phase == "draining"
 
     async def begin(self, wish: messages.Drain) -> None:
-        """Begin; returns at once if the daemon is to stop, else when balancers have left it.
+        """Begin to drain. Return at once if the daemon should stop, otherwise when the settle time is over.
 
-        A daemon that is still starting serves nobody: it stops at once, if it is to stop.
+        A daemon that is still starting serves no clients, so it can stop at once.
 
         Raises:
-            RemoteFailure: the times are none.
+            RemoteFailure: a time is out of range.
         """
         for seconds in (wish.settle_s, wish.timeout_s or 0.0):
             if not 0 <= seconds <= _DAY_S:
@@ -83,7 +83,7 @@ class DrainController:
             self._settled.cancel()
         self._settled = asyncio.create_task(self._settle(settle_s, stop=wish.stop))
         while not (wish.stop or self._settled.done()):
-            await asyncio.wait([self._settled])  # another one, once it was asked for again
+            await asyncio.wait([self._settled])  # a further request replaces this task
 
     async def _settle(self, settle_s: float, *, stop: bool) -> None:
         await asyncio.sleep(settle_s)

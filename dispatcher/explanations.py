@@ -1,4 +1,4 @@
-"""The event log, as clients are told of it: why a model is as it is, and what was decided."""
+"""Answers from the event log: why a model is in its state, and which decisions were made."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from pytriton.dispatcher.telemetry.events.kinds import KINDS
 if TYPE_CHECKING:
     from pytriton.dispatcher.daemon import Daemon
 
-#: Events in one answer, at most: answers wait for clients who do not read them.
+#: Maximum number of events in one answer, since answers stay in memory until clients read them.
 MOST_EVENTS = 1000
 
 
 async def explanation(daemon: Daemon, asked: messages.Explain) -> messages.Explanation:
-    """Return why a model is as it is.
+    """Explain the state of a model.
 
     Raises:
-        RemoteFailure: nothing is known of such a model; names those that are served.
+        RemoteFailure: the model is unknown; the text lists the served models.
     """
     name = asked.model
     events = daemon.event_log.about(name) if name else []
@@ -59,10 +59,10 @@ def _require_known(daemon: Daemon, name: str) -> None:
 
 
 async def events(daemon: Daemon, asked: messages.GetEvents) -> messages.EventList:
-    """Return the events that were asked for.
+    """Return the requested events.
 
     Raises:
-        RemoteFailure: there is no such kind, or nothing is known of such a model.
+        RemoteFailure: a kind or the model is unknown.
     """
     unknown = sorted(set(asked.kinds) - set(KINDS))
     if unknown:

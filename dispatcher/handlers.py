@@ -1,6 +1,6 @@
-"""The handlers of control messages: one function per message acts on it and returns the answer.
+"""Handlers of control messages from clients: each acts on one message and returns the answer.
 
-Here are those of clients; those of workers and proxies are in worker_handlers.py.
+The handlers for workers and proxies are in worker_handlers.py.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from pytriton.dispatcher.models.registration import Registration
 
 
-#: The most lines that one answer has; the log files have the others.
+#: Maximum number of lines in one answer; the log files have all of them.
 _MOST_LOG_LINES = 100_000
-#: The most bytes of lines in one answer: answers wait in memory for clients that do not read them.
+#: Maximum size of the lines in one answer, since answers stay in memory until clients read them.
 MOST_LOG_BYTES = 4 << 20
 
 
@@ -63,7 +63,7 @@ async def register(
         )
     except BaseException:
         if registrant is not None and daemon.registry.hosts(registrant):
-            registrant.give_up()  # the last moment: it has taken its name, and its threads end
+            registrant.give_up()  # too late to undo the registration itself: it has the name, and its threads end
         elif registrant is not None:
             await registrant.release("its registration failed")
         raise
@@ -82,7 +82,7 @@ async def unregister(
 async def scale(
     daemon: Daemon, peer: Peer, message: messages.Scale, payloads: Payloads
 ) -> messages.AnyMessage:
-    """Serve a model with another number of instances, reporting progress."""
+    """Scale a model to another number of instances, reporting progress."""
     registration = await daemon.registry.scale(
         message.name, message.instances, peer.reply, message.autoscale
     )
@@ -92,7 +92,7 @@ async def scale(
 async def rollback(
     daemon: Daemon, peer: Peer, message: messages.Rollback, payloads: Payloads
 ) -> messages.AnyMessage:
-    """Put back what a model was before it was replaced, reporting progress."""
+    """Roll a model back to what it replaced, reporting progress."""
     registration = await daemon.registry.rollback(message.name, peer.reply)
     return messages.Registered(daemon.model_info(registration))
 
@@ -100,7 +100,7 @@ async def rollback(
 async def renew_trial(
     daemon: Daemon, peer: Peer, message: messages.RenewTrial, payloads: Payloads
 ) -> messages.AnyMessage:
-    """Go on with a trial."""
+    """Renew the lease of a provisional model."""
     daemon.trials.renew(message.name, message.trial, message.share)
     return messages.Done()
 
@@ -108,7 +108,7 @@ async def renew_trial(
 async def end_trial(
     daemon: Daemon, peer: Peer, message: messages.EndTrial, payloads: Payloads
 ) -> messages.AnyMessage:
-    """Keep a model that is on trial, or serve again what it has replaced."""
+    """Keep a provisional model, or roll it back."""
     end = daemon.trials.keep if message.keep else daemon.trials.take_back
     await end(message.name, message.trial)
     return messages.Done()
@@ -117,7 +117,7 @@ async def end_trial(
 async def load_from_repository(
     daemon: Daemon, peer: Peer, message: messages.LoadFromRepository, payloads: Payloads
 ) -> messages.AnyMessage:
-    """Load a model of a model repository."""
+    """Load a model from a model repository."""
     daemon.registry.check_open(message.name, "loaded")
     await daemon.registry.until_up(message.name, "loaded", peer.reply)
     with failure_told(daemon.events, kinds.NOT_LOADED, message.name):
@@ -129,7 +129,7 @@ async def load_from_repository(
 async def unload_from_repository(
     daemon: Daemon, peer: Peer, message: messages.UnloadFromRepository, payloads: Payloads
 ) -> messages.AnyMessage:
-    """Stop serving a model of a model repository."""
+    """Stop serving a model from a model repository."""
     await daemon.repository_models.unload(message.name)
     daemon.events.tell(kinds.UNLOADED, model=message.name)
     return messages.Done()
@@ -138,7 +138,7 @@ async def unload_from_repository(
 async def get_repository(
     daemon: Daemon, peer: Peer, message: messages.GetRepository, payloads: Payloads
 ) -> messages.AnyMessage:
-    """Tell which models the model repositories have."""
+    """Return the models in the model repositories."""
     await daemon.index_watch.look()
     return messages.Repository(await daemon.repository_models.index())
 
@@ -146,7 +146,7 @@ async def get_repository(
 async def list_models(
     daemon: Daemon, peer: Peer, message: messages.ListModels, payloads: Payloads
 ) -> messages.AnyMessage:
-    """Tell which models are served."""
+    """Return the served models."""
     await daemon.index_watch.look()
     return messages.Models(daemon.model_infos())
 
@@ -154,7 +154,7 @@ async def list_models(
 async def get_status(
     daemon: Daemon, peer: Peer, message: messages.GetStatus, payloads: Payloads
 ) -> messages.AnyMessage:
-    """Tell the state of the daemon, of tritonserver, and of all models."""
+    """Return the state of the daemon, tritonserver, and all models."""
     await daemon.index_watch.look()
     return daemon.status()
 
@@ -162,14 +162,14 @@ async def get_status(
 async def get_figures(
     daemon: Daemon, peer: Peer, message: messages.GetFigures, payloads: Payloads
 ) -> messages.AnyMessage:
-    """Tell everything that is counted and measured."""
+    """Return all metrics."""
     return await daemon.figures.current()
 
 
 async def get_logs(
     daemon: Daemon, peer: Peer, message: messages.GetLogs, payloads: Payloads
 ) -> messages.AnyMessage:
-    """Send the newest log lines of a model or of the daemon."""
+    """Return the newest log lines of a model or of the daemon."""
     if message.model is not None and not daemon.registry.restoring.knows(message.model):
         daemon.registry.by_name(message.model)
     count = max(0, min(message.lines, _MOST_LOG_LINES))
@@ -179,9 +179,9 @@ async def get_logs(
 async def get_registrations(
     daemon: Daemon, peer: Peer, message: messages.GetRegistrations, payloads: Payloads
 ) -> messages.AnyMessage:
-    """Tell what is registered, so that another daemon can serve it, too."""
+    """Return the registrations, so that another daemon can serve them, too."""
     kept = daemon.registry.declared(message.names)
-    # In a thread: a large payload takes a while to hash, the first time.
+    # In a thread: hashing a large payload takes a while the first time.
     return await asyncio.to_thread(
         told_registrations, kept, with_payloads=message.payloads, known=message.known
     )
@@ -190,7 +190,7 @@ async def get_registrations(
 async def explain(
     daemon: Daemon, peer: Peer, message: messages.Explain, payloads: Payloads
 ) -> messages.AnyMessage:
-    """Tell why a model is as it is."""
+    """Explain the state of a model."""
     await daemon.index_watch.look()
     return await explanations.explanation(daemon, message)
 
@@ -198,7 +198,7 @@ async def explain(
 async def get_events(
     daemon: Daemon, peer: Peer, message: messages.GetEvents, payloads: Payloads
 ) -> messages.AnyMessage:
-    """Tell what was decided."""
+    """Return the requested events."""
     return await explanations.events(daemon, message)
 
 
@@ -216,14 +216,14 @@ async def log_requests(
 async def get_requests(
     daemon: Daemon, peer: Peer, message: messages.GetRequests, payloads: Payloads
 ) -> messages.AnyMessage:
-    """Tell the slowest and the last failed requests of a model."""
+    """Return the slowest and the most recent failed requests of a model."""
     return daemon.requests.requests(message.model)
 
 
 async def profile_worker(
     daemon: Daemon, peer: Peer, message: messages.ProfileWorker, payloads: Payloads
 ) -> messages.AnyMessage:
-    """Tell what a worker does: its stacks are sampled for a while."""
+    """Sample a worker's stacks for a while, and return the profile."""
     await daemon.registry.restoring.bring(message.model, BRING_S)
     registration = daemon.registry.by_name(message.model)
     if registration.registrant is not None:
@@ -241,14 +241,14 @@ async def shutdown(
     daemon: Daemon, peer: Peer, message: messages.Shutdown, payloads: Payloads
 ) -> messages.AnyMessage:
     """Stop the daemon as SIGTERM does."""
-    daemon.ending.request("asked to by a client")
+    daemon.ending.request("requested by a client")
     return messages.Done()
 
 
 async def drain(
     daemon: Daemon, peer: Peer, message: messages.Drain, payloads: Payloads
 ) -> messages.AnyMessage:
-    """Stop without losing a request: the load balancers hear of it first."""
+    """Drain the daemon: load balancers notice before it stops, so no request is lost."""
     await daemon.draining.begin(message)
     return messages.Done()
 
@@ -256,7 +256,7 @@ async def drain(
 async def upgrade(
     daemon: Daemon, peer: Peer, message: messages.Upgrade, payloads: Payloads
 ) -> None:
-    """Answer, then become another version of the daemon."""
+    """Answer, then upgrade to another version of the daemon."""
     await daemon.upgrade.prepare(message)
     await peer.reply(messages.Done())
     daemon.upgrade.begin(message)
@@ -265,16 +265,16 @@ async def upgrade(
 async def reload(
     daemon: Daemon, peer: Peer, message: messages.Reload, payloads: Payloads
 ) -> messages.AnyMessage:
-    """Read the settings anew as SIGHUP does."""
+    """Reload the settings, like SIGHUP."""
     return daemon.settings.reload()
 
 
 async def replace_server(
     daemon: Daemon, peer: Peer, message: messages.ReplaceServer, payloads: Payloads
 ) -> messages.AnyMessage:
-    """Have another tritonserver take the place of the one that runs."""
+    """Replace the running tritonserver with a new one."""
     former = daemon.status().server.pid or 0
-    pid = await daemon.settings.replace_server("asked to by a client", force=message.force)
+    pid = await daemon.settings.replace_server("requested by a client", force=message.force)
     return messages.ServerReplaced(pid, former)
 
 
@@ -310,10 +310,10 @@ _HANDLERS: dict[type, Handler] = {
 async def handle(
     daemon: Daemon, peer: Peer, message: messages.AnyMessage, payloads: Payloads
 ) -> messages.AnyMessage | None:
-    """Hand a message to its handler and return the answer, if it has one.
+    """Call the handler of a message. Return its answer, or None.
 
     Raises:
-        RemoteFailure: what the sender is told.
+        RemoteFailure: the failure to send to the client.
     """
     handler = _HANDLERS.get(type(message))
     if handler is None:

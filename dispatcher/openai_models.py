@@ -1,4 +1,4 @@
-"""The daemon's news for its OpenAI front: where tritonserver answers, and the models that ask to be behind it."""
+"""The state sent to the OpenAI frontend: tritonserver's address, and the models to serve through the API."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["check_aliases", "told_of", "upstream"]
 
 
 def told_of(config: DaemonConfig, front: Front, registry: Registry) -> State:
-    """Return it, as it is now."""
+    """Return the current state."""
     return State(
         Answering(
             keys_file=config.openai_keys_file,
@@ -31,10 +31,10 @@ def told_of(config: DaemonConfig, front: Front, registry: Registry) -> State:
 
 
 def check_aliases(spec: messages.ModelSpec, registry: Registry) -> None:
-    """Refuse a model one of whose ids in the OpenAI API another model has.
+    """Refuse a model if another model already has one of its ids in the OpenAI API.
 
     Raises:
-        RemoteFailure: there is such a model
+        RemoteFailure: an id is taken.
     """
     if spec.openai is None:
         return
@@ -52,10 +52,10 @@ def check_aliases(spec: messages.ModelSpec, registry: Registry) -> None:
 
 
 def upstream(config: DaemonConfig, front: Front) -> Upstream:
-    """Return the way to tritonserver: a unix socket where there is one, else loopback.
+    """Return the address of tritonserver for the OpenAI frontend: a unix socket if there is one, else loopback.
 
-    The native front has one of its own for this, also where clients get no HTTP, or HTTP with TLS alone; and whoever
-    comes by a unix socket counts to no limit of an address.
+    The native frontend has a separate unix socket for this, even if clients get no HTTP, or only TLS. Connections over
+    it do not count towards the limits per address.
     """
     socket = front.http_socket or config.http_unix
     if socket is not None:
@@ -65,7 +65,7 @@ def upstream(config: DaemonConfig, front: Front) -> Upstream:
 
 def _served(registration: Registration) -> Served:
     spec = registration.spec
-    assert spec.openai is not None  # the caller has looked
+    assert spec.openai is not None  # checked by the caller
     return Served(
         spec.name,
         spec.openai,

@@ -1,9 +1,9 @@
 """A daemon's process, from its settings on standard input to its exit code: `python -m pytriton.dispatcher`.
 
-With `--owner PID` it is a private one: it ends when that process, its parent, ends, and at its end it removes its
-runtime directory and the folder that `--workspace` names, which it has made. One that is not private ends with the
-process that $PYTRITON_DAEMON_OWNER names, if that is set. To `--report FD` it writes lines of JSON
-about itself: `{"state": "ready"}`, and at its end `{"state": "ended", "code": 5, "reason": "..."}`.
+With `--owner PID` the daemon is private: it exits when that process, its parent, does, and then removes its runtime
+directory and the folder given by `--workspace`, which it created. A daemon that is not private exits with the process
+in $PYTRITON_DAEMON_OWNER, if that is set. With `--report FD` it writes its state as lines of JSON:
+`{"state": "ready"}`, and at its end `{"state": "ended", "code": 5, "reason": "..."}`.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from pytriton.dispatcher.upgrade.takeover import Origin, TakeOver
 
 
 def main() -> int:
-    """Read the settings, run the daemon, return its exit code."""
+    """Read the settings, run the daemon, and return its exit code."""
     arguments = _arguments()
     if arguments.can_take_over:
         takeover.say(takeover.judge(sys.stdin.buffer.read()))
         return ExitCode.OK
     if arguments.take_over is not None:
         return _take_over(arguments.take_over)
-    # A process inherits blocked and ignored signals from its parent's thread; a daemon has to hear that it shall stop.
+    # Blocked and ignored signals are inherited from the parent's thread, but a daemon must receive its stop signals.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     signal.signal(signal.SIGINT, signal.default_int_handler)
     owner: Owner | None = None
     if arguments.owner:
-        # Then its folders are removed, too.
+        # As an exception, so that its folders are removed, too.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         owner = owner_of(arguments.owner, os.environ)
@@ -60,8 +60,8 @@ def main() -> int:
 
 
 def _take_over(descriptor: int) -> int:
-    """Be the daemon that this process has been until now, in this version."""
-    environ = dict(os.environ)  # a daemon takes some variables out
+    """Continue the daemon that this process has been until now, in this version."""
+    environ = dict(os.environ)  # a daemon removes some variables
     document = upgrade_snapshot.read(descriptor)
     left: TakeOver | None = None
     try:
@@ -79,11 +79,11 @@ def _take_over(descriptor: int) -> int:
 
 
 def _run(config: DaemonConfig, owner: Owner, report: int | None, origin: Origin) -> int:
-    """Run a daemon that ends with its owner."""
+    """Run a daemon that exits with its owner."""
     try:
         code = run(config, lambda status: _report(report, state="ready"), owner, origin)
         end = exit_record.read(config.rundir)
-    except KeyboardInterrupt:  # before there was a loop to stop
+    except KeyboardInterrupt:  # before there was an event loop to stop
         owner.end_all()
     finally:
         owner.remove_folders()
@@ -94,17 +94,19 @@ def _run(config: DaemonConfig, owner: Owner, report: int | None, origin: Origin)
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m pytriton.dispatcher", allow_abbrev=False)
     parser.add_argument("--config-json", choices=["-"], default="-", help="settings: on stdin")
-    parser.add_argument("--owner", type=int, metavar="PID", help="end with this process")
-    parser.add_argument("--workspace", type=Path, metavar="DIR", help="to make, and to remove")
+    parser.add_argument("--owner", type=int, metavar="PID", help="exit when this process does")
+    parser.add_argument(
+        "--workspace", type=Path, metavar="DIR", help="folder to create, and to remove at exit"
+    )
     parser.add_argument("--can-take-over", action="store_true", help="see takeover.py")
     parser.add_argument("--take-over", type=int, metavar="FD", help="see takeover.py")
-    parser.add_argument("--because", default="", help="why it starts afresh")
-    parser.add_argument("--report", type=int, metavar="FD", help="write about itself here")
+    parser.add_argument("--because", default="", help="why this is a fresh start")
+    parser.add_argument("--report", type=int, metavar="FD", help="descriptor for state reports")
     return parser.parse_args()
 
 
 def _report(descriptor: int | None, **record: object) -> None:
-    """Write one line. The reader may be gone already; `Owner` deals with that."""
+    """Write one line. If the reader has exited, `Owner` handles that."""
     if descriptor is None:
         return
     try:

@@ -1,11 +1,11 @@
-"""The daemon's control over tritonserver's readiness: it is ready once the models are served.
+"""The readiness gate: tritonserver reports ready once the models are served.
 
-    tritonserver is up, its gate closed ──▶ models are restored, repositories loaded ──▶ the gate is opened
-                 ▲                                                                            │
-                 └──────────────────── tritonserver has ended, or is started anew ◀───────────┘
+    tritonserver is up, its gate closed ──▶ models restored, repositories loaded ──▶ the gate is opened
+                 ▲                                                                         │
+                 └───────────────── tritonserver exits or is restarted ◀───────────────────┘
 
-The setting `ready_when` says which models have to be served. Vertex AI's frontend needs another start of tritonserver,
-see cloud_frontends.py.
+The setting `ready_when` decides which models must be served. Vertex AI's frontend needs a restart of tritonserver, see
+cloud_frontends.py.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from pytriton.dispatcher.server.tritonserver import TritonServer
 
 _log = structlog.get_logger(__name__)
 
-#: Names of models in one sentence.
+#: Maximum number of model names in one sentence.
 _MOST_NAMED = 5
 
 
 class Readiness:
-    """Follows the models, and tells tritonserver when it may say that it is ready.
+    """Follows the models, and decides when tritonserver may report ready.
 
     Attributes:
-        announced: whether all models were tried once, so that the service manager was told.
+        announced: whether each model has been tried once, so that the service manager was notified.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Readiness:
         self._withdrawn = self._is_shown = False
 
     def problem(self) -> str:
-        """Return why tritonserver says that it is not ready, if the reason is models that could not be loaded."""
+        """Return why tritonserver reports not ready, if models failed to load; else ""."""
         failed = [*self._registry.restoring.failures(), *self._repository.known.failed]
         if self._is_shown or self._withdrawn or self._when != "served" or not failed:
             return ""
@@ -64,22 +64,22 @@ class Readiness:
             return ""
         more = f" and {len(failed) - _MOST_NAMED} more" if len(failed) > _MOST_NAMED else ""
         return (
-            f"tritonserver says that it is not ready, since models could not be loaded: "
-            f"{', '.join(failed[:_MOST_NAMED])}{more}. `pytriton-daemon explain {failed[0]}` says why; with the "
+            f"tritonserver reports not ready, since models could not be loaded: "
+            f"{', '.join(failed[:_MOST_NAMED])}{more}. `pytriton-daemon explain {failed[0]}` shows why; with the "
             "setting ready_when = tried they would not count"
         )
 
     async def withdraw(self) -> None:
-        """Have tritonserver, and any other one that takes its place, say for good that it is not ready."""
+        """Make tritonserver, and any server that replaces it, permanently report not ready."""
         self._withdrawn = True
         await self._server.show_unready()
 
     async def run(self) -> None:
-        """Open the gate of each tritonserver that starts, until cancelled."""
+        """Open the readiness gate of each tritonserver that starts. Runs until cancelled."""
         try:
             await self._follow()
         except Exception:
-            _log.exception("a fault of the daemon: tritonserver is not told that it is ready")
+            _log.exception("internal error: tritonserver's readiness gate is not opened")
             raise
 
     async def _follow(self) -> None:
@@ -95,27 +95,27 @@ class Readiness:
             )
             if self._may_start_vertex:
                 await self._watch.start_anew(
-                    "Vertex AI's model is there", lambda: self._registry.busy
+                    "Vertex AI's model is served", lambda: self._registry.busy
                 )
             elif self._server.ready:
                 await self._show()
 
     async def _show(self) -> None:
-        """Open the gate of this tritonserver; return when that has ended, or has to."""
+        """Open the gate of this tritonserver. Return when it has exited or must be restarted."""
         try:
             await self._server.show_ready()
             self._is_shown = True
-            _log.info("tritonserver says that it is ready")
+            _log.info("tritonserver reports ready")
         except RemoteFailure as failure:
-            _log.error("tritonserver cannot be made to say that it is ready", reason=failure.text)
-        if self._withdrawn:  # meanwhile
+            _log.error("could not open tritonserver's readiness gate", reason=failure.text)
+        if self._withdrawn:  # check again: withdrawn while the gate was opened
             await self._server.show_unready()
         await self._until(lambda: self._may_start_vertex or not self._server.ready)
         if self._may_start_vertex:  # with ready_when "up"
-            await self._watch.start_anew("Vertex AI's model is there", lambda: self._registry.busy)
+            await self._watch.start_anew("Vertex AI's model is served", lambda: self._registry.busy)
 
     async def until_vertex(self, name: str, timeout_s: float) -> None:
-        """Return when Vertex AI's frontend is up, if its model is this one; at most `timeout_s` later."""
+        """Wait up to `timeout_s` seconds for Vertex AI's frontend, if `name` is its model."""
         if self._vertex != name:
             return
 
@@ -129,7 +129,7 @@ class Readiness:
 
     @property
     def _tried(self) -> bool:
-        """Whether each model that is to be served has been tried, with or without success."""
+        """Return whether each model has been tried, successfully or not."""
         return not (
             self._registry.restoring.pending
             or self._registry.server_starts.loads_again
@@ -139,7 +139,7 @@ class Readiness:
 
     @property
     def _there(self) -> bool:
-        """Whether all models are served that the settings ask for."""
+        """Return whether all models required by the settings are served."""
         if self._withdrawn:
             return False
         if self._when == "up":
@@ -152,7 +152,7 @@ class Readiness:
 
     @property
     def _vertex_is_there(self) -> bool:
-        """Whether Vertex AI's frontend is up where it is wanted, and its model is served."""
+        """Return whether Vertex AI's frontend, if configured, is up and its model is served."""
         return self._vertex is None or (
             self._server.vertex_model == self._vertex
             and self._vertex in self._registry.server_starts.preload()
@@ -160,7 +160,7 @@ class Readiness:
 
     @property
     def _may_start_vertex(self) -> bool:
-        """Whether Vertex AI's frontend is wanted, not there, and could be."""
+        """Return whether Vertex AI's frontend is configured and not running, and could be started."""
         return (
             self._vertex is not None
             and self._server.vertex_model is None

@@ -1,4 +1,4 @@
-"""Running a daemon in this process: lock its directories, find tritonserver, release all."""
+"""Run a daemon in this process: lock its directories, find tritonserver, serve, release everything."""
 
 from __future__ import annotations
 
@@ -43,20 +43,21 @@ from pytriton.dispatcher.upgrade.takeover import BY_ITSELF, Origin
 
 _log = structlog.get_logger(__name__)
 
-#: How often the runtime directory's lock is tried for, and the pause between.
+#: Attempts to lock the runtime directory, and the pause between them.
 _LOCK_ATTEMPTS, _LOCK_PAUSE_S = 5, 0.02
 
 
-#: Errors of files and folders that keep a daemon from starting.
+#: Errors of files and folders that prevent a start.
 FileErrors = (RuntimeDirError, StoreError, WebhookError, CertificateError)
 
 
 def take_held_sockets(config: DaemonConfig, environ: MutableMapping[str, str]) -> None:
-    """Take the sockets on which a service manager listens for the daemon.
+    """Take over the sockets that a service manager opened for the daemon (socket activation).
 
     Raises:
-        SocketActivationError: one is for nothing that the settings name: connections would wait in it for ever; or
-            they name another address.
+        SocketActivationError: a socket matches no setting, so its connections would wait forever; or its address
+            differs
+            from the settings.
     """
     socket_activation.take(environ)
     named = {
@@ -79,27 +80,27 @@ def take_held_sockets(config: DaemonConfig, environ: MutableMapping[str, str]) -
         setting, wanted = _address_of(name, config)
         if listens and not any(socket_activation.is_same_address(one, wanted) for one in listens):
             raise SocketActivationError(
-                f"the service manager listens for the daemon on {', '.join(listens)} (port {port}), and the setting "
+                f"the service manager listens for the daemon on {', '.join(listens)} (port {port}), but the setting "
                 f"{setting} says {wanted}: change ListenStream= of its socket unit, or the setting"
             )
 
 
 def _address_of(name: str, config: DaemonConfig) -> tuple[str, str]:
-    """Return the setting that says on which address something listens, and the address."""
+    """Return the name and value of the setting that gives a listener's address."""
     if name == "operations":
         return name, (config.operations or "").rpartition(":")[0].strip("[]")
     return f"{name}_address", str(getattr(config, f"{name}_address"))
 
 
 def check_files(config: DaemonConfig, kept: Sequence[str]) -> None:
-    """Check that a start with these settings can use its files and folders; nothing is changed.
+    """Check that a daemon with these settings can use its files and folders. Nothing is changed.
 
     Args:
         config: the settings
-        kept: models that the state directory has to have
+        kept: models that the state directory must contain
 
     Raises:
-        RuntimeDirError, StoreError, WebhookError, CertificateError: it cannot use one of them.
+        RuntimeDirError, StoreError, WebhookError, CertificateError: one of them cannot be used.
     """
     RuntimeDir(Path(config.runtime_dir)).check()
     read_hooks(config.webhooks)
@@ -113,16 +114,16 @@ def run(
     owner: Owner | None = None,
     origin: Origin = BY_ITSELF,
 ) -> int:
-    """Run a daemon in this process until it is told to stop; return its exit code (_protocol/exit_codes.py).
+    """Run a daemon in this process until it stops. Return its exit code (_protocol/exit_codes.py).
 
     Args:
         config: its settings
-        on_ready: is called with the status once models can be registered
-        owner: the daemon stops when this process ends
-        origin: why it starts, and what it takes over
+        on_ready: called with the status once models can be registered
+        owner: the process that the daemon exits with
+        origin: why it starts, and the state that it takes over
 
     Raises:
-        Exception: a fault; `TakeOver.done` says whether it came while the daemon took over.
+        Exception: an internal error; `TakeOver.done` says whether it happened after the takeover.
     """
     locks = None if origin.handed is None else origin.handed.state.locks
     rundir = RuntimeDir(Path(config.runtime_dir))
@@ -148,7 +149,7 @@ def run(
         print_error(f"pytriton-daemon: {error}")
         return ExitCode.ALREADY_RUNNING
     except ServerRuntimeError as error:
-        _log.error("no tritonserver to run", reason=str(error))
+        _log.error("tritonserver not found", reason=str(error))
         exit_record.write(rundir, ExitCode.NO_SERVER, str(error))
         return ExitCode.NO_SERVER
     except Exception as error:
@@ -157,7 +158,7 @@ def run(
 
 
 class Place(NamedTuple):
-    """The needs of a daemon before it can begin; `lock` is the descriptor of the runtime directory's lock."""
+    """Everything a daemon needs to start; `lock` is the descriptor of the runtime directory's lock."""
 
     config: DaemonConfig
     rundir: RuntimeDir
@@ -188,7 +189,7 @@ async def _main(place: Place, on_ready: OnReady | None, owner: Owner | None, ori
 
 @contextmanager
 def _store(config: DaemonConfig, locks: tuple[int, int] | None) -> Iterator[Store]:
-    """Hold the state directory for the block; an ephemeral one begins empty."""
+    """Yield the locked state directory; a temporary, empty one if the daemon is ephemeral."""
     if config.ephemeral and locks is None and config.state_path.exists():
         shutil.rmtree(config.state_path)
     store = Store(config.state_path, None if locks is None else locks[1])
@@ -204,7 +205,7 @@ class AlreadyRunning(Exception):
 
 @contextmanager
 def _locked(rundir: RuntimeDir, group: str | None, locks: tuple[int, int] | None) -> Iterator[int]:
-    """Hold the runtime directory; the kernel lets go of it however this process ends. Gives the lock's descriptor."""
+    """Lock the runtime directory for the block; the kernel releases it when the process exits. Yield the descriptor."""
     opened = rundir.lock_file if locks is None else locks[0]
     with open(opened, "a+", opener=open_private if locks is None else None) as lock:
         share(rundir.lock_file, group)
@@ -214,14 +215,14 @@ def _locked(rundir: RuntimeDir, group: str | None, locks: tuple[int, int] | None
                 f"a daemon already runs in {rundir.path} (pid {pid}). Stop it with `pytriton-daemon stop`, or give "
                 "this one a directory of its own with --runtime-dir."
             )
-        # A former version of this process has written its pid already. A file that is empty for a moment would tell
-        # clients that the daemon has ended.
+        # After an upgrade the file already contains this pid. If it were empty for a moment, clients would think that
+        # the daemon had exited.
         if locks is None:
             lock.seek(0)
             lock.truncate()
             lock.write(str(os.getpid()))
             lock.flush()
-            rundir.clear()  # a daemon that was killed has left its files
+            rundir.clear()  # a killed daemon leaves its files behind
         try:
             yield lock.fileno()
         finally:
@@ -231,7 +232,7 @@ def _locked(rundir: RuntimeDir, group: str | None, locks: tuple[int, int] | None
 
 
 def _take(lock: IO[str]) -> bool:
-    """Lock the file; return False when a daemon holds it. `running_pid` holds it only for a moment, so we try again."""
+    """Lock the file. Return False if a daemon holds the lock. Retries, since `running_pid` holds it for a moment."""
     for attempt in range(_LOCK_ATTEMPTS):
         if attempt:
             time.sleep(_LOCK_PAUSE_S)

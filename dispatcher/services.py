@@ -1,4 +1,4 @@
-"""The parts of a daemon, made in an order: each is given those that it needs."""
+"""The services of a daemon, created in the order of their dependencies."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 
-#: Events that the operations server's page lists.
+#: Number of events on the operations server's page.
 _SHOWN_EVENTS = 200
 
 
 class Services(ABC):
-    """All that a daemon consists of; what it does with it in its life is in daemon.py."""
+    """The services that a daemon consists of; daemon.py runs them."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Services(ABC):
             [self._webhooks.take],
             after=0 if origin.handed is None else origin.handed.state.events,
         )
-        #: Takes what is decided.
+        #: Receives decisions.
         self.events = self.event_log.events
         self._notifier = notifier
         self._make_server(config, runtime)
@@ -125,7 +125,7 @@ class Services(ABC):
             self._kill_on_death,
             log_line,
         )
-        #: Whether our own frontend serves; else it is NVIDIA's.
+        #: Whether our native frontend serves; otherwise NVIDIA's does.
         self.front_is_native = runtime.front is not None
         self._front = _front(config, place)
         self._server = TritonServer(config, place, self._front)
@@ -147,7 +147,7 @@ class Services(ABC):
         restoring = self.registry.restoring
         self._front.await_models(restoring.awaited, restoring.asked)
         restoring.gone = self._front.forget_awaited
-        #: Takes registrations back that nobody confirms.
+        #: Rolls back provisional registrations that are not confirmed.
         self.trials = Trials(self.registry)
         self.waiting = Waiting()
         self.temporary = ClientBoundModels(self.registry.end)
@@ -163,7 +163,7 @@ class Services(ABC):
             events=self.events,
         )
         self.model_control = ModelControl(self.registry, self.repository_models)
-        #: Clients of tritonserver that load and unload models.
+        #: Handles clients of tritonserver that load and unload models.
         self.client_requests = ClientRequests(
             self.rundir.models.parent / MODEL_CONTROL_SOCKET,
             self._server,
@@ -183,7 +183,7 @@ class Services(ABC):
         )
 
     def _unkept(self) -> list[str]:
-        """Return what the state directory does not take, a sentence each."""
+        """Return what cannot be written to the state directory, a sentence each."""
         return [text for text in (self.event_log.problem, self._sizes.problem) if text]
 
     def _make_status(self, config: DaemonConfig, runtime: ServerRuntime) -> None:
@@ -195,7 +195,7 @@ class Services(ABC):
             self._server_watch,
             announce=lambda: self._notifier.ready(self._status.for_service_manager().text),
         )
-        #: Answers requests of the OpenAI API, once a model asks for that.
+        #: Serves the OpenAI API once a model requests it.
         self.openai = OpenAIFront(
             config,
             self._library,
@@ -216,7 +216,7 @@ class Services(ABC):
                 config, runtime.tree.version, native=runtime.front is not None
             ),
         )
-        #: The settings as they are now, and what changes them.
+        #: The current settings, and their reload.
         self.settings = SettingsReloader(
             config,
             self.rundir,
@@ -242,7 +242,7 @@ class Services(ABC):
         )
 
     def _make_figures(self, config: DaemonConfig) -> None:
-        #: Keeps models within the budgets of memory.
+        #: Enforces the memory budgets.
         self.memory = MemoryBudget(
             self.registry,
             self._sizes,
@@ -263,7 +263,7 @@ class Services(ABC):
             max_payload_size=config.max_payload_size,
             keys=key_store(config),
         )
-        #: Everything that is counted and measured.
+        #: All metrics.
         self.figures = Snapshots(
             self.status,
             self._metrics_url,
@@ -277,7 +277,7 @@ class Services(ABC):
         self.figures.events_lost = lambda: self.event_log.lost
         self.figures.server_pid = self._only_server
         self.figures.shared_weights = lambda: shared_entries.size_of_all(self.rundir.shared)
-        #: Single requests: access logs, the slowest, the failed.
+        #: Single requests: access logs, slowest and failed ones.
         self.requests = RequestCollector(self.registry, self.rundir.access_log_file, logs.open_file)
         self.profiler = Profiler(self.rundir.path)
         self._operations = Operations(
@@ -318,18 +318,18 @@ class Services(ABC):
 
     @property
     def config(self) -> DaemonConfig:
-        """The settings as they are now."""
+        """The current settings."""
         return self.settings.config
 
     def status(self) -> messages.Status:
-        """Return how everything is."""
+        """Return the daemon's status."""
         return self._status.status()
 
     def _metrics_url(self) -> str:
         return self._server.info().metrics_url
 
     def _only_server(self) -> int | None:
-        """Return the process of tritonserver; None while one is started or ended. For any thread."""
+        """Return tritonserver's pid; None while one is starting or stopping. Thread-safe."""
         server = self._server
         return server.info().pid if server.is_alone else None
 
@@ -341,7 +341,7 @@ class Services(ABC):
 
 
 def _front(config: DaemonConfig, place: ServerPlace) -> Front:
-    """Return the program that answers clients."""
+    """Return the frontend that serves clients."""
     native = place.runtime.front
     if config.response_cache_size and native is None:
         _log.warning(

@@ -1,4 +1,4 @@
-"""The settings of a running daemon: read anew, and taken over by the daemon itself or by another tritonserver."""
+"""Settings of a running daemon: reloaded, and applied by the daemon or by a replacement of tritonserver."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ _log = structlog.get_logger(__name__)
 
 
 class SettingsReloader:
-    """Has the settings that hold now, and tells the daemon's parts when they change.
+    """Holds the current settings, and applies changes to the daemon's services.
 
     Args:
-        config: as the daemon was started
-        rundir: knows the flags that it was started with
-        notifier: tells the service manager of a reload
-        events: takes what is decided
+        config: the settings that the daemon was started with
+        rundir: contains the flags that it was started with
+        notifier: reports a reload to the service manager
+        events: receives the changes
         status: knows whether the daemon is ready
-        registry: gives the models that are registered from now on what has changed
-        repository_models: those that tritonserver serves itself
-        server: gets other settings when another one takes its place
-        watch: replaces it
+        registry: applies changes to models that are registered from now on
+        repository_models: the models that tritonserver runs itself
+        server: gets its settings when it is replaced
+        watch: replaces tritonserver
 
     Attributes:
-        config: the settings as they are now.
+        config: the current settings.
         tracing: whether tritonserver traces requests with OpenTelemetry.
     """
 
@@ -70,38 +70,37 @@ class SettingsReloader:
         self._watch = watch
 
     def reload(self) -> messages.Reloaded:
-        """Read the settings anew and take over what can change while the daemon runs."""
+        """Reload the settings, and apply those that can change while the daemon runs."""
         if self._status.phase != "ready":
             return messages.Reloaded(
                 [], [], f"the daemon is {self._status.phase}; try again when ready"
             )
         self._notifier.reloading()
         config, answer = reread(self.config, self._rundir)
-        tell_reload(self._events, answer)  # first: the new level may hide it
+        tell_reload(self._events, answer)  # before the log level changes, which might hide it
         logs.set_level(config.log_level)
         self._use(config)
         self._notifier.ready(self._status.for_service_manager().text)
         return answer
 
     def use_grace(self, grace_s: float) -> None:
-        """Have a stop give requests under way so long."""
+        """Set the grace period for in-flight requests."""
         self._use(msgspec.structs.replace(self.config, grace_period_s=grace_s))
 
     def hung_up(self) -> None:
-        """SIGHUP of a service manager: reload, if the daemon is ready."""
+        """Handle a service manager's SIGHUP: reload if the daemon is ready."""
         if self._status.phase == "ready":
             self.reload()
         else:
             _log.warning("not reloaded: the daemon is not ready", state=self._status.phase)
 
     async def replace_server(self, why: str, *, force: bool = False) -> int:
-        """Have another tritonserver take the place of the one that runs, without a request lost; return its pid.
+        """Replace the running tritonserver without losing a request. Return the new pid.
 
-        It has the settings that are read anew, as far as they are tritonserver's. `force`: also while sequences are in
-        progress.
+        The new one gets the reloaded server settings. `force`: replace it even while sequences are in progress.
 
         Raises:
-            RemoteFailure: that cannot be; the one that runs serves on.
+            RemoteFailure: this failed; the running tritonserver keeps serving.
         """
         try:
             config = for_another_server(self.config, self._rundir)

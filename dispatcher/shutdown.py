@@ -1,4 +1,4 @@
-"""Why the daemon ends, with which exit code, and whether in order or at once."""
+"""The daemon's shutdown: the reason, the exit code, and whether it is graceful."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _log = structlog.get_logger(__name__)
 
 
 class ShutdownController:
-    """The end of one daemon; the first who asks for it is named as the reason, and says the exit code.
+    """The shutdown of one daemon. The first request sets the reason and the exit code.
 
     Args:
-        status: is told why
-        events: takes what is decided
-        rundir: where the end is written down
-        server: is killed where there is no time
-        registry: knows whether anything is under way
+        status: shows the reason
+        events: receives the reason
+        rundir: stores the exit record
+        server: is killed if there is no time to stop it
+        registry: knows whether requests are in flight
 
     Attributes:
-        asked: set once the daemon shall end.
+        asked: set once the daemon should stop.
         code: its exit code.
     """
 
@@ -51,11 +51,13 @@ class ShutdownController:
         self._server = server
         self._registry = registry
         self._was_signalled = False
-        self._is_hopeless = False  #: a callable has said that only a fresh start will help
-        self._word_may_come = False  #: the reason is a worker's end, before what it has said last
+        self._is_hopeless = False  #: a callable has reported that only a restart helps
+        self._word_may_come = (
+            False  #: the reason is a worker's exit, and its last message may still arrive
+        )
 
     def request(self, why: str, code: ExitCode = ExitCode.OK) -> None:
-        """Begin to stop in order, with an exit code."""
+        """Begin a graceful shutdown with an exit code."""
         self._events.tell(kinds.STOPPING, reason=why)
         self._ask(why, code)
 
@@ -65,7 +67,7 @@ class ShutdownController:
             self.asked.set()
 
     def unrecoverable(self, model: str, text: str) -> None:
-        """Stop because a callable said that only a fresh start will help."""
+        """Stop because a callable reported that only a restart of the daemon helps."""
         self._events.tell(kinds.UNRECOVERABLE, model=model, reason=text)
         self._is_hopeless = True
         why = f"unrecoverable error in model {model}: {text}"
@@ -74,7 +76,7 @@ class ShutdownController:
         self._ask(why, ExitCode.UNRECOVERABLE)
 
     def given_up(self, model: str) -> None:
-        """Stop because a worker's end says the same, if its word for it has not come; that may come yet."""
+        """Stop because of a worker's exit status, if its message about an unrecoverable error has not arrived yet."""
         if not self._is_hopeless:
             said = f"its worker ended so, and its log says why: pytriton-daemon logs {model}"
             is_first = not self.asked.is_set()
@@ -82,39 +84,39 @@ class ShutdownController:
             self._word_may_come = is_first
 
     def never_served(self, why: str, code: ExitCode) -> None:
-        """Note that tritonserver did not start: there is nothing to stop."""
+        """Record that tritonserver did not start, so there is nothing to stop."""
         self._events.tell(kinds.SERVER_FAILED, reason=why)
         self.code = code
         self._status.why_stopped = why
 
     def signalled(self, name: str) -> None:
-        """Stop in order; at the second signal at once, and at SIGINT as soon as the daemon stops already.
+        """Shut down gracefully; at once after a second signal, or after SIGINT during a shutdown.
 
-        A first SIGTERM changes nothing if the daemon stops already: a script stops what it has started, and a service
-        manager what it has drained, whether or not they know that.
+        A first SIGTERM during a shutdown is ignored: a script may stop what it started, or a service manager what it
+        has drained, without knowing that the daemon is stopping already.
         """
         if self._was_signalled or (name == "SIGINT" and self.asked.is_set()):
-            _log.warning("told to stop again: ending at once", signal=name)
+            _log.warning("second stop signal: exiting at once", signal=name)
             try:
                 self._cut_short("told to stop twice")
             finally:
-                os._exit(ExitCode.INTERRUPTED)  # the kernel ends the children with us
+                os._exit(ExitCode.INTERRUPTED)  # the kernel kills the children with us
         self._was_signalled = True
         if self.asked.is_set():
-            _log.info("told to stop while it ends; a second signal ends it at once", signal=name)
+            _log.info("stop signal during shutdown; a second one exits at once", signal=name)
         else:
             self.request(name)
 
     def dispossessed(self, why: str) -> None:
-        """End at once, because the runtime directory is another daemon's: what an end removes would be that one's."""
-        _log.error("another daemon has this one's runtime directory: ending at once", reason=why)
+        """Exit at once: the runtime directory belongs to another daemon, and cleaning up would remove its files."""
+        _log.error("another daemon has this one's runtime directory: exiting at once", reason=why)
         try:
             self._server.kill()
         finally:
-            os._exit(ExitCode.ALREADY_RUNNING)  # the kernel ends the children with us
+            os._exit(ExitCode.ALREADY_RUNNING)  # the kernel kills the children with us
 
     def orphaned(self, owner: Owner) -> None:
-        """Note that the daemon's owner has ended: answer what is under way, else end at once."""
+        """Stop because the daemon's owner has exited: gracefully if requests are in flight, otherwise at once."""
         why = f"its owner, process {owner.pid}, has ended"
         if self._registry.busy:
             self.request(why)
@@ -123,7 +125,7 @@ class ShutdownController:
         owner.end_all()
 
     def write_down(self) -> None:
-        """Leave why it ended to whoever asks later."""
+        """Write the exit record for later queries."""
         why = self._status.why_stopped
         exit_record.write(self._rundir, self.code, why)
         self._events.tell(kinds.STOPPED, reason=why, numbers={"exit_code": int(self.code)})

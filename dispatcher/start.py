@@ -1,4 +1,4 @@
-"""Starting a daemon: in this process, or as a process of its own. What the command line uses; light to import."""
+"""Start a daemon in this process or as a separate one. Used by the command line, so it is cheap to import."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytriton.dispatcher.server import admin_token
 
 
 def run_here(config: DaemonConfig, on_ready: Callable[[messages.Status], None]) -> int:
-    """Be the daemon, as the first process of a container its parent; return its exit code."""
+    """Run the daemon in this process, or in its child if this is a container's first process. Return its exit code."""
     return run_with_init(lambda: _be_daemon(config, on_ready))
 
 
@@ -29,10 +29,10 @@ def spawn(config: DaemonConfig, output: IO[bytes]) -> subprocess.Popen[bytes]:
 
     Args:
         config: its settings
-        output: gets what it says before it has a log; from then on that goes to its log files alone
+        output: receives its output until it has log files
     """
-    # A service manager that started this process does not mean the daemon that outlives it: its
-    # notification socket and its watchdog are not handed on.
+    # If a service manager started this process, that does not apply to the daemon, which outlives it: do not pass
+    # the notification socket and the watchdog on.
     process = subprocess.Popen(
         [sys.executable, "-m", "pytriton.dispatcher", "--config-json", "-"],
         stdin=subprocess.PIPE,
@@ -40,7 +40,7 @@ def spawn(config: DaemonConfig, output: IO[bytes]) -> subprocess.Popen[bytes]:
         stderr=subprocess.STDOUT,
         env={name: value for name, value in os.environ.items() if name not in VARIABLES},
         start_new_session=True,
-        cwd="/",  # not a folder that somebody may want to unmount, or with a pytriton/ in it
+        cwd="/",  # not a folder that may be unmounted, or that contains a pytriton/
     )
     assert process.stdin is not None  # a pipe, see above
     with process.stdin:
@@ -49,12 +49,12 @@ def spawn(config: DaemonConfig, output: IO[bytes]) -> subprocess.Popen[bytes]:
 
 
 def hide_token(config: DaemonConfig) -> None:
-    """Remove an access token that stands among this process's arguments, where all users can read it."""
+    """Remove an access token from this process's arguments, which all users can read."""
     admin_token.blank_out(os.getpid(), config.access_token)
 
 
 def _be_daemon(config: DaemonConfig, on_ready: Callable[[messages.Status], None]) -> int:
-    # Here: the first process of a container stays small.
+    # Imported here to keep the first process of a container small.
     from pytriton.dispatcher.run import run
     from pytriton.dispatcher.runtime.owner import OwnerError, owner_of
 

@@ -1,4 +1,4 @@
-"""The models that come back: the kept ones and the repositories' when the daemon starts, all when tritonserver does."""
+"""Restores models: persisted and repository models when the daemon starts, all models when tritonserver restarts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _log = structlog.get_logger(__name__)
 
 
 class StartupRestorer:
-    """Brings back models: those that clients registered begin first, and keep their names."""
+    """Restores models. Those that clients registered begin first, and keep their names."""
 
     def __init__(self, registry: Registry, repository_models: RepositoryModels) -> None:
         self._registry = registry
@@ -21,29 +21,29 @@ class StartupRestorer:
         self._server_up = asyncio.Event()
 
     async def restore(self) -> None:
-        """Restore what is kept. What failed, perhaps as tritonserver ended, is tried again when that is up again."""
+        """Restore the persisted models. Retry failed ones when a tritonserver that exited is up again."""
         while True:
             self._server_up.clear()
             try:
                 await self._registry.restore()
             except Exception:
-                _log.exception("a fault of the daemon: models were not restored")
+                _log.exception("internal error: models were not restored")
             await self._server_up.wait()
 
     async def load_repositories(self) -> None:
-        """Load the models of the given repositories; each waits for those that were registered where it needs them."""
+        """Load the models of the repositories. A load waits for the registered models that it depends on."""
         try:
             await self._repository_models.start()
         except Exception:
-            _log.exception("a fault of the daemon: model repositories are not looked after")
+            _log.exception("internal error: model repositories are not managed")
 
     def server_lost(self) -> None:
-        """Note that tritonserver has ended."""
+        """Record that tritonserver has exited."""
         self._registry.server_starts.forget_proxies()
         self._repository_models.known.server_lost = True
 
     async def load_again(self, loaded: set[str]) -> None:
-        """Load all models but these, which a tritonserver that was started again has loaded by itself."""
+        """Load all models except `loaded`, which a restarted tritonserver has loaded already."""
         self._repository_models.known.server_lost = True
         await self._registry.server_starts.load_again(loaded)
         await self._repository_models.load_again()

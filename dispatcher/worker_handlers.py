@@ -1,4 +1,4 @@
-"""The handlers of what workers and proxies say: one function per message acts on it and returns the answer."""
+"""Handlers of messages from workers and proxies: each acts on one message and returns the answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytriton.dispatcher.workers.process.hosted_worker import HostedWorker
 if TYPE_CHECKING:
     from pytriton.dispatcher.daemon import Daemon
 
-#: Seconds that a question waits for a model that rests; a proxy waits 10 s for its answer.
+#: Seconds that a request for readiness waits for a lazy model; a proxy waits 10 s for its answer.
 BRING_S = 5.0
 
 Payloads = Sequence[bytes]
@@ -26,7 +26,7 @@ Handler = Callable[[Any, Peer, Any, Payloads], Awaitable[Optional[messages.AnyMe
 async def worker_hello(
     daemon: Daemon, peer: Peer, message: messages.WorkerHello, payloads: Payloads
 ) -> None:
-    """Give a new worker its model."""
+    """Send a new worker its model."""
     check_protocol(message.protocol, f"worker {message.worker}")
     registration, worker = daemon.registry.worker(message.worker)
     worker.protocol = message.protocol
@@ -36,7 +36,7 @@ async def worker_hello(
 async def worker_ready(
     daemon: Daemon, peer: Peer, message: messages.WorkerReady, payloads: Payloads
 ) -> None:
-    """Note that a worker serves."""
+    """Record that a worker is ready."""
     registration, worker = daemon.registry.worker(message.worker)
     why = registration.complete_config(message.completion)
     if why is None:
@@ -48,21 +48,21 @@ async def worker_ready(
 async def worker_failed(
     daemon: Daemon, peer: Peer, message: messages.WorkerFailed, payloads: Payloads
 ) -> None:
-    """Note that a worker could not load its callable."""
+    """Record that a worker could not load its callable."""
     daemon.registry.worker(message.worker)[1].failed(message)
 
 
 async def worker_spent(
     daemon: Daemon, peer: Peer, message: messages.WorkerSpent, payloads: Payloads
 ) -> None:
-    """Note that a worker has passed a limit and should be replaced."""
+    """Record that a worker has passed a limit and should be recycled."""
     daemon.registry.worker(message.worker)[1].is_spent(message.text)
 
 
 async def worker_unrecoverable(
     daemon: Daemon, peer: Peer, message: messages.WorkerUnrecoverable, payloads: Payloads
 ) -> None:
-    """Stop the daemon, as a callable asks, so that its service manager starts it afresh."""
+    """Stop the daemon on a callable's request, so that its service manager restarts it."""
     registration, _ = daemon.registry.worker(message.worker)
     daemon.ending.unrecoverable(registration.spec.name, message.text)
 
@@ -70,25 +70,25 @@ async def worker_unrecoverable(
 async def worker_readiness(
     daemon: Daemon, peer: Peer, message: messages.WorkerReadiness, payloads: Payloads
 ) -> None:
-    """Note that the answer of a model's own `is_ready` has changed."""
+    """Record that the answer of a model's own `is_ready` has changed."""
     registration, worker = daemon.registry.worker(message.worker)
-    if worker.unwilling != (None if message.ready else message.why):  # else it is told once more
+    if worker.unwilling != (None if message.ready else message.why):  # otherwise it is a repetition
         await registration.pool.hear_readiness(worker, ready=message.ready, why=message.why)
 
 
 async def worker_ended(
     daemon: Daemon, peer: Peer, message: messages.WorkerEnded, payloads: Payloads
 ) -> None:
-    """Note that a hosted worker has ended."""
+    """Record that a hosted worker has exited."""
     worker = daemon.registry.worker(message.worker)[1]
-    if isinstance(worker, HostedWorker):  # of a process, the kernel tells
+    if isinstance(worker, HostedWorker):  # the kernel reports the exit of a process
         worker.has_ended(message.how)
 
 
 async def load_other(
     daemon: Daemon, peer: Peer, message: messages.LoadOther, payloads: Payloads
 ) -> messages.AnyMessage:
-    """Load a model because another one asks for it."""
+    """Load a model on request of another one."""
     await daemon.registry.restoring.bring(message.name, BRING_S)
     await daemon.model_control.load(message, payloads)
     return messages.Done()
@@ -97,7 +97,7 @@ async def load_other(
 async def unload_other(
     daemon: Daemon, peer: Peer, message: messages.UnloadOther, payloads: Payloads
 ) -> messages.AnyMessage:
-    """Unload a model because another one asks for it."""
+    """Unload a model on request of another one."""
     await daemon.registry.restoring.bring(message.name, BRING_S)
     await daemon.model_control.unload(message)
     return messages.Done()
@@ -106,7 +106,7 @@ async def unload_other(
 async def ask_readiness(
     daemon: Daemon, peer: Peer, message: messages.AskReadiness, payloads: Payloads
 ) -> messages.AnyMessage:
-    """Tell whether a model is ready. One that rests is brought."""
+    """Return whether a model is ready. Load it first if it is lazy."""
     await daemon.registry.restoring.bring(message.name, BRING_S)
     return messages.Readiness(daemon.model_control.is_ready(message.name, message.version))
 
@@ -114,7 +114,7 @@ async def ask_readiness(
 async def attach(
     daemon: Daemon, peer: Peer, message: messages.Attach, payloads: Payloads
 ) -> messages.AnyMessage:
-    """Tell a proxy which worker serves it."""
+    """Return the worker that serves a proxy."""
     check_protocol(message.protocol, "the proxy")
     registration = daemon.registry.by_key(message.registration)
     server = daemon.check_proxy(message.pid)
@@ -130,7 +130,7 @@ async def attach(
 async def may_call(
     daemon: Daemon, peer: Peer, message: messages.MayCall, payloads: Payloads
 ) -> messages.AnyMessage:
-    """Tell a proxy whether a call that comes back to a model can ever be answered."""
+    """Check that a call back to a model can be answered, and does not deadlock."""
     pool = daemon.registry.by_name(message.model).pool
     return pool.proxies.judge_call(message.chain, message.workers)
 
@@ -138,7 +138,7 @@ async def may_call(
 async def calls_wait(
     daemon: Daemon, peer: Peer, message: messages.CallsWait, payloads: Payloads
 ) -> messages.AnyMessage:
-    """Tell a proxy which of the calls that have waited for a while can never be answered."""
+    """Return which of the calls that have waited for a while are deadlocked."""
     daemon.waiting.tell(message.worker, message.pid, message.models, message.proxy)
     stuck = daemon.waiting.stuck(message.worker, daemon.registry.workers_of)
     text = ""
@@ -155,7 +155,7 @@ async def calls_wait(
 async def lane_lost(
     daemon: Daemon, peer: Peer, message: messages.LaneLost, payloads: Payloads
 ) -> messages.AnyMessage:
-    """Tell a proxy what becomes of the batch whose worker it lost."""
+    """Decide what to do with a batch whose worker was lost."""
     pool = daemon.registry.by_key(message.registration).pool
     return await pool.verdicts.on_loss(message)
 
@@ -163,13 +163,13 @@ async def lane_lost(
 async def batch_overdue(
     daemon: Daemon, peer: Peer, message: messages.BatchOverdue, payloads: Payloads
 ) -> messages.AnyMessage:
-    """Tell a proxy whether to wait on for its batch."""
+    """Decide whether a proxy should keep waiting for its batch."""
     pool = daemon.registry.by_key(message.registration).pool
     return pool.verdicts.on_overdue(message)
 
 
 async def detach(daemon: Daemon, peer: Peer, message: messages.Detach, payloads: Payloads) -> None:
-    """Note that a proxy has ended."""
+    """Record that a proxy has detached."""
     daemon.registry.by_key(message.registration).detach(message.instance)
 
 
@@ -194,10 +194,10 @@ HANDLERS: dict[type, Handler] = {
 
 
 def check_protocol(protocol: int, who: str) -> None:
-    """See that a process speaks the daemon's protocol.
+    """Check that a process speaks the daemon's protocol.
 
     Raises:
-        RemoteFailure: it is of another version.
+        RemoteFailure: it has another version.
     """
     if protocol not in PROTOCOLS:
         raise RemoteFailure(

@@ -69,7 +69,7 @@ def test_it_is_ready_when_what_was_registered_is_served_again(tmp_path: Path, pr
     gate.touch()
     settings = {"state_dir": str(tmp_path / "state"), "proxy": proxy, "restricted_endpoints": ()}
     with RunningDaemon.start(**settings) as daemon:
-        eventually(lambda: "tritonserver says that it is ready" in daemon.said(), daemon.said)
+        eventually(lambda: "tritonserver reports ready" in daemon.said(), daemon.said)
         _register(daemon, "model", _gated(gate))
         assert _ready(daemon) == 200
         gate.unlink()
@@ -78,7 +78,7 @@ def test_it_is_ready_when_what_was_registered_is_served_again(tmp_path: Path, pr
         assert _status(daemon.http, "/v2/health/live") == 200
         gate.touch()
         eventually(lambda: _ready(daemon) == 200, "it is ready")
-        eventually(lambda: "tritonserver says that it is ready" in daemon.said(), daemon.said)
+        eventually(lambda: "tritonserver reports ready" in daemon.said(), daemon.said)
         assert _status(daemon.http, "/v2/models/model/infer", _REQUEST) == 200
         with tritonclient.grpc.InferenceServerClient(daemon.grpc) as client:
             assert [model.name for model in client.get_model_repository_index().models] == ["model"]

@@ -127,7 +127,7 @@ def test_a_drained_daemon_fails_no_request(
         fresh_daemon.client.drain(settle_s=600.0, timeout_s=60.0)
         assert not stream.client.is_server_ready()
         assert fresh_daemon.client.status().state == "draining"
-        with pytest.raises(RegistrationError, match="the daemon drains"):
+        with pytest.raises(RegistrationError, match="the daemon is draining"):
             _register(fresh_daemon, _slow(tmp_path, 0), "late")
         assert asking.submit(_ask, fresh_daemon).result(60).tolist() == (ONES * 2).tolist()
         fresh_daemon.client.drain(settle_s=0.0, timeout_s=60.0)

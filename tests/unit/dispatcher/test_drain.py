@@ -70,7 +70,7 @@ def test_no_model_is_registered_but_one_may_go(brain: Brain) -> None:
     for replace in (False, True):
         answer = brain.answered(brain.client.register("n", replace=replace))
         assert isinstance(answer, messages.Failure)
-        assert "ask another one" in answer.text
+        assert "use another daemon" in answer.text
     gone = brain.client.ask(messages.Unregister("m"))
     assert brain.answered(gone) == messages.Done()
 

@@ -153,7 +153,7 @@ def test_another_address_than_the_settings_name_is_refused(given: socket.socket)
     os.dup2(given.fileno(), socket_activation._FIRST)
     with pytest.raises(
         SocketActivationError,
-        match=rf"listens for the daemon on 127\.0\.0\.1 \(port {port}\), and the setting http_address says 0\.0\.0\.0",
+        match=rf"listens for the daemon on 127\.0\.0\.1 \(port {port}\), but the setting http_address says 0\.0\.0\.0",
     ):
         take_held_sockets(DaemonConfig(**settings, http_address="0.0.0.0"), variables())
     socket_activation.forget()
