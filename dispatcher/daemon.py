@@ -45,7 +45,7 @@ _log = structlog.get_logger(__name__)
 
 OnReady = Callable[[messages.Status], None]
 #: Extra time for batches that are answered at the very end of the grace period.
-_LATE_S = 1.0
+_LATE_ANSWERS_S = 1.0
 
 
 class Daemon(Services):
@@ -186,7 +186,7 @@ class Daemon(Services):
         self._server.abandon_loads()
         # Kill tritonserver if it delays the shutdown.
         kill_timer = asyncio.get_running_loop().call_later(
-            self.config.grace_period_s + _LATE_S, self._server.kill
+            self.config.grace_period_s + _LATE_ANSWERS_S, self._server.kill
         )
         unready_task = asyncio.create_task(self._server.show_unready())
         await asyncio.wait([repository_task])

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 #: Maximum number of lines in one answer; the log files have all of them.
-_MOST_LOG_LINES = 100_000
+_MAX_LOG_LINES = 100_000
 #: Maximum size of the lines in one answer, since answers stay in memory until clients read them.
 MOST_LOG_BYTES = 4 << 20
 
@@ -172,7 +172,7 @@ async def get_logs(
     """Return the newest log lines of a model or of the daemon."""
     if message.model is not None and not daemon.registry.restoring.knows(message.model):
         daemon.registry.by_name(message.model)
-    count = max(0, min(message.lines, _MOST_LOG_LINES))
+    count = max(0, min(message.lines, _MAX_LOG_LINES))
     return messages.LogLines(newest(tail(daemon.rundir.log_file(message.model), count)))
 
 

@@ -26,7 +26,7 @@ from pytriton.dispatcher.server.tritonserver import TritonServer
 _log = structlog.get_logger(__name__)
 
 #: Maximum number of model names in one sentence.
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 
 
 class Readiness:
@@ -62,10 +62,10 @@ class Readiness:
             return ""
         if not (self._tried and self._server.ready):
             return ""
-        more = f" and {len(failed) - _MOST_NAMED} more" if len(failed) > _MOST_NAMED else ""
+        more = f" and {len(failed) - _MAX_NAMED} more" if len(failed) > _MAX_NAMED else ""
         return (
             f"tritonserver reports not ready, since models could not be loaded: "
-            f"{', '.join(failed[:_MOST_NAMED])}{more}. `pytriton-daemon explain {failed[0]}` shows why; with the "
+            f"{', '.join(failed[:_MAX_NAMED])}{more}. `pytriton-daemon explain {failed[0]}` shows why; with the "
             "setting ready_when = tried they would not count"
         )
 

@@ -98,7 +98,7 @@ class ShutdownController:
         if self._was_signalled or (name == "SIGINT" and self.asked.is_set()):
             _log.warning("second stop signal: exiting at once", signal=name)
             try:
-                self._cut_short("told to stop twice")
+                self._cut_short("second stop signal")
             finally:
                 os._exit(ExitCode.INTERRUPTED)  # the kernel kills the children with us
         self._was_signalled = True

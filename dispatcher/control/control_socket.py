@@ -1,12 +1,12 @@
 """The dispatcher's control socket: it admits and parses messages and calls their handler.
 
-The checks that a message passes on its way::
+Each message passes these checks::
 
-    frames ▶ who sent it may? ▶ small enough? ▶ a message? ▶ not too many under way? ▶ handler, in a task of its own
-               no: Refused       no: Refused     no: Refused    no: Refused
+    frames ▶ sender admitted? ▶ small enough? ▶ valid message? ▶ below request limit? ▶ handler, in a task of its own
+                no: Refused      no: Refused     no: Refused        no: Refused
 
-A refused message is answered with a Failure and logged, at most once a minute for each sender. Frames without the id
-of a request are dropped: there is nothing to answer.
+A refused message is answered with a Failure and logged, at most once a minute per sender. Frames without a request id
+are dropped, since they cannot be answered.
 """
 
 from __future__ import annotations
@@ -46,31 +46,31 @@ from pytriton.dispatcher.telemetry.events.actor import acting_for
 
 _log = structlog.get_logger(__name__)
 
-#: Messages that wait for a peer who does not read them; the ROUTER drops all further ones (ZMQ_SNDHWM). More than
-#: the reports of a registration; the largest answer is `handlers.MOST_LOG_BYTES`.
-_MOST_UNREAD = 256
-#: Messages that ZeroMQ receives ahead of us from each peer (ZMQ_RCVHWM).
-_MOST_AHEAD = 16
-#: The largest message frame, without payloads.
+#: Limit of unread messages per peer; the ROUTER drops all further ones (ZMQ_SNDHWM). Must exceed the number of
+#: reports of a registration; the largest answer is `handlers.MOST_LOG_BYTES`.
+_MAX_UNREAD = 256
+#: Number of messages that ZeroMQ reads ahead from each peer (ZMQ_RCVHWM).
+_MAX_READ_AHEAD = 16
+#: Maximum size of a message frame, without payloads.
 MOST_MESSAGE_BYTES = control.ALWAYS_TAKEN_BYTES
-#: Payload frames of one message: one for each instance of a model.
+#: Maximum number of payload frames in a message: one for each instance of a model.
 MOST_PAYLOADS = 1024
-#: The characters of what a sender has written, in our words to it.
-_LONGEST_NAME = 250
-#: Connections that wait until they are taken.
+#: Maximum length of a sender's text that is quoted in answers.
+_MAX_QUOTED_LEN = 250
+#: Backlog of the listening socket.
 _BACKLOG = 512
 #: Messages that wait while the daemon is being upgraded.
 _CHANGES = (*get_args(Changing), messages.LoadOther, messages.UnloadOther)
-#: Those of them that a change under way may wait for: a callable asks for another model while it loads.
+#: Those that a change under way may depend on: a callable may request another model while it loads.
 _WAITED_FOR = (messages.LoadOther, messages.UnloadOther)
-#: Messages whose sender the audit names: also those that end the daemon, or hand it over.
+#: Messages whose sender is recorded in the audit, including those that stop or upgrade the daemon.
 _AUDITED = (*_CHANGES, messages.Shutdown, messages.Drain, messages.Upgrade)
-#: Time to find out the name of a sender's user, which may be known to a server only.
+#: Timeout for looking up the name of a sender's user, which may need a server.
 _MAX_DESCRIBE_S = 1.0
-#: Requests that a client may give up, and that end with a client that vanishes. All others are quick, or must finish.
+#: Requests that can be cancelled, and are cancelled when the client exits. All others are quick, or must finish.
 _ABANDONABLE = (messages.Register, messages.ProfileWorker)
 
-#: The name of the TCP socket for ZeroMQ's authenticator. The unix socket has no name, so nobody asks for it there.
+#: The name of the TCP socket for ZeroMQ's authenticator. The unix socket has no name, so it is not authenticated.
 _DOMAIN = "pytriton-daemon"
 
 Handler = Callable[
@@ -80,7 +80,7 @@ Handler = Callable[
 
 @dataclass(frozen=True)
 class Peer:
-    """The sender of a message, with all that an answer needs: the answer carries `request_id`."""
+    """The sender of a message, and what is needed to answer it; the answer carries `request_id`."""
 
     _door: _Door
     identity: bytes
@@ -88,7 +88,7 @@ class Peer:
     sender: Sender
 
     async def reply(self, message: messages.AnyMessage) -> None:
-        """Answer the message, or report on the way to an answer."""
+        """Answer the message, or report progress."""
         await self._send(self.request_id, message, ())
 
     async def send(self, message: messages.AnyMessage, payloads: Sequence[bytes] = ()) -> None:
@@ -98,7 +98,7 @@ class Peer:
     async def _send(
         self, request_id: bytes, message: messages.AnyMessage, payloads: Sequence[bytes]
     ) -> None:
-        # A ROUTER drops what it cannot deliver: the peer is gone, and its end is noticed elsewhere.
+        # A ROUTER drops what it cannot deliver: the peer is gone, which is detected elsewhere.
         await self._door.socket.send_multipart(
             [self.identity, *control.frames(request_id, message, payloads)], copy=False
         )
@@ -120,14 +120,14 @@ class _Door:
 
 
 class ControlServer:
-    """The ROUTER socket. `handle` is awaited in a task of its own for every message.
+    """The ROUTER sockets. `handle` is awaited in a separate task for every message.
 
     Args:
         endpoint: where to listen, ipc://...
-        handle: is given every message that was admitted
+        handle: called with every admitted message
         group: name of the group whose members may connect, too
-        max_payload_size: bytes of one payload; ZeroMQ disconnects a peer that sends a larger one without having
-            asked (Offer), unless it is small (`control.ALWAYS_TAKEN_BYTES`): then it is refused
+        max_payload_size: bytes of one payload; ZeroMQ disconnects a peer that sends a larger one without an Offer,
+            unless it is small (`control.ALWAYS_TAKEN_BYTES`): then it is refused
         keys: for `listen_tcp`: the server's key, and those of the clients that may connect
     """
 
@@ -156,19 +156,19 @@ class ControlServer:
         self._listener: socket.socket | None = None
         self._open = asyncio.Event()
         self._open.set()
-        #: How many messages that change something are being carried out.
+        #: The number of changes under way.
         self.changing = 0
-        #: How many messages have been answered, by type and outcome: "done", "refused", or the kind of the failure.
+        #: The number of answered messages, by type and outcome: "done", "refused", or the kind of the failure.
         self.answered: Counter[tuple[str, str]] = Counter()
 
     def bind(self, listener: int | None = None) -> None:
-        """Listen; the socket's file is private because its directory is, and because of its own mode.
+        """Listen. The socket's file is private because of its directory and its own mode.
 
-        The socket is ours and not ZeroMQ's, so that another version of this process can have it (`listener`): clients
-        that connect meanwhile wait.
+        The socket is created here and not by ZeroMQ, so that the next version of this process can inherit it
+        (`listener`). Clients that connect during the switch wait.
 
         Raises:
-            PortError: it cannot be.
+            PortError: the socket cannot be bound.
         """
         if self._bound.is_set():
             raise RuntimeError(f"{self._endpoint} is bound already")
@@ -181,7 +181,9 @@ class ControlServer:
         router = self._router()
         if self._local is None:
             self._local = _Door(router, LocalGuard(self._group))
-        self._local.socket = router  # who is known by a name of its own is known again
+        self._local.socket = (
+            router  # a peer that reconnects under its own name replaces its old connection
+        )
         self._doors.append(self._local)
         router.setsockopt(zmq.USE_FD, os.dup(self._listener.fileno()))
         router.bind(self._endpoint)
@@ -194,25 +196,25 @@ class ControlServer:
         return self._listener.fileno()
 
     def worker(self, name: str) -> Peer:
-        """Return a worker that is connected, or is about to be again."""
+        """Return a connected or reconnecting worker as a peer."""
         assert self._local is not None  # it is bound
         sender = Sender(f"worker {name}")
         return Peer(self._local, control.identity_of(name), control.UNASKED, sender)
 
     def hold(self) -> None:
-        """Make requests that change something wait until `release`; those under way go on."""
+        """Make requests that change something wait until `release`. Those under way continue."""
         self._open.clear()
 
     def release(self) -> None:
-        """Carry out the requests that wait."""
+        """Carry out the waiting requests."""
         self._open.set()
 
     def listen_tcp(self, address: str) -> str:
-        """Listen on HOST:PORT, too, for clients with a key; return the endpoint, with the port that it got.
+        """Also listen on HOST:PORT for clients with a key. Return the endpoint with the actual port.
 
         Raises:
             KeyStoreError: there is no server key.
-            zmq.ZMQError: the address is taken, or not one of this machine.
+            zmq.ZMQError: the address is in use, or does not belong to this machine.
         """
         assert self._keys is not None
         public, secret = self._keys.server_keys()
@@ -233,7 +235,7 @@ class ControlServer:
         return str(router.getsockopt_string(zmq.LAST_ENDPOINT))
 
     async def serve(self) -> None:
-        """Receive until cancelled; pause while the socket is suspended."""
+        """Receive messages until cancelled; pause while the socket is suspended."""
         while True:
             await self._bound.wait()
             self._receiving = [asyncio.create_task(self._serve(door)) for door in self._doors]
@@ -253,7 +255,7 @@ class ControlServer:
             self._listener.close()
 
     async def suspend(self) -> None:
-        """Stop answering, and still listen: clients that connect wait. Answers are sent before that; `bind` goes on."""
+        """Send pending answers, then stop answering but keep listening: new clients wait. `bind` resumes."""
         self._bound.clear()
         for task in self._receiving:
             task.cancel()
@@ -276,8 +278,8 @@ class ControlServer:
         router = self._context.socket(zmq.ROUTER)
         router.linger = 1000
         router.maxmsgsize = max(self._max_payload_size, control.ALWAYS_TAKEN_BYTES)
-        router.sndhwm = _MOST_UNREAD
-        router.rcvhwm = _MOST_AHEAD
+        router.sndhwm = _MAX_UNREAD
+        router.rcvhwm = _MAX_READ_AHEAD
         return router
 
     async def _serve(self, door: _Door) -> None:
@@ -291,10 +293,10 @@ class ControlServer:
                 self.answered["malformed", "refused"] += 1
 
     def _take(self, door: _Door, identity: zmq.Frame, frames: Sequence[zmq.Frame]) -> None:
-        """Begin to answer one message, or refuse it.
+        """Start to answer a message, or refuse it.
 
         Raises:
-            MalformedMessage: it is none, and nobody can be told so.
+            MalformedMessage: the frames are not a message, and cannot be answered.
         """
         if not frames or len(frames[0]) != len(control.UNASKED):
             raise messages.MalformedMessage(f"no request id in {len(frames)} frames")
@@ -308,7 +310,7 @@ class ControlServer:
                 self._check_sizes(message)
                 self._tell(peer, messages.Done())
             elif isinstance(message, messages.Cancel):
-                door.requests.abandon(peer.identity, message.request_id, "its client gave it up")
+                door.requests.abandon(peer.identity, message.request_id, "its client cancelled it")
             else:
                 self._begin(door, peer, message, payloads)
         except Refused as refusal:
@@ -317,20 +319,20 @@ class ControlServer:
             self._tell(peer, messages.Failure(refusal.kind.value, str(refusal)))
 
     def _check_sizes(self, sizes: messages.Offer) -> None:
-        """Raise Refused unless the frames of a message are as many and as small as ours are."""
+        """Raise Refused if a message has too many or too large frames."""
         if sizes.payloads > MOST_PAYLOADS:
             raise Refused(
                 f"{sizes.payloads} payloads in one message: at most {MOST_PAYLOADS} are taken"
             )
         if sizes.message_bytes > MOST_MESSAGE_BYTES:
             raise Refused(
-                f"{sizes.what[:_LONGEST_NAME]}: {sizes.message_bytes} bytes without its payloads: at most "
+                f"{sizes.what[:_MAX_QUOTED_LEN]}: {sizes.message_bytes} bytes without its payloads: at most "
                 f"{MOST_MESSAGE_BYTES} are taken. Large values belong into the callable, not into its declaration or "
                 "environment"
             )
         if sizes.payload_bytes > self._max_payload_size:
             raise Refused(
-                f"{sizes.what[:_LONGEST_NAME]}: a payload (a pickled callable) of {sizes.payload_bytes} bytes: "
+                f"{sizes.what[:_MAX_QUOTED_LEN]}: a payload (a pickled callable) of {sizes.payload_bytes} bytes: "
                 f"this daemon takes at most {self._max_payload_size} (setting max_payload_size). Load what is large in "
                 "the worker: register a class or function that does, with factory=True"
             )
@@ -361,7 +363,7 @@ class ControlServer:
             reply = messages.Failure(failure.kind.value, failure.text, failure.traceback)
         except Exception as error:
             _log.exception("handler failed", message_type=type(message).__name__)
-            text = f"the daemon failed at {type(message).__name__}: {type(error).__name__}: {error}"
+            text = f"internal error while handling {type(message).__name__}: {type(error).__name__}: {error}"
             reply = messages.Failure(ErrorKind.INTERNAL.value, text)
         outcome = reply.kind if isinstance(reply, messages.Failure) else "done"
         self.answered[type(message).__name__, outcome] += 1
@@ -369,14 +371,14 @@ class ControlServer:
             await peer.reply(reply)
 
     async def _who(self, sender: Sender, message: messages.AnyMessage) -> str:
-        """Return the sender as the audit names it; whoever changes nothing is not in the audit."""
+        """Return a description of the sender for the audit; just its name if the message changes nothing."""
         if sender.uid is None or not isinstance(message, _AUDITED):
             return sender.name
         try:
             return await asyncio.wait_for(
                 asyncio.to_thread(describe_sender, sender), _MAX_DESCRIBE_S
             )
-        except asyncio.TimeoutError:  # a server of user names does not answer
+        except asyncio.TimeoutError:  # the server for user names does not answer
             return sender.name
 
     async def _carry_out(
@@ -384,7 +386,7 @@ class ControlServer:
     ) -> messages.AnyMessage | None:
         if not isinstance(message, _CHANGES):
             return await self._handle(peer, message, payloads)
-        while not self._open.is_set():  # still, when it is this one's turn
+        while not self._open.is_set():  # it may be held again by the time this task runs
             if self.changing and isinstance(message, _WAITED_FOR):
                 break
             await self._open.wait()
@@ -396,18 +398,18 @@ class ControlServer:
 
 
 def _sizes(frames: Sequence[zmq.Frame]) -> messages.Offer:
-    """Return the sizes of what has arrived, as a sender that asks first tells them."""
+    """Return the sizes of a received message, in the form in which a sender offers them."""
     message, *payloads = [len(frame) for frame in frames[1:]] or [0]
     return messages.Offer("a message", message, max(payloads, default=0), len(payloads))
 
 
 def _parsed(frames: Sequence[zmq.Frame]) -> tuple[messages.AnyMessage, list[bytes]]:
-    """Return the message and its payloads; raises Refused where it is none that is known here."""
+    """Return the message and its payloads. Raises Refused if it is invalid or unknown."""
     try:
         _, message, payloads = control.parse([frame.bytes for frame in frames])
     except messages.MalformedMessage as error:
-        why = str(error)[:_LONGEST_NAME]  # it may quote the message
+        why = str(error)[:_MAX_QUOTED_LEN]  # it may quote the message
         raise Refused(
-            f"this daemon cannot read the message: {why}. A client of the daemon's own version sends what it can read"
+            f"this daemon cannot read the message: {why}. Use a client of the daemon's own version"
         ) from error
     return message, payloads

@@ -1,8 +1,8 @@
-"""Access control for the control socket: it identifies a frame's sender and admits or refuses it.
+"""Access control for the control socket: identifies the sender of a frame and admits or refuses it.
 
-libzmq asks the kernel who connected to a unix socket (SO_PEERCRED, unix(7)) and puts it at the end of the
-message property "Peer-Address": `localhost:<uid>:<gid>:<pid>`. The kernel fills it in, so it cannot be forged;
-a process of a pid namespace that we cannot see has pid 0.
+libzmq gets the peer of a unix socket from the kernel (SO_PEERCRED, unix(7)) and appends it to the message property
+"Peer-Address": `localhost:<uid>:<gid>:<pid>`. It cannot be forged, since the kernel provides it; a process in a pid
+namespace that is not visible here has pid 0.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from pytriton._protocol.errors import ErrorKind
 _log = structlog.get_logger(__name__)
 
 _CREDENTIALS = re.compile(r".*:(\d+):(\d+):(\d+)")
-#: The same sender's refusals are told once in so long, and so many senders are told apart.
-_TELL_AGAIN_S, _MOST_TOLD = 60.0, 256
+#: Interval between reports about the same sender, and the number of senders that are tracked.
+_REPORT_INTERVAL_S, _MAX_REPORTED = 60.0, 256
 _MAX_COMMAND_LINE = 4096
 
 
 @dataclass(frozen=True)
 class Sender:
-    """A message's sender, described in words; `uid` and `pid` are None where they are unknown."""
+    """A message's sender, with a description; `uid` and `pid` are None if unknown."""
 
     name: str
     uid: int | None = None
@@ -38,7 +38,7 @@ class Sender:
 
 
 class Refused(Exception):
-    """A message was refused unread; the text says why, for the sender and for the log."""
+    """A message was refused before parsing. The text is the reason, for the sender and for the log."""
 
     def __init__(self, text: str, kind: ErrorKind = ErrorKind.INVALID) -> None:
         super().__init__(text)
@@ -46,7 +46,7 @@ class Refused(Exception):
 
 
 def message_property(frame: zmq.Frame, name: str) -> str | None:
-    """Return a property that libzmq attached to a received frame, or None where it has none such."""
+    """Return a property that libzmq attached to a received frame, or None."""
     try:
         value = frame.get(name)
     except zmq.ZMQError:
@@ -55,7 +55,7 @@ def message_property(frame: zmq.Frame, name: str) -> str | None:
 
 
 def message_sender(frame: zmq.Frame) -> str:
-    """Return in words who sent a frame, admitted or not."""
+    """Return a description of a frame's sender, admitted or not."""
     key = message_property(frame, "User-Id")
     if key:
         return f"client {key}"
@@ -66,18 +66,18 @@ def message_sender(frame: zmq.Frame) -> str:
 
 
 def local_sender(frame: zmq.Frame) -> Sender:
-    """Return who sent a frame over a unix socket."""
+    """Return the sender of a frame that came over a unix socket."""
     match = _CREDENTIALS.fullmatch(message_property(frame, "Peer-Address") or "")
     if match is None:
-        return Sender("somebody unknown")
+        return Sender("unknown sender")
     uid, _, pid = (int(number) for number in match.groups())
     return Sender(f"user {uid}, process {pid or 'unknown'}", uid, pid or None)
 
 
 def describe_sender(sender: Sender) -> str:
-    """Return the sender with the name of its user and its command: "user ann, process 4242 (python train.py)".
+    """Return the sender with its user name and command: "user ann, process 4242 (python train.py)".
 
-    Blocks: the user may be known to a server only. What has no name, or has ended, keeps its number.
+    Blocks, since looking up the user may need a server. Unknown users and exited processes are shown as numbers.
     """
     if sender.uid is None:
         return sender.name
@@ -87,7 +87,7 @@ def describe_sender(sender: Sender) -> str:
 
 
 def user_name(uid: int) -> str:
-    """Return the name of a user, or the number of one that has none; blocks while a server is asked for it."""
+    """Return the name of a user, or the number if it has none. Blocks if a server must be asked."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -104,9 +104,9 @@ def _command_line(pid: int) -> list[str]:
 
 
 def _command(words: Sequence[str]) -> str:
-    """Return the program and, of an interpreter or of our command line, what it runs.
+    """Return the program and, for an interpreter or our command line, what it runs.
 
-    Further arguments may be secrets, and the audit is posted to webhooks.
+    Further arguments are omitted: they may be secrets, and the audit is posted to webhooks.
     """
     program, rest = os.path.basename(words[0]), list(words[1:])
     if re.fullmatch(r"python[\d.]*", program):
@@ -123,7 +123,7 @@ def _command(words: Sequence[str]) -> str:
 
 
 class LocalGuard:
-    """Admits this process's own user and root; with a group named, everybody whom the file modes let in."""
+    """Admits this process's own user and root. With a group configured, admits everyone allowed by the file modes."""
 
     def __init__(self, group: str | None) -> None:
         self._everybody = group is not None
@@ -131,17 +131,17 @@ class LocalGuard:
         self._told_blind = False
 
     def admit(self, frame: zmq.Frame) -> Sender:
-        """Return who sent a frame.
+        """Return the sender of a frame.
 
         Raises:
-            Refused: not one of those who may.
+            Refused: the sender has no access.
         """
         sender = local_sender(frame)
         if sender.uid is None:
             if not self._told_blind:
                 self._told_blind = True
                 _log.warning(
-                    "ZeroMQ does not tell who connects: only the file modes keep others out"
+                    "ZeroMQ does not report who connects: only the file modes keep others out"
                 )
         elif not self._everybody and sender.uid not in self._allowed:
             raise Refused(
@@ -152,13 +152,13 @@ class LocalGuard:
 
 
 class Admitted:
-    """Tells ZeroMQ's authenticator whose public keys may connect."""
+    """Lets ZeroMQ's authenticator check which public keys may connect."""
 
     def __init__(self, keys: KeyStore) -> None:
         self._keys = keys
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Whether the client with this public key (Z85) may; ZeroMQ has proved that it has the secret one."""
+        """Return whether the client with this public key (Z85) may connect; ZeroMQ has verified its secret key."""
         name = self._keys.name_of(key)
         if name is None:
             _log.warning(
@@ -168,13 +168,13 @@ class Admitted:
 
 
 class KeyGuard:
-    """Admits clients whose key has not been taken away since they connected."""
+    """Admits clients whose key has not been removed since they connected."""
 
     def __init__(self, keys: KeyStore) -> None:
         self._keys = keys
 
     def admit(self, frame: zmq.Frame) -> Sender:
-        """Return who sent a frame; raises Refused."""
+        """Return the sender of a frame. Raises Refused."""
         name = self._keys.name_of(message_property(frame, "User-Id") or "")
         if name is None:
             raise Refused("this client's key was removed")
@@ -182,19 +182,19 @@ class KeyGuard:
 
 
 class RefusalLog:
-    """Tells of messages that were dropped: once a minute for each sender, however many there are."""
+    """Logs dropped messages, at most once a minute per sender."""
 
     def __init__(self) -> None:
         self._dropped: dict[str, tuple[float, int]] = {}
 
     def tell(self, event: str, sender: str, why: str) -> None:
-        """Log that a message of `sender` was dropped, unless that was told just now."""
+        """Log that a message of `sender` was dropped, unless that was logged recently."""
         now = time.monotonic()
-        told_at, silent = self._dropped.get(sender, (-_TELL_AGAIN_S, 0))
-        if now - told_at < _TELL_AGAIN_S:
+        told_at, silent = self._dropped.get(sender, (-_REPORT_INTERVAL_S, 0))
+        if now - told_at < _REPORT_INTERVAL_S:
             self._dropped[sender] = told_at, silent + 1
             return
-        if len(self._dropped) >= _MOST_TOLD:
+        if len(self._dropped) >= _MAX_REPORTED:
             self._dropped.clear()
         self._dropped[sender] = now, 0
         _log.warning(event, sender=sender, reason=why[:200], not_told_before=silent)

@@ -1,4 +1,4 @@
-"""The clients' requests under way: begun, limited in number, cancelled when the client vanishes."""
+"""Requests of clients under way: started, limited in number, cancelled when the client exits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytriton.dispatcher.control.peers import Refused
 
 _log = structlog.get_logger(__name__)
 
-#: What one connection may have under way at once.
+#: Maximum number of concurrent requests per connection.
 MOST_UNDER_WAY = 64
 
 
@@ -29,21 +29,21 @@ class _Request:
 
 @dataclass
 class Requests:
-    """The requests under way of one ROUTER socket: by the connection's identity, by request id."""
+    """The requests under way on one ROUTER socket, by the connection's identity and request id."""
 
     _by_peer: dict[bytes, dict[bytes, _Request]] = field(default_factory=dict)
 
     def check(self, identity: bytes, request_id: bytes) -> None:
-        """See whether a peer may have one more.
+        """Check that a peer may make another request.
 
         Raises:
-            Refused: it has too many, or this very one.
+            Refused: it has too many requests under way, or this one already.
         """
         own = self._by_peer.get(identity, {})
         if request_id in own:
             raise Refused(f"request {request_id.hex()} of this connection is under way already")
         if len(own) >= MOST_UNDER_WAY:
-            text = f"{len(own)} requests of this connection are under way, more are not taken"
+            text = f"{len(own)} requests of this connection are under way; no more are accepted"
             raise Refused(text, ErrorKind.UNAVAILABLE)
 
     def begin(
@@ -54,7 +54,7 @@ class Requests:
         *,
         abandonable: bool,
     ) -> None:
-        """Answer a request in a task of its own."""
+        """Answer a request in a task."""
         task = asyncio.create_task(answer)
         self._by_peer.setdefault(identity, {})[request_id] = _Request(task, abandonable)
         task.add_done_callback(lambda _: self._forget(identity, request_id))
@@ -62,17 +62,17 @@ class Requests:
     def abandon(self, identity: bytes, request_id: bytes, why: str) -> None:
         """Cancel a request that its client no longer waits for, if it may be abandoned.
 
-        A second call does nothing: the request may be busy with undoing its work.
+        A second call has no effect: the request may be undoing its work.
         """
         request = self._by_peer.get(identity, {}).get(request_id)
         if request is None or not request.abandonable or request.abandoned:
             return
         request.abandoned = True
-        _log.info("request is given up", why=why)
+        _log.info("request cancelled", why=why)
         request.task.cancel()
 
     def watch(self, identity: bytes, request_id: bytes, pid: int) -> None:
-        """Abandon a request when its client's process ends."""
+        """Abandon a request when its client's process exits."""
 
         def vanished() -> None:
             self.abandon(identity, request_id, f"its client, process {pid}, has ended")
@@ -81,7 +81,7 @@ class Requests:
         self._by_peer[identity][request_id].task.add_done_callback(lambda _: stop_watching())
 
     async def end(self) -> None:
-        """Cancel all, and return when they have ended."""
+        """Cancel all requests and wait until they have ended."""
         tasks = [request.task for own in self._by_peer.values() for request in own.values()]
         for task in tasks:
             task.cancel()
@@ -95,14 +95,16 @@ class Requests:
 
 
 def when_ended(pid: int, then: Callable[[], None]) -> Callable[[], None]:
-    """Call `then` once when a process has ended; return what stops the watch."""
+    """Call `then` once when a process has exited. Return a function that stops the watch."""
     loop = asyncio.get_running_loop()
     try:
         ended = linux.pidfd_open(pid)
     except ProcessLookupError:
         return loop.call_soon(then).cancel
-    except OSError as error:  # a kernel before 5.3, or a seccomp filter: only Cancel is heard then
-        _log.debug("a client cannot be watched", client_pid=pid, reason=str(error))
+    except (
+        OSError
+    ) as error:  # a kernel before 5.3, or a seccomp filter: only Cancel is noticed then
+        _log.debug("cannot watch a client", client_pid=pid, reason=str(error))
         return lambda: None
 
     def fire() -> None:

@@ -14,7 +14,7 @@ from pytriton.dispatcher.workers.process import slots
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 #: File names are limited to 255 bytes; the longest one derived from a model's name is its log file.
-_LONGEST_NAME = 200
+_MAX_NAME_LEN = 200
 #: Maximum number of instances of a model. Each one is a process.
 MOST_WORKERS = 1024
 #: Maximum number of lanes per worker. Each one is a proxy, which is a process too.
@@ -172,11 +172,11 @@ def check_trial(spec: messages.ModelSpec, *, can_be_undone: bool) -> None:
 
 def _check_name(name: str) -> None:
     """Refuse a name that is unsafe as a directory name or in a URL."""
-    if not _NAME.fullmatch(name) or name in (".", "..") or len(name) > _LONGEST_NAME:
+    if not _NAME.fullmatch(name) or name in (".", "..") or len(name) > _MAX_NAME_LEN:
         raise RemoteFailure(
             ErrorKind.INVALID,
             f"{name[:80]!r} cannot be a model's name: letters, digits, dots, underscores and dashes, "
-            f"at most {_LONGEST_NAME} of them",
+            f"at most {_MAX_NAME_LEN} of them",
         )
 
 

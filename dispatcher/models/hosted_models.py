@@ -33,11 +33,13 @@ class HostedModels:
     def _orphaned(self, registration: Registration, pid: int, ended: asyncio.Future[None]) -> None:
         if ended.cancelled():
             return
-        task = asyncio.get_running_loop().create_task(self._bury(registration, pid))
+        task = asyncio.get_running_loop().create_task(
+            self._unregister_after_exit(registration, pid)
+        )
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
-    async def _bury(self, registration: Registration, pid: int) -> None:
+    async def _unregister_after_exit(self, registration: Registration, pid: int) -> None:
         name = registration.spec.name
         _log.error("process that hosted a model exited", model=name, pid=pid)
         await registration.pool.give_up(

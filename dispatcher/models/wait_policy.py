@@ -16,7 +16,7 @@ from pytriton.dispatcher.models.persistence.restorer import Restorer
 from pytriton.dispatcher.server.tritonserver import TritonServer
 
 #: Interval between progress reports to a waiting client.
-_TELL_EVERY_S = 5.0
+_REPORT_INTERVAL_S = 5.0
 
 Report = Callable[[messages.Progress], Awaitable[None]]
 
@@ -85,4 +85,4 @@ class ServerWait:
             )
         await self._report(messages.Progress("waiting", f"waiting: {why}"))
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(change.wait(), min(left_s, _TELL_EVERY_S))
+            await asyncio.wait_for(change.wait(), min(left_s, _REPORT_INTERVAL_S))

@@ -1,4 +1,4 @@
-"""Signals that wait while this process becomes another program by execve(2): none is lost, whichever thread gets it."""
+"""Block signals while this process executes another program, so that none is lost, whichever thread receives it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from types import FrameType
 
 @contextmanager
 def waiting(numbers: Collection[signal.Signals]) -> Iterator[Callable[[], None]]:
-    """Have signals wait in this block, which belongs to the main thread.
+    """Block signals for the duration of this block, in the main thread.
 
-    They are blocked in that thread alone: another one may take a signal for the process. Python then notes it for the
-    main thread, and execve would forget the note.
+    Only this thread blocks them: another one may receive a signal for the process. Python then records it for the main
+    thread, and execve would lose the record.
 
     Gives:
-        a function to call just before execve: what has come waits for the next program
+        a function to call just before execve; it makes received signals pending for the next program
     """
     came: set[int] = set()
 
@@ -26,14 +26,16 @@ def waiting(numbers: Collection[signal.Signals]) -> Iterator[Callable[[], None]]
 
     def leave() -> None:
         for number in came:
-            signal.pthread_kill(threading.get_ident(), number)  # blocked here, it stays over execve
+            signal.pthread_kill(
+                threading.get_ident(), number
+            )  # blocked in this thread, it stays pending across execve
 
     former = {number: signal.signal(number, note) for number in numbers}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
         yield leave
     finally:
-        # There was no execve. Who watches signals by a descriptor has heard of them already (signal.set_wakeup_fd).
+        # There was no execve. Watchers of signal.set_wakeup_fd have been notified already.
         for number in came & signal.sigpending():
             signal.sigtimedwait([number], 0)
         for number, handler in former.items():

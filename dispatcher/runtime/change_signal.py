@@ -1,4 +1,4 @@
-"""A notification for tasks that wait for the next change of something."""
+"""A signal for tasks that wait for the next change of something."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import asyncio
 class ChangeSignal:
     """Wakes all tasks that wait for the next change.
 
-    A task that waits for a condition takes `next` first and checks the condition then: so it misses no change.
+    A task that waits for a condition must take `next` before it checks the condition, so that it misses no change.
     """
 
     def __init__(self) -> None:
@@ -20,6 +20,6 @@ class ChangeSignal:
         return self._next
 
     def tell(self) -> None:
-        """Announce a change: wake all tasks that wait."""
+        """Signal a change to all waiting tasks."""
         self._next.set()
         self._next = asyncio.Event()

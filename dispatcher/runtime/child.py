@@ -1,4 +1,4 @@
-"""One child process: started, its lines logged, its end noticed by event, and stopped by a ladder of signals."""
+"""A child process: start it, log its lines, detect its exit, and stop it with escalating signals."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 from pytriton.dispatcher.runtime.process_group import end_group, kill_group
 from pytriton.dispatcher.runtime.upgrade_snapshot import ChildState
 
-#: Lines kept to tell the user what a child said last: a crash with the stacks of two threads, say.
-_LAST_LINES = 40
+#: Number of lines kept for error reports; enough for a crash with the stacks of two threads.
+_MAX_LAST_LINES = 40
 
-#: Takes a child's pid and a line that it printed, without its end.
+#: Called with a child's pid and a line that it printed, without the line ending.
 OnLine = Callable[[int, bytes], None]
 
 
@@ -31,10 +31,9 @@ class Child:
 
     Attributes:
         pid: its process id.
-        exited: is done, with the return code as `subprocess` gives it (negative: a signal), once it
-            ended.
-        peak_memory: the most bytes that it, or one process that it waited for, had resident; known
-            once it ended.
+        exited: done once the child has exited; the result is the return code as in `subprocess` (negative: a signal).
+        peak_memory: the largest resident size of the child, or of one process that it waited for, in bytes; known once
+            it has exited.
     """
 
     def __init__(
@@ -45,12 +44,12 @@ class Child:
         kill_on_death: KillOnDeath,
         state: ChildState | None = None,
     ) -> None:
-        """Look after a child; `output` is closed where that cannot be.
+        """Supervise a child. On an error, close `output`.
 
-        `state`: of one that a former version of this process has started.
+        `state` is given for a child that a previous version of this process started.
 
         Raises:
-            OSError: too many descriptors are open, say; nobody looks after it.
+            OSError: for example, too many open descriptors; the child is not supervised.
         """
         loop = asyncio.get_running_loop()
         self.pid = pid
@@ -59,7 +58,7 @@ class Child:
         self._on_line = on_line
         self._kill_on_death = kill_on_death
         lines = [] if state is None else state.lines
-        self._last_lines: collections.deque[str] = collections.deque(lines, maxlen=_LAST_LINES)
+        self._last_lines: collections.deque[str] = collections.deque(lines, maxlen=_MAX_LAST_LINES)
         self._awaited: list[tuple[bytes, asyncio.Future[bytes]]] = []
         with contextlib.ExitStack() as undo:
             undo.callback(output.close)
@@ -84,10 +83,10 @@ class Child:
         umask: int = -1,
         pass_fds: Sequence[int] = (),
     ) -> Child:
-        """Start a process whose stdout and stderr go line by line to `on_line`; it inherits `pass_fds`.
+        """Start a process whose stdout and stderr are passed line by line to `on_line`. It inherits `pass_fds`.
 
         Raises:
-            OSError: it could not be started; `filename` says which file was at fault.
+            OSError: it could not be started; `filename` is the file that caused the error.
         """
         popen = subprocess.Popen(
             argv,
@@ -100,7 +99,7 @@ class Child:
             pass_fds=pass_fds,
             **({"umask": umask} if umask >= 0 else {}),  # type: ignore[call-overload]
         )
-        popen.returncode = 0  # it is waited for here, not there
+        popen.returncode = 0  # waited for by this class, not by subprocess
         assert popen.stdout is not None  # a pipe
         try:
             return cls(popen.pid, popen.stdout, on_line, kill_on_death)
@@ -110,7 +109,7 @@ class Child:
 
     @classmethod
     def adopt(cls, state: ChildState, on_line: OnLine, kill_on_death: KillOnDeath) -> Child:
-        """Go on with a child of a former version of this process, which may have ended by now.
+        """Adopt a child of a previous version of this process; it may have exited already.
 
         Raises:
             OSError: this process has no such child.
@@ -120,7 +119,7 @@ class Child:
         return cls(state.pid, pipe, on_line, kill_on_death, state)
 
     def hand_over(self) -> ChildState:
-        """Return what the next version of this process goes on with. All lines until now have been logged."""
+        """Return the child's state for the next version of this process. All lines so far have been logged."""
         output, rest = self._output.hand_over()
         return ChildState(self.pid, output, rest, self.recent_lines())
 
@@ -133,29 +132,29 @@ class Child:
         return "\n".join(self._last_lines)
 
     def next_line_with(self, text: bytes) -> asyncio.Future[bytes]:
-        """Return what gets the next line with `text` in it that the child prints; to be cancelled by who gives up."""
+        """Return a future for the next line that contains `text`. Cancel it if you stop waiting."""
         printed: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._awaited = [one for one in self._awaited if not one[1].done()]
         self._awaited.append((text, printed))
         return printed
 
     def signal_group(self, number: int) -> None:
-        """Send a signal to the child and all that it started."""
+        """Send a signal to the child's process group."""
         try:
             os.killpg(self.pid, number)
         except (ProcessLookupError, PermissionError):
-            return  # all of them have ended, or are another user's
+            return  # the group is gone, or belongs to another user
 
     def kill(self) -> None:
-        """Kill the child and all that it started; `stop` ends what of it may clean up first."""
+        """Kill the child's process group. Unlike `stop`, this leaves no time to clean up."""
         kill_group(self.pid)
 
     async def stop(self, grace_s: float, *, first: int = signal.SIGTERM) -> int:
-        """End the child: `first`, and after `grace_s` seconds SIGKILL; then whatever it left in its group.
+        """Stop the child: send `first`, after `grace_s` seconds SIGKILL; then end the rest of its process group.
 
-        Asking comes first, since a child that ends by itself gives back what only it can
-        (tritonserver: its shared memory; a worker: its callable's own clean-up).
-        What removes the shared memory that it and its own children have left may do so (process_group.py).
+        A child that exits by itself releases what only it can (tritonserver: its shared memory; a worker: its
+        callable's clean-up). Trackers that remove leftover shared memory of the child and its children may finish
+        (process_group.py).
         """
         if not self.exited.done():
             os.kill(self.pid, first)
@@ -169,7 +168,7 @@ class Child:
         return code
 
     async def drained(self) -> None:
-        """Wait until the lines of a child that ended have all been logged."""
+        """Wait until all lines of a child that has exited have been logged."""
         await self._output.drained()
 
     def _reap(self) -> None:
@@ -192,23 +191,23 @@ class Child:
 
 
 def put_away(pid: int) -> None:
-    """End a child of this process's that nobody looks after. It is young, so its end takes no time."""
-    os.kill(pid, signal.SIGKILL)  # nobody has waited for it, so the number is its own
+    """Kill a child that is not supervised. It has just started, so it exits quickly."""
+    os.kill(pid, signal.SIGKILL)  # not yet reaped, so the pid cannot have been reused
     os.waitpid(pid, 0)
 
 
 def bound_to_us(argv: Sequence[str]) -> list[str]:
-    """Return a command that runs `argv` such that the kernel kills it when this process ends, however it ends.
+    """Return a command that runs `argv` and is killed by the kernel when this process exits, for whatever reason.
 
-    A tiny Python in between asks for that (prctl, PR_SET_PDEATHSIG) and then becomes `argv`: doing
-    it after fork in this process, which has threads, could deadlock.
+    A small Python wrapper sets PR_SET_PDEATHSIG with prctl and then executes `argv`. Doing this after fork in this
+    process, which has threads, could deadlock.
     """
     launcher = os.path.join(os.path.dirname(__file__), "exec_launcher.py")
     return [sys.executable, "-I", "-S", launcher, str(os.getpid()), *argv]
 
 
 def describe_exit(code: int) -> str:
-    """Say how a process ended: "exited with code 3", "was killed by signal 11 (SIGSEGV)"."""
+    """Describe how a process exited: "exited with code 3", "was killed by signal 11 (SIGSEGV)"."""
     if code >= 0:
         return f"exited with code {code}"
     text = f"was killed by signal {-code} ({signal_name(code)})"
@@ -218,7 +217,7 @@ def describe_exit(code: int) -> str:
 
 
 def signal_name(code: int) -> str | None:
-    """Return the name of the signal that a return code stands for; None when it is an exit code."""
+    """Return the name of the signal in a return code; None if it is an exit code."""
     if code >= 0:
         return None
     try:

@@ -1,10 +1,10 @@
-"""The output of a child process, read from its pipe and handed to the log line by line.
+"""The output of a child process, read from its pipe and logged line by line.
 
-    pipe ──▶ _readable ──▶ blocks of whole lines, _MOST_WAITING bytes of them ──▶ _hand_on ──▶ on_line
+    pipe ──▶ _readable ──▶ blocks of whole lines, up to _MOST_WAITING bytes ──▶ _hand_on ──▶ on_line
 
-A print of the child never waits for the log: reading costs next to nothing, but a log record costs some 30 µs. A child
-that prints faster than that fills the queue here. Then lines are left out, and a note says how many, until half of the
-queue has been logged.
+A child never waits for the log when it prints: reading is cheap, but a log record costs some 30 µs. A child that prints
+faster than that fills the queue here. Then lines are dropped, and a note says how many, until half of the queue has
+been logged.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from typing import IO
 
 from pytriton._protocol.records import LONGEST_LINE
 
-#: What the kernel takes while the event loop is elsewhere; it may allow less.
+#: Pipe size, to buffer output while the event loop is busy. The kernel may allow less.
 _PIPE_BYTES = 1 << 20
 _F_SETPIPE_SZ = 1031
 _MOST_WAITING = 4 << 20
-#: How long lines are logged before everything else has its turn.
+#: How long lines are logged before the event loop gets to run other callbacks.
 _TURN_S = 0.003
-#: After a child's end: how long its last lines may take to arrive (a grandchild may hold the pipe open), and how
-#: long those that wait may take to be logged.
+#: After a child's exit: timeouts for the arrival of its last lines (a grandchild may hold the pipe open), and for
+#: logging the queued ones.
 _ARRIVE_S, _LOGGED_S = 0.5, 10.0
 
 
 class LeftOut:
-    """How many lines of children have been left out, in this process's life."""
+    """The number of dropped lines of all children since this process started."""
 
     def __init__(self) -> None:
         self.lines = 0
@@ -42,14 +42,14 @@ LEFT_OUT = LeftOut()
 
 
 class ChildOutput:
-    """The lines of one child; to be made in a running event loop."""
+    """The lines of one child. Must be created in a running event loop."""
 
     def __init__(
         self, pipe: IO[bytes], on_line: Callable[[bytes], None], rest: bytes = b""
     ) -> None:
-        """`on_line` gets each line, without its end; one of more than 64 KiB comes in pieces.
+        """Pass each line to `on_line`, without its ending; lines of more than 64 KiB come in pieces.
 
-        `rest` is the beginning of the first one, where a former version of this process has read it.
+        `rest` is the beginning of the first line, if a previous version of this process has read it.
         """
         self._pipe = pipe
         self._on_line = on_line
@@ -57,27 +57,27 @@ class ChildOutput:
         self._blocks: deque[bytes] = deque()
         self._lines: deque[bytes] = deque()  #: of the first block
         self._waiting = 0
-        self._rest = rest  #: a line that has not ended yet
+        self._rest = rest  #: an incomplete line
         self._left_out = 0
         self._handing_on = False
         self._at_end = asyncio.Event()
         self._all_handed_on = asyncio.Event()
         os.set_blocking(pipe.fileno(), False)
-        with contextlib.suppress(OSError):  # a limit of the kernel's for all pipes of a user
+        with contextlib.suppress(OSError):  # may exceed the user's limit for all pipes
             fcntl.fcntl(pipe.fileno(), _F_SETPIPE_SZ, _PIPE_BYTES)
         self._loop.add_reader(pipe.fileno(), self._readable)
 
     def hand_over(self) -> tuple[int, bytes]:
-        """Log what waits; return the pipe's descriptor, and what has been read of a line that has not ended.
+        """Log the queued lines. Return the pipe's descriptor and the beginning of an incomplete line.
 
-        The descriptor is -1 where the child has closed its output.
+        The descriptor is -1 if the child has closed its output.
         """
         while self._lines or self._blocks:
             self._hand_on()
         return -1 if self._at_end.is_set() else self._pipe.fileno(), self._rest
 
     async def drained(self) -> None:
-        """After the child's end: return when all its lines have been handed on; then nothing is read any more."""
+        """Wait until all lines of a child that has exited have been passed on. Then stop reading."""
         for event, limit_s in ((self._at_end, _ARRIVE_S), (self._all_handed_on, _LOGGED_S)):
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(event.wait(), limit_s)
@@ -102,7 +102,7 @@ class ChildOutput:
             self._rest = self._rest[LONGEST_LINE:]
 
     def _take(self, block: bytes) -> None:
-        """Keep whole lines for the log, or count what is left out."""
+        """Queue whole lines for the log, or count them as dropped."""
         if self._left_out or self._waiting >= _MOST_WAITING:
             self._left_out += len(block)
             LEFT_OUT.lines += block.count(b"\n")
@@ -113,7 +113,7 @@ class ChildOutput:
 
     def _note(self) -> None:
         left_out, self._left_out = self._left_out, 0
-        note = f"[… {left_out:,} bytes were left out: more was printed than the log takes …]\n"
+        note = f"[… {left_out:,} bytes dropped: the child prints faster than the log can write …]\n"
         self._blocks.append(note.encode())
         self._waiting += len(note.encode())
         self._hand_on_soon()
@@ -135,7 +135,7 @@ class ChildOutput:
                     self._lines.appendleft(line[LONGEST_LINE:])
                     line = line[:LONGEST_LINE]
                 else:
-                    self._waiting -= 1  # its end
+                    self._waiting -= 1  # its line ending
                 self._waiting -= len(line)
                 self._on_line(line)
                 if time.monotonic() > until:
@@ -149,7 +149,7 @@ class ChildOutput:
                 self._all_handed_on.set()
 
     def _end(self) -> None:
-        """Close the pipe: the child has closed its end, or nobody waits for more."""
+        """Close the pipe, because the child has closed its end or no more output is wanted."""
         if self._at_end.is_set():
             return
         self._loop.remove_reader(self._pipe.fileno())
@@ -164,7 +164,7 @@ class ChildOutput:
 
 
 def ended_output() -> int:
-    """Return a descriptor to read from that is at its end: the output of a child that has closed it."""
+    """Return a descriptor that reads end-of-file: the output of a child that has closed it."""
     reader, writer = os.pipe()
     os.close(writer)
     return reader

@@ -1,6 +1,6 @@
-"""Become another program that dies with the dispatcher: python exec_launcher.py PARENT_PID PROGRAM ARGUMENT...
+"""Execute a program that is killed with the dispatcher: python exec_launcher.py PARENT_PID PROGRAM ARGUMENT...
 
-Standard library only, and little of it: it is a part of each start. Tritonserver has one of its own, private_shm.py.
+Uses little of the standard library, since every start runs it. Tritonserver has its own launcher, private_shm.py.
 """
 
 from __future__ import annotations
@@ -16,6 +16,6 @@ if __name__ == "__main__":
     parent, program = int(sys.argv[1]), sys.argv[2]
     if ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(_SIGKILL)) != 0:
         sys.exit("prctl(PR_SET_PDEATHSIG) failed")
-    if os.getppid() != parent:  # it ended before we asked
+    if os.getppid() != parent:  # it exited before prctl took effect
         sys.exit("the dispatcher is gone")
     os.execv(program, sys.argv[2:])

@@ -1,8 +1,8 @@
-"""The duties of a container's first process (PID 1): reap orphans and pass signals on.
+"""The duties of a container's first process (PID 1): reap orphans and forward signals.
 
-A process whose parent has ended becomes a child of PID 1, and a zombie when it ends, until PID 1 waits for it; and the
-kernel drops signals for PID 1 that it has no handler for, so that SIGTERM would do nothing before the daemon runs. So
-PID 1 stays a small process that does nothing else, and the daemon is its child. `docker run --init` does the same.
+A process whose parent has exited becomes a child of PID 1, and stays a zombie after its exit until PID 1 reaps it. And
+the kernel drops signals for PID 1 that have no handler, so SIGTERM would have no effect before the daemon runs. So PID
+1 stays a small process that does nothing else, and the daemon is its child. `docker run --init` does the same.
 
 Source: pid_namespaces(7), "The namespace init process"; kill(2), "Notes"; sigwaitinfo(2) on si_code.
 """
@@ -24,20 +24,22 @@ _FORWARDED = {
 
 
 def run_with_init(run: Callable[[], int]) -> int:
-    """Return what `run` returns; in a process of its own, if this one is PID 1.
+    """Return the result of `run`; if this process is PID 1, run it in a child process.
 
-    To be called while there is only one thread.
+    Must be called while there is only one thread.
     """
     return be_init(run) if os.getpid() == 1 else run()
 
 
 def be_init(run: Callable[[], int]) -> int:
-    """Call `run` in a child, bury everybody's orphans meanwhile, and return its exit code when it ends.
+    """Call `run` in a child process, reap orphans until it exits, and return its exit code.
 
-    One that a signal has ended gives 128 and that signal's number, as a shell does. In the child, this returns what
-    `run` does.
+    If a signal killed the child, return 128 plus the signal's number, as a shell does. In the child, this returns the
+    result of `run`.
     """
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, nobody can be waited for
+    signal.signal(
+        signal.SIGCHLD, signal.SIG_DFL
+    )  # if it were ignored, children could not be reaped
     awaited = {*_FORWARDED, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     child = os.fork()
@@ -47,21 +49,23 @@ def be_init(run: Callable[[], int]) -> int:
     while True:
         caught = signal.sigwaitinfo(awaited)
         if caught.si_signo == signal.SIGCHLD:
-            status = _bury(child)
+            status = _reap(child)
             if status is not None:
                 code = os.waitstatus_to_exitcode(status)
                 return code if code >= 0 else 128 - code
-        elif caught.si_code <= 0:  # by a process: what a terminal sends, the child has got as well
+        elif (
+            caught.si_code <= 0
+        ):  # sent by a process: signals from a terminal reach the child directly
             os.kill(child, caught.si_signo)
 
 
-def _bury(child: int) -> int | None:
-    """Wait for all that have ended; return how the child did, if it is among them."""
+def _reap(child: int) -> int | None:
+    """Reap all children that have exited. Return the exit code of `child` if it is among them."""
     found = None
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:  # nobody is left
+        except ChildProcessError:  # no children left
             return found
         if pid == 0:
             return found

@@ -1,12 +1,11 @@
-"""A small helper process that ends all that the daemon started when the daemon is killed.
+"""A helper process that kills everything the daemon started if the daemon is killed.
 
-The kernel ends tritonserver and the workers with their parent (PR_SET_PDEATHSIG), but not what these
-started: tritonserver's stubs notice such an end only between batches, and not at all while they wait
-for tritonserver with Python's lock held; and nothing removes tritonserver's regions from /dev/shm.
-It is a shell (1 MB) that reads which process groups there are, and at the end of its
-input, however that comes, kills them and removes the regions. Resource trackers of `multiprocessing` may clean
-up first. What has left its process group (`setsid`, `start_new_session=True`) is found by a variable that all children
-of the daemon have in their environment, and hand on to what they start.
+The kernel kills tritonserver and the workers with their parent (PR_SET_PDEATHSIG), but not the processes that these
+started: tritonserver's stubs notice the exit only between batches, and not at all while they wait for tritonserver and
+hold the GIL. Nothing removes tritonserver's regions from /dev/shm either. The helper is a shell (1 MB) that reads the
+list of process groups from its input. At end-of-file, for whatever reason, it kills them and removes the regions.
+Resource trackers of `multiprocessing` may clean up first. Processes that left their group (`setsid`,
+`start_new_session=True`) are found by an environment variable that all children of the daemon have and pass on.
 """
 
 from __future__ import annotations
@@ -22,11 +21,12 @@ import structlog
 
 _log = structlog.get_logger(__name__)
 
-#: Of the environment of all that the daemon starts: the helper's process id.
+#: Set in the environment of everything that the daemon starts, to the helper's process id.
 VARIABLE = "PYTRITON_KILL_ON_DEATH"
 
-#: $1 is the beginning of the regions' paths. Lines are "+GROUP" and "-GROUP". In stat, what follows the name are a
-#: process's state, parent and group. Trackers (process_group.py) get two seconds; a shell cannot wait for others' children.
+#: $1 is the prefix of the regions' paths. Lines are "+GROUP" and "-GROUP". In stat, the name is followed by the
+#: process's state, parent and group. Trackers (process_group.py) get two seconds; a shell cannot wait for others'
+#: children.
 _SCRIPT = """
 groups= trackers= with= others=
 while read -r line; do
@@ -75,57 +75,57 @@ done
 
 
 class KillOnDeath:
-    """Knows the process groups of this process's children; outlives this process for a moment.
+    """The helper process and its list of process groups. The helper briefly outlives this process.
 
     Args:
-        regions: the beginning of the paths in /dev/shm that are to be removed
+        regions: the prefix of the paths in /dev/shm to remove
     """
 
     def __init__(self, regions: Path) -> None:
         process = subprocess.Popen(
-            # The script comes with the environment: lists of processes show arguments.
+            # Pass the script in the environment, because process lists show arguments.
             ["/bin/sh", "-c", 'eval "$SCRIPT"', "pytriton-kill-on-death", str(regions)],
             stdin=subprocess.PIPE,
-            bufsize=0,  # what could not be told is not told again at the end
+            bufsize=0,  # a failed write must not be repeated at exit
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # whoever kills our group shall not kill it
+            start_new_session=True,  # signals to our process group must not kill it
             env={"PATH": "/usr/bin:/bin", "SCRIPT": _SCRIPT},
             cwd="/",
         )
         assert process.stdin is not None  # a pipe
         self._input: IO[bytes] = process.stdin
         self.pid = process.pid
-        process.returncode = 0  # who waits for it is `close`
+        process.returncode = 0  # `close` waits for it
 
     @classmethod
     def adopt(cls, pid: int, pipe: int) -> KillOnDeath:
-        """Return the one whose helper was started by a former version of this process."""
+        """Adopt the helper that a previous version of this process started."""
         one = cls.__new__(cls)
         one.pid, one._input = pid, os.fdopen(pipe, "wb", buffering=0)
         return one
 
     @property
     def pipe(self) -> int:
-        """The descriptor on which the helper is told."""
+        """The descriptor of the helper's input."""
         return self._input.fileno()
 
     def mark(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment of a process that is to be ended with this one, also if it leaves its group."""
+        """Return the environment for a process that must end with this one, even if it leaves its group."""
         return {**environment, VARIABLE: str(self.pid)}
 
     def add(self, group: int) -> None:
-        """Put a process group on the list of those to kill."""
+        """Add a process group to the list."""
         self._tell(f"+{group}\n")
 
     def remove(self, group: int) -> None:
-        """Take a process group off the list: all of its processes have ended."""
+        """Remove a process group from the list: all of its processes have exited."""
         self._tell(f"-{group}\n")
 
     def close(self) -> None:
-        """Close the helper's input: it kills the process groups that are left, and what has left them, and ends."""
+        """Close the helper's input. It kills the remaining groups and the processes that left them, and exits."""
         self._input.close()
-        with contextlib.suppress(ChildProcessError):  # somebody has waited for it
+        with contextlib.suppress(ChildProcessError):  # already reaped
             os.waitpid(self.pid, 0)
 
     def _tell(self, line: str) -> None:
@@ -133,5 +133,5 @@ class KillOnDeath:
             self._input.write(line.encode())
         except BrokenPipeError:
             _log.error(
-                "somebody has killed pytriton-kill-on-death: if this process is killed, others may stay"
+                "pytriton-kill-on-death was killed: if this process is killed, too, others may stay"
             )

@@ -1,8 +1,8 @@
-"""The daemon's log: structured records, to standard error and to files of the runtime directory.
+"""The daemon's log: structured records, to standard error and to files in the runtime directory.
 
-Every record is one JSON line in logs/daemon.log; a record that carries `model=NAME` is also one
-in that model's own file, from its first worker until `close_model_log`. What children print becomes
-records too. Files are rotated; a disk that cannot be written stops them, nothing else.
+Every record is a JSON line in logs/daemon.log; a record with `model=NAME` is also written to that model's own file,
+from its first worker until `close_model_log`. Output of children becomes records, too. Files are rotated; a write error
+stops writing to the file, and nothing else.
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ _GLOG = re.compile(
     re.DOTALL,
 )
 _NUMBERS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
-#: "V" is what `pb_utils.Logger.log_verbose` of a worker writes; tritonserver says "I" there.
+#: "V" is the level of `pb_utils.Logger.log_verbose` in a worker; tritonserver itself logs such messages as "I".
 _LEVELS = {"V": "debug", "I": "info", "W": "warning", "E": "error", "F": "critical"}
-#: Said at each load of a model whose configuration came with the load request; it means nothing.
+#: Logged at each load of a model whose configuration came with the request. Harmless.
 _NOISE = "Failed to set config modification time: model_config_content_name_ is empty"
 
-#: Said at each start on a machine without a GPU, where it means nothing.
+#: Logged at each start on a machine without a GPU. Harmless there.
 _NO_GPU_NOISE = (
     "CudaDriverHelper has not been initialized",
     "Unable to allocate pinned system memory",
     "DCGM unable to start",
     "Error: Failed to initialize NVML",
 )
-#: Where the driver of NVIDIA's GPUs shows.
+#: Exists if the driver of NVIDIA's GPUs is loaded.
 _GPU_DRIVER = Path("/proc/driver/nvidia")
-#: How the lines of tritonserver's tables begin.
+#: Prefixes of the lines of tritonserver's tables.
 _TABLE = ("+-", "| ")
 
 _Event = MutableMapping[str, Any]
 
 
 class LogFile(logging.handlers.RotatingFileHandler):
-    """One log file. Failing is told once on standard error, until a write succeeds again."""
+    """One log file. A write error is reported once on standard error, until a write succeeds again."""
 
     def __init__(self, path: Path, size: int, backups: int) -> None:
         super().__init__(
@@ -75,7 +75,7 @@ class LogFile(logging.handlers.RotatingFileHandler):
         self._told = False
 
     def _open(self) -> TextIOWrapper:
-        # 0600: logs hold what models print, which may be what clients sent.
+        # 0600: logs contain what models print, which may be data from clients.
         stream = open(  # noqa: SIM115, closed by the handler
             self.baseFilename,
             self.mode,
@@ -83,11 +83,11 @@ class LogFile(logging.handlers.RotatingFileHandler):
             errors=self.errors,
             opener=open_private,
         )
-        assert isinstance(stream, TextIOWrapper)  # as text files are
+        assert isinstance(stream, TextIOWrapper)  # text files are wrapped like this
         return stream
 
     def write(self, line: str) -> bool:
-        """Append one line, or several with ends of lines between them; whether that was possible."""
+        """Append one or more lines. Return whether that succeeded."""
         self._failed = False
         self.handle(logging.makeLogRecord({"msg": line}))
         self._told = self._failed
@@ -100,7 +100,7 @@ class LogFile(logging.handlers.RotatingFileHandler):
             print_error(f"pytriton-daemon: cannot write {self.baseFilename}: {reason}")
 
     def delete(self) -> None:
-        """Close and delete the file and those rotated from it."""
+        """Close and delete the file and its rotated versions."""
         path = Path(self.baseFilename)
         self.close()
         for file in [path, *rotated(path)]:
@@ -113,10 +113,10 @@ class _Sinks:
 
     config: DaemonConfig
     rundir: RuntimeDir
-    console: structlog.dev.ConsoleRenderer | None  #: None: JSON lines on standard error, too
+    console: structlog.dev.ConsoleRenderer | None  #: None: standard error gets JSON lines
     daemon: LogFile
-    level: int  #: the least that is logged
-    journal: bool = False  #: standard error is systemd's journal, which has times of its own
+    level: int  #: minimum log level
+    journal: bool = False  #: standard error is systemd's journal, which adds its own timestamps
     models: dict[str, LogFile] = field(default_factory=dict)
 
     def file(self, path: Path) -> LogFile:
@@ -152,9 +152,9 @@ class _Sinks:
 
 
 def configure(config: DaemonConfig, logs_dir: Path) -> None:
-    """Set up this process's log; `logs_dir` is the folder of that name in a runtime directory.
+    """Set up this process's log; `logs_dir` is the log folder in a runtime directory.
 
-    Records of the standard library's logging (asyncio, warnings, libraries) are taken in, too.
+    Records of the standard library's logging (asyncio, warnings, libraries) are included.
     """
     global _sinks
     close()
@@ -174,7 +174,7 @@ def configure(config: DaemonConfig, logs_dir: Path) -> None:
             structlog.processors.format_exc_info,
             _to_sinks,
         ],
-        # Not the filter: loggers that are bound already would keep the level of their time.
+        # No filter here: loggers that are bound already would keep the level that was set at that time.
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         logger_factory=structlog.ReturnLoggerFactory(),
         cache_logger_on_first_use=False,
@@ -184,19 +184,19 @@ def configure(config: DaemonConfig, logs_dir: Path) -> None:
 
 
 def open_file(path: Path) -> LogFile:
-    """Return a further log file, which is rotated as the others; to be closed by the caller."""
+    """Open another log file, which is rotated like the others. The caller must close it."""
     config = DaemonConfig() if _sinks is None else _sinks.config
     return LogFile(path, config.log_file_size, config.log_file_backups)
 
 
 def set_level(level: str) -> None:
-    """Change the least level that is logged, from now on and for every logger."""
+    """Set the minimum log level for all loggers."""
     if _sinks is not None:
         _sinks.level = _number(level)
 
 
 def close() -> None:
-    """Close the files and go back to what was before `configure`."""
+    """Close the files and restore the state before `configure`."""
     global _sinks
     if _sinks is None:
         return
@@ -217,7 +217,7 @@ def child_logger(
         source: "worker" or "tritonserver".
         model: the model that the child serves.
         instance: which instance of it.
-        labels: more that tells the child from others, such as pid=.
+        labels: further fields that identify the child, such as pid=.
     """
     bound: dict[str, object] = {"source": source, **labels}
     if model is not None:
@@ -232,14 +232,14 @@ def child_logger(
 def log_child_line(
     logger: Any, line: bytes, stream: str | None = None, *, of_triton: bool = False
 ) -> None:
-    """Log one line that a child printed, whatever it holds; `stream` is "stdout" or "stderr".
+    """Log one line that a child printed, whatever it contains; `stream` is "stdout" or "stderr".
 
-    `of_triton`: its tables (all options, at every start), and what it says of GPUs where there are none, are for
-    debugging.
+    With `of_triton`, tritonserver's tables (all options, at every start) and its messages about missing GPUs get level
+    debug.
 
-    Lines of tritonserver get their own level and place; undecodable bytes appear as \\xNN; a line
-    over 64 KiB is cut; of a progress bar that overwrites itself the last state is kept. An exception that a worker
-    reports is one record, an error.
+    Lines of tritonserver keep their level and place; undecodable bytes appear as \\xNN; lines over 64 KiB are cut; of a
+    progress bar that overwrites itself, only the last state is kept. An exception that a worker reports is one record
+    with level error.
     """
     record = None if of_triton else decoded(line)
     if record is not None:
@@ -261,7 +261,7 @@ def log_child_line(
     said = unquoted(said)
     if said.startswith(_NOISE) or (of_triton and _is_about_no_gpu(said)):
         level = "debug"
-    if said:  # else a table follows in lines of its own
+    if said:  # otherwise a table follows on its own lines
         getattr(logger, level)(said, at=place, **labels)
 
 
@@ -270,7 +270,7 @@ def _is_about_no_gpu(text: str) -> bool:
 
 
 def close_model_log(model: str) -> None:
-    """Delete the log of a model that is served no more; later records go to daemon.log only."""
+    """Delete the log of a model that is no longer served. Later records go to daemon.log only."""
     file = _sinks.models.pop(model, None) if _sinks is not None else None
     if file is None:
         return
@@ -283,20 +283,20 @@ def close_model_log(model: str) -> None:
 
 
 class _Bridge(logging.Handler):
-    """Takes records of the standard library's logging in."""
+    """Forwards records of the standard library's logging."""
 
     def emit(self, record: logging.LogRecord) -> None:
         level = record.levelname.lower()
         method = level if level in ("debug", "info", "warning", "error", "critical") else "info"
         try:
             text = record.getMessage().rstrip()
-        except Exception:  # a record whose arguments do not fit, by whatever library
+        except Exception:  # a record of some library whose arguments do not match
             text = repr(record.msg)
         logger = structlog.get_logger()
         getattr(logger, method)(text, logger=record.name, exc_info=record.exc_info or None)
 
 
-#: The process has one log, as it has one standard error: set by `configure`.
+#: The process's only log: set by `configure`.
 _sinks: _Sinks | None = None
 _bridge = _Bridge()
 
@@ -308,14 +308,14 @@ def _drop_below_level(logger: object, method: str, event: _Event) -> _Event:
 
 
 def _to_sinks(logger: object, method: str, event: _Event) -> _Event:
-    """Be structlog's last processor: hand the record over and let nothing else print it."""
+    """Write the record, and drop it for structlog's own output. Used as the last processor."""
     if _sinks is not None:
         _sinks.emit(method, event)
     raise structlog.DropEvent
 
 
 def _write(stream: TextIO | None, text: str) -> None:
-    """Write to a standard stream. Its reader may have gone; the daemon runs on without it."""
+    """Write to a standard stream. If its reader is gone, the daemon keeps running without it."""
     if stream is None:
         return
     try:
@@ -335,7 +335,7 @@ def _text(line: bytes) -> str:
 
 
 def unquoted(said: str) -> str:
-    """Return what a line of tritonserver's says behind its place, where that is a text in quotes."""
+    """Return the message of a tritonserver log line, unquoted if it is a quoted text."""
     if said.startswith('"'):
         try:
             text = json.loads(said, strict=False)

@@ -1,8 +1,8 @@
-"""The processes that a daemon lives for: a script with a `Triton` object (pytriton/triton/server.py), a test run.
+"""The processes that a daemon depends on: a script with a `Triton` object (pytriton/triton/server.py), a test run.
 
-They may be killed at any moment, and then nobody tells the daemon to stop. So the kernel tells: a pidfd becomes
-readable when the process ends, however that comes. (PR_SET_PDEATHSIG would fire already when the *thread* of the
-script that started the daemon ends; a pipe would be held open by whatever the script forks.)
+They may be killed at any moment without stopping the daemon, so the daemon watches them: a pidfd becomes readable when
+the process exits, for whatever reason. (PR_SET_PDEATHSIG would fire as soon as the *thread* of the script that started
+the daemon ends; a pipe would be held open by whatever the script forks.)
 """
 
 from __future__ import annotations
@@ -24,44 +24,44 @@ from pytriton._protocol import linux
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton._protocol.journal import print_error
 
-#: What stopping in order may take beside answering what is under way.
+#: Time for the steps of a graceful shutdown other than answering in-flight requests.
 _MARGIN_S = 15.0
 
 
 class OwnerError(ValueError):
-    """The environment variable that names an owner holds no usable process id."""
+    """The environment variable for the owner does not contain a usable process id."""
 
 
 def owner_of(script: int | None, environ: Mapping[str, str]) -> Owner | None:
-    """Return the process that this daemon lives for; None when it lives for itself.
+    """Return the process that this daemon depends on, or None.
 
     Args:
         script: the process that it is private to
         environ: may name another one in $PYTRITON_DAEMON_OWNER
 
     Raises:
-        OwnerError: the variable holds no process id.
+        OwnerError: the variable is not a process id.
     """
     pids = [] if script is None else [script]
     named = environ.get(ENV_OWNER, "")
     if named:
         if not named.isdecimal() or int(named) < 1:
             raise OwnerError(
-                f"environment {ENV_OWNER}: {named!r} is no process id; the daemon ends with that process"
+                f"environment {ENV_OWNER}: {named!r} is not a process id; the daemon ends with that process"
             )
         pids.append(int(named))
     return Owner(*pids) if pids else None
 
 
 class Owner:
-    """Watches processes that this one was started below, from a thread of its own; ends this one if one has ended.
+    """Watches ancestor processes in a thread. Ends this process when one of them exits.
 
     Args:
-        pids: the processes, which have to be ancestors of this one
+        pids: the processes, which must be ancestors of this one
 
     Attributes:
-        pid: the one that has ended; the first as long as none has
-        private: whether this one belongs to the owner, and its folders, too
+        pid: the one that has exited; the first one until then
+        private: whether this process, and its folders, belong to the owner
     """
 
     def __init__(self, *pids: int) -> None:
@@ -74,23 +74,23 @@ class Owner:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 self._pidfds[linux.pidfd_open(pid)] = pid
-        # A descriptor may be that of another process by now, if an owner has ended: that is no ancestor.
+        # If an owner has exited, the pidfd may refer to another process by now; that one is not an ancestor.
         above = ancestors(os.getpid())
         for pid in pids:
             if pid not in self._pidfds.values() or pid not in above:
                 print_error(
-                    f"pytriton-daemon: process {pid}, which this daemon lives for, has ended, or has not started it"
+                    f"pytriton-daemon: process {pid}, the owner of this daemon, has exited or is not its ancestor"
                 )
                 self.end_all()
         threading.Thread(target=self._watch, name="owner", daemon=True).start()
 
     def adopt(self, workspace: Path | None, runtime_dir: Path) -> None:
-        """Make the owner's workspace, and from now on remove both folders at the end.
+        """Create the owner's workspace, and remove both folders at exit from now on.
 
-        An owner that is killed cannot remove them. So the daemon does; the owner only names them.
+        An owner that is killed could not remove them. So the daemon does; the owner only provides the names.
 
         Raises:
-            OSError: it cannot be made, or exists and is not empty.
+            OSError: it cannot be created, or exists and is not empty.
         """
         self._folders, self.private = [runtime_dir], True
         if workspace is None:
@@ -99,23 +99,23 @@ class Owner:
         try:
             workspace.mkdir(mode=0o700)
         except FileExistsError:
-            if any(workspace.iterdir()):  # somebody else's
+            if any(workspace.iterdir()):  # not ours
                 raise
         self._folders = [runtime_dir, workspace]
-        (workspace / "run").symlink_to(runtime_dir)  # for people who look for it
+        (workspace / "run").symlink_to(runtime_dir)  # so that people can find it
 
     def then(
         self, act: Callable[[Owner], None], loop: asyncio.AbstractEventLoop, patience_s: float
     ) -> None:
-        """From now on, have the loop call `act` at the owner's end, instead of interrupting the main thread.
+        """Make the loop call `act` at the owner's exit, instead of interrupting the main thread.
 
-        When `patience_s` seconds have passed since, and some for the rest, this process ends at once.
+        If this process still runs `patience_s` seconds (and a margin) after that, it exits at once.
         """
         self._tell = lambda: loop.call_soon_threadsafe(act, self)
         self._patience_s = patience_s + _MARGIN_S
 
     def end_all(self) -> NoReturn:
-        """End this process at once; the kernel and the process of kill_on_death.py end what it has started."""
+        """Exit at once. The kernel and the helper of kill_on_death.py end what this process started."""
         self.remove_folders()
         os._exit(ExitCode.INTERRUPTED)
 
@@ -131,7 +131,9 @@ class Owner:
             poll.register(pidfd, select.POLLIN)
         ended, _ = poll.poll()[0]
         self.pid = self._pidfds[ended]
-        with contextlib.suppress(RuntimeError):  # the loop is closed: this process ends anyway
+        with contextlib.suppress(
+            RuntimeError
+        ):  # the loop is closed, so this process is exiting anyway
             self._tell()
         threading.Event().wait(self._patience_s)
         self.end_all()
@@ -139,5 +141,5 @@ class Owner:
 
 def _interrupt_main_thread() -> None:
     main = threading.main_thread().ident
-    assert main is not None  # it has started
+    assert main is not None  # the watch has started
     signal.pthread_kill(main, signal.SIGINT)

@@ -1,8 +1,8 @@
-"""The end of a process group: all of it is killed, and resource trackers have a moment to clean up first.
+"""Ends process groups: kill all processes, but leave time for resource trackers to clean up.
 
-`multiprocessing` starts such a tracker beside a program that makes shared memory or semaphores, and joblib another one.
-When that program and its children have ended, however that comes, it removes what they have left in /dev/shm. Nobody
-else can.
+`multiprocessing` starts a tracker beside a program that creates shared memory or semaphores, and joblib another one.
+When that program and its children have exited, for whatever reason, the tracker removes what they left in /dev/shm.
+Nothing else can.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from collections.abc import Sequence
 
 from pytriton._protocol import linux
 
-#: In the command line of a tracker, and of the one in joblib.
+#: Identifies the command line of a tracker, including that of joblib.
 TRACKER = b"resource_tracker import main"
-#: The most time that it gets. It waits for the end of those that have made what it removes; they are killed by then.
+#: Timeout for trackers. They wait for the processes whose objects they remove, which have been killed by then.
 CLEAN_UP_S = 5.0
 
 
 async def end_group(group: int) -> None:
-    """Kill what is left of a group whose first process has ended; return when its trackers have ended, too."""
+    """Kill the rest of a group whose leader has exited. Return when its trackers have exited, too."""
     trackers = kill_group(group)
     if trackers:
         await _ended(trackers)
@@ -31,11 +31,11 @@ async def end_group(group: int) -> None:
 
 
 def kill_group(group: int) -> Sequence[int]:
-    """Kill all processes of a group but its trackers, which are returned; one may be about to end."""
+    """Kill all processes of a group except its trackers. Return these; some may be about to exit."""
     try:
         os.killpg(group, 0)
     except (ProcessLookupError, PermissionError):
-        return []  # as of most: all of them have ended, or are another user's (sudo)
+        return []  # the usual case: all have exited, or belong to another user (sudo)
     members = _members(group)
     trackers = [pid for pid in members if _is_tracker(pid)]
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -58,27 +58,27 @@ def _members(group: int) -> list[int]:
 
 
 def _is_tracker(pid: int) -> bool:
-    """Return whether a process is a tracker, or may be one: while it starts its program, it has no command line.
+    """Return whether a process is, or may be, a tracker: its command line is empty while it starts its program.
 
-    Before that it is not known. Python 3.9 does not wait until a tracker has started its program (later ones do), so
-    that there a program that is killed as it makes its first shared memory may leave it behind.
+    Until then this is unknown. Python 3.9 does not wait until a tracker has started its program (later versions do). So
+    with 3.9, a program that is killed while it creates its first shared memory may leave it behind.
     """
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             line = file.read()
             return not line or TRACKER in line
-    except OSError:  # it has ended
+    except OSError:  # it has exited
         return False
 
 
 async def _ended(pids: Sequence[int]) -> None:
-    """Wait for the ends of processes that may be others' children, at most `CLEAN_UP_S`."""
+    """Wait up to `CLEAN_UP_S` seconds for processes to exit; they need not be our children."""
     loop = asyncio.get_running_loop()
     ends: list[asyncio.Future[None]] = []
     with contextlib.ExitStack() as undo:
         for pid in pids:
             with contextlib.suppress(OSError):
-                # It has ended, or there is no descriptor to see it by.
+                # It has exited, or there is no pidfd to watch it.
                 pidfd = linux.pidfd_open(pid)
                 undo.callback(os.close, pidfd)
                 ends.append(loop.create_future())

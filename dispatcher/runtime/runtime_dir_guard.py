@@ -1,7 +1,7 @@
-"""Whether the runtime directory of a daemon is still its own: who deletes it lets another daemon make one of that name.
+"""Detects that a daemon's runtime directory was deleted, or replaced by that of another daemon.
 
-Without it, a daemon is of little use: no command finds it, and no worker or tritonserver can be started again. In
-another daemon's directory it would do harm: the sockets and folders there have the names of its own.
+Without the directory, no command finds the daemon, and it cannot start workers or tritonserver. In another daemon's
+directory it would do harm, since the sockets and folders there have the same names.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from collections.abc import Callable
 
 from pytriton._protocol.files.rundir import RuntimeDir
 
-#: Seconds between two looks: inotify, which would tell, is not in the standard library.
-_LOOK_S = 1.0
+#: Poll interval. The standard library has no inotify.
+_POLL_INTERVAL_S = 1.0
 
 
 class RuntimeDirGuard:
     """The runtime directory of this process.
 
     Args:
-        rundir: where it was made
+        rundir: the directory
         lock: the descriptor of its lock file
     """
 
@@ -31,17 +31,17 @@ class RuntimeDirGuard:
 
     @property
     def is_there(self) -> bool:
-        """Whether it is where it was made. What cannot be looked at counts as there."""
+        """Return whether the directory still exists. If that cannot be determined, assume so."""
         try:
             return os.path.samestat(os.stat(self._rundir.lock_file), os.fstat(self._lock))
         except (FileNotFoundError, NotADirectoryError):
             return False
-        except OSError:  # say, of a network's file system for a while
+        except OSError:  # for example, a network file system that is temporarily unavailable
             return True
 
     @property
     def holder(self) -> int | None:
-        """The daemon that holds another directory of that name; None where there is none."""
+        """Return the pid of a daemon that holds another directory of this name, or None."""
         with contextlib.suppress(OSError):
             pid = self._rundir.running_pid()
             return None if self.is_there else pid
@@ -51,28 +51,28 @@ class RuntimeDirGuard:
         self,
         deleted: Callable[[str], object],
         taken: Callable[[str], object],
-        every_s: float = _LOOK_S,
+        every_s: float = _POLL_INTERVAL_S,
     ) -> None:
-        """Look for as long as this is awaited.
+        """Watch the directory until cancelled.
 
         Args:
-            deleted: is called once when it is not there any more
-            taken: is called once when another daemon holds one of its name, and nothing is looked for any more
-            every_s: between two looks
+            deleted: called once when the directory is gone
+            taken: called once when another daemon has created one of its name; this ends the watch
+            every_s: the poll interval, in seconds
         """
-        told = False
+        was_reported = False
         while True:
             if not self.is_there:
                 pid = self.holder
                 if pid is not None:
                     taken(
-                        f"its runtime directory {self._rundir.path} was deleted, and pid {pid} has made another one"
+                        f"its runtime directory {self._rundir.path} was deleted, and pid {pid} has created another one"
                     )
                     return
-                if not told:
-                    told = True
+                if not was_reported:
+                    was_reported = True
                     deleted(
-                        f"its runtime directory {self._rundir.path} was deleted: no command finds it, and it can start "
-                        "neither workers nor tritonserver any more"
+                        f"its runtime directory {self._rundir.path} was deleted: no command finds it, and it cannot "
+                        "start workers or tritonserver"
                     )
             await asyncio.sleep(every_s)

@@ -1,18 +1,18 @@
-"""The states of models, instances and tritonserver, and the only changes between them. Imports nothing of ours.
+"""The states of models, instances and tritonserver, and the legal transitions. Imports nothing else of the project.
 
 instance:  STARTING ─▶ LOADING ─▶ READY ─▶ STOPPING ─▶ STOPPED
                ▲           │         │
-               └─ BACKOFF ◀┴─────────┘      FAILED when it ended too often in a row: STARTING only when asked to
+               └─ BACKOFF ◀┴─────────┘      FAILED after too many exits in a row: STARTING only on request
 
 model:     STARTING ─▶ READY ─▶ STOPPING ─▶ STOPPED
                │         ▲ ▼        ▲        (a registration that fails goes the same way)
-               │       UNREADY ─────┤        (no worker can serve: out of Triton until one can)
+               │       UNREADY ─────┤        (no worker can serve: unloaded from Triton until one can)
                │       UNLOADED ────┤        (a client of tritonserver unloaded it: until one loads it)
                └────────────────────┘
 
 server:    STARTING ─▶ READY ─▶ STOPPING ─▶ STOPPED
                ▲          │
-               └──────────┘                  (ended by itself, started again)
+               └──────────┘                  (exited by itself, restarted)
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ServerState(enum.Enum):
     STOPPED = "stopped"
 
 
-#: Of an instance that has no worker until another one has been loaded.
+#: States of an instance that has no worker until another one has been loaded.
 LACKING = (
     InstanceState.BACKOFF,
     InstanceState.FAILED,
@@ -95,10 +95,10 @@ class StateMachine(Generic[StateT]):
         return self._state
 
     def change(self, new: StateT) -> StateT:
-        """Go to `new` and return the state left behind.
+        """Change to `new` and return the old state.
 
         Raises:
-            ValueError: no such change exists; a fault of ours.
+            ValueError: this transition is not legal; an internal error.
         """
         old = self._state
         if new not in CHANGES[old]:

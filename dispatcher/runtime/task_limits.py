@@ -1,8 +1,8 @@
-"""How many more threads and processes a process may start, and which limit says so.
+"""How many more threads and processes a process may start, and which limit applies.
 
-A thread that cannot be created ends tritonserver (`std::thread` throws, nobody catches). So the daemon looks before it
-has tritonserver start any. The limits are those of fork(2): `pids.max` of a control group and all above it (systemd's
-TasksMax), RLIMIT_NPROC (`ulimit -u`), and the kernel's own of all tasks.
+tritonserver crashes if it cannot create a thread (an uncaught exception of `std::thread`). So the daemon checks the
+limits before it makes tritonserver start any. They are those of fork(2): `pids.max` of a control group and its
+ancestors (systemd's TasksMax), RLIMIT_NPROC (`ulimit -u`), and the kernel's limits for all tasks.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 class Headroom(NamedTuple):
-    """What is left of the tightest limit.
+    """The tightest limit.
 
     Attributes:
-        left: so many tasks may still be started
-        limit: which limit that is, for people
+        left: the number of tasks that may still be started
+        limit: a description of the limit for error messages
     """
 
     left: int
@@ -31,7 +31,7 @@ class Headroom(NamedTuple):
 
 
 def headroom(pid: int, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> Headroom | None:
-    """Return how many tasks a process may still start; None: nothing that can be read limits it.
+    """Return how many tasks a process may still start; None if no readable limit applies.
 
     Args:
         pid: the process
@@ -43,7 +43,7 @@ def headroom(pid: int, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> Headroom
 
 
 def _of_control_groups(pid: int, proc: Path, cgroups: Path) -> Iterator[Headroom]:
-    """Yield what is left in each control group of a process that counts tasks."""
+    """Yield the headroom in each control group of a process that limits tasks."""
     with contextlib.suppress(OSError):
         for line in (proc / str(pid) / "cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
@@ -69,11 +69,11 @@ def _of_control_group(mount: Path, path: str) -> Iterator[Headroom]:
 
 
 def _of_user(pid: int, proc: Path) -> Iterator[Headroom]:
-    """Yield what is left of RLIMIT_NPROC, which does not hold for root."""
+    """Yield the headroom below RLIMIT_NPROC, which does not apply to root."""
     try:
         user = (proc / str(pid)).stat().st_uid
         most = resource.prlimit(pid, resource.RLIMIT_NPROC)[0]
-    except (OSError, ValueError):  # it has ended
+    except (OSError, ValueError):  # it has exited
         return
     if user != 0 and most != resource.RLIM_INFINITY:
         now = sum(_tasks_of(user, proc))
@@ -82,10 +82,10 @@ def _of_user(pid: int, proc: Path) -> Iterator[Headroom]:
 
 def _tasks_of(user: int, proc: Path) -> Iterator[int]:
     for entry in os.scandir(proc):
-        with contextlib.suppress(OSError, ValueError, IndexError):  # it has just ended
+        with contextlib.suppress(OSError, ValueError, IndexError):  # it has just exited
             if entry.name.isdigit() and entry.stat().st_uid == user:
                 status = Path(entry.path, "stat").read_text(errors="replace")
-                # The fields behind the command's name, which may hold spaces: the 18th is the number of threads.
+                # Count fields after the command's name, which may contain spaces: the 18th is the number of threads.
                 yield int(status.rpartition(")")[2].split()[17])
 
 

@@ -1,4 +1,4 @@
-"""Work that must not stay half done."""
+"""Work that must not be left half done."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 
 async def uninterrupted(work: Coroutine[Any, Any, None], at_most_s: float | None = None) -> None:
-    """Await `work` to its end although this task is cancelled meanwhile; the cancellation goes on then.
+    """Await `work` to its end even if this task is cancelled; re-raise the cancellation afterwards.
 
     Args:
-        work: what is to be finished: undoing a registration whose client has gone, say
-        at_most_s: once cancelled, wait no longer than this, and cancel the work, too
+        work: the work to complete, such as undoing a registration whose client has disconnected
+        at_most_s: after a cancellation, wait no longer than this, then cancel the work, too
 
     Raises:
-        CancelledError: this task was cancelled meanwhile.
-        Exception: what `work` raised, cancelled or not.
+        CancelledError: this task was cancelled.
+        Exception: the exception of `work`, cancelled or not.
     """
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()

@@ -1,9 +1,9 @@
 """The document that one version of the daemon leaves for the next one, which the same process becomes by execve(2).
 
-    running daemon ──▶ HandOver, in a file without a name ──▶ execve ──▶ the next version reads it, and adopts
+    running daemon ──▶ HandOver, in an anonymous file ──▶ execve ──▶ the next version reads it, and adopts the state
 
-What lives on is the process with its children and with the descriptors that are named here: sockets that it listens
-on, pipes of children, pages of memory. All else is written down. docs/decisions/upgrade-in-place.md has the reasons.
+What survives is the process with its children and the descriptors that are listed here: listening sockets, pipes of
+children, pages of memory. Everything else is serialized. docs/decisions/upgrade-in-place.md has the reasons.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from pytriton._protocol.lanes import stats_page
 from pytriton._protocol.lanes.user_series import Families
 from pytriton.dispatcher.elastic.known_size import KnownSize
 
-#: Of the document. Raised whenever a field changes its meaning; a new field has a default.
+#: Version of the document. Raised whenever a field changes its meaning; new fields have defaults.
 VERSION = 1
 #: The protocols of running workers and proxies that this version serves.
 PROTOCOLS = (messages.PROTOCOL,)
-#: That of workers and proxies in documents that do not say: such versions knew no other.
+#: Their protocol if the document does not contain it: versions without the field had only this one.
 _UNSAID = 12
 _MAGIC = b"pytriton-hand-over "
 
 
 class UnusableHandOver(Exception):
-    """A document that this version cannot take over from; says why, and what to do."""
+    """A document that this version cannot take over from. The text says why, and what to do."""
 
 
 class ChildState(msgspec.Struct, frozen=True):
-    """A child process: its pid, the reading end of its output (-1: it has closed it), and what has been read of it."""
+    """A child process: its pid, the read end of its output (-1 if closed), and the beginning of an incomplete line."""
 
     pid: int
     output: int
-    #: The beginning of a line that has not ended yet.
+    #: The beginning of an incomplete line.
     rest: bytes = b""
     lines: list[str] = []
 
 
 class WorkerState(msgspec.Struct, frozen=True):
-    """A worker that serves. `gauge` is the descriptor of its page."""
+    """A worker that serves. `gauge` is the descriptor of its statistics page."""
 
     name: str
     child: ChildState
@@ -52,13 +52,13 @@ class WorkerState(msgspec.Struct, frozen=True):
     lane_path: str
     started_at: float
     unwilling: Optional[str] = None
-    #: Why it is to be replaced.
+    #: Why it must be recycled.
     spent: Optional[str] = None
     protocol: int = _UNSAID
 
 
 class SupervisedState(msgspec.Struct, frozen=True):
-    """An instance or a spare. One without a worker is given one anew."""
+    """An instance or a standby. If it has no worker, a new one is started."""
 
     slot: int
     worker: Optional[WorkerState] = None
@@ -68,24 +68,24 @@ class SupervisedState(msgspec.Struct, frozen=True):
 
 
 class PoolState(msgspec.Struct, frozen=True):
-    """The workers of a registration, and which of them serves each proxy."""
+    """The workers of a registration, and the worker that serves each proxy."""
 
     supervised: list[SupervisedState]
-    #: Proxy -> worker; "": it has asked for none.
+    #: Proxy -> worker; "" if it has not requested one.
     routes: dict[str, str]
     asleep: bool = False
 
 
 class RegistrationState(msgspec.Struct, frozen=True):
-    """A model that is served.
+    """A served model.
 
     Attributes:
-        key: of the registration, which its proxies name
-        kept: its payloads lie in the state directory; else they are here
-        owner: the process that it ends with, if it does
+        key: of the registration; its proxies refer to it
+        kept: whether its payloads are in the state directory; otherwise they are included here
+        owner: the process that it is bound to, if any
         state: "ready", "unready" or "unloaded"
-        mended: of the configuration that tritonserver has
-        identity: tells it from others of its name, where the sizes of models are kept
+        mended: counts configurations that restarted all proxies; of the one that tritonserver has
+        identity: distinguishes it from others of its name in the stored model sizes
     """
 
     key: str
@@ -102,14 +102,14 @@ class RegistrationState(msgspec.Struct, frozen=True):
 
 
 class InstanceTallyState(msgspec.Struct, frozen=True):
-    """The work of an instance's ended workers: their counts, and their ends by reason."""
+    """Totals of an instance's exited workers: their counters, and their exits by reason."""
 
     version: int
     instance: int
     counts: list[Any]
     ends: dict[str, int]
     starts: int
-    #: What callables counted by themselves.
+    #: Metrics defined by callables.
     user_series: Families = {}
 
 
@@ -128,7 +128,7 @@ class TallyState(msgspec.Struct, frozen=True):
 
 
 class ListenerState(msgspec.Struct, frozen=True):
-    """A socket that listens; `path` is that of a unix socket."""
+    """A listening socket; `path` is set for a unix socket."""
 
     protocol: str
     descriptor: int
@@ -136,7 +136,7 @@ class ListenerState(msgspec.Struct, frozen=True):
 
 
 class ServerState(msgspec.Struct, frozen=True):
-    """tritonserver: its process, and the sockets that the daemon has for it."""
+    """tritonserver: its process, and the sockets that the daemon holds for it."""
 
     child: ChildState
     #: The number of its start.
@@ -144,16 +144,16 @@ class ServerState(msgspec.Struct, frozen=True):
     admin: ListenerState
     listeners: list[ListenerState]
     restarts: dict[str, int] = {}
-    #: That of the proxies which it has loaded.
+    #: The protocol of its proxies.
     protocol: int = _UNSAID
-    #: Where it tells of models that requests wait for; -1: of none.
+    #: Where it reports models that requests wait for; -1: not at all.
     asked: int = -1
-    #: The table of the shared memory regions that clients have registered.
+    #: The table of shared memory regions registered by clients.
     regions: int = -1
 
 
 class OpenAIState(msgspec.Struct, frozen=True):
-    """The OpenAI front: its socket, its process, and the descriptor on which that is told what it serves."""
+    """The OpenAI frontend: its socket, its process, and the descriptor over which it is configured."""
 
     listener: int
     child: ChildState
@@ -161,13 +161,13 @@ class OpenAIState(msgspec.Struct, frozen=True):
 
 
 class RepositoryModelState(msgspec.Struct, frozen=True):
-    """The record of a model of a repository.
+    """The record of a model from a repository.
 
     Attributes:
-        given: where the files lie that came with its load
+        given: the directory of files that were sent with its load
         key: of its registration, if workers serve it
-        backend: of one that tritonserver serves; "" if not known
-        ends: so often in a row tritonserver has ended while it loaded this
+        backend: of one that tritonserver serves; "" if unknown
+        ends: consecutive exits of tritonserver while it loaded this model
     """
 
     name: str
@@ -184,20 +184,20 @@ class RepositoryModelState(msgspec.Struct, frozen=True):
     ends: int = 0
 
 
-#: name -> the repository of a model, its files with their stamps, and the folders that could not be read, with reasons.
+#: name -> the repository of a model, its files with their stamps, and unreadable folders with reasons.
 SeenFiles = dict[str, tuple[str, dict[bytes, tuple[int, int]], dict[bytes, str]]]
 
 
-#: When series were sent by OTLP last, and of each name, labels, what it had counted, when that began (nanoseconds).
+#: When series were last sent by OTLP; and for each name and labels, the value, and the start time (nanoseconds).
 SentSeries = tuple[int, list[tuple[str, tuple[tuple[str, str], ...], float, int]]]
 
 
 class RepositoriesState(msgspec.Struct, frozen=True):
-    """The models of the repositories that the daemon was given.
+    """The models of the configured repositories.
 
     Attributes:
-        python: tritonserver's own python backend has been given a Python, or is to get one
-        seen: with "poll", what it has seen of them; paths are bytes
+        python: whether a Python has been, or will be, provided for tritonserver's own python backend
+        seen: with "poll", the last observed state of the files; paths are bytes
     """
 
     models: list[RepositoryModelState]
@@ -206,20 +206,20 @@ class RepositoriesState(msgspec.Struct, frozen=True):
 
 
 class HandOver(msgspec.Struct, frozen=True):
-    """All that the next version needs.
+    """All state that the next version needs.
 
     Attributes:
-        config: the settings, as JSON; the access token is among them
-        upgrades: how often this process has been upgraded, with this time
-        versions: of pytriton-daemon, until now, oldest first
-        protocol: of that version; workers and tritonserver, which may be older, say their own
-        page: what their gauges are like
-        started_at: when the daemon began, seconds since the epoch
+        config: the settings, as JSON, including the access token
+        upgrades: number of upgrades of this process, including this one
+        versions: of pytriton-daemon so far, oldest first
+        protocol: of the version that wrote this; workers and tritonserver may be older and have their own
+        page: the layout of their statistics pages
+        started_at: when the daemon started, in seconds since the epoch
         locks: descriptors of the locks of the runtime directory and of the state directory
         control: the listening control socket
-        control_tcp: where it listens besides, "" if nowhere
-        helper: the process of kill_on_death.py, and the pipe to it
-        regions: what the names of the daemon's shared memory begin with
+        control_tcp: its TCP endpoint, "" if there is none
+        helper: the pid of the kill_on_death.py helper, and the pipe to it
+        regions: prefix of the names of the daemon's shared memory
         serials: the number of the last worker, and of the last registration
     """
 
@@ -241,20 +241,20 @@ class HandOver(msgspec.Struct, frozen=True):
     operations: list[int] = []
     beginnings: Optional[SentSeries] = None
     openai: Optional[OpenAIState] = None
-    #: Events that webhooks have not posted, by webhook.
+    #: Events not posted yet, by webhook.
     unposted: dict[str, list[messages.Event]] = {}
     #: The serial of the last event.
     events: int = 0
-    #: What is known of the memory that models take, by name.
+    #: Known memory sizes of models, by name.
     sizes: dict[str, KnownSize] = {}
-    #: None: a former version that served none.
+    #: None: the previous version served none.
     repositories: Optional[RepositoriesState] = None
-    #: The kept models that tritonserver gets when somebody asks for them.
+    #: Lazy models: persisted, and loaded by tritonserver on first request.
     resting: list[str] = []
 
 
 class Remains(msgspec.Struct, frozen=True):
-    """As much of a document as a fresh start needs, whatever the rest is like."""
+    """The part of a document that a fresh start needs, readable even if the rest is not."""
 
     config: bytes
     helper: tuple[int, int]
@@ -262,7 +262,7 @@ class Remains(msgspec.Struct, frozen=True):
 
     @property
     def listeners(self) -> list[ListenerState]:
-        """The sockets of tritonserver, if it tells of them."""
+        """The sockets of tritonserver, if the document contains them."""
         try:
             return msgspec.msgpack.decode(self.server, type=_Listeners).listeners
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -278,20 +278,20 @@ _decoder = msgspec.msgpack.Decoder(HandOver)
 
 
 def encode(state: HandOver) -> bytes:
-    """Return the document."""
+    """Return the encoded document."""
     return _MAGIC + f"{VERSION}\n".encode() + _encoder.encode(state)
 
 
 def decode(data: bytes) -> HandOver:
-    """Return what is in a document.
+    """Decode and check a document.
 
     Raises:
-        UnusableHandOver: it is damaged, or what it tells of is of a version that this one cannot serve.
+        UnusableHandOver: it is damaged, or has versions or protocols that this version does not support.
     """
     head, newline, content = data.partition(b"\n")
     number = head[len(_MAGIC) :]
     if not head.startswith(_MAGIC) or not newline or not number.isdigit():
-        raise UnusableHandOver(f"it begins with {head[:40]!r}: no daemon has left it")
+        raise UnusableHandOver(f"it begins with {head[:40]!r}: not written by a daemon")
     if int(number) != VERSION:
         raise UnusableHandOver(
             f"the running daemon hands over in form {int(number)}, and this version takes over from form {VERSION}: "
@@ -303,19 +303,19 @@ def decode(data: bytes) -> HandOver:
         raise UnusableHandOver(f"it cannot be read: {error}") from error
     if strangers := "; ".join(_strangers(state)):
         raise UnusableHandOver(
-            f"{strangers}; this version serves protocol {_known()}. Upgrade to a version in between first, or have "
-            "all models loaded anew (pytriton-daemon restart)"
+            f"{strangers}; this version serves protocol {_known()}. Upgrade to a version in between first, or reload "
+            "all models (pytriton-daemon restart)"
         )
     if state.page != stats_page.LAYOUT:
         raise UnusableHandOver(
-            "the running workers count in another way than this version reads: their models have to be loaded anew "
+            "the running workers count in another way than this version reads: their models must be reloaded "
             "(pytriton-daemon restart)"
         )
     return state
 
 
 def _strangers(state: HandOver) -> Iterator[str]:
-    """Say who speaks a protocol that this version does not serve."""
+    """Yield a description of each process whose protocol this version does not serve."""
     if state.server.protocol not in PROTOCOLS:
         yield f"the proxies in tritonserver speak protocol {state.server.protocol}"
     models: dict[int, list[str]] = {}
@@ -328,7 +328,7 @@ def _strangers(state: HandOver) -> Iterator[str]:
 
 
 def remains(data: bytes) -> Remains:
-    """Return what is left of a document that cannot be taken over from; raises `UnusableHandOver`."""
+    """Return the usable part of an unusable document. Raises `UnusableHandOver`."""
     try:
         return msgspec.msgpack.decode(data.partition(b"\n")[2], type=Remains)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -340,7 +340,7 @@ def _known() -> str:
 
 
 def in_memory(data: bytes) -> int:
-    """Return a descriptor of a file without a name that holds a document; it is read from its beginning."""
+    """Return a descriptor of an anonymous file that contains the document, positioned at its beginning."""
     descriptor = linux.memfd_create("hand-over")
     with os.fdopen(os.dup(descriptor), "wb") as file:
         file.write(data)
@@ -348,7 +348,7 @@ def in_memory(data: bytes) -> int:
 
 
 def read(descriptor: int) -> bytes:
-    """Return a document, and close its descriptor."""
+    """Read a document, and close its descriptor."""
     with os.fdopen(descriptor, "rb") as file:
         file.seek(0)
         return file.read()
@@ -370,7 +370,7 @@ def descriptors(state: HandOver) -> list[int]:
 
 
 def children(state: HandOver) -> list[int]:
-    """Return the processes that are handed over."""
+    """Return the pids of all processes that are handed over."""
     found = [state.server.child.pid, state.helper[0]]
     if state.openai is not None:
         found.append(state.openai.child.pid)
@@ -385,7 +385,7 @@ def _of_child(child: ChildState) -> list[int]:
 
 @contextmanager
 def inherited(numbers: Iterable[int]) -> Iterator[None]:
-    """Let descriptors outlive execve(2), if it comes in this block."""
+    """Let descriptors survive execve(2) in this block."""
     numbers = list(numbers)
     try:
         for number in numbers:
@@ -396,6 +396,6 @@ def inherited(numbers: Iterable[int]) -> Iterator[None]:
 
 
 def keep_from_children(numbers: Iterable[int]) -> None:
-    """Have descriptors closed in the processes that this one starts; raises OSError where one is not open."""
+    """Close descriptors in processes that this one starts. Raises OSError if one is not open."""
     for number in numbers:
         os.set_inheritable(number, False)

@@ -1,4 +1,4 @@
-"""The `pytriton` that workers import: the daemon's own, whatever their environment holds."""
+"""The `pytriton` package that workers import: always the daemon's own, whatever their environment contains."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pytriton._protocol.files.rundir import OTHER_LIBRARIES, RuntimeDir
 
 
 def lay_out_library(rundir: RuntimeDir) -> Path:
-    """Make the folder that workers put first on sys.path: it holds `pytriton` and nothing else.
+    """Create the folder that workers put first on sys.path. It contains only `pytriton`.
 
-    It is made anew: a `numpy.py` that somebody put there would be imported by every worker.
+    An existing folder is replaced: every worker would import, for example, a `numpy.py` in it.
     """
     remove(rundir.library)
     rundir.library.mkdir(mode=0o700)
@@ -31,10 +31,10 @@ def lay_out_library(rundir: RuntimeDir) -> Path:
 
 @functools.lru_cache(maxsize=256)
 def library_of(library: Path, python: str) -> Path:
-    """Return the folder with `pytriton` for workers of an interpreter: `library` for that of this process.
+    """Return the folder with `pytriton` for workers of an interpreter; `library` for the interpreter of this process.
 
-    Others compile our modules, and their bytecode does not belong into this environment's site-packages. They get a
-    folder with links to the sources, which takes it.
+    Other interpreters would write bytecode into this environment's site-packages. So they get a folder with links to
+    the sources, where their bytecode is stored.
     """
     program = os.path.realpath(python)
     if program == os.path.realpath(sys.executable):
@@ -47,12 +47,12 @@ def library_of(library: Path, python: str) -> Path:
     return own
 
 
-#: What no worker imports.
+#: Packages that workers do not import.
 _OF_OTHER_PROCESSES = frozenset({"__pycache__", "_cli", "_host", "dispatcher", "proxy_backend"})
 
 
 def _link_sources(package: Path, target: Path) -> None:
-    """Make folders like those of a package, with links to its modules; those that are there already stay."""
+    """Mirror a package with folders and links to its modules. Existing ones are kept."""
     for place, folders, files in os.walk(package, followlinks=True):
         folders[:] = [name for name in folders if name not in _OF_OTHER_PROCESSES]
         folder = target / Path(place).relative_to(package)

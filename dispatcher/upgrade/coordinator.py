@@ -1,9 +1,9 @@
-"""The upgrade of a running daemon: one version asks, waits, hands over, and is no more; the next one adopts.
+"""In-place upgrade: the old version checks compatibility, quiesces, serializes state and execs the new one.
 
-    the next version is asked whether it could ──▶ changes wait, those under way are finished
-      ──▶ the control socket falls silent ──▶ all is written down ──▶ execve: this process is the next version
+    the next version is asked whether it can take over ──▶ new changes wait, running ones finish
+      ──▶ the control socket is suspended ──▶ the state is written ──▶ execve: this process is the next version
 
-Until execve, whatever fails leaves the running version as it was. takeover.py has the next one's first steps.
+Any failure before execve leaves the running version as it was. takeover.py contains the next version's first steps.
 """
 
 from __future__ import annotations
@@ -50,26 +50,26 @@ from pytriton.dispatcher.workers.process.worker_factory import WorkerFactory
 
 _log = structlog.get_logger(__name__)
 
-#: Between two looks whether changes under way are finished.
-_LOOK_S = 0.05
-#: What the files of the log and of events get to be written in.
-_WRITTEN_S = 2.0
-#: Turns of the event loop in which it learns of a signal that the process has got: it reads it in the second, after
-#: whoever is due, and calls the handler in the third.
+#: Poll interval while changes under way finish.
+_POLL_INTERVAL_S = 0.05
+#: Time to flush the log and event files.
+_FLUSH_TIMEOUT_S = 2.0
+#: Turns of the event loop after which a pending signal has been handled: the loop reads it in the second turn, after
+#: callbacks that are due, and calls the handler in the third.
 _TURNS = 3
-_LONGEST_WAIT_S = 86400
+_MAX_WAIT_S = 86400
 _VERSIONS_KEPT = 10
 
 
 @dataclass
 class Parts:
-    """The parts of a daemon that are handed over, or that have to be at rest meanwhile.
+    """The services of a daemon that are handed over, or that must be quiescent during the handover.
 
     Attributes:
-        config: returns the settings as they are now
-        regions: what the names of the daemon's shared memory begin with
+        config: returns the current settings
+        regions: prefix of the names of the daemon's shared memory
         locks: descriptors of the locks of the runtime directory and of the state directory
-        is_private: it belongs to a script
+        is_private: whether the daemon belongs to a script
     """
 
     config: Callable[[], DaemonConfig]
@@ -96,11 +96,11 @@ class Parts:
 
 
 class Upgrade:
-    """The upgrades of one daemon, from both sides; one at a time.
+    """The upgrades of one daemon, on both sides. One runs at a time.
 
     Args:
-        parts: of the daemon
-        execute: becomes another program: path, arguments, environment; as `os.execve`
+        parts: the daemon's services
+        execute: replaces the process with another program: path, arguments, environment; as `os.execve`
     """
 
     def __init__(
@@ -121,10 +121,10 @@ class Upgrade:
     # ── the next version's side ──────────────────────────────────────────────────────────────────
 
     def adopt(self, handed: TakeOver) -> None:
-        """Go on with what a former version of this process has left; nothing is awaited meanwhile.
+        """Adopt the state that the previous version of this process left. Nothing is awaited.
 
         Raises:
-            OSError, UnusableHandOver: something of it is gone.
+            OSError, UnusableHandOver: a part of it is missing.
         """
         parts, state = self.parts, handed.state
         self._upgrades, self._versions = state.upgrades, state.versions
@@ -157,19 +157,21 @@ class Upgrade:
             peer = self.parts.control.worker(state.name)
             return self.parts.workers.adopt(state, spec, slot, peer)
         except OSError as error:
-            _log.error("a worker is lost", model=spec.name, worker=state.name, reason=str(error))
+            _log.error(
+                "worker lost in the upgrade", model=spec.name, worker=state.name, reason=str(error)
+            )
             return None
 
     # ── the running version's side ───────────────────────────────────────────────────────────────
 
     async def prepare(self, wish: messages.Upgrade) -> None:
-        """See that the next version can take over, and have changes wait; `begin` follows.
+        """Check that the next version can take over, and make changes wait. `begin` must follow.
 
         Raises:
-            RemoteFailure: it cannot, or not now; why. Nothing has changed.
+            RemoteFailure: an upgrade is not possible, or not now; the text says why. Nothing has changed.
         """
-        if not 0 <= wish.wait_s <= _LONGEST_WAIT_S:
-            text = f"{wish.wait_s} is not between 0 and {_LONGEST_WAIT_S} s"
+        if not 0 <= wish.wait_s <= _MAX_WAIT_S:
+            text = f"{wish.wait_s} is not between 0 and {_MAX_WAIT_S} s"
             raise RemoteFailure(ErrorKind.INVALID, text)
         if self._under_way:
             raise RemoteFailure(ErrorKind.UNAVAILABLE, "the daemon is being upgraded already")
@@ -179,21 +181,21 @@ class Upgrade:
             await self._until(self._server_unsettled, wish.wait_s)
             can = await self._can_now(wish.python or sys.executable)
             self.parts.control.hold()
-            # Where models sleep and wake all the time, there would be no moment at which none does.
+            # If models are suspended and resumed all the time, there would be no quiescent moment.
             self.parts.registry.adaptations.hold()
             self.parts.repository_models.watch.hold()
             await self.parts.registry.parking.hold()
             await self.parts.workers.forks.hold()
             await self._until(self._unsettled, wish.wait_s)
-            if not can:  # nothing changes any more, so the answer holds
+            if not can:  # nothing changes any more, so the answer stays valid
                 await self._ask(wish.python or sys.executable)
-            self._refuse_impossible()  # what has been changed since
+            self._refuse_impossible()  # something may have changed since
         except BaseException as error:
-            self._go_on(error.text if isinstance(error, RemoteFailure) else "it was given up")
+            self._go_on(error.text if isinstance(error, RemoteFailure) else "it was cancelled")
             raise
 
     def begin(self, wish: messages.Upgrade) -> None:
-        """Become the next version, in a task of its own; who asked for it has been answered."""
+        """Start to become the next version in a task. The client that requested it has been answered."""
         self._task = asyncio.create_task(self._go(wish))
 
     def _go_on(self, why: str) -> None:
@@ -209,14 +211,14 @@ class Upgrade:
     # ── whether it can be ────────────────────────────────────────────────────────────────────────
 
     def _refuse_impossible(self) -> None:
-        """Raise RemoteFailure if this daemon has what cannot be handed over."""
+        """Raise RemoteFailure if this daemon has state that cannot be handed over."""
         parts = self.parts
         why = ""
         hosted = [one.spec.name for one in parts.registry if one.registrant is not None]
         if parts.status.phase != "ready":
             why = f"it is {parts.status.phase}"
         elif not parts.server.hands_over:
-            why = "that takes the native front and the compiled proxy (pytriton-daemon doctor)"
+            why = "it needs the native front and the compiled proxy (pytriton-daemon doctor)"
         elif hosted:
             why = f"models run in threads of their registrants: {', '.join(hosted)}"
         elif parts.is_private:
@@ -228,24 +230,24 @@ class Upgrade:
             raise RemoteFailure(ErrorKind.INVALID, text)
 
     def _unsettled(self) -> str:
-        """Say what is under way, so that nothing can be handed over now; "" if nothing is."""
+        """Describe a change under way that prevents a handover; "" if there is none."""
         parts = self.parts
         if parts.ending.asked.is_set():
-            return "the daemon is to stop"
+            return "the daemon is stopping"
         if parts.status.phase != "ready":
             return f"the daemon is {parts.status.phase}"
         if parts.control.changing:
-            return "a client has something changed"
+            return "a client is changing something"
         if why := self._server_unsettled():
             return why
         if not parts.openai.settled:
-            return "the OpenAI front is being started, or told something"
+            return "the OpenAI front is being started or updated"
         if not parts.repository_models.settled:
             return "a model of a repository is being loaded or unloaded"
         if parts.temporary.ending:
-            return "a temporary model is being unregistered"
+            return "a client-bound model is being unregistered"
         if not parts.registry.parking.settled:
-            return "a worker that was parked is being ended"
+            return "a prestarted worker is being ended"
         if not parts.workers.forks.settled:
             return "a fork server is being ended"
         return parts.registry.adoption.unsettled()
@@ -264,13 +266,13 @@ class Upgrade:
             if asyncio.get_running_loop().time() > deadline:
                 text = f"the daemon was not upgraded: after {wait_s:g} s, {why}. Try again"
                 raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_INTERVAL_S)
 
     async def _can_now(self, python: str) -> bool:
-        """Return whether the next version could take over; False also where a change of models may be why it could not.
+        """Return whether the next version could take over; False if the reason may be a change of models under way.
 
         Raises:
-            RemoteFailure: it could not, or does not run.
+            RemoteFailure: it could not for another reason, or does not run.
         """
         served = [*self.parts.registry]
         try:
@@ -282,7 +284,7 @@ class Upgrade:
         return True
 
     async def _ask(self, python: str) -> None:
-        """Ask the next version whether it could take over; raises RemoteFailure: it could not, or does not run."""
+        """Ask the next version whether it could take over. Raises RemoteFailure if it could not, or does not run."""
         verdict = await ask(python, upgrade_snapshot.encode(self._state()))
         if not verdict.can:
             text = f"version {verdict.version} cannot take over: {verdict.why}"
@@ -314,7 +316,7 @@ class Upgrade:
             self._go_on(why)
 
     def _speak_again(self) -> None:
-        """Answer on the control socket again; without TCP, where somebody has taken its address meanwhile."""
+        """Resume the control socket; without TCP if its address has been taken in the meantime."""
         parts, address = self.parts, self.parts.status.control_tcp
         parts.control.bind()
         try:
@@ -325,19 +327,19 @@ class Upgrade:
         parts.notifier.ready(parts.status.for_service_manager().text)
 
     async def _until_written(self) -> None:
-        """Return when the files have what is known, or the disk is slow."""
-        deadline = asyncio.get_running_loop().time() + _WRITTEN_S
+        """Wait until the log and event files are flushed, or the disk has proved too slow."""
+        deadline = asyncio.get_running_loop().time() + _FLUSH_TIMEOUT_S
         while self.parts.events.waits or self.parts.requests.waits:
             if asyncio.get_running_loop().time() > deadline:
                 _log.warning("some events or access logs may be missing: the disk is slow")
                 return
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_INTERVAL_S)
 
     async def _become_next(self) -> None:
-        """Execute the next version, unless something has happened until now; returns only by an exception.
+        """Execute the next version, unless a change has begun. Returns only by an exception.
 
         Raises:
-            RemoteFailure: something is under way.
+            RemoteFailure: a change is under way.
         """
         with waiting(SIGNALS) as leave_signals:
             for _ in range(_TURNS):
@@ -345,7 +347,7 @@ class Upgrade:
             self._refuse_impossible()
             if why := self._unsettled():
                 raise RemoteFailure(ErrorKind.UNAVAILABLE, why)
-            self._execute_next(leave_signals)  # nothing is awaited before it
+            self._execute_next(leave_signals)  # nothing may be awaited before this
 
     def _execute_next(self, leave_signals: Callable[[], None]) -> None:
         state = self._state()
@@ -357,7 +359,7 @@ class Upgrade:
         }
         arguments = [self._python, *arguments_of("--take-over", str(document))]
         folder = ""
-        with contextlib.suppress(OSError):  # somebody has removed it
+        with contextlib.suppress(OSError):  # already removed
             folder = os.getcwd()
         try:
             kept = [
@@ -366,7 +368,7 @@ class Upgrade:
                 *socket_activation.descriptors(),
             ]
             with upgrade_snapshot.inherited(kept):
-                os.chdir("/")  # what lies in the present one is not to be imported
+                os.chdir("/")  # so that nothing is imported from the current directory
                 leave_signals()
                 self._execute(self._python, arguments, environment)
         finally:
@@ -376,7 +378,7 @@ class Upgrade:
             os.close(document)
 
     def _state(self) -> HandOver:
-        """Return what the next version needs; all is settled."""
+        """Return the state for the next version. The daemon must be quiescent."""
         parts, registry = self.parts, self.parts.registry
         return HandOver(
             config=parts.config().to_json(),

@@ -1,9 +1,9 @@
-"""Replacements after an upgrade to another protocol: what still speaks the former one goes, one after the other.
+"""Rolling replacement after an upgrade to another protocol: processes with the old protocol are replaced one by one.
 
-    a worker ──▶ another one loads beside it, takes its lanes, and it ends ──▶ the next worker ──▶ at last tritonserver
+    a worker ──▶ its replacement loads, takes its lanes, and it exits ──▶ the next worker ──▶ finally tritonserver
 
-The next version serves the former protocol (`PROTOCOLS` in runtime/upgrade_snapshot.py), so nothing is in a hurry, and no request
-fails. The version after that may not serve it any more, and refuses the upgrade then.
+The next version serves the previous protocol (`PROTOCOLS` in runtime/upgrade_snapshot.py), so this need not be fast,
+and no request fails. A later version may no longer serve the old protocol, and then refuses the upgrade.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from pytriton.dispatcher.runtime.upgrade_snapshot import HandOver
 
 _log = structlog.get_logger(__name__)
 
-#: Between two tries to replace tritonserver, while it has sequences in progress, say.
-_TRY_AGAIN_S = 5.0
-#: Seconds that a worker which cannot be replaced (lack of memory, say) holds up the next one; it is tried on beside.
-_PATIENCE_S = 60.0
+#: Retry interval for replacing tritonserver, for example while it has sequences in progress.
+_RETRY_INTERVAL_S = 5.0
+#: How long a worker that cannot be replaced (lack of memory, say) delays the next one. It is retried alongside.
+_MAX_DELAY_S = 60.0
 
 
 class RollingReplacer:
-    """Replaces workers, and tritonserver, that a former version of this process has started.
+    """Replaces the workers and the tritonserver that a previous version of this process started.
 
     Args:
         registry: the models
-        replace_server: has another tritonserver take the place of the one that runs; gets the reason
+        replace_server: replaces the running tritonserver; its argument is the reason
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class RollingReplacer:
         self._replace_server = replace_server
 
     async def run(self, state: HandOver) -> None:
-        """Replace those that the former version has left."""
+        """Replace the processes that the previous version left."""
         try:
             for name, protocol in _workers(state):
                 if protocol != messages.PROTOCOL:
@@ -49,13 +49,13 @@ class RollingReplacer:
             if state.server.protocol != messages.PROTOCOL:
                 await self._until_server_replaced(f"its proxies: {_why(state.server.protocol)}")
         except RemoteFailure as failure:
-            _log.warning("proxies of the former version serve on", reason=failure.text)
+            _log.warning("proxies of the previous version keep serving", reason=failure.text)
         except Exception:
-            _log.exception("a fault of the daemon: workers of the former version serve on")
+            _log.exception("internal error: workers of the previous version keep serving")
 
     async def _until_server_replaced(self, why: str) -> None:
-        """Replace tritonserver; try again while it has sequences in progress, or is being started."""
-        told = ""
+        """Replace tritonserver. Retry while it has sequences in progress or is starting."""
+        reported = ""
         while True:
             try:
                 await self._replace_server(why)
@@ -63,19 +63,19 @@ class RollingReplacer:
             except RemoteFailure as failure:
                 if failure.kind is not ErrorKind.UNAVAILABLE:
                     raise
-                if failure.text != told:
+                if failure.text != reported:
                     _log.warning("tritonserver is not replaced yet", reason=failure.text)
-                told = failure.text
-            await asyncio.sleep(_TRY_AGAIN_S)
+                reported = failure.text
+            await asyncio.sleep(_RETRY_INTERVAL_S)
 
     async def _replace(self, name: str, protocol: int) -> None:
         try:
             _, worker = self._registry.worker(name)
-        except RemoteFailure:  # it has ended meanwhile, and its model perhaps, too
+        except RemoteFailure:  # it has exited, and its model may be gone, too
             return
         if worker.alive:
             worker.is_spent(_why(protocol))
-            await asyncio.wait([worker.exited], timeout=_PATIENCE_S)
+            await asyncio.wait([worker.exited], timeout=_MAX_DELAY_S)
 
 
 def _workers(state: HandOver) -> list[tuple[str, int]]:

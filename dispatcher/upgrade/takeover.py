@@ -1,10 +1,10 @@
-"""The upgrade of a running daemon, on the side of the next version: it says whether it could, and takes over.
+"""The next version's side of an upgrade: it checks whether it can take over, and takes over.
 
-    --can-take-over    a process of its own, before anything has happened: reads the document, says yes or no
-    --take-over FD     what the daemon's process executes: adopts what the document names, or starts afresh
+    --can-take-over    a separate process, before anything has changed: reads the document and reports yes or no
+    --take-over FD     executed by the daemon's process: adopts the state in the document, or starts fresh
 
-What cannot be adopted after execve is ended, and the daemon starts as after any other end: the registrations that the
-state directory keeps are served again, with workers of their own.
+If the state cannot be adopted after execve, all children are ended and the daemon starts fresh: the registrations in
+the state directory are served again, with new workers.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 
-#: They wait while one version becomes the next: neither has handlers for them then.
+#: Blocked during the switch of versions, when neither has handlers for them.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-#: What the next version gets to say whether it could take over: it may have to compile its front and its proxy.
-_ASK_S = 300.0
-#: What the children get to end in, after SIGKILL.
-_END_S = 10.0
-#: An address of the settings with a free port has that port again.
+#: Time for the next version to report whether it can take over. It may have to compile its frontend and its proxy.
+_VERDICT_TIMEOUT_S = 300.0
+#: Time for the children to exit after SIGKILL.
+_KILL_TIMEOUT_S = 10.0
+#: Servers that keep their port even if the settings let the system choose one.
 _PORTS = ("http", "grpc", "metrics")
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """The answer of the next version: whether it can take over, and why not."""
+    """The next version's answer: whether it can take over, and if not, why."""
 
     can: bool
     version: str
@@ -58,7 +58,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class TakeOver:
-    """The state that a former version of this process has left, and whether this one goes on with it by now."""
+    """The state left by the previous version of this process, and whether this version has adopted it."""
 
     def __init__(self, state: HandOver) -> None:
         self.state = state
@@ -66,7 +66,7 @@ class TakeOver:
 
 
 class Origin(NamedTuple):
-    """The origin of a daemon: nothing, or what a former version of this process has left, or why not that."""
+    """How a daemon started: normally, from the state of a previous version, or fresh after a failed takeover."""
 
     handed: TakeOver | None = None
     because: str = ""
@@ -76,16 +76,16 @@ BY_ITSELF = Origin()
 
 
 def judge(document: bytes) -> Verdict:
-    """Return whether this version could take over from the daemon that has sent this."""
+    """Check whether this version could take over from the daemon that sent this document."""
     from importlib.metadata import (
-        version,  # takes 20 ms, and a daemon that just starts does not ask
+        version,  # takes 20 ms, which a normal start does not need
     )
 
     own = version("pytriton-daemon")
     try:
         state = upgrade_snapshot.decode(document)
         config = DaemonConfig.from_json(state.config)
-        # As it will be: all that the daemon imports, the programs that it starts, the files that it reads and writes.
+        # Check what the takeover needs: all imports, the programs that it starts, the files that it reads and writes.
         from pytriton._host.install.server_choice import choice_of
         from pytriton._host.install.server_runtime import (
             ServerRuntimeError,
@@ -113,10 +113,10 @@ def judge(document: bytes) -> Verdict:
 
 
 async def ask(python: str, document: bytes) -> Verdict:
-    """Have another version judge in a process of its own.
+    """Run another version in a separate process, and return its verdict.
 
     Raises:
-        RemoteFailure: it does not run, or says nothing in time.
+        RemoteFailure: it does not run, or does not answer in time.
     """
     try:
         asked = await asyncio.create_subprocess_exec(
@@ -132,9 +132,9 @@ async def ask(python: str, document: bytes) -> Verdict:
         text = f"the next version cannot be run: {python}: {error.strerror}"
         raise RemoteFailure(ErrorKind.INVALID, text) from error
     try:
-        said, complained = await asyncio.wait_for(asked.communicate(document), _ASK_S)
+        said, complained = await asyncio.wait_for(asked.communicate(document), _VERDICT_TIMEOUT_S)
     except asyncio.TimeoutError:
-        text = f"the next version has not said within {_ASK_S:g} s whether it can take over"
+        text = f"the next version has not reported within {_VERDICT_TIMEOUT_S:g} s whether it can take over"
         raise RemoteFailure(ErrorKind.UNAVAILABLE, text) from None
     finally:
         if asked.returncode is None:
@@ -150,15 +150,15 @@ async def ask(python: str, document: bytes) -> Verdict:
 
 
 def arguments_of(*more: str) -> list[str]:
-    """Return the arguments of an interpreter that is to be a daemon's process."""
+    """Return the interpreter arguments that start a daemon's process."""
     return ["-m", "pytriton.dispatcher", *more]
 
 
 def _try_to_lay_out(runtime: ServerRuntime, rundir: Path) -> None:
-    """See that the runtime directory takes what a start writes there, while it has that of the running version, too.
+    """Check that the runtime directory can hold the files of a start in addition to those of the running version.
 
     Raises:
-        ServerRuntimeError, OSError: it does not; what runs would be lost.
+        ServerRuntimeError, OSError: it cannot; a takeover would lose what is running.
     """
     from pytriton._host.install.server_runtime import lay_out_backends
 
@@ -170,17 +170,17 @@ def _try_to_lay_out(runtime: ServerRuntime, rundir: Path) -> None:
 
 
 def say(verdict: Verdict) -> None:
-    """Write a verdict where the daemon reads it."""
+    """Write a verdict to where the daemon reads it."""
     sys.stdout.buffer.write(msgspec.json.encode(verdict) + b"\n")
     sys.stdout.buffer.flush()
 
 
 def taken_over(document: bytes) -> TakeOver:
-    """Return what a former version of this process has left.
+    """Return the state that the previous version of this process left.
 
     Raises:
-        UnusableHandOver: it has changed since it was judged.
-        OSError: a descriptor of it is not open.
+        UnusableHandOver: it has changed since it was checked.
+        OSError: one of its descriptors is not open.
     """
     state = upgrade_snapshot.decode(document)
     upgrade_snapshot.keep_from_children(upgrade_snapshot.descriptors(state))
@@ -188,23 +188,23 @@ def taken_over(document: bytes) -> TakeOver:
 
 
 def start_afresh(left: Remains, why: str, environ: Mapping[str, str]) -> NoReturn:
-    """End all that a former version of this process has left, and become a daemon that has just been started.
+    """End all children of the previous version of this process, and execute a freshly started daemon.
 
-    `environ` is what that gets: what the former version has had.
+    `environ` is its environment: that of the previous version.
     """
-    import psutil  # takes 10 ms, and daemons hardly ever come here
+    import psutil  # takes 10 ms, and is rarely needed
 
-    _log.error("this version cannot go on with what runs: the daemon starts afresh", reason=why)
+    _log.error("the running state cannot be adopted: the daemon starts fresh", reason=why)
     config = _with_ports(DaemonConfig.from_json(left.config), left.listeners)
     helper, pipe = left.helper
     with contextlib.suppress(OSError):
-        os.close(pipe)  # it ends what the children have started, too
+        os.close(pipe)  # it kills what the children have started, too
     children = psutil.Process().children()
-    psutil.wait_procs([one for one in children if one.pid == helper], timeout=_END_S)
+    psutil.wait_procs([one for one in children if one.pid == helper], timeout=_KILL_TIMEOUT_S)
     for child in children:
         with contextlib.suppress(psutil.NoSuchProcess):
             child.kill()
-    psutil.wait_procs(children, timeout=_END_S)
+    psutil.wait_procs(children, timeout=_KILL_TIMEOUT_S)
     settings = upgrade_snapshot.in_memory(config.to_json())
     os.lseek(settings, 0, os.SEEK_SET)
     os.dup2(settings, 0)
@@ -214,19 +214,19 @@ def start_afresh(left: Remains, why: str, environ: Mapping[str, str]) -> NoRetur
 
 
 def _close_at_execve(but: Sequence[int]) -> None:
-    """Have all other descriptors closed then but standard input and output: some are as they were handed over."""
+    """Mark all descriptors except these, standard input and output as close-on-exec; some were inherited."""
     for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # that of the folder itself
+        with contextlib.suppress(OSError):  # the descriptor of the listing itself
             if int(name) > 2:
                 os.set_inheritable(int(name), int(name) in but)
 
 
 def _with_ports(config: DaemonConfig, listeners: Sequence[ListenerState]) -> DaemonConfig:
-    """Return settings that name the ports which the daemon has had until now."""
+    """Return the settings with the ports that the daemon has used so far."""
     ports = {}
     for one in listeners:
         if one.path is None and one.protocol in _PORTS:
-            # One that is not open: perhaps that is why.
+            # One of them may be closed, which may be why the takeover failed.
             with (
                 contextlib.suppress(OSError),
                 socket.socket(fileno=os.dup(one.descriptor)) as listener,

@@ -111,9 +111,9 @@ class ModelInTriton:
         self.machine.change(ModelState.READY if loaded else ModelState.UNLOADED)
         kind = kinds.CLIENT_LOADED if loaded else kinds.CLIENT_UNLOADED
         self._events.tell(kind, model=self._name)
-        telling = asyncio.get_running_loop().create_task(self._pool.wake())
-        self._tasks.append(telling)  # clients may load and unload it repeatedly
-        telling.add_done_callback(self._tasks.remove)
+        wake_task = asyncio.get_running_loop().create_task(self._pool.wake())
+        self._tasks.append(wake_task)  # clients may load and unload it repeatedly
+        wake_task.add_done_callback(self._tasks.remove)
 
     @property
     def settled(self) -> bool:

@@ -83,7 +83,7 @@ class Restorer:
         self._register: Register | None = None
         self._stopped = False
         self._asked: set[asyncio.Task[None]] = set()
-        self.gone: Callable[[str], Coroutine[object, object, None]] = _tell_nobody
+        self.gone: Callable[[str], Coroutine[object, object, None]] = _ignore
         self.news = ChangeSignal()
         self.outcomes: Counter[str] = Counter()
         for problem in self.problems:
@@ -338,5 +338,5 @@ class Restorer:
             )
 
 
-async def _tell_nobody(name: str) -> None:
+async def _ignore(name: str) -> None:
     """Do nothing: no request waits for a model."""

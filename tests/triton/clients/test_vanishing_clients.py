@@ -160,7 +160,7 @@ def test_ctrl_c_in_a_script(daemon: RunningDaemon, folder: Path) -> None:
         assert client.wait(60) == -signal.SIGINT
         assert_undone(daemon, worker)
     # It says so, and ends: a daemon that was held up meanwhile may see its end first.
-    told = ("its client gave it up", f"process {client.pid}, has ended")
+    told = ("its client cancelled it", f"process {client.pid}, has ended")
     assert any(text in daemon.said() for text in told)
 
 
@@ -223,7 +223,7 @@ def test_given_up_while_tritonserver_loads_the_model(
             asked = client.send(message, payloads)
             until_it_loads(client)
             client.send(messages.Cancel(asked))
-            eventually(lambda: "its client gave it up" in daemon.said(), "the daemon has heard it")
+            eventually(lambda: "its client cancelled it" in daemon.said(), "the daemon has heard it")
         finally:
             os.kill(server, signal.SIGCONT)
         eventually(lambda: len(workers(daemon)) == replaces, "the new worker is gone")

@@ -250,7 +250,7 @@ def test_what_is_printed_is_logged_or_left_out_with_a_note(
     files = daemon.config.rundir.path / "logs"
     eventually(
         lambda: any(
-            b"bytes were left out" in one.read_bytes() for one in files.rglob("*talkative*")
+            b"bytes dropped" in one.read_bytes() for one in files.rglob("*talkative*")
         ),
         "what the log does not take is left out",
     )

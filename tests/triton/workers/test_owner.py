@@ -150,9 +150,9 @@ def test_a_demo_that_is_killed(runtime_dir: Path) -> None:
 @pytest.mark.parametrize(
     ("named", "code", "said"),
     [
-        ("me", ExitCode.USAGE, "'me' is no process id"),
-        ("0", ExitCode.USAGE, "'0' is no process id"),
-        ("999999999", ExitCode.INTERRUPTED, "process 999999999, which this daemon lives for, has"),
+        ("me", ExitCode.USAGE, "'me' is not a process id"),
+        ("0", ExitCode.USAGE, "'0' is not a process id"),
+        ("999999999", ExitCode.INTERRUPTED, "process 999999999, the owner of this daemon, has"),
         (None, ExitCode.INTERRUPTED, "or has not started it"),
     ],
 )

@@ -176,7 +176,7 @@ def test_a_second_signal_ends_it_whatever_else_fails(end: End, disk_is_full: boo
         assert not end.rundir.access_token_file.exists()
         kept = exit_record.read(end.rundir)
         assert kept is not None
-        assert kept.reason == "told to stop twice"
+        assert kept.reason == "second stop signal"
 
 
 @pytest.mark.usefixtures("exits")

@@ -179,6 +179,6 @@ def test_a_signal_at_the_last_moment_is_heard(monkeypatch: pytest.MonkeyPatch) -
         finally:
             loop.remove_signal_handler(signal.SIGTERM)
         assert not scene.executed
-        assert scene.done == ["suspend", "bind", "the daemon is to stop"]
+        assert scene.done == ["suspend", "bind", "the daemon is stopping"]
 
     run(monkeypatch, test)

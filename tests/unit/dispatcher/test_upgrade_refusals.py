@@ -114,7 +114,7 @@ def hosted(parts: Parts) -> None:
     ("change", "why"),
     [
         (lambda parts: setattr(parts.status, "phase", "draining"), "it is draining"),
-        (lambda parts: setattr(parts.server, "hands_over", False), "takes the native front"),
+        (lambda parts: setattr(parts.server, "hands_over", False), "needs the native front"),
         (lambda parts: setattr(parts, "is_private", True), "belongs to a script"),
         (hosted, "in threads of their registrants: mine"),
     ],
@@ -133,15 +133,15 @@ def test_what_cannot_be_handed_over_is_refused(change: Callable[[Parts], None], 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda parts: setattr(parts.control, "changing", 1), "a client has something changed"),
+        (lambda parts: setattr(parts.control, "changing", 1), "a client is changing something"),
         (lambda parts: setattr(parts.server, "settled", False), "tritonserver is being started"),
         (lambda parts: setattr(parts.openai, "settled", False), "the OpenAI front"),
         (
             lambda parts: setattr(parts.repository_models, "settled", False),
             "a model of a repository",
         ),
-        (lambda parts: setattr(parts.temporary, "ending", True), "a temporary model is being"),
-        (lambda parts: setattr(parts.ending.asked, "is_set", lambda: True), "is to stop"),
+        (lambda parts: setattr(parts.temporary, "ending", True), "a client-bound model is being"),
+        (lambda parts: setattr(parts.ending.asked, "is_set", lambda: True), "is stopping"),
         (lambda parts: parts.busy.append("model m is being registered"), "m is being registered"),
     ],
 )

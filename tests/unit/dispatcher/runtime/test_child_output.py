@@ -17,7 +17,7 @@ from pytriton.dispatcher.runtime import child_output
 from pytriton.dispatcher.runtime.child_output import ChildOutput
 
 _WAIT_S = 100.0
-_NOTE = re.compile(r"\[… ([\d,]+) bytes were left out: ")
+_NOTE = re.compile(r"\[… ([\d,]+) bytes dropped: ")
 
 
 def lines_of(code: str, on_line: Callable[[bytes], None] = lambda line: None) -> list[bytes]:

@@ -128,7 +128,8 @@ def test_a_process_that_has_not_started_it_is_no_owner(tmp_path: Path) -> None:
         stranger.kill()
     assert done.returncode == ExitCode.INTERRUPTED
     assert (
-        f"process {stranger.pid}, which this daemon lives for, has ended, or has not" in done.stderr
+        f"process {stranger.pid}, the owner of this daemon, has exited or is not its ancestor"
+        in done.stderr
     )
     assert not (tmp_path / "run").exists()
 
@@ -156,7 +157,7 @@ def test_a_workspace_of_somebody_else_s_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", ["me", "-1", "0", "12 ", "1.5", "१२x"])
 def test_an_environment_that_names_no_process_is_told(value: str) -> None:
-    with pytest.raises(OwnerError, match=r"PYTRITON_DAEMON_OWNER: .* is no process id"):
+    with pytest.raises(OwnerError, match=r"PYTRITON_DAEMON_OWNER: .* is not a process id"):
         owner_of(None, {"PYTRITON_DAEMON_OWNER": value})
 
 

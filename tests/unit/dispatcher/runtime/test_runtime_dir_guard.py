@@ -89,12 +89,12 @@ def test_it_is_told_once_that_it_was_deleted_and_then_whose_it_is(
         watching = asyncio.ensure_future(watch)
         scene.delete()
         assert await scene.heard() == (
-            f"its runtime directory {path} was deleted: no command finds it, and it can start neither workers nor "
-            "tritonserver any more"
+            f"its runtime directory {path} was deleted: no command finds it, and it cannot start workers or "
+            "tritonserver"
         )
         scene.make("77")
         assert await scene.heard() == (
-            f"taken: its runtime directory {path} was deleted, and pid 77 has made another one"
+            f"taken: its runtime directory {path} was deleted, and pid 77 has created another one"
         )
         await asyncio.wait_for(watching, 100)
         assert len(scene.told) == 2

@@ -141,8 +141,8 @@ def test_a_fresh_start_reads_what_it_needs_of_any_document() -> None:
 @pytest.mark.parametrize(
     ("document", "why"),
     [
-        (b"", "no daemon has left it"),
-        (b"pytriton-registration 1 ab\nxy", "no daemon has left it"),
+        (b"", "not written by a daemon"),
+        (b"pytriton-registration 1 ab\nxy", "not written by a daemon"),
         (b"pytriton-hand-over 99\nxy", "in form 99, and this version takes over from form 1"),
         (upgrade_snapshot.encode(STATE)[:-9], "cannot be read"),
     ],
