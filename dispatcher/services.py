@@ -345,7 +345,8 @@ def _front(config: DaemonConfig, place: ServerPlace) -> Front:
     native = place.runtime.front
     if config.response_cache_size and native is None:
         _log.warning(
-            "response cache disabled", reason="NVIDIA's frontend serves; it takes front = native"
+            "response cache disabled",
+            reason="NVIDIA's frontend is in use; the cache needs front = native",
         )
     if "cache-config" in config.tritonserver_options:
         _log.warning(

@@ -107,7 +107,9 @@ class SettingsReloader:
             self._server.use(config)
             pid = await self._watch.replace(why, force=force)
         except ConfigError as error:
-            raise RemoteFailure(ErrorKind.INVALID, f"tritonserver serves on: {error}") from error
+            raise RemoteFailure(
+                ErrorKind.INVALID, f"tritonserver was not replaced: {error}"
+            ) from error
         except BaseException as error:
             self._server.use(self.config)
             if not isinstance(error, (ServerStartError, OSError)):
@@ -116,7 +118,7 @@ class SettingsReloader:
             if isinstance(error, OSError) and error.errno in NO_ROOM:
                 folder = f"--runtime-dir or {ENV_RUNTIME_DIR}"
                 why = explain_os_error(error, self._rundir.path, folder)
-            text = f"tritonserver serves on: another one did not start: {why}"
+            text = f"tritonserver was not replaced: the new one did not start: {why}"
             raise RemoteFailure(ErrorKind.UNAVAILABLE, text) from error
         self._use(config)
         self.tracing = trace_settings.uses_opentelemetry(config)

@@ -78,7 +78,7 @@ class ShutdownController:
     def given_up(self, model: str) -> None:
         """Stop because of a worker's exit status, if its message about an unrecoverable error has not arrived yet."""
         if not self._is_hopeless:
-            said = f"its worker ended so, and its log says why: pytriton-daemon logs {model}"
+            said = f"its worker's exit code says so; its log has the reason: pytriton-daemon logs {model}"
             is_first = not self.asked.is_set()
             self.unrecoverable(model, said)
             self._word_may_come = is_first

@@ -322,19 +322,19 @@ class ControlServer:
         """Raise Refused if a message has too many or too large frames."""
         if sizes.payloads > MOST_PAYLOADS:
             raise Refused(
-                f"{sizes.payloads} payloads in one message: at most {MOST_PAYLOADS} are taken"
+                f"{sizes.payloads} payloads in one message: at most {MOST_PAYLOADS} are accepted"
             )
         if sizes.message_bytes > MOST_MESSAGE_BYTES:
             raise Refused(
                 f"{sizes.what[:_MAX_QUOTED_LEN]}: {sizes.message_bytes} bytes without its payloads: at most "
-                f"{MOST_MESSAGE_BYTES} are taken. Large values belong into the callable, not into its declaration or "
+                f"{MOST_MESSAGE_BYTES} are accepted. Large values belong in the callable, not in its declaration or "
                 "environment"
             )
         if sizes.payload_bytes > self._max_payload_size:
             raise Refused(
                 f"{sizes.what[:_MAX_QUOTED_LEN]}: a payload (a pickled callable) of {sizes.payload_bytes} bytes: "
-                f"this daemon takes at most {self._max_payload_size} (setting max_payload_size). Load what is large in "
-                "the worker: register a class or function that does, with factory=True"
+                f"this daemon accepts at most {self._max_payload_size} (setting max_payload_size). Load large data in "
+                "the worker: register a class or function that loads it, with factory=True"
             )
 
     def _tell(self, peer: Peer, answer: messages.AnyMessage) -> None:

@@ -69,19 +69,19 @@ def check_autoscale(spec: messages.ModelSpec, rules: messages.Autoscale, *, call
     Raises:
         RemoteFailure: the bounds are invalid, or this model does not support them.
     """
-    what = f"model {spec.name} with a number of instances that follows its load"
+    what = f"model {spec.name} with autoscaling"
     why = ""
     times = (rules.up_after_s, rules.down_after_s, rules.idle_after_s)
     if not 0 <= rules.least <= rules.most <= MOST_WORKERS or not rules.most:
-        why = f"from {rules.least} to {rules.most}: it takes 0 to {MOST_WORKERS}, the fewest first"
+        why = f"from {rules.least} to {rules.most}: both must be 0 to {MOST_WORKERS}, the smaller one first"
     elif not all(0 < seconds < math.inf for seconds in times):
-        why = "its times have to be seconds above 0"
+        why = "its times must be above 0 seconds"
     elif not (0 < rules.target <= 1 and 0 < rules.weight < math.inf and rules.concurrency >= 1):
         why = "target has to be above 0 and at most 1, weight above 0, concurrency at least 1"
     elif callables > 1:
         why = "a list of callables has one for each instance; register one callable"
     elif "sequence_batching" in spec.config:
-        why = "a sequence lives in one instance, which cannot go; say a fixed number"
+        why = "a sequence is bound to one instance, which cannot be stopped; set a fixed number"
     elif spec.isolation == "thread":
         why = "threads share the process that registered them; use isolation='process'"
     if why:
@@ -91,7 +91,7 @@ def check_autoscale(spec: messages.ModelSpec, rules: messages.Autoscale, *, call
 def why_it_cannot_sleep(spec: messages.ModelSpec) -> str:
     """Return why the model's workers cannot be suspended; "" if they can."""
     if "sequence_batching" in spec.config:
-        return "a sequence lives in one instance, which cannot go"
+        return "a sequence is bound to one instance, which cannot be stopped"
     if spec.isolation == "thread":
         return "threads share the process that registered them"
     return ""
@@ -133,12 +133,12 @@ def check_free(request: messages.Register, there: messages.ModelSpec | None, wai
     elif not request.replace and there is not None:
         why = (
             f"a model named {name!r} is registered already. Unregister it first, choose another name, or "
-            "say replace=True (--replace) to put this one in its place."
+            "pass replace=True (--replace) to replace it."
         )
     elif not request.replace and waits:
         why = (
             f"a model named {name!r} was registered when the daemon last ran and is about to be served "
-            "again. Wait for it, unregister it, or say replace=True (--replace) to put this one in its place."
+            "again. Wait for it, unregister it, or pass replace=True (--replace) to replace it."
         )
     if why:
         raise RemoteFailure(ErrorKind.EXISTS, why)
@@ -159,13 +159,13 @@ def check_trial(spec: messages.ModelSpec, *, can_be_undone: bool) -> None:
         return
     why = ""
     if not _TRIAL.fullmatch(trial.id):
-        why = "its id takes 1 to 64 letters, digits, underscores and dashes"
+        why = "its id must be 1 to 64 letters, digits, underscores and dashes"
     elif not 1 <= trial.lease_s <= LONGEST_LEASE_S:
-        why = f"its lease_s is {trial.lease_s}: it takes 1 to {LONGEST_LEASE_S} seconds"
+        why = f"its lease_s is {trial.lease_s}: it must be 1 to {LONGEST_LEASE_S} seconds"
     elif not 0 <= trial.share <= 1:
-        why = f"its share is {trial.share}: it takes 0 to 1"
+        why = f"its share is {trial.share}: it must be 0 to 1"
     elif not can_be_undone:
-        why = "a temporary model, or one that replaces such a model, could not be taken back"
+        why = "a client-bound model, or one that replaces such a model, could not be rolled back"
     if why:
         raise RemoteFailure(ErrorKind.INVALID, f"model {spec.name} on trial: {why}")
 
@@ -190,7 +190,7 @@ def _check_instances(spec: messages.ModelSpec) -> None:
     for option in ("memory", "gpu_memory"):
         size = getattr(spec, option)
         if size is not None and size < 1:
-            raise RemoteFailure(ErrorKind.INVALID, f"{option}={size}: it takes at least 1 byte")
+            raise RemoteFailure(ErrorKind.INVALID, f"{option}={size}: it must be at least 1 byte")
     if not 1 <= spec.lanes <= MOST_LANES:
         raise RemoteFailure(
             ErrorKind.INVALID,
@@ -212,7 +212,7 @@ def _check_payloads(spec: messages.ModelSpec, payloads: Sequence[bytes]) -> None
     if spec.autoscale is not None:
         check_autoscale(spec, spec.autoscale, callables=len(payloads) - spec.check)
     if spec.instances < 1:
-        raise RemoteFailure(ErrorKind.INVALID, f"instances={spec.instances}: it takes at least 1")
+        raise RemoteFailure(ErrorKind.INVALID, f"instances={spec.instances}: it must be at least 1")
     if spec.lazy and spec.isolation == "thread":
         raise RemoteFailure(
             ErrorKind.INVALID,

@@ -62,7 +62,7 @@ class Declared:
         """
         spec, callables = self.spec, self._callables
         if instances < 1:
-            raise RemoteFailure(ErrorKind.INVALID, f"instances={instances}: it takes at least 1")
+            raise RemoteFailure(ErrorKind.INVALID, f"instances={instances}: it must be at least 1")
         if 1 < callables < instances:
             raise RemoteFailure(
                 ErrorKind.INVALID,

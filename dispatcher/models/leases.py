@@ -94,7 +94,7 @@ class Trials:
         task = self._begin_end(name, trial)
         await asyncio.wait([task])
         if task.cancelled():
-            text = f"model {name} was not taken back: the daemon is stopping"
+            text = f"model {name} was not rolled back: the daemon is stopping"
             raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
         failure = task.result()
         if failure is not None:

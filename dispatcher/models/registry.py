@@ -210,7 +210,7 @@ class Registry(ServedModels):
             )
             raise RemoteFailure(ErrorKind.EXISTS, text)
         if previous is None:
-            text = f"model {name} has not been replaced since it was first registered: there is nothing to go back to"
+            text = f"model {name} has not been replaced since it was first registered: there is nothing to roll back to"
             raise RemoteFailure(ErrorKind.INVALID, text)
         check_devices(previous.spec)
         # The previous registration may have been provisional; an explicit rollback makes it permanent.
@@ -339,7 +339,9 @@ class Registry(ServedModels):
             try:
                 await registration.heal(report)
             except RemoteFailure as failure:
-                text = f"model {name} now has {instances} instances, but {failure.text}; it is tried again"
+                text = (
+                    f"model {name} now has {instances} instances, but {failure.text}; it is retried"
+                )
                 raise RemoteFailure(failure.kind, text, failure.traceback) from failure
 
     async def amend(

@@ -99,7 +99,7 @@ class ServedModels:
             why = self._restoring.error(name)
             if why is not None:
                 text = (
-                    f"model {name!r} is not served: it could not be restored ({why}). It is tried again at the next "
+                    f"model {name!r} is not served: it could not be restored ({why}). It is retried at the next "
                     "start; register it again, roll it back, or unregister it."
                 )
             elif self._restoring.waits(name):

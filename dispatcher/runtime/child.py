@@ -212,7 +212,7 @@ def describe_exit(code: int) -> str:
         return f"exited with code {code}"
     text = f"was killed by signal {-code} ({signal_name(code)})"
     if -code == signal.SIGSYS:
-        text += ": a filter forbids a system call that it makes (systemd: SystemCallFilter=)"
+        text += ": a filter blocked a system call (systemd: SystemCallFilter=)"
     return text
 
 

@@ -294,7 +294,7 @@ def decode(data: bytes) -> HandOver:
         raise UnusableHandOver(f"it begins with {head[:40]!r}: not written by a daemon")
     if int(number) != VERSION:
         raise UnusableHandOver(
-            f"the running daemon hands over in form {int(number)}, and this version takes over from form {VERSION}: "
+            f"the running daemon writes snapshots of version {int(number)}, and this version reads version {VERSION}: "
             "stop the daemon, and start this version (pytriton-daemon restart)"
         )
     try:

@@ -84,4 +84,4 @@ def _workers(state: HandOver) -> list[tuple[str, int]]:
 
 
 def _why(protocol: int) -> str:
-    return f"protocol {protocol} of a former version, and this one speaks {messages.PROTOCOL}"
+    return f"protocol {protocol} of a previous version, and this one speaks {messages.PROTOCOL}"

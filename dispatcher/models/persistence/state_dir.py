@@ -376,12 +376,12 @@ def _make_private(folder: Path) -> None:
     info = folder.stat()
     if info.st_uid != os.geteuid():
         raise StoreError(
-            f"the state directory {folder} belongs to user {info.st_uid}, not to this one ({os.geteuid()}): what "
-            "is in it would be run. Choose another one with --state-dir."
+            f"the state directory {folder} belongs to user {info.st_uid}, not to this one ({os.geteuid()}): its "
+            "content would be executed. Choose another one with --state-dir."
         )
     if stat.S_IMODE(info.st_mode) & 0o022:
         raise StoreError(
-            f"others than its owner may write to the state directory {folder}, and what is in it is run. Make it "
+            f"others than its owner may write to the state directory {folder}, and its content is executed. Make it "
             f"private (chmod 700 {folder}), or choose another one with --state-dir."
         )
 

@@ -223,7 +223,9 @@ def test_given_up_while_tritonserver_loads_the_model(
             asked = client.send(message, payloads)
             until_it_loads(client)
             client.send(messages.Cancel(asked))
-            eventually(lambda: "its client cancelled it" in daemon.said(), "the daemon has heard it")
+            eventually(
+                lambda: "its client cancelled it" in daemon.said(), "the daemon has heard it"
+            )
         finally:
             os.kill(server, signal.SIGCONT)
         eventually(lambda: len(workers(daemon)) == replaces, "the new worker is gone")

@@ -204,7 +204,7 @@ def test_what_cannot_be_kept_is_not_served(keeping: RunningDaemon) -> None:
 def test_rolling_back_fails_no_request(keeping: RunningDaemon) -> None:
     """There and back, under load."""
     register(keeping, 1)
-    with pytest.raises(RegistrationError, match="nothing to go back to"):
+    with pytest.raises(RegistrationError, match="nothing to roll back to"):
         keeping.client.rollback("model")
     register(keeping, 2, replace=True)
     with under_load(keeping, clients=2) as load:

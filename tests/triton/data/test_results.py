@@ -249,9 +249,7 @@ def test_what_is_printed_is_logged_or_left_out_with_a_note(
     # In the files: what `logs` returns is the end of them, and the note may stand before that.
     files = daemon.config.rundir.path / "logs"
     eventually(
-        lambda: any(
-            b"bytes dropped" in one.read_bytes() for one in files.rglob("*talkative*")
-        ),
+        lambda: any(b"bytes dropped" in one.read_bytes() for one in files.rglob("*talkative*")),
         "what the log does not take is left out",
     )
     model.unregister()

@@ -105,7 +105,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 @pytest.mark.parametrize(
     ("frames", "why"),
     [
-        ([bytes(MOST_MESSAGE_BYTES + 1)], "at most 8388608 are taken"),
+        ([bytes(MOST_MESSAGE_BYTES + 1)], "at most 8388608 are accepted"),
         ([messages.encode(QUICK), *[b""] * (MOST_PAYLOADS + 1)], "1025 payloads in one message"),
     ],
     ids=["message", "frames"],
@@ -252,7 +252,7 @@ def test_a_payload_that_arrives_is_refused_in_words(short_dir: Path) -> None:
             await client.send(1, messages.encode(QUICK), b"", bytes(100_001))
             _, failure = await client.answer()
             assert isinstance(failure, messages.Failure)
-            assert "of 100001 bytes: this daemon takes at most 100000" in failure.text
+            assert "of 100001 bytes: this daemon accepts at most 100000" in failure.text
             assert service.heard == []
 
     run(test)

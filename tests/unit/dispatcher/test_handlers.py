@@ -108,7 +108,7 @@ def test_what_a_former_version_has_left_is_served_where_it_can_be(
         (messages.MayCall("none", [], []), "no model 'none' is registered; registered models: m"),
         (messages.GetLogs("none"), "no model 'none' is registered"),
         (messages.Unregister("none"), "no model 'none' is registered"),
-        (messages.Rollback("m"), "there is nothing to go back to"),
+        (messages.Rollback("m"), "there is nothing to roll back to"),
         (messages.LoadFromRepository("none"), "no model repository has a model 'none'; there are"),
         (messages.UnloadFromRepository("m"), "no model 'm' of a model repository is loaded"),
         (messages.LoadOther("w1", "none", "", []), "no model repository has a model 'none'"),
@@ -129,7 +129,7 @@ def test_what_is_wrong_is_told(brain: Brain, message: messages.AnyMessage, failu
     ("spec", "payloads", "failure"),
     [
         (model_spec("../up"), [b""], "cannot be a model's name"),
-        (model_spec(instances=0), [b""], "instances=0: it takes at least 1"),
+        (model_spec(instances=0), [b""], "instances=0: it must be at least 1"),
         (model_spec(instances=2), [b"", b"", b""], "3 callables were sent for 2 instances"),
         (model_spec(lanes=17), [b""], "a worker takes 1 to 16"),
         (model_spec(devices=["9999"]), [b""], "devices names GPU"),

@@ -71,7 +71,9 @@ def end(tmp_path: Path) -> End:
     return End(tmp_path)
 
 
-_ENDED_SO = "unrecoverable error in model m: its worker ended so, and its log says why: "
+_ENDED_SO = (
+    "unrecoverable error in model m: its worker's exit code says so; its log has the reason: "
+)
 
 
 @pytest.mark.parametrize(

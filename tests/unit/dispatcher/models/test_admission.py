@@ -42,5 +42,5 @@ def test_a_model_with_a_response_cache_wants_the_native_frontend() -> None:
 def test_a_model_takes_some_memory(option: str, size: int) -> None:
     given: dict[str, Any] = {option: size}
     spec = messages.ModelSpec("m", 1, {}, messages.World("python"), **given)
-    with pytest.raises(RemoteFailure, match=rf"^{option}={size}: it takes at least 1 byte$"):
+    with pytest.raises(RemoteFailure, match=rf"^{option}={size}: it must be at least 1 byte$"):
         check(spec, [b""])

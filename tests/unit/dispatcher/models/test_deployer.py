@@ -142,7 +142,7 @@ def test_what_cannot_be_scaled_is_told(brain: Brain) -> None:
     )
     brain.served(brain.client.ask(message, [b"one", b"two"]))
     for name, instances, words in [
-        ("m", 0, "it takes at least 1"),
+        ("m", 0, "it must be at least 1"),
         ("m", 5000, "at most 1024"),
         ("list", 3, "a list of 2 callables"),
         ("none", 1, "no model 'none' is registered; registered models: list, m"),

@@ -288,13 +288,13 @@ def test_it_is_taken_back_later_when_that_fails_at_first(brain: Brain) -> None:
 @pytest.mark.parametrize(
     ("trial", "temporary", "text"),
     [
-        (messages.Trial("", 10.0), False, "its id takes"),
-        (messages.Trial("a b", 10.0), False, "its id takes"),
+        (messages.Trial("", 10.0), False, "its id must be"),
+        (messages.Trial("a b", 10.0), False, "its id must be"),
         (messages.Trial("x", 0.0), False, "its lease_s is 0"),
         (messages.Trial("x", float("nan")), False, "its lease_s is nan"),
         (messages.Trial("x", 1e9), False, "its lease_s is"),
         (messages.Trial("x", 10.0, 2.0), False, "its share is 2"),
-        (messages.Trial("x", 10.0), True, "could not be taken back"),
+        (messages.Trial("x", 10.0), True, "could not be rolled back"),
     ],
 )
 def test_a_trial_that_is_none_is_refused(
@@ -310,7 +310,7 @@ def test_what_could_not_be_put_back_is_not_replaced(brain: Brain) -> None:
     brain.served(brain.client.register("m", temporary=True))
     request = brain.client.register("m", replace=True, trial=TRIAL)
     brain.answered(request)
-    assert "could not be taken back" in request.failure
+    assert "could not be rolled back" in request.failure
     assert brain.is_served("m")
 
 

@@ -125,7 +125,7 @@ def test_one_that_was_kept_in_the_last_moment_stays(scene: Scene) -> None:
 def test_who_waits_while_the_daemon_stops_is_told(scene: Scene) -> None:
     taking = scene.take_back()
     scene.running.cancel()
-    assert scene.failure(taking) == "model m was not taken back: the daemon is stopping"
+    assert scene.failure(taking) == "model m was not rolled back: the daemon is stopping"
 
 
 def test_its_time_begins_when_its_client_is_told(scene: Scene) -> None:

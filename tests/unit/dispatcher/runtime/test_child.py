@@ -62,7 +62,7 @@ def test_a_child_that_cannot_be_watched_is_ended(
         (-11, "was killed by signal 11 (SIGSEGV)"),
         (
             -31,
-            "was killed by signal 31 (SIGSYS): a filter forbids a system call that it makes (systemd: "
+            "was killed by signal 31 (SIGSYS): a filter blocked a system call (systemd: "
             "SystemCallFilter=)",
         ),
     ],

@@ -143,7 +143,7 @@ def test_a_fresh_start_reads_what_it_needs_of_any_document() -> None:
     [
         (b"", "not written by a daemon"),
         (b"pytriton-registration 1 ab\nxy", "not written by a daemon"),
-        (b"pytriton-hand-over 99\nxy", "in form 99, and this version takes over from form 1"),
+        (b"pytriton-hand-over 99\nxy", "snapshots of version 99, and this version reads version 1"),
         (upgrade_snapshot.encode(STATE)[:-9], "cannot be read"),
     ],
 )
@@ -213,5 +213,5 @@ def test_another_version_says_whether_it_can() -> None:
     ).stdout
     verdict = msgspec.json.decode(said)
     assert not verdict["can"]
-    assert "form 99" in verdict["why"]
+    assert "version 99" in verdict["why"]
     assert verdict["version"]

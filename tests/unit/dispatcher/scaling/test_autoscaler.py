@@ -200,11 +200,11 @@ def test_devices_are_used_in_turn_however_often_it_is_scaled(
 @pytest.mark.parametrize(
     ("rules", "payloads", "words"),
     [
-        (messages.Autoscale(0, 0), 1, "from 0 to 0: it takes 0 to 1024"),
+        (messages.Autoscale(0, 0), 1, "from 0 to 0: both must be 0 to 1024"),
         (messages.Autoscale(3, 2), 1, "from 3 to 2"),
         (messages.Autoscale(1, 5000), 1, "from 1 to 5000"),
         (messages.Autoscale(1, 2, target=0.0), 1, "target has to be above 0"),
-        (messages.Autoscale(1, 2, up_after_s=float("nan")), 1, "its times have to be"),
+        (messages.Autoscale(1, 2, up_after_s=float("nan")), 1, "its times must be"),
         (messages.Autoscale(1, 2, weight=-1.0), 1, "weight above 0"),
         (messages.Autoscale(2, 3), 2, "a list of callables has one for each instance"),
     ],
@@ -222,7 +222,7 @@ def test_bounds_that_are_wrong_are_refused(
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"config": {"sequence_batching": {}}}, "a sequence lives in one instance"),
+        ({"config": {"sequence_batching": {}}}, "a sequence is bound to one instance"),
         ({"isolation": "thread"}, "threads share the process"),
     ],
 )

@@ -56,7 +56,7 @@ class Renewed:
         return None, self.workers[name]
 
     async def _replace_server(self, why: str) -> None:
-        assert f"protocol {FORMER} of a former version" in why
+        assert f"protocol {FORMER} of a previous version" in why
         if self.server_fails is not None:
             raise self.server_fails
         self.history.append("server")

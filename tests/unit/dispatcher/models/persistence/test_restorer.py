@@ -58,7 +58,7 @@ def test_what_goes_with_a_process_is_not_kept(start: Start, how: str, replaces: 
     assert brain.kept() == {}
     rollback = brain.client.ask(messages.Rollback("m"))
     brain.settle()
-    assert "what it may have replaced is not kept" in rollback.failure
+    assert "no previous version is kept" in rollback.failure
     client.end_process()
     brain.advance(10.0)
     assert brain.is_clean("m")
