@@ -153,7 +153,7 @@ def test_a_demo_that_is_killed(runtime_dir: Path) -> None:
         ("me", ExitCode.USAGE, "'me' is not a process id"),
         ("0", ExitCode.USAGE, "'0' is not a process id"),
         ("999999999", ExitCode.INTERRUPTED, "process 999999999, the owner of this daemon, has"),
-        (None, ExitCode.INTERRUPTED, "or has not started it"),
+        (None, ExitCode.INTERRUPTED, "or is not its ancestor"),
     ],
 )
 def test_an_owner_that_cannot_be(
