@@ -1,8 +1,8 @@
-"""Published faults of tritonserver's versions, and a warning where others can reach them.
+"""Published vulnerabilities of tritonserver, and a warning if other machines can reach an affected one.
 
-advisories.json beside this file lists them: NVIDIA's security bulletins for Triton Inference Server, up to the date
-that it names. Whoever brings a tritonserver has to read later bulletins. Three requests that end the fetched version
-are in docs/operations/security.md.
+advisories.json beside this file lists NVIDIA's security bulletins for Triton Inference Server up to the date in it.
+Users who bring their own tritonserver must read later bulletins themselves. docs/operations/security.md has three
+requests that crash the downloaded version.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import msgspec
 
 from pytriton._host.settings.declarations import DaemonConfig
 
-#: Frontends that tritonserver's own options switch on; they listen on every interface.
+#: Frontends enabled by tritonserver's own options; they listen on every interface.
 _OTHER_FRONTENDS = ("sagemaker", "vertex-ai")
 _FILE = Path(__file__).with_suffix(".json")
-#: So many faults are named in a warning.
+#: Number of vulnerabilities named in a warning.
 _NAMED = 4
 
 Part = Literal[
@@ -36,13 +36,13 @@ Part = Literal[
 
 
 class Advisory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One published fault."""
+    """One published vulnerability."""
 
     id: str  #: its CVE number
     bulletin: int  #: the number of NVIDIA's bulletin
     score: float  #: CVSS 3.1, as NVIDIA gives it
-    mended_in: str  #: the first release without it, by the name of its container, such as "25.07"
-    part: Part  #: what has it
+    mended_in: str  #: the first fixed release, by its container's name, such as "25.07"
+    part: Part  #: the affected part
     what: str
 
 
@@ -50,43 +50,43 @@ class Catalogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of advisories.json."""
 
     about: str
-    parts: dict[Part, str]  #: who can reach a fault in each part
-    last_bulletin: str  #: the date of the newest bulletin that is in it
-    releases: dict[str, str]  #: the name of a container -> the version of tritonserver in it
+    parts: dict[Part, str]  #: who can reach a vulnerability in each part
+    last_bulletin: str  #: the date of the newest bulletin included
+    releases: dict[str, str]  #: name of a container -> the version of tritonserver in it
     advisories: tuple[Advisory, ...]
 
 
 @functools.cache
 def catalogue() -> Catalogue:
-    """Return what is known. The file is read once, when somebody asks."""
+    """Return the content of advisories.json, which is read on the first call."""
     return msgspec.json.decode(_FILE.read_bytes(), type=Catalogue)
 
 
 def warning(config: DaemonConfig, version: str | None, *, native: bool) -> str | None:
-    """Say that others than this machine's users reach a tritonserver that they can harm; None when it is not so.
+    """Return a warning if other machines can reach an affected tritonserver, else None.
 
     Args:
-        config: says which ports are served on which addresses
-        version: tritonserver's, such as "2.51.0"; nothing is said about one that is not known
-        native: the native front serves, which has none of the faults of NVIDIA's frontends
+        config: the ports, and the addresses they are served on
+        version: tritonserver's version, such as "2.51.0"; an unknown version causes no warning
+        native: the native frontend serves, which does not have the vulnerabilities of NVIDIA's frontends
     """
     ports = exposed(config)
     if native or not ports or not is_faulty(version):
         return None
     return (
-        f"tritonserver {version} has published faults ({named(faults(version))}): whoever reaches it can end it "
-        f"with one request, perhaps take it over. It listens beyond this machine: {', '.join(ports)}. Use 127.0.0.1, "
-        "let only clients that you trust reach these ports, or bring a newer tritonserver."
+        f"tritonserver {version} has published vulnerabilities ({named(faults(version))}): anyone who can reach it can "
+        f"crash it with one request, and perhaps take it over. Other machines can reach {', '.join(ports)}. Use "
+        "127.0.0.1, restrict these ports to trusted clients, or upgrade tritonserver."
     )
 
 
 def is_faulty(version: str | None) -> bool:
-    """True if the bulletins name a fault of this version of tritonserver."""
+    """Return whether the bulletins list a vulnerability of this version of tritonserver."""
     return bool(faults(version))
 
 
 def faults(version: str | None) -> list[Advisory]:
-    """Return the published faults of a version of tritonserver, the worst first; none of one that is not known."""
+    """Return the published vulnerabilities of a version of tritonserver, most severe first; none if it is unknown."""
     found = _parsed(version or "")
     if found is None:
         return []
@@ -100,13 +100,13 @@ def faults(version: str | None) -> list[Advisory]:
 
 
 def named(found: list[Advisory]) -> str:
-    """Name the worst of some faults, and count the others."""
+    """Return the names of the most severe vulnerabilities, and the number of the others, as text."""
     names = ", ".join(one.id for one in found[:_NAMED])
     return f"{names} and {len(found) - _NAMED} others" if len(found) > _NAMED else names
 
 
 def exposed(config: DaemonConfig) -> list[str]:
-    """Return the ports that other machines may reach, each as "http_address 0.0.0.0"."""
+    """Return the ports that other machines can reach, each as "http_address 0.0.0.0"."""
     found = [
         f"{name}_address {address}"
         for name in ("http", "grpc", "metrics")
@@ -128,6 +128,6 @@ def _parsed(version: str) -> tuple[int, int, int] | None:
 def _is_loopback(address: str) -> bool:
     try:
         found = {str(info[4][0]) for info in socket.getaddrinfo(address, None)}
-    except (OSError, UnicodeError):  # tritonserver will not find it either
+    except (OSError, UnicodeError):  # tritonserver cannot resolve it either
         return False
     return all(ipaddress.ip_address(one.partition("%")[0]).is_loopback for one in found)

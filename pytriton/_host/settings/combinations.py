@@ -1,4 +1,4 @@
-"""Checks for settings that contradict each other, though each is allowed by itself."""
+"""Checks for settings that contradict each other."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Every setting of the daemon, declared once: here, in server_settings.py, front_settings.py and place_settings.py.
+"""All settings of the daemon: here, in server_settings.py, front_settings.py, openai_settings.py and place_settings.py.
 
-Flags, environment variables, keys of `pytriton-daemon.toml` and docs/reference/configuration.md are all made
-of `DaemonConfig`; sources.py reads what people set. The daemon process gets the result as one
-object.
+Flags, environment variables, keys of `pytriton-daemon.toml` and docs/reference/configuration.md are derived from
+`DaemonConfig`. sources.py reads the values that users set. The daemon process receives the result as one object.
 """
 
 from __future__ import annotations
@@ -20,117 +19,121 @@ from pytriton._host.settings.option import SECONDS, Option
 from pytriton._host.settings.server_settings import ServerSettings
 from pytriton._protocol.files.rundir import RuntimeDir, default_state_dir
 
-#: An environment variable is this and the setting's name in capitals.
+#: Prefix of the environment variables: the prefix and the setting's name in capitals.
 ENV_PREFIX = "PYTRITON_DAEMON_"
-#: No setting: names a process that every daemon started below it lives for (owner.py).
-ENV_OWNER = f"{ENV_PREFIX}OWNER"
+#: Not a setting: the id of a process. Every daemon started below it exits when that process exits (owner.py).
 
 
 class ConfigError(Exception):
-    """Settings that cannot be used; the text names each source, key, value and what is allowed."""
+    """Invalid settings. The text names each source, key, value and the allowed values."""
 
 
 class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The settings of one daemon, checked. Units: `_s` is seconds, `_size` is bytes.
+    """The validated settings of one daemon. Units: `_s` is seconds, `_size` is bytes.
 
     Raises:
-        ValueError: a value is not allowed, or two of them contradict each other.
+        ValueError: a value is not allowed, or two values contradict each other.
     """
 
     # ── starting, stopping, restarting ───────────────────────────────────────────────────────────
     server_start_timeout_s: Annotated[
-        float, Option("Seconds tritonserver may take to start.", SECONDS)
+        float, Option("Time tritonserver may take to start, in seconds.", SECONDS)
     ] = 60.0
     ready_when: Annotated[
         str,
         Option(
-            "When tritonserver says that it is ready (/v2/health/ready), after each of its starts. `served`: when all "
-            "models are served that were registered before or that model_repository is to serve. `tried`: also "
-            "when some of them could not be. `up`: as soon as models can be registered.",
+            "When tritonserver reports ready (/v2/health/ready) after each of its starts. `served`: once all "
+            "previously registered models and all models of model_repository are loaded. `tried`: once each of them "
+            "has been loaded or has failed to load. `up`: as soon as models can be registered.",
             values.choice("served", "tried", "up"),
         ),
     ] = "served"
     server_probe_interval_s: Annotated[
         float,
         Option(
-            "Seconds from one look whether tritonserver still answers to the next; 0: never.",
+            "Interval between tritonserver liveness probes, in seconds. 0 disables probing.",
             SECONDS,
         ),
     ] = 5.0
     server_probe_timeout_s: Annotated[
         float,
         Option(
-            "Seconds that tritonserver may leave every such question unanswered before it counts "
-            "as hung, and is killed and started again.",
+            "Time without any answered liveness probe after which tritonserver counts as hung, in seconds. The daemon "
+            "then kills and restarts it.",
             SECONDS,
         ),
     ] = 10.0
     server_restart_limit: Annotated[
         Optional[int],
         Option(
-            "How many times in a row the daemon starts a tritonserver again that ended by itself. Then the daemon "
-            "ends with code 6, for its service manager to see; 0: never started again. Default: no limit, with "
-            "growing pauses.",
+            "Maximum number of consecutive restarts after tritonserver has exited by itself. Beyond it the daemon exits "
+            "with code 6, so that its service manager notices. 0 disables restarts. Default: no limit, with an "
+            "increasing delay.",
             values.optional(values.integer(0)),
         ),
     ] = None
     server_backoff_max_s: Annotated[
         float,
         Option(
-            "The most seconds before tritonserver is started again. The first time in a row it is started at "
-            "once, then after 0.5 s, and each further pause is twice as long. Clients of gRPC give up a connection "
-            "that nobody answers within 20 s: with longer pauses their calls fail, where those of HTTP wait.",
+            "Maximum delay before a tritonserver restart, in seconds. The first restart in a row is immediate, the "
+            "second comes after 0.5 s, and the delay doubles from there. gRPC clients give up on a connection that is "
+            "not accepted within 20 s: with a longer delay their calls fail, while HTTP clients wait.",
             SECONDS,
         ),
     ] = 10.0
     worker_start_timeout_s: Annotated[
-        float, Option("Seconds a worker may take to start, before it loads its model.", SECONDS)
+        float,
+        Option(
+            "Time a worker process may take to start, in seconds. Loading the model is not included.",
+            SECONDS,
+        ),
     ] = 60.0
     busy_timeout_s: Annotated[
         float,
         Option(
-            "Seconds that register, scale and rollback wait while tritonserver is being started, or the model "
-            "is being restored, before they are refused.",
+            "Time that register, scale and rollback wait for a starting tritonserver or a model that is being restored, "
+            "in seconds. After that they are refused.",
             SECONDS,
         ),
     ] = 600.0
     retire_timeout_s: Annotated[
         float,
         Option(
-            "Seconds that a tritonserver which was replaced (`restart --server`) may go on with requests and streams "
-            "that it had begun. `status` shows it until then.",
+            "Time a replaced tritonserver (`restart --server`) may take to finish its requests and streams, in seconds. "
+            "`status` lists it until then.",
             SECONDS,
         ),
     ] = 3600.0
     grace_period_s: Annotated[
-        float, Option("Seconds that a stop waits for the batches at hand.", SECONDS)
+        float,
+        Option("Time to wait for in-flight batches at shutdown, in seconds.", SECONDS),
     ] = 30.0
     worker_restart_limit: Annotated[
         Optional[int],
         Option(
-            "How many times in a row a worker that ended by itself, or could not be loaded, is "
-            "replaced before its instance is given up; 0: never. Not set: for ever, with pauses of "
-            "worker_backoff_max_s at most. A worker that a batch has ended does not count.",
+            "Maximum number of consecutive replacements of a worker that exits by itself or fails to load its model. "
+            "Beyond it the daemon stops replacing that worker. 0 disables replacement. Default: no limit, with delays of "
+            "up to worker_backoff_max_s. Exits caused by a batch do not count.",
             values.optional(values.integer(0)),
         ),
     ] = None
     worker_backoff_s: Annotated[
         float,
         Option(
-            "Seconds before a worker's second replacement in a row; the first comes at once, each "
-            "further one waits twice as long.",
+            "Delay before the second consecutive replacement of a worker, in seconds. The first one is immediate, and "
+            "the delay doubles from there.",
             SECONDS,
         ),
     ] = 0.5
     worker_backoff_max_s: Annotated[
-        float, Option("The most seconds before a worker's replacement.", SECONDS)
+        float, Option("Maximum delay before a worker is replaced, in seconds.", SECONDS)
     ] = 30.0
 
     unready_after_s: Annotated[
         float,
         Option(
-            "Seconds that a model may be without a worker before tritonserver says that it is not "
-            "ready and refuses its requests at once, until a worker is back.",
+            "Time a model may be without a worker before tritonserver reports it as not ready, in seconds. Its requests "
+            "are then refused immediately, until it has a worker again.",
             SECONDS,
         ),
     ] = 5.0
@@ -138,17 +141,16 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
     wake_timeout_s: Annotated[
         float,
         Option(
-            "Seconds that requests wait for the worker of a model that was asleep, from the first of them on; "
-            "later ones are refused until the worker is ready. And that each waits for a model that the daemon is "
-            "about to serve again after its start (native front).",
+            "Time that requests wait for the worker of a suspended model, in seconds, counted from the first of them. "
+            "Later requests are refused until the worker is ready. With the native frontend, requests also wait this long "
+            "for a model that is being restored after a start of the daemon.",
             SECONDS,
         ),
     ] = 60.0
     wake_queue_size: Annotated[
         int,
         Option(
-            "Requests that may wait in tritonserver's queue for a model that was asleep; those that have waited "
-            "longest are refused when there are more.",
+            "Maximum number of requests queued in tritonserver for a suspended model. Beyond it, the oldest are refused.",
             values.integer(0),
         ),
     ] = 1000
@@ -156,8 +158,8 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
     parked_workers: Annotated[
         int,
         Option(
-            "Models that sleep and keep a started worker process without the model, those that fell asleep last: the "
-            "next request waits for the load of the model alone. Each takes some 30 MB; 0: none.",
+            "Number of suspended models, most recently suspended first, that keep a started worker process without the "
+            "model. Their next request waits only for the model to load. Each process takes about 30 MB. 0 keeps none.",
             values.integer(0),
         ),
     ] = 4
@@ -165,10 +167,10 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
     fork_servers: Annotated[
         int,
         Option(
-            "Environments (interpreter, variables) of which a process is kept, those used last. It has "
-            "imported what every worker imports, and further workers are forks of it: some 10 ms of CPU time instead "
-            "of 200. It takes some 20 MB, and ends after ten minutes without use. 0: every worker starts an "
-            "interpreter.",
+            "Number of environments (interpreter and variables), most recently used first, for which the daemon keeps a "
+            "fork server: a process with all worker imports done. Forking a worker takes about 10 ms of CPU time, starting "
+            "an interpreter 200 ms. A fork server takes about 20 MB and exits after ten idle minutes. 0 starts an "
+            "interpreter for every worker.",
             values.integer(0),
         ),
     ] = 4
@@ -176,25 +178,26 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
     memory_budget: Annotated[
         Optional[str],
         Option(
-            "The memory that the workers of all models may take together. It is bytes, such as 8GiB, or a share of "
-            "what the machine or its control group has, such as 60%. A model that has to load while there is "
-            "no room waits until idle ones sleep that may (min=0, lazy, or any_may_sleep). Where these "
-            "never have as much, it is refused. "
-            "Default: no limit.",
+            "Memory that the workers of all models may use together: bytes, such as 8GiB, or a share of the memory of the "
+            "machine or its control group, such as 60%. A model that does not fit waits until enough idle models are "
+            "suspended; only models with min=0, lazy models, or with any_may_sleep all models can be. A model that can "
+            "never fit is refused. Default: no limit.",
             values.optional(values.budget()),
         ),
     ] = None
     gpu_memory_budget: Annotated[
         Optional[str],
         Option(
-            "The same of the memory of each GPU, for models with `devices`: bytes, or a share of what the GPU has.",
+            "Memory that workers may use on each GPU, for models with `devices`: bytes, or a share of the GPU's memory. "
+            "Default: no limit.",
             values.optional(values.budget()),
         ),
     ] = None
     any_may_sleep: Annotated[
         bool,
         Option(
-            "With a budget: any idle model may sleep for another one, not only those with min=0 and lazy ones.",
+            "Allow any idle model to be suspended to make room for another one. By default only models with min=0 and "
+            "lazy models are. Needs a memory budget.",
             values.boolean(),
         ),
     ] = False
@@ -203,28 +206,29 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
     log_format: Annotated[
         str,
         Option(
-            "Form of the log on standard error: console, json, none, plain (what models and "
-            "tritonserver print without labels, the rest as console), or auto: console on a "
-            "terminal and in systemd's journal, else json. The log files are JSON lines always.",
+            "Log format on standard error. plain prints the output of models and tritonserver without labels, and the rest "
+            "as console. none prints nothing. auto is console on a terminal and in systemd's journal, json otherwise. Log "
+            "files are always JSON lines.",
             values.choice("auto", "console", "json", "none", "plain"),
         ),
     ] = "auto"
     log_level: Annotated[
         str,
-        Option("Least level that is logged.", values.choice("debug", "info", "warning", "error")),
+        Option("Minimum log level.", values.choice("debug", "info", "warning", "error")),
     ] = "info"
     log_file_size: Annotated[
-        int, Option("Bytes after which a log file is rotated; 0: never.", values.size())
+        int,
+        Option("Size in bytes at which a log file is rotated. 0 disables rotation.", values.size()),
     ] = 10_000_000
     log_file_backups: Annotated[
-        int, Option("Rotated log files that are kept of each log.", values.integer(1, 1000))
+        int, Option("Number of rotated files to keep of each log.", values.integer(1, 1000))
     ] = 3
 
     event_log_size: Annotated[
         int,
         Option(
-            "Bytes of the event log in the state directory (`explain`, `events`); older events make room. 0: events "
-            "are kept in memory alone.",
+            "Maximum size in bytes of the event log in the state directory (`explain`, `events`). The oldest events are "
+            "dropped first. 0 keeps events in memory only.",
             values.size(),
         ),
     ] = 8_000_000
@@ -232,7 +236,7 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
     webhooks: Annotated[
         Optional[str],
         Option(
-            "A TOML file of addresses to which events are posted, signed. Default: none.",
+            "TOML file with the webhooks that receive signed events. Default: none.",
             values.optional(values.path()),
         ),
     ] = None
@@ -274,13 +278,15 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
         """Return the settings in `data`.
 
         Raises:
-            ConfigError: it is not what `to_json` returns.
+            ConfigError: `data` was not written by `to_json`.
         """
         try:
             return msgspec.json.decode(data, type=cls)
-        # Of invalid UTF-8 and of bottomless nesting, msgspec lets Python's errors through.
+        # msgspec does not wrap Python's own errors for invalid UTF-8 and too deep nesting.
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise ConfigError(f"the daemon got settings that it cannot read: {error}") from error
+            raise ConfigError(
+                f"the daemon received settings that it cannot read: {error}"
+            ) from error
 
 
 @lru_cache(maxsize=1)
@@ -296,12 +302,12 @@ def options() -> dict[str, Option]:
 
 
 def present_name(name: str) -> str:
-    """Return a setting's name of today where `name` is one that it had; else `name`."""
+    """Return a setting's current name if `name` is a former one, else `name`."""
     return next((now for now, option in options().items() if option.formerly == name), name)
 
 
 def former_names() -> list[str]:
-    """Return the names that settings had, which are read, too."""
+    """Return the former names of settings, which are still read."""
     return [option.formerly for option in options().values() if option.formerly]
 
 

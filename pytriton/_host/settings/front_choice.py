@@ -1,4 +1,4 @@
-"""The choice of the front: the one that the settings name, else the native one where it has all that they ask for."""
+"""The choice of the frontend: the configured one, else the native one if it supports all options in use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytriton._host.settings.triton_options import KNOWN
 if TYPE_CHECKING:
     from pytriton._host.settings.declarations import DaemonConfig
 
-#: Options of NVIDIA's frontends: what begins so is none of the core's.
+#: Prefixes of the options of NVIDIA's frontends, as opposed to those of Triton's core.
 FRONTENDS = (
     "http-",
     "grpc-",
@@ -19,7 +19,7 @@ FRONTENDS = (
     "allow-sagemaker",
     "allow-vertex-ai",
 )
-#: Those that the native front has as well.
+#: Options that the native frontend supports as well.
 _SHARED = frozenset(
     {
         "http-header-forward-pattern",
@@ -37,7 +37,7 @@ _SHARED = frozenset(
         "vertex-ai-default-model",
     }
 )
-#: Sizes of what only NVIDIA's frontends have inside: threads and pools. Clients notice nothing without them.
+#: Thread counts and pool sizes inside NVIDIA's frontends. The native frontend ignores them; clients see no difference.
 INWARD = frozenset(
     {
         "http-thread-count",
@@ -48,17 +48,17 @@ INWARD = frozenset(
         "vertex-ai-thread-count",
     }
 )
-#: Settings that only the native front has; http_key and http_client_authorities need http_certificate.
+#: Settings that only the native frontend has; http_key and http_client_authorities need http_certificate.
 _NATIVE = ("front_loops", "front_limit", "http_unix", "grpc_unix", "http_certificate")
 
 
 def only_native(config: DaemonConfig) -> list[str]:
-    """Return the settings in use that only the native front has."""
+    """Return the settings in use that only the native frontend has."""
     return [name for name in _NATIVE if getattr(config, name)]
 
 
 def only_triton(config: DaemonConfig) -> list[str]:
-    """Return the tritonserver_options in use that clients would miss with the native front, or that we do not know."""
+    """Return the tritonserver_options in use that the native frontend lacks and clients would miss, or that are unknown."""
     return [
         name
         for name in config.tritonserver_options
@@ -67,9 +67,9 @@ def only_triton(config: DaemonConfig) -> list[str]:
 
 
 def chosen(config: DaemonConfig) -> str:
-    """Return the front to serve with.
+    """Return the frontend to serve with.
 
-    "native" has to be had, "auto" is the native one where it can be had, and "triton" is NVIDIA's executable.
+    "native" must be available, "auto" is the native one if available, and "triton" is NVIDIA's executable.
     """
     if config.front != "auto":
         return config.front
@@ -79,21 +79,25 @@ def chosen(config: DaemonConfig) -> str:
 
 
 def problems(config: DaemonConfig) -> list[str]:
-    """Return what contradicts itself in the settings of the front."""
+    """Return the contradictions in the settings of the frontend."""
     found = []
     native, triton = only_native(config), only_triton(config)
     if native and config.front == "triton":
-        found.append(f"{', '.join(native)}: NVIDIA's executable has no such; set front to native")
+        found.append(
+            f"{', '.join(native)}: not supported by NVIDIA's executable; set front to native"
+        )
     if triton and chosen(config) == "native":
         asked = "front = native" if config.front == "native" else ", ".join(native)
         found.append(
-            f"{', '.join(triton)} of tritonserver_options: the native front has no such, and {asked} needs it; "
-            "leave out the one or the other"
+            f"{', '.join(triton)} of tritonserver_options: not supported by the native frontend, which {asked} "
+            "requires; remove one or the other"
         )
     if (config.http_certificate is None) != (config.http_key is None):
         found.append("http_certificate and http_key go together: set both or none")
     if config.http_client_authorities is not None and config.http_certificate is None:
-        found.append("http_client_authorities needs http_certificate: else HTTP has no TLS")
+        found.append(
+            "http_client_authorities needs http_certificate: HTTP is served without TLS otherwise"
+        )
     found += [
         f"{name}_unix is set, but allow_{name} is false"
         for name in ("http", "grpc")

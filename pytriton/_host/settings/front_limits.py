@@ -1,6 +1,6 @@
-"""The limits of the native front: how much clients may have of everything.
+"""Limits of the native frontend: how much of each resource clients may use.
 
-The same table, for the front itself, stands in `proxy_backend/front/net/limits.c`.
+The frontend has the same table in `proxy_backend/front/net/limits.c`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pytriton._host.settings.parsing import Kind, nearest
 
 @dataclass(frozen=True)
 class Limit:
-    """The range of values that a limit allows, and its default."""
+    """The allowed range of a limit, and its default."""
 
     least: float
     most: float
     usual: float
 
 
-#: Names ending in `_s` are seconds, in `_bytes` bytes. What each is about: docs/operations/security.md.
+#: Names ending in `_s` are seconds, in `_bytes` bytes. docs/operations/security.md describes each limit.
 LIMITS = {
     "header_bytes": Limit(1024, 1 << 24, 1 << 16),
     "headers": Limit(8, 1 << 16, 128),
@@ -49,22 +49,22 @@ LIMITS = {
 }
 
 
-#: Limits whose default is a part of the memory, if that is more than what the table says.
+#: Limits that default to this fraction (1/n) of the memory, if that is more than the table's default.
 _PART_OF_MEMORY = {"total_body_bytes": 4, "total_unsent_bytes": 4}
 
 
 def limits() -> Kind:
-    """Return the kind of lists of NAME=VALUE; as text they stand as a shell would split them."""
+    """Return a validator for lists of NAME=VALUE; text is split as a shell would."""
     return Kind("a list in which each value is NAME=VALUE", _read_all, is_list=True)
 
 
 def limits_for(memory: int) -> dict[str, float]:
-    """Return the defaults that depend on how many bytes of memory there are."""
+    """Return the defaults that depend on the amount of memory, for `memory` bytes."""
     return {name: max(LIMITS[name].usual, memory // part) for name, part in _PART_OF_MEMORY.items()}
 
 
 def limits_of(pairs: Iterable[str]) -> dict[str, float]:
-    """Return what was set; of the same name, the last one holds."""
+    """Return the limits that were set; the last one wins if a name is repeated."""
     return {name: float(value) for name, _, value in (one.partition("=") for one in pairs)}
 
 
@@ -85,9 +85,9 @@ def _read(raw: object) -> str:
     try:
         value = float(text)
     except ValueError:
-        raise ValueError(f"{name} is {text!r}, which is no number") from None
+        raise ValueError(f"{name} is {text!r}, which is not a number") from None
     if not known.least <= value <= known.most:
         raise ValueError(
-            f"{name} is {text}, and must be between {known.least:.15g} and {known.most:.15g}"
+            f"{name} is {text}, but must be between {known.least:.15g} and {known.most:.15g}"
         )
     return f"{name}={text}"

@@ -1,4 +1,4 @@
-"""Settings: the program around Triton's core that clients talk to, and what only the native one has."""
+"""Settings of the frontend: the program around Triton's core that serves clients."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ _LIMITS = ", ".join(f"{name} ({one.usual:.15g})" for name, one in LIMITS.items()
 
 
 class FrontSettings(OpenAISettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The second part of `DaemonConfig`."""
+    """The frontend's part of `DaemonConfig`."""
 
     # ── the front ────────────────────────────────────────────────────────────────────────────────
     front: Annotated[
         str,
         Option(
-            "The program around Triton's core that answers clients: `native` is pytriton-daemon's own, which a wheel "
-            "brings along and a C compiler makes once from a checkout. `triton` is NVIDIA's executable. `auto` is the "
-            "native one. It is NVIDIA's where that cannot be had (the log says why) or where tritonserver_options has "
-            "options that only NVIDIA's frontends know.",
+            "Program around Triton's core that serves clients. `native` is pytriton-daemon's own, included in wheels and "
+            "compiled once with a C compiler in a checkout. `triton` is NVIDIA's executable. `auto` uses the native one, "
+            "and NVIDIA's if the native one is unavailable (the log says why) or tritonserver_options has options that "
+            "only NVIDIA's frontends support.",
             values.choice("auto", "native", "triton"),
         ),
     ] = "auto"
     front_loops: Annotated[
         Optional[int],
         Option(
-            "Threads of the native front that read requests. Default: one, and two from four processors on.",
+            "Number of native frontend threads that read requests. Default: 1, or 2 with four or more processors.",
             values.optional(values.integer(1, 64)),
         ),
     ] = None
     front_limit: Annotated[
         tuple[str, ...],
         Option(
-            "A limit of the native front, NAME=VALUE; may be given several times. There are, with their defaults: "
-            f"`{_LIMITS}`. `_s`: seconds. `total_*`: a quarter of the memory of the machine, or of the daemon's "
+            "Limit of the native frontend, as NAME=VALUE. May be repeated. Limits and their defaults: "
+            f"`{_LIMITS}`. `_s`: seconds. `total_*` default to a quarter of the memory of the machine or of the daemon's "
             "control group, if that is more.",
             limits(),
         ),
@@ -45,34 +45,36 @@ class FrontSettings(OpenAISettings, frozen=True, kw_only=True, forbid_unknown_fi
     http_unix: Annotated[
         Optional[str],
         Option(
-            "Path of a unix socket that the native front serves HTTP on as well, for this user alone. Default: none.",
+            "Path of a unix socket on which the native frontend also serves HTTP, for the daemon's user only. "
+            "Default: none.",
             values.optional(values.path()),
         ),
     ] = None
     grpc_unix: Annotated[
         Optional[str],
         Option(
-            "Path of a unix socket that the native front serves gRPC on as well, for this user alone. Default: none.",
+            "Path of a unix socket on which the native frontend also serves gRPC, for the daemon's user only. "
+            "Default: none.",
             values.optional(values.path()),
         ),
     ] = None
     http_certificate: Annotated[
         Optional[str],
         Option(
-            "Certificate (PEM, with those that lead to an authority's) that the native front serves HTTP with: from "
-            "then on it is HTTPS. Default: none. For gRPC, see grpc-use-ssl in tritonserver_options.",
+            "Certificate chain (PEM) with which the native frontend serves HTTPS instead of HTTP. Default: none. For "
+            "gRPC, see grpc-use-ssl in tritonserver_options.",
             values.optional(values.path()),
         ),
     ] = None
     http_key: Annotated[
         Optional[str],
-        Option("The key (PEM) of http_certificate.", values.optional(values.path())),
+        Option("Private key (PEM) of http_certificate.", values.optional(values.path())),
     ] = None
     http_client_authorities: Annotated[
         Optional[str],
         Option(
-            "Certificates (PEM) of authorities: clients of HTTPS have to show a certificate of theirs. Default: "
-            "they need none.",
+            "CA certificates (PEM). HTTPS clients must present a certificate that one of these authorities issued. "
+            "Default: no client certificate is required.",
             values.optional(values.path()),
         ),
     ] = None

@@ -1,9 +1,8 @@
-"""TLS of tritonserver's gRPC, for the daemon's own client; `tritonserver_options` switch it on.
+"""TLS for the daemon's own gRPC client of tritonserver; `tritonserver_options` enable it.
 
-tritonserver reads its certificate from the file of `grpc-server-cert`, so its client trusts just
-that certificate (or the chain in the file), whoever signed it. The certificate is made out to the
-host's public name, while the daemon connects to an address of this machine: it asks for the name
-that stands in the certificate instead.
+tritonserver reads its certificate from the file of `grpc-server-cert`, so the client trusts exactly that
+certificate (or the chain in the file), no matter who signed it. The certificate is issued to the host's public name,
+but the daemon connects to an address of this machine. The client therefore expects the name in the certificate.
 """
 
 from __future__ import annotations
@@ -16,25 +15,25 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pytriton._host.settings.declarations import DaemonConfig
 
-#: What tritonserver takes for true.
+#: Values that tritonserver reads as true.
 _TRUE = ("true", "1")
-#: OpenSSL's X509_V_FLAG_PARTIAL_CHAIN: trust a certificate that is no authority's. Python has a
+#: OpenSSL's X509_V_FLAG_PARTIAL_CHAIN: trust a certificate that is not a CA's. Python has a
 #: name for it since 3.10.
 _PARTIAL_CHAIN = 0x80000
 
 
 def uses_tls(config: DaemonConfig) -> bool:
-    """Whether gRPC is served with TLS."""
+    """Return whether gRPC is served with TLS."""
     return config.allow_grpc and (_is_on(config, "grpc-use-ssl") or is_mutual(config))
 
 
 def is_mutual(config: DaemonConfig) -> bool:
-    """Whether clients have to show a certificate."""
+    """Return whether clients must present a certificate."""
     return config.allow_grpc and _is_on(config, "grpc-use-ssl-mutual")
 
 
 def problems(config: DaemonConfig) -> list[str]:
-    """Return what is missing for TLS, in words; nothing when gRPC is served without it."""
+    """Return the problems of the TLS options, as text; empty if gRPC is served without TLS."""
     if not uses_tls(config):
         return []
     needed = ["grpc-server-cert", "grpc-server-key"]
@@ -46,23 +45,23 @@ def problems(config: DaemonConfig) -> list[str]:
             found.append(f"gRPC with TLS needs {name} in tritonserver_options: the path of a file")
         elif not Path(str(path)).is_absolute():
             found.append(
-                f"{name} in tritonserver_options is {path!r}: tritonserver runs in a folder of the "
-                "daemon, so the path has to be absolute"
+                f"{name} in tritonserver_options is {path!r}, but must be an absolute path: tritonserver runs in a "
+                "directory of the daemon"
             )
     if is_mutual(config) and not config.allow_http and config.grpc_client_cert is None:
         found.append(
-            "with grpc-use-ssl-mutual and without allow_http, the daemon itself has to show "
-            "tritonserver a certificate: set grpc_client_cert and grpc_client_key"
+            "with grpc-use-ssl-mutual and without allow_http, the daemon itself must present a certificate to "
+            "tritonserver: set grpc_client_cert and grpc_client_key"
         )
     return found
 
 
 async def channel(config: DaemonConfig, host: str, port: int) -> tuple[Any, list[tuple[str, Any]]]:
-    """Return credentials of gRPC for tritonserver's endpoint, and the options that go with them.
+    """Return gRPC credentials for tritonserver's endpoint, and the channel options that belong to them.
 
     Raises:
-        OSError: a file cannot be read, or nobody listens there.
-        ssl.SSLError: who listens there does not show tritonserver's certificate.
+        OSError: a file cannot be read, or the connection fails.
+        ssl.SSLError: the listener does not present tritonserver's certificate.
     """
     grpc = importlib.import_module("grpc")  # which ships no types
     roots = Path(str(config.tritonserver_options["grpc-server-cert"]))
@@ -76,16 +75,16 @@ async def channel(config: DaemonConfig, host: str, port: int) -> tuple[Any, list
 async def _certificate(
     roots: Path, ours: tuple[str | None, str | None], host: str, port: int
 ) -> Mapping[str, Any]:
-    """Return the checked certificate of the listener, in the form of `SSLSocket.getpeercert`."""
-    # Here: each command of pytriton-daemon reads settings, and would import them for that.
+    """Return the verified certificate of the listener, in the form of `SSLSocket.getpeercert`."""
+    # Imported here because every command of pytriton-daemon imports this module.
     import asyncio
     import ssl
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False  # which names there are is the question
+    context.check_hostname = False  # the names in the certificate are not known yet
     context.verify_flags |= _PARTIAL_CHAIN
     context.load_verify_locations(roots)
-    context.set_alpn_protocols(["h2"])  # gRPC hangs up on others
+    context.set_alpn_protocols(["h2"])  # gRPC closes other connections
     certificate, key = ours
     if certificate is not None:
         context.load_cert_chain(certificate, key)
@@ -94,17 +93,17 @@ async def _certificate(
         found: Mapping[str, Any] = writer.get_extra_info("peercert")
         return found
     finally:
-        writer.transport.abort()  # there is nothing to say good-bye for
+        writer.transport.abort()  # no need for a clean TLS shutdown
 
 
 def _name(certificate: Mapping[str, Any]) -> str:
-    """Return a name that the certificate is made out to."""
+    """Return a name that the certificate is issued to."""
     names = certificate.get("subjectAltName", ())
     for kind in ("DNS", "IP Address"):
         for its_kind, name in names:
             if its_kind == kind:
                 return str(name).replace("*", "tritonserver", 1)
-    # Without names of its own kind, gRPC looks at the subject's common name, as of old.
+    # gRPC falls back to the subject's common name if there are no alternative names.
     subject = dict(pair for part in certificate.get("subject", ()) for pair in part)
     return str(subject.get("commonName", "localhost"))
 

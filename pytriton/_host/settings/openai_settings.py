@@ -1,4 +1,4 @@
-"""Settings: the OpenAI front."""
+"""Settings of the OpenAI frontend."""
 
 from __future__ import annotations
 
@@ -10,56 +10,62 @@ from pytriton._host.settings.place_settings import PlaceSettings
 
 
 class OpenAISettings(PlaceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of models that are registered with `openai=`; docs/how-to/openai.md."""
+    """Settings for models registered with `openai=`; see docs/how-to/openai.md."""
 
     # ── the OpenAI API ───────────────────────────────────────────────────────────────────────────
     openai_address: Annotated[
         str,
         Option(
-            "Address that the OpenAI API is served on; 0.0.0.0 is every interface.", values.text()
+            "Address to serve the OpenAI API on. 0.0.0.0 listens on every interface.", values.text()
         ),
     ] = "127.0.0.1"
     openai_port: Annotated[
         int,
-        Option("Port of the OpenAI API, once a model asks for it; 0 takes a free one.", PORT),
+        Option(
+            "Port of the OpenAI API. It is opened with the first model that uses it. 0 picks a free port.",
+            PORT,
+        ),
     ] = 8003
     openai_keys_file: Annotated[
         Optional[str],
         Option(
-            "File (TOML) of the API keys that clients have to show, with their quotas; it is read again when it "
-            "changes. Default: none is needed.",
+            "TOML file with the API keys of clients and their quotas. It is re-read when it changes. Default: no key "
+            "is required.",
             values.optional(values.path()),
         ),
     ] = None
     openai_cors_origin: Annotated[
         tuple[str, ...],
         Option(
-            "Origin of web pages that may ask, such as https://chat.example; may be given several times. `*` is all.",
+            "Origin of web pages that may call the API, such as https://chat.example. May be repeated. `*` allows all.",
             values.several(values.origin()),
         ),
     ] = ()
     openai_remote_urls: Annotated[
         bool,
         Option(
-            "Hand remote URLs in messages on to the callable, which may fetch them; else such requests are refused. "
-            "The daemon itself fetches nothing.",
+            "Pass remote URLs in messages to the callable, which may fetch them. By default such requests are refused. "
+            "The daemon itself never fetches a URL.",
             values.boolean(),
         ),
     ] = False
     openai_max_body_size: Annotated[
-        int, Option("The most bytes of a request's body.", values.size())
+        int, Option("Maximum size of a request body, in bytes.", values.size())
     ] = 64 << 20
     openai_max_requests: Annotated[
         int,
         Option(
-            "Requests under way at the same time; those beyond are answered with 429.",
+            "Maximum number of concurrent requests. Further ones are answered with 429.",
             values.integer(1),
         ),
     ] = 1024
     openai_keepalive_s: Annotated[
         float,
-        Option("Seconds of silence after which a stream gets a comment; 0: never.", SECONDS),
+        Option(
+            "Idle time after which a stream sends a comment to keep the connection open, in seconds. 0 disables it.",
+            SECONDS,
+        ),
     ] = 15.0
     openai_timeout_s: Annotated[
-        float, Option("Seconds that an answer may take; 0: no limit.", SECONDS)
+        float, Option("Maximum duration of a response, in seconds. 0: no limit.", SECONDS)
     ] = 600.0

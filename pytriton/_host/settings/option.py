@@ -1,4 +1,4 @@
-"""The metadata in a setting's declaration, beside its type and default."""
+"""The metadata of a setting's declaration, beside its type and default."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from pytriton._host.settings import parsing as values
 from pytriton._host.settings.parsing import Kind
 
-#: Values that many settings have.
+#: Validators that many settings use.
 PORT = values.integer(0, 65535)
 SECONDS = values.number(0)
 
 
 @dataclass(frozen=True)
 class Option:
-    """A setting's help text, its kind of values and its former name.
+    """A setting's help text, its validator and its former name.
 
     Args:
-        help: what it does
-        kind: which values it takes
-        formerly: the name that it had, which is read, too
+        help: what the setting does
+        kind: the validator of its values
+        formerly: a former name that is still read
     """
 
     help: str
@@ -27,10 +27,10 @@ class Option:
     formerly: str = ""
 
     def check(self, name: str, value: object) -> None:
-        """See that a value is allowed.
+        """Check that a value is allowed.
 
         Raises:
-            ValueError: it is not; names the setting.
+            ValueError: the value is not allowed; the text names the setting.
         """
         try:
             self.kind.read(value)

@@ -1,7 +1,7 @@
-"""The parsing of a setting's value from any source: text or a value of TOML.
+"""Validators that parse a setting's value from any source: text or a TOML value.
 
-A `Kind` turns what a source holds into the value of the setting, or raises ValueError with a text
-that completes "http_port = 'x': ...". Reading a value that was read before returns it unchanged.
+A `Kind` converts the value of a source into the value of the setting, or raises ValueError with a text
+that completes "http_port = 'x': ...". Parsing a parsed value returns it unchanged.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ FALSE = ("false", "no", "off", "0")
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@,\s]+")
 _SECRET = re.compile(r"[A-Za-z0-9._~+/=-]{1,512}")
-#: What people write into settings has to be this long, so that it cannot be guessed.
+#: Minimum length of a secret in the settings, so that it cannot be guessed.
 LEAST_SECRET = 16
 
 
 def nearest(name: object, known: Iterable[str], cutoff: float = 0.5) -> str:
-    """Return ` (did you mean X?)` for the known name most like `name`, or nothing."""
-    import difflib  # takes 2 ms, and most settings have the right names
+    """Return ` (did you mean X?)` for the known name most similar to `name`, or an empty string."""
+    import difflib  # takes 2 ms, and is rarely needed
 
     close = difflib.get_close_matches(str(name), sorted(known), n=1, cutoff=cutoff)
     return f" (did you mean {close[0]}?)" if close else ""
 
 
 def toml_table(file: Path) -> dict[str, Any]:
-    """Return what a file of TOML says.
+    """Return the content of a TOML file.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is no TOML, or not in UTF-8.
+        OSError: the file cannot be read.
+        ValueError: it is not TOML, or not in UTF-8.
     """
-    # Most daemons and commands read no such file, and the parser takes 4 ms to import.
+    # The parser takes 4 ms to import, and most daemons and commands read no TOML file.
     if sys.version_info >= (3, 11):
         import tomllib  # novm
     else:
@@ -54,29 +54,29 @@ def toml_table(file: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of value: `allowed` says in words what may stand there."""
+    """A validator. `allowed` describes the valid values."""
 
     allowed: str
     _read: Callable[[object], Any]
-    #: A relative path is meant relative to where its source stands.
+    #: A path: relative ones start from the location of the source.
     is_path: bool = False
-    #: True or false, for which a flag needs no value.
+    #: A boolean, whose flag needs no value.
     is_switch: bool = False
-    #: Never shown, neither by errors nor by --print-config.
+    #: Never shown, neither in errors nor by --print-config.
     is_secret: bool = False
-    #: Several values: its flag may be given several times.
+    #: A list, whose flag may be repeated.
     is_list: bool = False
 
     def read(self, raw: object) -> Any:
-        """Return the value that `raw` (text, or a value of TOML) stands for.
+        """Return the parsed value of `raw` (text, or a TOML value).
 
         Raises:
-            ValueError: it is none of what is allowed; the text says what was given.
+            ValueError: the value is not allowed; the text contains it.
         """
         return self._read(raw)
 
     def placed(self, value: Any, base: Path) -> Any:
-        """Return a value that was read, with relative paths in it made to start at `base`."""
+        """Return a parsed value with its relative paths resolved against `base`."""
         if not self.is_path:
             return value
         if self.is_list:
@@ -84,13 +84,13 @@ class Kind:
         return str(base / value)
 
     def refusal(self, raw: object) -> ValueError:
-        """Return the error that says what is allowed instead of `raw`."""
+        """Return the error for `raw`, which describes the allowed values."""
         given = "the value (not shown)" if self.is_secret else repr(raw)
         return ValueError(f"{given} is not {self.allowed}")
 
 
 def _kind(allowed: str, read: Callable[[object], Any], *, is_secret: bool = False) -> Kind:
-    """Make a Kind of a function that raises ValueError, TypeError or OverflowError on a misfit."""
+    """Return a Kind for a parser that raises ValueError, TypeError or OverflowError for invalid values."""
 
     def checked(raw: object) -> Any:
         try:
@@ -103,13 +103,13 @@ def _kind(allowed: str, read: Callable[[object], Any], *, is_secret: bool = Fals
 
 
 def _no_bool(raw: object) -> Any:
-    if isinstance(raw, bool):  # which is an int to Python, but not to people
+    if isinstance(raw, bool):  # an int in Python
         raise ValueError
     return raw
 
 
 def boolean() -> Kind:
-    """Return the kind of true and false; text may say yes, no, on, off, 1 and 0 as well."""
+    """Return a validator for booleans; text may also be yes, no, on, off, 1 and 0."""
 
     def read(raw: object) -> bool:
         if isinstance(raw, bool):
@@ -126,7 +126,7 @@ def boolean() -> Kind:
 
 
 def integer(low: int, high: int | None = None) -> Kind:
-    """Return the kind of whole numbers from `low` to `high` (None: no limit)."""
+    """Return a validator for whole numbers from `low` to `high` (None: no limit)."""
 
     def read(raw: object) -> int:
         if not isinstance(_no_bool(raw), (int, str)):
@@ -141,7 +141,7 @@ def integer(low: int, high: int | None = None) -> Kind:
 
 
 def number(low: float) -> Kind:
-    """Return the kind of finite numbers of `low` or more."""
+    """Return a validator for finite numbers ≥ `low`."""
 
     def read(raw: object) -> float:
         if not isinstance(_no_bool(raw), (int, float, str)):
@@ -155,12 +155,12 @@ def number(low: float) -> Kind:
 
 
 def size() -> Kind:
-    """Return the kind of byte counts: 4096, 64MiB, 1.5GB; kB is 1000 bytes, KiB 1024."""
+    """Return a validator for byte counts: 4096, 64MiB, 1.5GB; kB is 1000 bytes, KiB 1024."""
     return _kind(sizes.ALLOWED, sizes.parse_size)
 
 
 def budget() -> Kind:
-    """Return the kind of byte counts and shares of a whole: 8GiB, 60%."""
+    """Return a validator for byte counts and percentages: 8GiB, 60%."""
 
     def read(raw: object) -> str:
         text = str(_no_bool(raw)).strip()
@@ -175,14 +175,14 @@ def budget() -> Kind:
 
 
 def budget_of(text: str, whole: int) -> int:
-    """Return the bytes that a budget allows, where there are so many in all."""
+    """Return a budget in bytes; percentages are relative to `whole`."""
     if text.endswith("%"):
         return int(float(text[:-1]) / 100 * whole)
     return sizes.parse_size(text)
 
 
 def choice(*names: str) -> Kind:
-    """Return the kind of one word out of several, in any case."""
+    """Return a validator for one of several words, in any case."""
 
     def read(raw: object) -> str:
         word = str(raw).strip().lower()
@@ -194,7 +194,7 @@ def choice(*names: str) -> Kind:
 
 
 def text() -> Kind:
-    """Return the kind of words that are not empty and hold no white space."""
+    """Return a validator for non-empty words without white space."""
 
     def read(raw: object) -> str:
         if not isinstance(raw, str) or not raw.strip() or len(raw.split()) > 1:
@@ -205,7 +205,7 @@ def text() -> Kind:
 
 
 def variable() -> Kind:
-    """Return the kind of environment variables: NAME, NAME=VALUE, or * for all."""
+    """Return a validator for environment variables: NAME, NAME=VALUE, or * for all."""
 
     def read(raw: object) -> str:
         if not isinstance(raw, str) or raw[:1] in ("", "=") or "\0" in raw:
@@ -216,7 +216,7 @@ def variable() -> Kind:
 
 
 def secret() -> Kind:
-    """Return the kind of tokens: long enough not to be guessed, and safe in headers and URLs."""
+    """Return a validator for tokens of characters that are safe in headers and URLs."""
 
     def read(raw: object) -> str:
         if not isinstance(raw, str) or not _SECRET.fullmatch(raw):
@@ -227,7 +227,7 @@ def secret() -> Kind:
 
 
 def names(*known: str) -> Kind:
-    """Return the kind of lists of known names; as text they stand with commas or spaces between."""
+    """Return a validator for lists of known names; in text, commas or spaces separate them."""
 
     def read(raw: object) -> tuple[str, ...]:
         words = raw.replace(",", " ").split() if isinstance(raw, str) else raw
@@ -245,7 +245,7 @@ def names(*known: str) -> Kind:
 
 
 def address() -> Kind:
-    """Return the kind of HOST:PORT, where HOST is an IP address (version 6 in brackets), or * for all."""
+    """Return a validator for HOST:PORT, where HOST is an IP address (version 6 in brackets), or * for all."""
 
     def read(raw: object) -> str:
         host, colon, port = str(raw).strip().rpartition(":")
@@ -260,9 +260,9 @@ def address() -> Kind:
 
 
 def origin() -> Kind:
-    """Return the kind of origins of web pages, as browsers write them: in small letters, without the usual port.
+    """Return a validator for origins of web pages, as browsers write them: in lower case, without the default port.
 
-    * is all of them, null is that of files.
+    * allows all origins, null is the origin of local files.
     """
 
     def read(raw: object) -> str:
@@ -280,7 +280,7 @@ def origin() -> Kind:
 
 
 def path() -> Kind:
-    """Return the kind of paths; `~` stands for the home folder."""
+    """Return a validator for paths; `~` is the home directory."""
 
     def read(raw: object) -> str:
         if not isinstance(raw, str) or not raw or "\0" in raw:
@@ -291,7 +291,7 @@ def path() -> Kind:
 
 
 def several(kind: Kind) -> Kind:
-    """Return the kind of lists of such values; as text they stand as a shell would split them."""
+    """Return a validator for lists of such values; text is split as a shell would."""
 
     def read(raw: object) -> tuple[Any, ...]:
         words = shlex.split(raw) if isinstance(raw, str) else raw
@@ -304,5 +304,5 @@ def several(kind: Kind) -> Kind:
 
 
 def optional(kind: Kind) -> Kind:
-    """Return the kind that also allows None: not set."""
+    """Return a validator that also allows None: not set."""
     return replace(kind, _read=lambda raw: None if raw is None else kind.read(raw))

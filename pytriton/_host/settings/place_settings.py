@@ -1,4 +1,4 @@
-"""Settings: the daemon's folders, what it serves where, and who may control it."""
+"""Settings: the daemon's directories, its endpoints, and who may control it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pytriton._protocol.files.rundir import default_runtime_dir
 
 
 class PlaceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The first part of `DaemonConfig`."""
+    """The part of `DaemonConfig` about directories, endpoints and control."""
 
     runtime_dir: Annotated[
         str,
         Option(
-            "Folder of the daemon's sockets, logs and pid. Default: pytriton-daemon in "
-            "$XDG_RUNTIME_DIR, /run/pytriton-daemon for root, or pytriton-daemon-UID in the folder "
+            "Directory of the daemon's sockets, logs and PID file. Default: pytriton-daemon in "
+            "$XDG_RUNTIME_DIR, /run/pytriton-daemon for root, or pytriton-daemon-UID in the directory "
             "for temporary files.",
             values.path(),
         ),
@@ -27,73 +27,74 @@ class PlaceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     state_dir: Annotated[
         Optional[str],
         Option(
-            "Folder where registrations are kept for the next start. Default: /var/lib/pytriton-daemon "
+            "Directory in which registrations are persisted for the next start. Default: /var/lib/pytriton-daemon "
             "for root, else pytriton-daemon in $XDG_STATE_HOME or ~/.local/state; `state` in the "
-            "runtime directory when that is not the default one.",
+            "runtime directory if that is not the default one.",
             values.optional(values.path()),
         ),
     ] = None
     ephemeral: Annotated[
         bool,
-        Option("Keep no registrations, and restore none at the start.", values.boolean()),
+        Option("Do not persist registrations, and restore none at startup.", values.boolean()),
     ] = False
 
     # ── endpoints ────────────────────────────────────────────────────────────────────────────────
     allow_http: Annotated[bool, Option("Serve HTTP.", values.boolean())] = True
     http_address: Annotated[
-        str, Option("Address that HTTP is served on; 0.0.0.0 is every interface.", values.text())
+        str, Option("Address to serve HTTP on. 0.0.0.0 listens on every interface.", values.text())
     ] = "127.0.0.1"
-    http_port: Annotated[int, Option("Port of HTTP; 0 takes a free one.", PORT)] = 8000
+    http_port: Annotated[int, Option("HTTP port. 0 picks a free port.", PORT)] = 8000
     allow_grpc: Annotated[bool, Option("Serve gRPC.", values.boolean())] = True
     grpc_address: Annotated[
-        str, Option("Address that gRPC is served on; 0.0.0.0 is every interface.", values.text())
+        str, Option("Address to serve gRPC on. 0.0.0.0 listens on every interface.", values.text())
     ] = "127.0.0.1"
-    grpc_port: Annotated[int, Option("Port of gRPC; 0 takes a free one.", PORT)] = 8001
-    allow_metrics: Annotated[bool, Option("Serve metrics for Prometheus.", values.boolean())] = True
+    grpc_port: Annotated[int, Option("gRPC port. 0 picks a free port.", PORT)] = 8001
+    allow_metrics: Annotated[bool, Option("Serve Prometheus metrics.", values.boolean())] = True
     allow_client_shm: Annotated[
         bool,
         Option(
-            "Let clients register shared memory for tensors; by default that takes the access token.",
+            "Let clients register shared memory for tensors. By default, registering needs the access token.",
             values.boolean(),
         ),
     ] = True
     metrics_address: Annotated[
         str,
-        Option("Address that metrics are served on; 0.0.0.0 is every interface.", values.text()),
+        Option("Address to serve metrics on. 0.0.0.0 listens on every interface.", values.text()),
     ] = "127.0.0.1"
-    metrics_port: Annotated[int, Option("Port of metrics; 0 takes a free one.", PORT)] = 8002
+    metrics_port: Annotated[int, Option("Metrics port. 0 picks a free port.", PORT)] = 8002
 
     # ── operations ───────────────────────────────────────────────────────────────────────────────
     operations: Annotated[
         Optional[str],
         Option(
-            "Address and port on which the daemon itself serves /metrics: its own and, behind them, tritonserver's; "
-            "port 0 takes a free one, which `status` tells. Default: none.",
+            "Address and port on which the daemon serves /metrics: its own metrics, followed by tritonserver's. Port 0 "
+            "picks a free port, which `status` shows. Default: none.",
             values.optional(values.address()),
         ),
     ] = None
     operations_unix: Annotated[
         Optional[str],
         Option(
-            "Path of a unix socket on which it serves the same, for this user alone. Default: none.",
+            "Path of a unix socket on which the daemon also serves `operations`, for its own user only. Default: none.",
             values.optional(values.path()),
         ),
     ] = None
     operations_certificate: Annotated[
         Optional[str],
         Option(
-            "Certificate (PEM) that `operations` is served with: from then on it is HTTPS.",
+            "Certificate (PEM) with which `operations` is served over HTTPS instead of HTTP. Default: none.",
             values.optional(values.path()),
         ),
     ] = None
     operations_key: Annotated[
         Optional[str],
-        Option("The key (PEM) of operations_certificate.", values.optional(values.path())),
+        Option("Private key (PEM) of operations_certificate.", values.optional(values.path())),
     ] = None
     operations_token: Annotated[
         bool,
         Option(
-            "Ask for the access token there, as `Authorization: Bearer TOKEN`.", values.boolean()
+            "Require the access token on `operations`, as `Authorization: Bearer TOKEN`.",
+            values.boolean(),
         ),
     ] = False
 
@@ -101,23 +102,23 @@ class PlaceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     control_group: Annotated[
         Optional[str],
         Option(
-            "Name of a group whose members may control the daemon, too: whoever may register a "
-            "callable can do all that the daemon's user can. Default: only that user and root.",
+            "Name of a group whose members may also control the daemon. Anyone who may register a callable can do "
+            "everything that the daemon's user can. Default: only that user and root.",
             values.optional(values.text()),
         ),
     ] = None
     control_tcp: Annotated[
         Optional[str],
         Option(
-            "Address and port on which clients with a key may control the daemon, too; port 0 "
-            "takes a free one. It needs `pytriton-daemon keys init`. Default: none.",
+            "Address and port on which clients with a key may also control the daemon. Port 0 picks a free port. "
+            "Needs `pytriton-daemon keys init`. Default: none.",
             values.optional(values.address()),
         ),
     ] = None
     keys_dir: Annotated[
         Optional[str],
         Option(
-            "Folder of the keys for control_tcp. Default: /etc/pytriton-daemon/keys for root, else "
+            "Directory of the keys for control_tcp. Default: /etc/pytriton-daemon/keys for root, else "
             "pytriton-daemon/keys in $XDG_CONFIG_HOME or ~/.config.",
             values.optional(values.path()),
         ),
@@ -125,7 +126,7 @@ class PlaceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_payload_size: Annotated[
         int,
         Option(
-            "The most bytes of one pickled callable; a larger one is refused.",
+            "Maximum size of a pickled callable, in bytes. Larger ones are refused.",
             values.size(),
         ),
     ] = 4 << 30

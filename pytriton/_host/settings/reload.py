@@ -1,4 +1,4 @@
-"""Reading the settings anew while the daemon runs: some apply at once, the rest is reported."""
+"""Reload of the settings while the daemon runs: some apply at once, the others are reported."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pytriton._protocol.files.rundir import RuntimeDir
 
 _log = structlog.get_logger(__name__)
 
-#: Settings that a running daemon takes over; those of workers hold for models registered from then
-#: on. All others are told to tritonserver or to the file system once, at the start.
+#: Settings that a running daemon applies; those of workers apply to models registered from then
+#: on. All others are passed to tritonserver or the file system once, at startup.
 LIVE = frozenset(
     {
         "grace_period_s",
@@ -29,8 +29,8 @@ LIVE = frozenset(
         "worker_start_timeout_s",
     }
 )
-#: Settings that another tritonserver is started with when it takes the place of one that runs. Ports, addresses and
-#: sockets are not among them: the daemon has these, and hands them on.
+#: Settings that apply to a tritonserver that replaces the running one. Ports, addresses and sockets are not among
+#: them: the daemon owns them and passes them on.
 OF_SERVER = frozenset(
     {
         "allow_client_shm",
@@ -52,12 +52,12 @@ OF_SERVER = frozenset(
 
 
 def for_another_server(config: DaemonConfig, rundir: RuntimeDir) -> DaemonConfig:
-    """Return the settings that another tritonserver is to have: those that hold, with what has changed of OF_SERVER.
+    """Return the settings for a replacement tritonserver: the current ones, with the changes to those in OF_SERVER.
 
-    Those of a daemon stay that was not started by a command, since its flags are not known.
+    Settings of a daemon that no command started are not reloaded, since its flags are not known.
 
     Raises:
-        ConfigError: the settings are wrong.
+        ConfigError: the settings are invalid.
     """
     if start_flags.read(rundir) is None:
         return config
@@ -68,13 +68,13 @@ def for_another_server(config: DaemonConfig, rundir: RuntimeDir) -> DaemonConfig
         if getattr(config, name) != getattr(wanted, name)
     }
     if changed:
-        _log.info("another tritonserver gets other settings", settings=list(changed))
+        _log.info("settings of tritonserver changed", settings=list(changed))
     merged = msgspec.structs.replace(config, **changed)
     missing = only_triton(merged)
     if missing:
         raise ConfigError(
-            f"{', '.join(missing)} of tritonserver_options: the native front, which serves now, has no such; "
-            "pytriton-daemon restart starts NVIDIA's"
+            f"{', '.join(missing)} of tritonserver_options: not supported by the running native frontend; "
+            "use pytriton-daemon restart, which starts NVIDIA's"
         )
     return merged
 
@@ -83,9 +83,8 @@ def reread(config: DaemonConfig, rundir: RuntimeDir) -> tuple[DaemonConfig, mess
     """Read all sources again, with the flags of the start.
 
     Returns:
-        The settings that hold now, and what is to be told of it. Wrong settings change nothing and
-        are the `problem`. The environment is the one that this process was started with: nobody
-        can change that from outside.
+        The settings in effect, and the report for the client. Invalid settings change nothing and are reported
+        as `problem`. The environment is that of this process's start.
     """
     try:
         wanted = _load(rundir)
@@ -95,9 +94,9 @@ def reread(config: DaemonConfig, rundir: RuntimeDir) -> tuple[DaemonConfig, mess
         name
         for name in options()
         if getattr(config, name) != getattr(wanted, name)
-        # A detached daemon's is "none" whatever the settings say, see cli/launch.py.
+        # A detached daemon's is always "none", see cli/launch.py.
         and not (name == "log_format" and config.log_format == "none")
-        # Made at the start, where the settings name none.
+        # Generated at startup if the settings contain none.
         and not (name == "access_token" and wanted.access_token is None)
     ]
     applied = [name for name in changed if name in LIVE]
@@ -110,9 +109,9 @@ def _load(rundir: RuntimeDir) -> DaemonConfig:
     kept = start_flags.read(rundir)
     if kept is None:
         raise ConfigError(
-            f"there is no {start_flags.path(rundir)}: this daemon was not started by "
+            f"{start_flags.path(rundir)} does not exist: this daemon was not started by "
             "`pytriton-daemon start`, so its flags are not known"
         )
-    # The directory was settled at the start; whoever is in it cannot move.
+    # A running daemon cannot change its runtime directory.
     flags = {**kept.flags, "runtime_dir": str(rundir.path)}
     return load(flags, os.environ, Path(kept.cwd), kept.config).config

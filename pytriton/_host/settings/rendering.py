@@ -19,7 +19,7 @@ _MERGED = "tritonserver_options"
 
 
 def config_as_toml(loaded: Loaded) -> str:
-    """Return every setting and, as a comment, its source: a settings file, ready to be used."""
+    """Return all settings as a valid settings file, with the source of each as a comment."""
     lines = [f"# settings file: {loaded.file or 'none'}"]
     lines += [
         _line(name, getattr(loaded.config, name), loaded.sources[name])
@@ -38,37 +38,37 @@ def _line(key: str, value: Any, source: str) -> str:
     if value is None:
         return f"# {key} is not set  # {source}"
     if key in options() and options()[key].kind.is_secret:
-        return f"# {key} is set, and not shown here  # {source}"
+        return f"# {key} is set; its value is not shown  # {source}"
     return f"{key} = {_toml(value)}  # {source}"
 
 
 def _toml(value: Any) -> str:
-    """Return a value as TOML, whose strings, numbers, booleans and flat lists are JSON's."""
+    """Return a value as TOML, whose strings, numbers, booleans and flat lists are the same as JSON's."""
     text = json.dumps(value)
-    # Except for DEL, which JSON may hold as it is.
+    # DEL is the exception: JSON allows it unescaped.
     return text.replace("\x7f", "\\u007f")
 
 
 _HEAD = f"""\
 # Configuration
 
-`scripts/generate` makes this page of the declarations in `pytriton/_host/settings/declarations.py`; a test fails when it is
+`scripts/generate` creates this page from the declarations in `pytriton/_host/settings/declarations.py`; a test fails if it is
 out of date.
 
-Every setting can stand in four places. A later one wins over an earlier one:
+Every setting can be set in four places. Later ones override earlier ones:
 
 1. its default,
 2. the settings file `{FILE_NAME}`,
 3. an environment variable,
 4. a flag of `pytriton-daemon start`.
 
-`pytriton-daemon start --print-config` prints every setting with the place it comes from, and starts
-nothing. A name that does not exist is an error in each of the places, which tells the nearest name
-that does, and so is a value that is not allowed.
+`pytriton-daemon start --print-config` prints every setting and its source, and starts
+nothing. An unknown name is an error in each of the places, and the message suggests the nearest known
+name. A value that is not allowed is an error, too.
 
 ## Settings file
 
-The file is the one named by `--config`, else by `${ENV_CONFIG}`, else the first that exists of
+The file is the one named by `--config`, else by `${ENV_CONFIG}`, else the first existing one of
 `./{FILE_NAME}`, `$XDG_CONFIG_HOME/pytriton-daemon/{FILE_NAME}` (`~/.config` by default) and
 `/etc/pytriton-daemon/{FILE_NAME}`. Only one file is read.
 
@@ -81,28 +81,28 @@ log-verbose = 1
 trace-config = ["triton,file=/tmp/trace.json", "level=TIMESTAMPS"]
 ```
 
-A relative path in the file is meant from the file's folder; in a variable or flag, from the
-working directory. `~` is the home folder.
+A relative path in the file starts from the file's directory; in a variable or flag, from the
+working directory. `~` is the home directory.
 
-`connect()` in a Python program does not read the settings file: when `runtime_dir` is set there,
-tell programs with `${env_name("runtime_dir")}`, too.
+`connect()` in a Python program does not read the settings file. If the file sets `runtime_dir`,
+also set `${env_name("runtime_dir")}` for such programs.
 
 ## Environment
 
-The variable of a setting is `{env_name("")}` and its name in capitals; one that is empty counts as
-not set. Options of tritonserver are written as a shell would split them:
+The variable of a setting is `{env_name("")}` and its name in capitals. An empty variable counts as
+not set. Options of tritonserver are split as a shell would:
 `{env_name(_MERGED)}="log-verbose=1 http-thread-count=8"`. Variables that Kubernetes sets for a
 Service called `pytriton-daemon` (`{env_name("port")}`, `{env_name("service_host")}` and
-so on) are passed over.
+so on) are ignored.
 
-`{ENV_OWNER}` is no setting: it names a process, and every daemon that is started below that process ends with
-it, however it ends. A test run that is killed then leaves no daemon: `export {ENV_OWNER}=$$` in the
+`{ENV_OWNER}` is not a setting. It holds a process id: every daemon started below that process exits when the
+process exits, for whatever reason. A killed test run then leaves no daemon behind: put `export {ENV_OWNER}=$$` into the
 script that runs it.
 
 ## Values
 
 - *true or false*: `true`, `yes`, `on`, `1` or `false`, `no`, `off`, `0`, in any case.
-- *bytes*: a number, or with a unit: `64MiB` and `1GiB` count in 1024, `64MB` and `1.5GB` in 1000.
+- *bytes*: a number, or with a unit: `64MiB` and `1GiB` are powers of 1024, `64MB` and `1.5GB` powers of 1000.
 - names ending in `_s`: seconds.
 
 ## Settings
@@ -111,13 +111,13 @@ script that runs it.
 _TRITON = """
 ## Options of tritonserver
 
-Any option of tritonserver that the daemon does not set itself can stand in `tritonserver_options`,
-by its name without dashes. Options from several places are put together; of the same option the
-later place wins. Those in **bold** may be given several times: a list in the settings file, or the
-flag repeated. They are the options of Triton 2.51 and what later versions have added; see NVIDIA's
-documentation for what each does. An option that is not listed here is handed to NVIDIA's executable, if a
-tritonserver of yours says with `--help` that it has that option. For the native front,
-`http-max-input-size` is `front_limit body_bytes`.
+`tritonserver_options` accepts any option of tritonserver that the daemon does not set itself,
+by its name without dashes. Options from several places are merged; if several set the same option, the
+later place wins. Options in **bold** may be repeated: a list in the settings file, or the
+flag several times. The list has the options of Triton 2.51 and those that later versions have added; see NVIDIA's
+documentation for their meaning. An option that is not listed here is passed to NVIDIA's executable if
+your tritonserver lists it in its `--help`. For the native frontend, use `front_limit body_bytes` instead of
+`http-max-input-size`.
 """
 
 
@@ -139,9 +139,9 @@ def _section(name: str) -> str:
     if option.kind.is_switch:
         flag = f"{flag}`, `--no-{flag[2:]}"
     allowed = option.kind.allowed
-    told = f"Default: {default}. " if default else ""
+    default_text = f"Default: {default}. " if default else ""
     return (
-        f"### {name}\n\n{option.help}\n\n{told}Allowed: {allowed}.\n\n"
+        f"### {name}\n\n{option.help}\n\n{default_text}Allowed: {allowed}.\n\n"
         f"Variable `{env_name(name)}`, flag `{flag}`.{_former(option.formerly)}\n"
     )
 
@@ -156,7 +156,7 @@ def _former(name: str) -> str:
 
 
 def _default(name: str) -> str:
-    """Return a default as it is written; nothing where the help text tells it."""
+    """Return a default as text; empty if the help text states it."""
     if name == "runtime_dir":
         return ""
     value = getattr(DaemonConfig(runtime_dir="/"), name)

@@ -1,4 +1,4 @@
-"""Settings: tritonserver, the model repositories, and who may use tritonserver's administrative endpoints."""
+"""Settings: tritonserver, the model repositories, and access to tritonserver's administrative endpoints."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ from pytriton._host.settings.option import SECONDS, Option
 from pytriton._host.settings.parsing import Kind
 from pytriton._host.settings.triton_options import Options, read_options
 
-#: What Triton can ask a token for; the first five change the server or tell about its users.
+#: Endpoints that Triton can restrict with a token; the first five change the server or reveal data about its users.
 _ENDPOINTS = ("model-repository", "shared-memory", "trace", "logging", "statistics")
 _ALL_ENDPOINTS = (*_ENDPOINTS, "health", "metadata", "inference", "model-config")
 _OPTIONS = Kind("options of tritonserver", read_options)
 
 
 class ServerSettings(FrontSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The third part of `DaemonConfig`."""
+    """The part of `DaemonConfig` about tritonserver."""
 
     # ── tritonserver ─────────────────────────────────────────────────────────────────────────────
     tritonserver: Annotated[
         Optional[str],
         Option(
-            "A tritonserver binary, or the folder of an installation. Default: /opt/tritonserver, "
-            "the one on PATH, or the one that is fetched into the cache.",
+            "Path of a tritonserver binary or of an installation's directory. Default: /opt/tritonserver, the one on "
+            "PATH, or the one in the cache, which is downloaded if missing.",
             values.optional(values.path()),
         ),
     ] = None
     proxy_python: Annotated[
         Optional[str],
         Option(
-            "Python 3.9 to 3.12 with a shared libpython, for what runs inside tritonserver in Python: the `python` "
-            "proxy, and models of its own python backend. Default: one that is found when it is needed.",
+            "Python 3.9 to 3.12 with a shared libpython, for Python code inside tritonserver: the `python` proxy and "
+            "models served by Triton's own python backend. Default: a suitable one is searched for when needed.",
             values.optional(values.path()),
         ),
     ] = None
     proxy: Annotated[
         str,
         Option(
-            "The program that stands for models inside of tritonserver: `native` is compiled once with a C compiler "
-            "and faster, `python` needs none; `auto` is the first where it can be had.",
+            "Program that represents models inside tritonserver. `native` is faster and is compiled once with a C compiler, "
+            "`python` needs no compiler. `auto` uses native if available.",
             values.choice("auto", "native", "python"),
         ),
     ] = "auto"
     cache_dir: Annotated[
         Optional[str],
         Option(
-            "Folder where the fetched tritonserver and what its proxies need are kept. Default: "
+            "Directory of the downloaded tritonserver and the environments of its proxies. Default: "
             "pytriton-daemon in $XDG_CACHE_HOME or ~/.cache.",
             values.optional(values.path()),
         ),
@@ -57,16 +57,15 @@ class ServerSettings(FrontSettings, frozen=True, kw_only=True, forbid_unknown_fi
     response_cache_size: Annotated[
         int,
         Option(
-            "Size of the response cache in bytes. 0 disables it. Models use it if their "
-            "configuration has response_cache enabled. It takes the native frontend.",
+            "Size of the response cache, in bytes. 0 disables it. Models use it if their configuration enables "
+            "response_cache. Needs the native frontend.",
             values.size(),
         ),
     ] = 0
     tritonserver_options: Annotated[
         Options,
         Option(
-            "Any other option of tritonserver by its name without dashes; flag: --triton-option "
-            "NAME=VALUE.",
+            "Any other tritonserver option, by its name without dashes. As a flag: --triton-option NAME=VALUE.",
             _OPTIONS,
         ),
     ] = msgspec.field(default_factory=dict)
@@ -75,35 +74,37 @@ class ServerSettings(FrontSettings, frozen=True, kw_only=True, forbid_unknown_fi
     model_repository: Annotated[
         tuple[str, ...],
         Option(
-            "A folder of models in Triton's layout, or s3://, gs:// or as://; may be given several times.",
+            "Directory of models in Triton's layout, or a URL with s3://, gs:// or as://. May be repeated.",
             values.several(values.path()),
         ),
     ] = ()
     model_control_mode: Annotated[
         str,
         Option(
-            "The models of model_repository that are loaded, and when: `none` loads all at the start, `explicit` "
-            "those that load_model names, `poll` all, and again whenever their files change.",
+            "Which models of model_repository are loaded, and when. `none` loads all of them at startup, `explicit` "
+            "those that load_model names. `poll` loads all, and reloads a model when its files change.",
             values.choice("none", "explicit", "poll"),
         ),
     ] = "none"
     load_model: Annotated[
         tuple[str, ...],
         Option(
-            "Name of a model to load at the start, with model_control_mode explicit; may be given "
-            "several times. `*` is all.",
+            "Name of a model to load at startup with model_control_mode explicit. May be repeated. `*` loads all.",
             values.several(values.text()),
         ),
     ] = ()
     repository_poll_s: Annotated[
         float,
-        Option("Seconds between two looks at the files, with model_control_mode poll.", SECONDS),
+        Option(
+            "Interval between checks for changed files with model_control_mode poll, in seconds.",
+            SECONDS,
+        ),
     ] = 15.0
     model_python: Annotated[
         Optional[str],
         Option(
-            "Interpreter of the workers that serve models of model_repository, with the frameworks "
-            "that these need. Default: the daemon's own.",
+            "Interpreter for the workers that serve models of model_repository, with the frameworks that those models "
+            "need. Default: the daemon's interpreter.",
             values.optional(values.path()),
         ),
     ] = None
@@ -111,17 +112,17 @@ class ServerSettings(FrontSettings, frozen=True, kw_only=True, forbid_unknown_fi
     model_env: Annotated[
         tuple[str, ...],
         Option(
-            "Environment variables for the workers that serve models of model_repository, beside those of the daemon's "
-            "that neither look like secrets nor belong to a session: NAME copies one of the daemon's, NAME=VALUE sets "
-            "one, `*` copies all; may be given several times.",
+            "Environment variable for the workers that serve models of model_repository. NAME copies one of the daemon's "
+            "variables, NAME=VALUE sets one, `*` copies all. May be repeated. The daemon's variables that do not look like "
+            "secrets and do not belong to a session are copied in any case.",
             values.several(values.variable()),
         ),
     ] = ()
     python_backend_model: Annotated[
         tuple[str, ...],
         Option(
-            "Name of a Python model in model_repository that tritonserver's own python backend serves "
-            "instead of workers; may be given several times. `*` is all.",
+            "Name of a Python model in model_repository to serve with tritonserver's own python backend instead of "
+            "workers. May be repeated. `*` is all.",
             values.several(values.text()),
             formerly="native_model",
         ),
@@ -129,8 +130,8 @@ class ServerSettings(FrontSettings, frozen=True, kw_only=True, forbid_unknown_fi
     install_packages: Annotated[
         bool,
         Option(
-            "Make environments for models of model_repository: with the packages of their format that "
-            "model_python lacks, and those that a requirements.txt in their folder lists. They are kept.",
+            "Create environments for models of model_repository, with the packages of their format that model_python "
+            "lacks and those in the requirements.txt of their directory. Environments are kept and reused.",
             values.boolean(),
         ),
     ] = False
@@ -139,16 +140,16 @@ class ServerSettings(FrontSettings, frozen=True, kw_only=True, forbid_unknown_fi
     restricted_endpoints: Annotated[
         tuple[str, ...],
         Option(
-            "Endpoints of Triton that ask for the access token, over HTTP and gRPC.",
+            "Triton endpoints that require the access token, over HTTP and gRPC.",
             values.names(*_ALL_ENDPOINTS),
         ),
     ] = _ENDPOINTS
     access_token: Annotated[
         Optional[str],
         Option(
-            "The token that the restricted endpoints ask for. Default: a random one for each start; "
-            "`pytriton-daemon token` and `DaemonClient.access_token` tell it. Better set by "
-            "variable or file than by flag: other users can see a command line.",
+            "Token that the restricted endpoints require. Default: a random token per start, shown by "
+            "`pytriton-daemon token` and `DaemonClient.access_token`. Set it by variable or file: flags are visible to "
+            "other users.",
             values.optional(values.secret()),
         ),
     ] = None
@@ -156,12 +157,12 @@ class ServerSettings(FrontSettings, frozen=True, kw_only=True, forbid_unknown_fi
     grpc_client_cert: Annotated[
         Optional[str],
         Option(
-            "Certificate (PEM) that the daemon shows to its own tritonserver. Needed only when "
+            "Client certificate (PEM) that the daemon presents to its own tritonserver. Needed only if "
             "grpc-use-ssl-mutual is on and allow_http is off.",
             values.optional(values.path()),
         ),
     ] = None
     grpc_client_key: Annotated[
         Optional[str],
-        Option("The key (PEM) of grpc_client_cert.", values.optional(values.path())),
+        Option("Private key (PEM) of grpc_client_cert.", values.optional(values.path())),
     ] = None

@@ -1,6 +1,6 @@
-"""The sources of settings: defaults < settings file < environment < flags; the later wins.
+"""The sources of settings: defaults < settings file < environment < flags; later ones override earlier ones.
 
-`load` reads nothing but the settings file; flags and environment are handed to it.
+`load` reads only the settings file; the caller passes flags and environment.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from pytriton._host.settings.parsing import LEAST_SECRET, nearest, toml_table
 from pytriton._protocol.files.rundir import clients_runtime_dir
 
 FILE_NAME = "pytriton-daemon.toml"
-#: Names the settings file; no setting itself.
+#: Names the settings file; not a setting itself.
 ENV_CONFIG = f"{ENV_PREFIX}CONFIG"
 _NO_SETTINGS = (ENV_CONFIG, ENV_OWNER)
-#: What Kubernetes sets in every pod beside a Service called pytriton-daemon: not meant for us.
+#: Variables that Kubernetes sets in every pod for a Service called pytriton-daemon.
 _KUBERNETES = re.compile(
     rf"{ENV_PREFIX}(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
@@ -42,8 +42,8 @@ class Loaded:
     """Settings and their origins."""
 
     config: DaemonConfig
-    #: Setting -> "default", "file PATH", "environment NAME" or "flag --NAME"; each of the options
-    #: of tritonserver has an entry of its own: "tritonserver_options.NAME".
+    #: Setting -> "default", "file PATH", "environment NAME" or "flag --NAME". Each option
+    #: of tritonserver has its own entry: "tritonserver_options.NAME".
     sources: Mapping[str, str]
     file: Path | None  #: the settings file that was read
 
@@ -57,7 +57,7 @@ class _Draft:
     problems: list[str] = field(default_factory=list)
 
     def set(self, name: str, raw: object, where: str, source: str, base: Path) -> None:
-        """Read one value; `where` is how a message calls it, `base` where relative paths start."""
+        """Parse one value; `where` is its name in error texts, relative paths start from `base`."""
         kind = options()[name].kind
         try:
             value = kind.read(raw)
@@ -92,11 +92,11 @@ def load(
     Args:
         flags: setting to text or value; None means that the flag was not given.
         env: the environment; an empty variable counts as not set.
-        cwd: where relative paths start and where a settings file is looked for.
-        file: the settings file to read (`--config`) instead of one that is found.
+        cwd: the directory where relative paths start, and the first one searched for a settings file.
+        file: the settings file to read (`--config`), instead of searching for one.
 
     Raises:
-        ConfigError: everything that is wrong, a line each: where, which key, what is allowed.
+        ConfigError: lists all problems, one a line: source, key and the allowed values.
     """
     cwd = (cwd or Path.cwd()).absolute()
     draft = _Draft()
@@ -118,12 +118,12 @@ def load(
 
 def _with_sources(problem: str, draft: _Draft) -> str:
     named = [name for name in options() if re.search(rf"\b{name}\b", problem)]
-    told = ", ".join(f"{name}: {draft.sources.get(name, 'default')}" for name in named)
-    return f"{problem} ({told})" if told else problem
+    origins = ", ".join(f"{name}: {draft.sources.get(name, 'default')}" for name in named)
+    return f"{problem} ({origins})" if origins else problem
 
 
 def searched_files(env: Mapping[str, str], cwd: Path) -> list[Path]:
-    """Return where a settings file is looked for, when none is named; the first found is read."""
+    """Return the default locations of the settings file, in search order."""
     home = env.get("XDG_CONFIG_HOME") or os.path.join(
         env.get("HOME") or os.path.expanduser("~"), ".config"
     )
@@ -136,9 +136,9 @@ def _settings_file(file: str | None, env: Mapping[str, str], cwd: Path) -> Path 
         if named:
             path = cwd / Path(named).expanduser()
             if not path.exists():
-                raise ConfigError(f"{by} names {path}, and there is no such settings file")
+                raise ConfigError(f"{by} names the settings file {path}, which does not exist")
             return path
-    # A folder that may not be entered has none for this process: a service's with ProtectHome=, for example.
+    # isfile() is False for directories that this process may not enter, such as a service's with ProtectHome=.
     return next((path for path in searched_files(env, cwd) if os.path.isfile(path)), None)
 
 
@@ -190,7 +190,7 @@ def _flags(names: Iterable[str]) -> list[str]:
 def find_runtime_dir(flag: Path | None, env: Mapping[str, str], cwd: Path) -> Path:
     """Return only the runtime directory, for commands that need no other setting.
 
-    Mistakes in other settings are not told, so that a daemon can be stopped in spite of them.
+    Errors in other settings are ignored, so that a daemon can be stopped in spite of them.
 
     Raises:
         ConfigError: the settings file cannot be read, or its runtime_dir is not a path.

@@ -1,4 +1,4 @@
-"""The flags of a runtime directory's last `pytriton-daemon start`: for `restart` and reload."""
+"""The flags of the last `pytriton-daemon start` in a runtime directory, for `restart` and reload."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _FILE = "start.json"
 
 @dataclass(frozen=True)
 class StartFlags:
-    """The flags from the command line only; settings file and environment are read anew."""
+    """The command-line flags only; the settings file and the environment are read again."""
 
     flags: Mapping[str, Any]
     config: str | None  #: the file named by --config
-    cwd: str  #: where relative paths start
+    cwd: str  #: the directory that relative paths start from
 
     def write(self, rundir: RuntimeDir) -> None:
-        """Keep them.
+        """Write the flags to the runtime directory.
 
         Raises:
             OSError: the file cannot be written.
@@ -36,10 +36,10 @@ class StartFlags:
 
 
 def read(rundir: RuntimeDir) -> StartFlags | None:
-    """Return what was kept, None if nothing was.
+    """Return the saved flags, or None if there are none.
 
     Raises:
-        ConfigError: the file cannot be read or holds something else.
+        ConfigError: the file cannot be read or has other content.
     """
     try:
         content = json.loads(path(rundir).read_text())
@@ -50,8 +50,8 @@ def read(rundir: RuntimeDir) -> StartFlags | None:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
-            f"cannot read {path(rundir)}, where the flags of the last start are kept ({error!r}). "
-            "Delete it, then use `pytriton-daemon stop` and `start` with all flags."
+            f"cannot read {path(rundir)}, which holds the flags of the last start ({error!r}). "
+            "Delete it, then run `pytriton-daemon stop` and `start` with all flags."
         ) from None
 
 

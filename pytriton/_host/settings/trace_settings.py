@@ -1,8 +1,8 @@
-"""OpenTelemetry: does tritonserver trace with it, and where do the workers' spans go then?
+"""Whether tritonserver traces with OpenTelemetry, and where workers send their spans.
 
-Where they go is said in OpenTelemetry's own environment variables (`OTEL_…`, the specification's
-"OpenTelemetry Environment Variable Specification"), which a worker gets from, the later the stronger,
-the daemon's environment, tritonserver's `trace-config`, and its registrant.
+OpenTelemetry's own environment variables (`OTEL_…`, the specification's "OpenTelemetry Environment Variable
+Specification") say where spans go. A worker gets them from three sources, each of which overrides the previous ones:
+the daemon's environment, tritonserver's `trace-config`, and the worker's registrant.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from collections.abc import Mapping
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol import trace_config
 
-#: What begins and ends so says where spans go.
+#: Prefix and suffix of the variables that name a destination of spans.
 _EXPORTER, _ENDPOINT = "OTEL_EXPORTER_", "ENDPOINT"
 
 
 def uses_opentelemetry(config: DaemonConfig) -> bool:
-    """Return whether tritonserver traces with OpenTelemetry: its mode cannot change while it runs."""
+    """Return whether tritonserver traces with OpenTelemetry; its trace mode cannot change while it runs."""
     return trace_config.mode(_given(config)) == trace_config.OPENTELEMETRY
 
 
 def worker_environment(config: DaemonConfig, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables by which a worker sends its spans to where tritonserver sends its own.
+    """Return the variables with which a worker exports spans to the same destination as tritonserver.
 
     Args:
-        config: its `trace-config` counts.
+        config: the settings; only `trace-config` is used.
         environ: the daemon's environment.
     """
     own = {name: value for name, value in environ.items() if name.startswith("OTEL_")}
@@ -33,9 +33,9 @@ def worker_environment(config: DaemonConfig, environ: Mapping[str, str]) -> dict
 
 
 def exports_elsewhere(environ: Mapping[str, str]) -> bool:
-    """Return whether a registrant's variables send spans to a place of its own.
+    """Return whether a registrant's variables name an export destination of their own.
 
-    The daemon's variables are of no use then: its credentials must not go to that place.
+    The daemon's variables do not apply then: its credentials must not be sent to that destination.
     """
     return any(name.startswith(_EXPORTER) and name.endswith(_ENDPOINT) for name in environ)
 

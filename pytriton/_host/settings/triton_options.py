@@ -1,8 +1,8 @@
-"""tritonserver's own options: which there are, and which of them the daemon sets itself.
+"""tritonserver's own options: all of them, and those that the daemon sets itself.
 
-Source: `tritonserver --help` of Triton 2.51, the version in the wheel whose binaries we fetch
-(docs/contributing/triton-notes.md). A user's own tritonserver of another version may have others: those go to NVIDIA's
-executable, which is asked whether it has them (pytriton/_host/install/server_runtime.py).
+Source: `tritonserver --help` of Triton 2.51, the version that the daemon downloads
+(docs/contributing/triton-notes.md). A user's own tritonserver of another version may have more options. Those are passed
+to NVIDIA's executable after a check against its `--help` (pytriton/_host/install/server_runtime.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Union
 
 from pytriton._host.settings.parsing import nearest
 
-#: Name without dashes -> its value, or its values where it may be given several times.
+#: Name without dashes -> its value, or a list of values if it may be repeated.
 Options = dict[str, Union[str, list[str]]]
 
 _SINGLE = """
@@ -38,19 +38,19 @@ _REPEATABLE = """
     backend-config cache-config rate-limit-resource cuda-memory-pool-byte-size
     cuda-virtual-address-size host-policy model-load-gpu-limit
 """
-#: Names that later versions have added.
+#: Options that later versions have added.
 LATER = frozenset({"grpc-infer-thread-count", "grpc-max-response-pool-size", "http-max-input-size"})
-#: Files that tritonserver writes.
+#: Options that name a file that tritonserver writes.
 _FILES = ("log-file", "trace-file")
-#: May be given once.
+#: Options that may be given once.
 SINGLE = frozenset(_SINGLE.split())
-#: May be given several times.
+#: Options that may be repeated.
 REPEATABLE = frozenset(_REPEATABLE.split())
 
 _SETTING = "use the setting {}"
 _RESTRICTED = "use the settings restricted_endpoints and access_token"
-_COMPLETE = "what a registered model does not say has Triton's own default"
-#: Set by the daemon itself -> what to do instead.
+_COMPLETE = "Triton's own defaults apply to what a registered model leaves out"
+#: Options that the daemon sets itself -> what to use instead.
 OURS: Mapping[str, str] = {
     "allow-http": _SETTING.format("allow_http"),
     "allow-grpc": _SETTING.format("allow_grpc"),
@@ -66,34 +66,34 @@ OURS: Mapping[str, str] = {
     "allow-client-shm": _SETTING.format("allow_client_shm"),
     "exit-timeout-secs": _SETTING.format("grace_period_s"),
     "response-cache-byte-size": _SETTING.format("response_cache_size"),
-    "backend-directory": "the daemon lays out its own, with tritonserver's Python backend in it",
+    "backend-directory": "the daemon creates its own, which includes tritonserver's Python backend",
     "model-repository": _SETTING.format("model_repository"),
     "model-store": _SETTING.format("model_repository"),
     "model-control-mode": _SETTING.format("model_control_mode"),
     "load-model": _SETTING.format("load_model"),
     "repository-poll-secs": _SETTING.format("repository_poll_s"),
-    "model-config-name": "a model's configuration travels with its registration",
+    "model-config-name": "a model's configuration is part of its registration",
     "disable-auto-complete-config": _COMPLETE,
     "strict-model-config": _COMPLETE,
     "help": "run the tritonserver binary itself with --help",
 }
 KNOWN = SINGLE | REPEATABLE | LATER
-#: Names that are so like one of these are taken for typing errors, and not for options of a later version.
+#: An unknown name this similar to a known one counts as a typo, not as an option of a later version.
 _TYPO = 0.85
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-#: tritonserver passes over spaces around the names.
+#: tritonserver ignores spaces around the names.
 _REGIONS = re.compile(r"\s*python\s*,\s*shm-region-prefix-name\s*(=|$)")
 
 
 def read_options(raw: object) -> Options:
-    """Return the options that `raw` stands for.
+    """Return the options in `raw`.
 
     Args:
-        raw: a table of TOML (name to value or list of values), text as a shell would split it
+        raw: a TOML table (name to value or list of values), text that is split as a shell would
             ("log-verbose=1 backend-config=python,x=1"), or a list of NAME=VALUE.
 
     Raises:
-        ValueError: an unknown name, one that the daemon sets itself, or a value that cannot be.
+        ValueError: an unknown name, an option that the daemon sets itself, or an invalid value.
     """
     options: Options = {}
     for name, value in _pairs(raw):
@@ -105,7 +105,7 @@ def read_options(raw: object) -> Options:
         elif isinstance(before, list):
             before.append(text)
         else:
-            raise ValueError(f"{known} is given twice, but tritonserver takes it once")
+            raise ValueError(f"{known} is given twice, but tritonserver accepts it only once")
     return options
 
 
@@ -119,7 +119,7 @@ def _pairs(raw: object) -> Iterable[tuple[str, object]]:
         return
     words = _split(raw) if isinstance(raw, str) else raw
     if not isinstance(words, (list, tuple)):
-        raise ValueError(f"{raw!r} is not a table of options, nor NAME=VALUE")
+        raise ValueError(f"{raw!r} is neither a table of options nor NAME=VALUE")
     for word in words:
         name, equals, value = str(word).partition("=")
         if not equals:
@@ -146,15 +146,15 @@ def _checked_name(name: str) -> str:
 
 
 def beyond_pinned(options: Options) -> list[str]:
-    """Return the options that the tritonserver of the wheel has not, and that another one may have."""
+    """Return the options that the downloaded tritonserver lacks but another version may have."""
     return sorted(name for name in options if name not in SINGLE | REPEATABLE)
 
 
 def refuse_unknown(options: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse options that a tritonserver, by what it says itself, does not have.
+    """Raise if a tritonserver lacks an option, according to its own `--help`.
 
     Raises:
-        ValueError: names them.
+        ValueError: an option is missing; the text names it.
     """
     has = set(known)
     for name in options:
@@ -174,24 +174,26 @@ def _text(name: str, value: object) -> str:
     else:
         raise ValueError(f"the value of {name} must be text, a number, true or false")
     if "\0" in text or "\n" in text:
-        raise ValueError(f"the value of {name} holds a line break or NUL")
+        raise ValueError(f"the value of {name} contains a line break or NUL")
     if not text:
         raise ValueError(f"the value of {name} is empty; leave the option out to keep its default")
     if name == "http-max-input-size" and not text.isdecimal():
-        raise ValueError(f"the value of {name} is {text!r}, and must be a number of bytes")
+        raise ValueError(f"the value of {name} is {text!r}, but must be a number of bytes")
     if name == "cache-config" and text.partition(",")[0] == "local":
-        raise ValueError("the local response cache is set by the setting response_cache_size")
+        raise ValueError(
+            "the setting response_cache_size configures the local response cache; use it instead"
+        )
     if name == "backend-config" and _REGIONS.match(text):
         raise ValueError(
-            "the prefix of the Python backend's shared memory (shm-region-prefix-name) is set by the daemon, which "
-            "removes what lies in /dev/shm under it; leave the option out"
+            "the daemon sets the prefix of the Python backend's shared memory (shm-region-prefix-name) and removes "
+            "everything in /dev/shm with that prefix; leave the option out"
         )
     _check_path(name, text)
     return text
 
 
 def _check_path(name: str, text: str) -> None:
-    """Refuse a file that tritonserver would write into a folder of the daemon's, where nobody finds it."""
+    """Refuse a relative path: tritonserver would write the file into a directory of the daemon."""
     if name == "trace-config":
         key, _, text = text.partition("=")
         if key.replace(" ", "") != "triton,file":
@@ -200,6 +202,6 @@ def _check_path(name: str, text: str) -> None:
         return
     if not text.startswith("/"):
         raise ValueError(
-            f"{name} names the file {text!r}: tritonserver runs in a folder of the daemon's, so give "
+            f"{name} names the file {text!r}: tritonserver runs in a directory of the daemon, so use "
             "an absolute path"
         )
