@@ -1,1 +1,1 @@
-"""A client's connection with a daemon: questions, answers, progress, also from another machine. Private."""
+"""A client's connection with a daemon: requests, answers, progress, also from another machine. Private."""

@@ -1,8 +1,7 @@
-"""A question to the dispatcher: it returns the answer, or raises one of our exceptions.
+"""Requests to the dispatcher: each returns the answer, or raises one of our exceptions.
 
-Every question has a socket of its own, closed with the answer (0.3 ms, measured): so a client may
-be used by many threads and after a fork, keeps nothing open, and nothing said to one daemon ever
-reaches the next.
+Each request opens its own socket and closes it after the answer (0.3 ms, measured). A client can therefore be
+used by many threads and after a fork, holds no resources, and never sends a message to a later daemon.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ from pytriton.exceptions import (
 if TYPE_CHECKING:
     from pytriton._protocol import control
 
-#: How often the daemon's lock is looked at while there is no answer.
-_LOOK_S = 0.5
+#: Interval between checks of the daemon's lock file while waiting for an answer.
+_POLL_INTERVAL_S = 0.5
 
-#: A connection that breaks so often is not that of a daemon which is being upgraded.
-_MOST_UPGRADES = 4
+#: Maximum number of attempts. A connection that breaks more often is not explained by an upgrade.
+_MAX_ATTEMPTS = 4
 
 MessageT = TypeVar("MessageT", bound=messages.Message)
 
 
 class Connection:
-    """A client's way to the daemon of one runtime directory; it holds no resources."""
+    """A client's connection to the daemon of one runtime directory; it holds no resources."""
 
     def __init__(self, rundir: RuntimeDir) -> None:
         self.rundir = rundir
@@ -48,13 +47,13 @@ class Connection:
         """Return the daemon's process id.
 
         Raises:
-            DaemonNotRunningError: none runs; names the directory that was looked at, and others
+            DaemonNotRunningError: none runs; the text names this directory and others where one runs
         """
         try:
             pid = self.rundir.running_pid()
         except OSError as error:
             raise DaemonNotRunningError(
-                f"Cannot see whether a daemon runs in {self.rundir.path}: {error}. A runtime "
+                f"Cannot check whether a daemon runs in {self.rundir.path}: {error}. A runtime "
                 "directory belongs to the user who started the daemon; name another one with "
                 f"runtime_dir= or ${ENV_RUNTIME_DIR}."
             ) from error
@@ -64,35 +63,35 @@ class Connection:
 
     def access_token(self) -> str | None:
         """Return the daemon's access token; see `DaemonClient.access_token`."""
-        self.daemon_pid()  # a token of a daemon that was killed helps nobody
+        self.daemon_pid()  # the token of a killed daemon is useless
         try:
             return self.rundir.access_token()
         except OSError as error:
             raise PyTritonDaemonError(
                 f"Cannot read the access token {self.rundir.access_token_file}: {error.strerror}. "
-                "Only the user who runs the daemon may; ask for it, or have the setting "
-                "access_token set to one that is known to you."
+                "Only the user who runs the daemon may; ask that user for it, or for the setting "
+                "access_token to be set to a token that you know."
             ) from error
 
     def ask(self, question: Question) -> messages.AnyMessage:
-        """Return the answer to a question; raises as `asking.ask`, and when no daemon runs."""
+        """Return the answer to a request; raise as `request.ask` does, and if no daemon runs."""
         from pytriton._protocol import control  # the first use of ZeroMQ
 
         pid = self.daemon_pid()
-        for left in reversed(range(_MOST_UPGRADES)):
+        for left in reversed(range(_MAX_ATTEMPTS)):
             with control.ControlClient(self.endpoint, watched=True) as channel:
                 try:
                     return self.ask_on(channel, pid, question)
                 except DaemonNotRunningError:
-                    # A daemon that is being upgraded answers what it has begun, and nothing else: it is asked again.
+                    # During an upgrade, the daemon only finishes earlier requests and drops new ones: retry.
                     if not left or not channel.broken or not self._runs(pid):
                         raise
-        raise AssertionError("the last one returns, or raises")
+        raise AssertionError("unreachable: the last attempt returns or raises")
 
     def ask_on(
         self, channel: control.ControlClient, pid: int, question: Question
     ) -> messages.AnyMessage:
-        """Return the answer on a channel that is open to the daemon with this pid; raises as `asking.ask`."""
+        """Return the answer on a channel that is open to the daemon with this pid; raise as `request.ask` does."""
 
         def no_answer(silence: control.ControlTimeout) -> DaemonNotRunningError:
             if not self._runs(pid):
@@ -104,28 +103,28 @@ class Connection:
         def is_alive() -> bool:
             return self._runs(pid) and not channel.broken
 
-        watch = Watch("The daemon", _LOOK_S, is_alive, no_answer)
+        watch = Watch("The daemon", _POLL_INTERVAL_S, is_alive, no_answer)
         return ask(channel, question, watch)
 
     def _runs(self, pid: int) -> bool:
         try:
             return self.rundir.running_pid() == pid
-        except OSError:  # its directory is gone
+        except OSError:  # its directory was deleted
             return False
 
 
 def expected(
     answer: messages.AnyMessage, answer_type: type[MessageT], message: messages.AnyMessage
 ) -> MessageT:
-    """Return the answer to a message if it is of the type that answers it.
+    """Return the answer to a message if it has the expected type.
 
     Raises:
-        PyTritonDaemonError: it is not
+        PyTritonDaemonError: it has another type
     """
     if not isinstance(answer, answer_type):
         raise PyTritonDaemonError(
             f"The daemon answered {type(message).__name__} with {type(answer).__name__}: it is "
-            "of another version. Install the same one on both sides, then "
+            "another version. Install the same version on both sides, then run "
             "`pytriton-daemon restart`."
         )
     return answer
@@ -134,7 +133,7 @@ def expected(
 def exception_of(
     failure: RemoteFailure, *, model_name: str | None = None, registering: bool = False
 ) -> PyTritonDaemonError:
-    """Return the exception of ours that stands for a failure in the dispatcher or a worker."""
+    """Return our exception for a failure in the dispatcher or a worker."""
     if failure.kind is ErrorKind.NOT_FOUND:
         return ModelNotFoundError(failure.text, model_name=model_name)
     if failure.kind is ErrorKind.EXISTS:
@@ -160,7 +159,7 @@ def _not_running(rundir: RuntimeDir) -> str:
 
 
 def running_elsewhere(rundir: RuntimeDir) -> list[Path]:
-    """Return the other usual runtime directories in which a daemon runs."""
+    """Return the other default runtime directories in which a daemon runs."""
     usual = [
         Path("/run/pytriton-daemon"),
         Path(tempfile.gettempdir()) / f"pytriton-daemon-{os.geteuid()}",
@@ -173,28 +172,28 @@ def running_elsewhere(rundir: RuntimeDir) -> list[Path]:
 def _runs_in(path: Path) -> bool:
     try:
         return RuntimeDir(path).running_pid() is not None
-    except OSError:  # not ours to see
+    except OSError:  # not accessible to this user
         return False
 
 
 def _went_away(rundir: RuntimeDir, pid: int, message: messages.AnyMessage) -> str:
     return (
-        f"The daemon (pid {pid}) in {rundir.path} ended before it answered "
-        f"{type(message).__name__}. What it last said is in {rundir.log_file()}; start it again "
+        f"The daemon (pid {pid}) in {rundir.path} exited before it answered "
+        f"{type(message).__name__}. Its last messages are in {rundir.log_file()}; start it again "
         "with `pytriton-daemon start --detach`."
     )
 
 
 def _hung_up(rundir: RuntimeDir, pid: int, message: messages.AnyMessage) -> str:
     return (
-        f"The daemon (pid {pid}) in {rundir.path} closed the connection before it answered {type(message).__name__}, "
-        f"again and again. What it last said is in {rundir.log_file()}."
+        f"The daemon (pid {pid}) in {rundir.path} repeatedly closed the connection before it answered "
+        f"{type(message).__name__}. Its last messages are in {rundir.log_file()}."
     )
 
 
 def _silent(rundir: RuntimeDir, pid: int, silence_s: float | None) -> str:
     return (
-        f"The daemon (pid {pid}) in {rundir.path} runs, but gave no answer within {silence_s:g} s. "
-        f"It may be starting or stopping: look into {rundir.log_file()}, or allow more time with "
+        f"The daemon (pid {pid}) in {rundir.path} runs, but did not answer within {silence_s:g} s. "
+        f"It may be starting or stopping: see {rundir.log_file()}, or allow more time with "
         "connect(timeout_s=...)."
     )

@@ -1,4 +1,4 @@
-"""The end of the daemon, and its next version: what a client can ask for of the daemon itself."""
+"""The methods of a client that stop, drain or upgrade the daemon."""
 
 from __future__ import annotations
 
@@ -14,42 +14,44 @@ if TYPE_CHECKING:
 
 
 class DaemonLife(DaemonView):
-    """The methods of `DaemonClient` by which the daemon ends, or becomes another version of itself."""
+    """The methods of `DaemonClient` that stop, drain or upgrade the daemon."""
 
     def shutdown(self) -> None:
-        """Stop the daemon in order, as SIGTERM does; returns when it has begun to."""
+        """Stop the daemon gracefully, as SIGTERM does; return once the shutdown has begun."""
         self._ask(messages.Shutdown(), messages.Done)
 
     def drain(
         self, settle_s: float = 5.0, timeout_s: float | None = None, stop: bool = True
     ) -> None:
-        """Have the daemon leave, because its machine is to go: no request and no stream fails.
+        """Drain the daemon before its host goes away, without failing requests or streams.
 
-        At once it says that it is not ready, over HTTP, gRPC and to those who balance, and refuses registrations. It
-        serves on for `settle_s`, answers what is under way then, and ends with exit code 0, so that no service manager
-        starts it again. To be said again with other times.
+        The daemon immediately reports not ready over HTTP, gRPC and to load balancers, and refuses registrations. It
+        keeps serving for `settle_s`, then finishes in-flight requests and exits with code 0, so that no service manager
+        restarts it. Call this again to change the times.
 
         Args:
-            settle_s: seconds that requests are still taken, until every balancer has noticed
-            timeout_s: seconds that requests and streams under way then get; default: the setting `grace_period_s`
-            stop: False: it does not end, and this returns when it may be stopped; else this returns at once
+            settle_s: seconds during which new requests are still accepted, until every load balancer has noticed
+            timeout_s: seconds that in-flight requests and streams then get; default: the setting `grace_period_s`
+            stop: True: return at once, and let the daemon exit. False: the daemon does not exit; return when it can
+                be stopped
         """
         if stop:
             self.expect_end()
         self._ask(messages.Drain(settle_s, timeout_s, stop), messages.Done)
 
     def upgrade(self, python: str | None = None, wait_s: float = 30.0) -> None:
-        """Have the daemon become the version of pytriton-daemon that is installed now; returns when it is.
+        """Upgrade the running daemon to the installed version of pytriton-daemon; return when it is done.
 
-        Models serve on, in the same workers: no request and no stream fails. What changes models waits for a second.
+        Models keep serving in the same workers: no request and no stream fails. Changes of models wait for about a
+        second.
 
         Args:
             python: interpreter of another environment that has the next version; default: the daemon's own
-            wait_s: for so long, changes of models that are under way may be finished
+            wait_s: seconds that changes of models in progress may take to finish
 
         Raises:
-            PyTritonDaemonError: the daemon is still the version that it was, and serves on; or it has started
-                afresh. Says why.
+            PyTritonDaemonError: the daemon is still the old version and keeps serving, or it has been restarted
+                instead. The text says why.
         """
         from pytriton._control.upgrade import NotUpgraded, upgrade
 
@@ -65,12 +67,12 @@ class DaemonLife(DaemonView):
             raise PyTritonDaemonError(str(error)) from None
 
     def expect_end(self) -> None:
-        """The daemon is about to be stopped, as it should be: no warnings of models that go with it."""
+        """Suppress the warnings about models that end with the daemon: it is about to be stopped on purpose."""
         for host in self._hosts():
             host.expected = True
 
     def _hosts(self) -> list[Host]:
-        """Return what runs in threads of this process by this client."""
-        hosting = sys.modules.get("pytriton._register.hosting")  # not there: nothing does
+        """Return the models that this client runs in threads of this process."""
+        hosting = sys.modules.get("pytriton._register.hosting")  # not imported: there are none
         hosts = [] if hosting is None else hosting.hosts()
         return [host for host in hosts if host.serves_by(self._connection)]

@@ -1,4 +1,4 @@
-"""The questions of a client that change nothing in the daemon."""
+"""The read-only requests of a client."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pytriton._protocol.access import access_headers
 from pytriton._protocol.errors import RemoteFailure
 from pytriton.exceptions import ModelNotFoundError
 
-#: What the daemon answers at once, so that a longer silence than `connect(timeout_s=...)` means that it hangs. Any
-#: other message is waited on for as long as the daemon lives.
+#: Messages that the daemon answers immediately: a silence longer than `connect(timeout_s=...)` means that it hangs.
+#: The answer to any other message is awaited for as long as the daemon lives.
 _AT_ONCE = (
     messages.GetStatus,
     messages.GetFigures,
@@ -26,7 +26,7 @@ _AT_ONCE = (
     messages.GetRequests,
     messages.RenewTrial,
 )
-#: Messages whose failure is a RegistrationError.
+#: Messages that fail with a RegistrationError.
 _REGISTERING = (
     messages.Register,
     messages.Scale,
@@ -36,9 +36,9 @@ _REGISTERING = (
 
 
 class DaemonView:
-    """The questions of `DaemonClient`, which inherits them. For any number of threads, and after a fork.
+    """The read-only requests of `DaemonClient`, which inherits them. Usable by any number of threads, and after a fork.
 
-    Every method raises DaemonNotRunningError when the daemon is gone.
+    Every method raises DaemonNotRunningError if the daemon is gone.
     """
 
     def __init__(self, connection: Connection | RemoteConnection, timeout_s: float) -> None:
@@ -47,19 +47,19 @@ class DaemonView:
 
     @property
     def access_token(self) -> str | None:
-        """The token that Triton's restricted endpoints ask for; None when the daemon has none.
+        """The token that Triton's restricted endpoints require; None if the daemon has none.
 
         Raises:
             DaemonNotRunningError: no daemon runs, or its runtime directory is another user's.
-            PyTritonDaemonError: the token belongs to another user, or lies on another machine.
+            PyTritonDaemonError: the token belongs to another user, or is on another machine.
         """
         return self._connection.access_token()
 
     def access_headers(self, grpc: bool = False) -> dict[str, str]:
-        """Return the headers that a restricted endpoint of Triton asks for.
+        """Return the headers that a restricted endpoint of Triton requires.
 
         Args:
-            grpc: metadata of gRPC instead of headers of HTTP
+                grpc: return gRPC metadata instead of HTTP headers
 
         Raises:
             DaemonNotRunningError, PyTritonDaemonError: as `access_token`.
@@ -76,16 +76,16 @@ class DaemonView:
         return self._ask(messages.GetStatus(), messages.Status)
 
     def figures(self) -> messages.Figures:
-        """Return everything that the daemon counts and measures of itself, its models and their instances."""
+        """Return all metrics of the daemon, its models and their instances."""
         return self._ask(messages.GetFigures(), messages.Figures)
 
     def model_info(
         self, name: str, among: Sequence[messages.ModelInfo] | None = None
     ) -> messages.ModelInfo:
-        """Return what the daemon knows of a model, or has just told `among` others.
+        """Return the daemon's information about a model, or the one in `among`, an earlier answer.
 
         Raises:
-            ModelNotFoundError: it is not served; names those that are.
+            ModelNotFoundError: it is not registered; the text names the registered models.
         """
         if among is None:
             among = self._ask(messages.ListModels(), messages.Models).models
@@ -101,7 +101,7 @@ class DaemonView:
         )
 
     def repository(self) -> list[messages.RepositoryModel]:
-        """Return the models of the model repositories that the daemon was started with, by name.
+        """Return the models in the daemon's model repositories, by name.
 
         Each has a `state`: loading, ready, unloaded or failed (with the `reason`), and says whether
         tritonserver or workers serve it.
@@ -109,9 +109,9 @@ class DaemonView:
         return self._ask(messages.GetRepository(), messages.Repository).models
 
     def registrations(self, *names: str, payloads: bool = False) -> list[messages.KeptRegistration]:
-        """Return what is registered and kept: of these models, or of all.
+        """Return the persisted registrations: of these models, or of all.
 
-        With `payloads`, it is all that another daemon needs to serve it.
+        With `payloads`, they contain everything that another daemon needs to serve the models.
 
         Raises:
             ModelNotFoundError: no such model is registered.
@@ -120,7 +120,7 @@ class DaemonView:
         return self._ask(message, messages.Registrations).registrations
 
     def changed_registrations(self, known: str) -> messages.Registrations | None:
-        """Return what is registered, as `registrations()`, with its `state`; None if that is `known` already."""
+        """Return the registrations with their `state`, as `registrations()` does; None if the state is still `known`."""
         message = messages.GetRegistrations(known=known)
         answer = self._ask(message, messages.Registrations)
         return None if known and answer.state == known else answer
@@ -134,12 +134,12 @@ class DaemonView:
         return self._ask(messages.GetLogs(name, lines), messages.LogLines, model=name).lines
 
     def explain(self, name: str, events: int = 100) -> messages.Explanation:
-        """Return why a model is as it is: a verdict, what was found, and its newest events.
+        """Return an explanation of a model's state: a verdict, the findings, and its newest events.
 
-        Of a model that is not served (any more), too, as long as the event log knows it.
+        This also works for a model that is not served (any more), as long as the event log has events of it.
 
         Raises:
-            ModelNotFoundError: nothing is known of such a model.
+            ModelNotFoundError: nothing is known about such a model.
 
         Example:
             >>> client.explain("linear").verdict  # doctest: +SKIP
@@ -159,23 +159,23 @@ class DaemonView:
         """Return the newest events of the daemon's event log, oldest first.
 
         Args:
-            model: that they are about; default: all, and those of the daemon itself
-            kinds: names of kinds, see docs/operations/explain.md; default: all
-            since: seconds since the epoch
-            after: only those with a higher `serial`
-            limit: how many at most (1,000 in any case)
+                model: only events of this model; default: of all models and of the daemon
+                kinds: names of event kinds, see docs/operations/explain.md; default: all
+                since: seconds since the epoch
+                after: only events with a higher `serial`
+                limit: maximum number of events (never more than 1,000)
 
         Raises:
-            PyTritonDaemonError: there is no such kind.
-            ModelNotFoundError: there is no such model, and never was one that is known of.
+                PyTritonDaemonError: there is no such event kind.
+                ModelNotFoundError: no such model is or was known.
         """
         message = messages.GetEvents(model, list(kinds), since, after, limit)
         return self._ask(message, messages.EventList).events
 
     def requests(self, name: str) -> messages.Requests:
-        """Return the slowest requests of a model in the last hour, and the last that failed.
+        """Return the slowest requests of a model in the last hour, and the last failed ones.
 
-        They are sampled at all times; `access_log` says whether each request is written to `file` besides.
+        They are always sampled. `access_log` says whether each request is also written to `file`.
 
         Raises:
             ModelNotFoundError: no such model is served by workers.
@@ -198,7 +198,7 @@ class DaemonView:
         report: Report | None = None,
         model: str | None = None,
     ) -> MessageT:
-        """Return the daemon's answer; `_AT_ONCE` says which answers come without waiting."""
+        """Return the daemon's answer; the messages in `_AT_ONCE` time out after `timeout_s`."""
         silence_s = self._timeout_s if isinstance(message, _AT_ONCE) else None
         try:
             answer = self._connection.ask(Question(message, payloads, silence_s, report))

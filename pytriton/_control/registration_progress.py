@@ -18,12 +18,12 @@ def reporter(progress: Union[bool, Report, None], model_name: str) -> Iterator[O
     """Yield the function to which `register` reports its progress.
 
     Args:
-        progress: a callable gets the events; None shows them if standard error is a terminal, True
-            in any case, False never
-        model_name: is shown
+        progress: a callable receives the events; None shows them if standard error is a terminal, True
+            always, False never
+        model_name: the name to show
 
     Raises:
-        PyTritonBadParameterError: `progress` is none of these.
+        PyTritonBadParameterError: `progress` is something else.
     """
     if callable(progress):
         yield progress
@@ -34,12 +34,12 @@ def reporter(progress: Union[bool, Report, None], model_name: str) -> Iterator[O
             yield report
     else:
         raise PyTritonBadParameterError(
-            f"progress={progress!r}: None, True, False or a callable that takes each event"
+            f"progress={progress!r}: use None, True, False or a callable that takes each event"
         )
 
 
 def teller(report: Optional[Report]) -> Callable[[str], None]:
-    """Return a function that reports what is done before the daemon is asked: making an environment, say."""
+    """Return a function that reports the steps before the request, such as the creation of an environment."""
 
     def say(text: str) -> None:
         if report is not None:

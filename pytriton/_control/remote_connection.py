@@ -1,4 +1,4 @@
-"""Questions to a daemon on another machine, or behind a TCP port of this one: encrypted, with a key of one's own."""
+"""Requests to a daemon over TCP, on this or another machine: encrypted, with the client's own key."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from pytriton.exceptions import DaemonNotRunningError, PyTritonDaemonError
 if TYPE_CHECKING:
     from pytriton._protocol import control
 
-#: How often the connection is looked at while there is no answer.
-_LOOK_S = 0.1
+#: Interval between checks of the connection while waiting for an answer.
+_POLL_INTERVAL_S = 0.1
 
 
 class RemoteConnection:
-    """A client's way to a daemon over TCP (CurveZMQ); it holds no resources but the keys.
+    """A client's connection to a daemon over TCP (CurveZMQ); it holds no resources but the keys.
 
-    There is no lock file to see whether the daemon lives: ZeroMQ's heartbeats tell when the connection breaks, and a
-    question that was asked on it has failed then.
+    There is no lock file that shows whether the daemon lives. ZeroMQ's heartbeats detect a broken connection, and the
+    request on it has failed then.
 
     Args:
         endpoint: tcp://HOST:PORT
-        key_file: what `pytriton-daemon keys add` wrote
-        timeout_s: seconds within which the two ends have to have agreed
+        key_file: the file written by `pytriton-daemon keys add`
+        timeout_s: seconds that the handshake may take
 
     Raises:
-        PyTritonDaemonError: the key file is missing, or none.
+        PyTritonDaemonError: the key file is missing or invalid.
     """
 
     def __init__(self, endpoint: str, key_file: str | Path | None, timeout_s: float) -> None:
@@ -38,19 +38,19 @@ class RemoteConnection:
         self._keys = _read_keys(endpoint, key_file)
 
     def access_token(self) -> str | None:
-        """Refuse to tell the access token: it stays on the daemon's machine.
+        """Raise: the access token never leaves the daemon's machine.
 
         Raises:
             PyTritonDaemonError: always.
         """
         raise PyTritonDaemonError(
-            f"The access token of the daemon at {self.name} lies in its runtime directory, on its own machine: "
-            "print it there with `pytriton-daemon token`, or have the setting access_token set to one that is "
-            "known to you."
+            f"The access token of the daemon at {self.name} is in its runtime directory, on its own machine: "
+            "print it there with `pytriton-daemon token`, or have the setting access_token set to a token that "
+            "you know."
         )
 
     def ask(self, question: Question) -> messages.AnyMessage:
-        """Return the answer to a question; raises as `asking.ask`."""
+        """Return the answer to a request; raise as `request.ask` does."""
         from pytriton._protocol import control  # the first use of ZeroMQ
 
         begun = time.monotonic()
@@ -63,7 +63,7 @@ class RemoteConnection:
 
             watch = Watch(
                 f"The daemon at {self.name}",
-                _LOOK_S,
+                _POLL_INTERVAL_S,
                 is_alive,
                 lambda silence: self._failed(channel, silence),
             )
@@ -78,11 +78,11 @@ class RemoteConnection:
             )
         if not channel.agreed:
             return DaemonNotRunningError(
-                f"No daemon answers at {self.name} within {self._timeout_s:g} s. See there with `pytriton-daemon "
+                f"No daemon answers at {self.name} within {self._timeout_s:g} s. Check there with `pytriton-daemon "
                 "status` where it listens (control_tcp), and whether a firewall is in between."
             )
         return DaemonNotRunningError(
-            f"The daemon at {self.name} gave no answer: {channel.trouble or silence}. See there whether it still "
+            f"The daemon at {self.name} did not answer: {channel.trouble or silence}. Check there whether it still "
             "runs (`pytriton-daemon status`, `pytriton-daemon logs`)."
         )
 
@@ -92,8 +92,8 @@ def _read_keys(endpoint: str, key_file: str | Path | None) -> control.CurveKeys:
 
     if key_file is None:
         raise PyTritonDaemonError(
-            f"{endpoint} takes only clients with a key: connect({endpoint!r}, key_file=...). The daemon's "
-            "administrator makes the file with `pytriton-daemon keys add NAME`."
+            f"{endpoint} accepts only clients with a key: connect({endpoint!r}, key_file=...). The daemon's "
+            "administrator creates the file with `pytriton-daemon keys add NAME`."
         )
     path = Path(key_file).expanduser()
     try:

@@ -1,4 +1,4 @@
-"""A question on a channel to the dispatcher: how long a client waits for the answer, and what its absence means."""
+"""A request on a channel to the dispatcher: how long a client waits for the answer, and the error if none comes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Question:
     """A message to the dispatcher.
 
     Args:
-        message: the question
-        payloads: frames that go with it
-        silence_s: the longest silence; None to wait for as long as the daemon lives
-        on_progress: is called with every report on the way to the answer
-        on_unasked: gets what the dispatcher sends of its own accord meanwhile
+        message: the request
+        payloads: frames that are sent with it
+        silence_s: maximum silence in seconds; None waits for as long as the daemon lives
+        on_progress: called with every progress report before the answer
+        on_unasked: called with messages that the dispatcher sends unprompted
     """
 
     message: messages.AnyMessage
@@ -36,13 +36,13 @@ class Question:
 
 @dataclass(frozen=True)
 class Watch:
-    """A client's means to see that a silent daemon is alive.
+    """The liveness check of a silent daemon.
 
     Args:
-        daemon: how an error names it
-        look_s: seconds from one look to the next
-        is_alive: the look
-        no_answer: makes the exception for a question that got no answer, whether the daemon lives or not
+        daemon: its name in error texts
+        look_s: interval between checks, in seconds
+        is_alive: the check
+        no_answer: returns the exception for a request without an answer, whether the daemon lives or not
     """
 
     daemon: str
@@ -52,13 +52,13 @@ class Watch:
 
 
 def ask(channel: control.ControlClient, question: Question, watch: Watch) -> messages.AnyMessage:
-    """Return the answer to a question.
+    """Return the answer to a request.
 
     Raises:
-        PyTritonValidationError: a value in the question is of a wrong type; nothing was sent
+        PyTritonValidationError: a value in the request has a wrong type; nothing was sent
         RemoteFailure: the dispatcher answered with a failure; see `exception_of`
-        DaemonNotRunningError: the daemon ended before it answered, or was silent too long
-        PyTritonDaemonError: it refuses this client, or is of another version
+        DaemonNotRunningError: the daemon exited before it answered, or was silent too long
+        PyTritonDaemonError: it refuses this client, or is another version
     """
     from pytriton._protocol.control import ControlTimeout
 
@@ -77,18 +77,18 @@ def ask(channel: control.ControlClient, question: Question, watch: Watch) -> mes
         raise watch.no_answer(silence) from None
     except messages.MalformedMessage as error:
         raise PyTritonDaemonError(
-            f"{watch.daemon} gave an answer that this version of pytriton-daemon does not understand ({error}). "
-            "Install the same version on both sides, then `pytriton-daemon restart` there."
+            f"{watch.daemon} sent an answer that this version of pytriton-daemon does not understand ({error}). "
+            "Install the same version on both sides, then run `pytriton-daemon restart` there."
         ) from error
 
 
 def _check_types(message: messages.AnyMessage) -> None:
-    """Refuse a message that the dispatcher could not read: it would drop it, and the client wait for ever."""
+    """Refuse a message that the dispatcher could not decode: it would drop it, and the client would wait forever."""
     try:
         messages.decode(messages.encode(message))
     except (messages.MalformedMessage, TypeError, ValueError, OverflowError) as error:
         what, _, place = str(error).replace("`", "").partition(" - at $.")
         argument = f"{place}: " if place else ""
         raise PyTritonValidationError(
-            f"The daemon cannot be asked ({type(message).__name__}): {argument}{what}."
+            f"Invalid request to the daemon ({type(message).__name__}): {argument}{what}."
         ) from None

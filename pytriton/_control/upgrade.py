@@ -1,4 +1,4 @@
-"""An upgrade of the daemon as a client sees it: it asks, the daemon becomes another version, and an event tells."""
+"""An upgrade of the daemon, from the client's side: request it, and wait for the event that reports the result."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from pytriton._protocol import messages
 
-#: Between two looks for the event.
-_LOOK_S = 0.1
-#: What the next version gets to take over in, on a machine that is overloaded.
-_TAKES_S = 120.0
-#: Between the end of what ran and a fresh start no daemon seems to run.
+#: Interval between queries for the event.
+_POLL_INTERVAL_S = 0.1
+#: Time that the next version gets to take over, even on an overloaded machine.
+_TIMEOUT_S = 120.0
+#: Time during which no daemon may be running, between the exit of the old one and a restart.
 _GONE_S = 30.0
 _UPGRADED, _NOT, _AFRESH = "upgraded", "not_upgraded", "started"
 
@@ -19,26 +19,26 @@ Ask = Callable[[messages.AnyMessage], messages.AnyMessage]
 
 
 class NotUpgraded(Exception):
-    """The daemon is still what it was, or it has started afresh; says which, and why."""
+    """The daemon is still the old version, or it was restarted; the text says which, and why."""
 
 
 def upgrade(
     ask: Ask, wish: messages.Upgrade, is_gone: Callable[[Exception], bool]
 ) -> messages.Event:
-    """Have the daemon upgraded; return the event that tells of it.
+    """Upgrade the daemon; return the event that reports it.
 
     Args:
-        ask: returns the daemon's answer to a message, and raises what it likes where that is a failure
-        wish: what it is asked for
-        is_gone: whether that says that no daemon runs: so it is for a moment when it starts afresh
+        ask: returns the daemon's answer to a message, or raises any exception on failure
+        wish: the upgrade request
+        is_gone: returns whether such an exception means that no daemon runs, as during a restart
 
     Raises:
-        NotUpgraded: it was not.
+        NotUpgraded: the daemon was not upgraded.
     """
     before = max((event.serial for event in _events(ask, messages.GetEvents(limit=1))), default=0)
     ask(wish)
     question = messages.GetEvents(kinds=[_UPGRADED, _NOT, _AFRESH], after=before)
-    deadline = time.monotonic() + _TAKES_S
+    deadline = time.monotonic() + _TIMEOUT_S
     gone_until = time.monotonic() + _GONE_S
     while time.monotonic() < deadline:
         try:
@@ -53,15 +53,19 @@ def upgrade(
                 return event
             if event.kind == _AFRESH:
                 raise NotUpgraded(
-                    "the next version could not go on with what ran, so the daemon started afresh, and serves what is "
-                    f"kept in the state directory: {event.reason}"
+                    "the next version could not take over the running state, so the daemon was restarted, and serves the models "
+                    f"persisted in the state directory: {event.reason}"
                 )
             raise NotUpgraded(event.reason)
-        time.sleep(_LOOK_S)
-    raise NotUpgraded(f"the daemon has not said within {_TAKES_S:g} s what became of it")
+        time.sleep(_POLL_INTERVAL_S)
+    raise NotUpgraded(
+        f"the daemon has not reported the result of the upgrade within {_TIMEOUT_S:g} s"
+    )
 
 
 def _events(ask: Ask, question: messages.GetEvents) -> list[messages.Event]:
     answer = ask(question)
-    assert isinstance(answer, messages.EventList)  # what answers GetEvents, see _protocol/messages/
+    assert isinstance(
+        answer, messages.EventList
+    )  # the answer to GetEvents, see _protocol/messages/
     return answer.events

@@ -1,3 +1,3 @@
-"""What the command line and the daemon know of this machine: settings, installation, checks."""
+"""Host-side code shared by the command line and the daemon: settings, installation, checks."""
 
 from __future__ import annotations

@@ -4,10 +4,10 @@
 
     <keys_dir>/              0700
       server.key_secret      the server's key pair, 0600; server.key holds its public half
-      clients/NAME.key       public half of a client; its secret one is only in the file that was handed over
+      clients/NAME.key       public half of a client; only the client's own file holds its secret half
 
-The files are pyzmq's certificates (zmq.auth). A client's file is one with the server's public key in its metadata.
-Who may connect is read from the folder for each message: a removed key is refused from then on.
+The files are pyzmq certificates (zmq.auth). A client's file also has the server's public key in its metadata.
+The directory is read for each message: a removed key is refused immediately.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _NAME = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,63}")
 
 
 class KeyStoreError(Exception):
-    """Keys that cannot be made, read or used; the text says which and what to do."""
+    """Keys cannot be created, read or used; the text says which and what to do."""
 
 
 def default_keys_dir(env: Mapping[str, str]) -> Path:
-    """Return where keys are kept: /etc/pytriton-daemon/keys for root, else below $XDG_CONFIG_HOME."""
+    """Return the default directory: /etc/pytriton-daemon/keys for root, else below $XDG_CONFIG_HOME."""
     if os.geteuid() == 0:
         return Path("/etc/pytriton-daemon/keys")
     home = env.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
@@ -46,7 +46,7 @@ def key_store(config: DaemonConfig) -> KeyStore:
 
 
 class KeyStore:
-    """One folder of keys."""
+    """One directory of keys."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -54,14 +54,14 @@ class KeyStore:
         self._clients = folder / "clients"
 
     def make_server_key(self) -> str:
-        """Make the server's key and return its public half.
+        """Create the server's key and return its public half.
 
         Raises:
-            KeyStoreError: there is one, which clients know already; or it cannot be written.
+            KeyStoreError: a key exists, which clients know already; or it cannot be written.
         """
         if self._server.exists():
             raise KeyStoreError(
-                f"there is a server key already: {self._server}. To replace it, delete that file first; every "
+                f"the server key {self._server} exists already. To replace it, delete that file first; every "
                 "client then needs a new file (`keys add`)."
             )
         public = self.folder / "server.key"
@@ -71,20 +71,20 @@ class KeyStore:
         """Return the server's public and secret key.
 
         Raises:
-            KeyStoreError: there is none, or others may read it.
+            KeyStoreError: there is no key, or other users can read it.
         """
         try:
             self._refuse_others_folders()
             mode = stat.S_IMODE(self._server.stat().st_mode)
             if mode & 0o077:
                 raise KeyStoreError(
-                    f"other users may read the server's key {self._server} (mode {mode:04o}): make a new one, or "
-                    f"`chmod 600 {self._server}` if you know that nobody has."
+                    f"other users can read the server's key {self._server} (mode {mode:04o}): create a new one, or run "
+                    f"`chmod 600 {self._server}` if you know that they have not."
                 )
             public, secret = zmq.auth.load_certificate(self._server)
         except FileNotFoundError:
             raise KeyStoreError(
-                f"there is no server key in {self.folder}. Make it with `pytriton-daemon keys init`."
+                f"there is no server key in {self.folder}. Create it with `pytriton-daemon keys init`."
             ) from None
         except (OSError, ValueError) as error:
             raise KeyStoreError(
@@ -92,29 +92,29 @@ class KeyStore:
             ) from error
         if secret is None:
             raise KeyStoreError(
-                f"{self._server} holds no secret key: delete it and make a new one."
+                f"{self._server} contains no secret key: delete it and create a new one."
             )
         return public, secret
 
     def _refuse_others_folders(self) -> None:
-        """Refuse folders that others may write to: whose key lies in them may control the daemon."""
+        """Refuse directories that others can write to: anyone with a key in them may control the daemon."""
         for folder in (self.folder, self._clients):
             info = folder.stat()
             if info.st_uid not in (os.geteuid(), 0) or stat.S_IMODE(info.st_mode) & 0o022:
                 raise KeyStoreError(
-                    f"others than this user may write to {folder}, and who has a key there may control the daemon. "
-                    f"Look which keys are in it, then make it yours alone (chmod 700 {folder})."
+                    f"users other than this one can write to {folder}, and anyone with a key there may control the daemon. "
+                    f"Check the keys in it, then make it private (chmod 700 {folder})."
                 )
 
     def add(self, name: str, output: Path) -> None:
-        """Make a client's key pair, authorize it, and write the file to hand over to the client.
+        """Create a client's key pair, authorize it, and write the file for the client.
 
         Raises:
-            KeyStoreError: the name is taken or no name, the file exists, or something cannot be written.
+            KeyStoreError: the name is taken or invalid, the file exists, or something cannot be written.
         """
         if not _NAME.fullmatch(name):
             raise KeyStoreError(
-                f"{name!r} cannot be a name: letters, digits, dots, underscores, dashes; at most 64."
+                f"{name!r} is not a valid name: letters, digits, dots, underscores, dashes; at most 64."
             )
         public = self._clients / f"{name}.key"
         for path in (public, output):
@@ -126,14 +126,14 @@ class KeyStore:
         self._make(name, {SERVER_KEY: server.decode()}, secret_to=output, public_to=public)
 
     def remove(self, name: str) -> None:
-        """Take a client's key away; its messages are refused from now on.
+        """Revoke a client's key; its messages are refused from now on.
 
         Raises:
             KeyStoreError: there is no such client.
         """
         if not _NAME.fullmatch(name) or not (self._clients / f"{name}.key").exists():
             raise KeyStoreError(
-                f"there is no client {name!r}; there are: {', '.join(self.clients()) or 'none'}."
+                f"there is no client {name!r}; known clients: {', '.join(self.clients()) or 'none'}."
             )
         (self._clients / f"{name}.key").unlink()
 
@@ -143,7 +143,7 @@ class KeyStore:
         return {path.stem: key for path in paths if (key := _public_key(path)) is not None}
 
     def name_of(self, key: str | bytes) -> str | None:
-        """Return the client whose public key (Z85) this is, or None if it may not connect."""
+        """Return the client with this public key (Z85), or None if it may not connect."""
         text = key if isinstance(key, str) else key.decode("ascii", "replace")
         return next((name for name, public in self.clients().items() if public == text), None)
 
@@ -167,5 +167,5 @@ class KeyStore:
 def _public_key(path: Path) -> str | None:
     try:
         return zmq.auth.load_certificate(path)[0].decode()
-    except (OSError, ValueError):  # removed just now, or none of ours
+    except (OSError, ValueError):  # just removed, or not a key file
         return None

@@ -1,4 +1,4 @@
-"""last_end.json in the runtime directory: it records how the last daemon there ended."""
+"""last_end.json in the runtime directory: a record of how the last daemon there exited."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytriton._protocol.files.rundir import RuntimeDir
 
 
 class ExitRecord(msgspec.Struct, frozen=True):
-    """One daemon's end."""
+    """The exit of one daemon."""
 
     pid: int
     ended_at: float  #: seconds since the epoch
@@ -21,13 +21,13 @@ class ExitRecord(msgspec.Struct, frozen=True):
     reason: str  #: one line
 
     def describe(self) -> str:
-        """Say it in a line: when, with which code, why."""
+        """Return the time, the exit code and the reason, in one line."""
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.ended_at))
         return f"{when}, pid {self.pid}, exit code {self.exit_code}: {self.reason}"
 
 
 def write(rundir: RuntimeDir, code: int, reason: str) -> None:
-    """Write how this process ends; not being able to is logged and harms nothing else."""
+    """Record how this process exits. Write errors are logged and ignored."""
     known = {int(one): one.meaning for one in ExitCode}
     line = " ".join(reason.split()) or known.get(code, "")
     end = ExitRecord(os.getpid(), time.time(), int(code), line)
@@ -38,15 +38,15 @@ def write(rundir: RuntimeDir, code: int, reason: str) -> None:
             file.write(msgspec.json.encode(end))
         new.replace(_path(rundir))
     except OSError as error:
-        import structlog  # here: commands only read, and its import takes longer than all of theirs
+        import structlog  # imported here because it is slow, and commands only read
 
         structlog.get_logger(__name__).warning(
-            "cannot keep how the daemon ended", reason=str(error)
+            "cannot record how the daemon exited", reason=str(error)
         )
 
 
 def read(rundir: RuntimeDir) -> ExitRecord | None:
-    """Return how the last daemon that could still write it ended; None when nothing (legible) is kept."""
+    """Return how the last daemon that could still record it exited; None without a readable record."""
     try:
         return msgspec.json.decode(_path(rundir).read_bytes(), type=ExitRecord)
     except (OSError, msgspec.DecodeError):
@@ -54,7 +54,7 @@ def read(rundir: RuntimeDir) -> ExitRecord | None:
 
 
 def killed_pid(rundir: RuntimeDir) -> int | None:
-    """Return the pid of a daemon that was killed: it could not take its pid out of the lock file."""
+    """Return the pid of a daemon that was killed before it could remove its pid from the lock file."""
     try:
         text = rundir.lock_file.read_text().strip()
     except OSError:

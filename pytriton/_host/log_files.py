@@ -1,4 +1,4 @@
-"""Reading log files that are rotated meanwhile: PATH is the newest, PATH.1 older, then PATH.2 …"""
+"""Reading of log files that are rotated while they are read: PATH is the newest, PATH.1 older, then PATH.2 …"""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from pathlib import Path
 from typing import BinaryIO
 
 _BLOCK = 1 << 16
-#: Polled: being told of a change needs inotify, which the standard library has not.
+#: Polled, because change notifications need inotify, which the standard library lacks.
 _POLL_S = 0.2
 
 
 def tail(path: Path, lines: int) -> list[str]:
-    """Return the last `lines` lines of a log, oldest first, from rotated files as well.
+    """Return the last `lines` lines of a log, oldest first, including rotated files.
 
-    A log that does not exist has no lines. Bytes that are no UTF-8 are replaced.
+    A log that does not exist has no lines. Invalid UTF-8 is replaced.
     """
     return _last([path, *rotated(path)], lines)
 
 
 def follow(path: Path, lines: int) -> Generator[str, None, None]:
-    """Yield the last `lines` lines and then each new one as it is written, for ever.
+    """Yield the last `lines` lines, then each new one as it is written, forever.
 
-    Survives rotation and a log that is made or made anew later. Close the generator to stop.
+    Handles rotation, and logs that are created or replaced later. Close the generator to stop.
     """
     stream = _open(path)
     try:
@@ -39,7 +39,7 @@ def follow(path: Path, lines: int) -> Generator[str, None, None]:
             if _is_current(stream, path):
                 time.sleep(_POLL_S)
                 continue
-            # The old file got its last line before it was renamed: read its end, then the new one.
+            # The old file got its last line before it was renamed: read it to the end, then open the new one.
             if stream is not None:
                 rest += stream.read()
                 yield from (line.decode("utf-8", "replace") for line in rest.split(b"\n") if line)
@@ -62,7 +62,7 @@ def rotated(path: Path) -> list[Path]:
 
 
 def _last(files: Iterable[Path], lines: int) -> list[str]:
-    """Return the last lines of files given newest first, oldest line first."""
+    """Return the last lines of `files` (newest file first), oldest line first."""
     found: list[str] = []
     for file in files:
         if len(found) >= lines:
@@ -71,9 +71,9 @@ def _last(files: Iterable[Path], lines: int) -> list[str]:
             with open(file, "rb") as stream:
                 _seek_last(stream, lines - len(found))
                 data = stream.read()
-        except FileNotFoundError:  # rotated away meanwhile
+        except FileNotFoundError:  # rotated in between
             continue
-        # Not splitlines(): a JSON string may hold other characters that it takes for ends of lines.
+        # Not splitlines(): it also splits at other characters, which a JSON string may contain.
         whole = data[:-1] if data.endswith(b"\n") else data
         if data:
             found = [line.decode("utf-8", "replace") for line in whole.split(b"\n")] + found
@@ -81,7 +81,7 @@ def _last(files: Iterable[Path], lines: int) -> list[str]:
 
 
 def _seek_last(stream: BinaryIO, lines: int) -> int:
-    """Go to where the last `lines` finished lines begin, and return how many there are."""
+    """Seek to the start of the last `lines` complete lines, and return their number."""
     end = position = stream.seek(0, os.SEEK_END)
     data = b""
     while position > 0 and data.count(b"\n") <= lines:
@@ -106,7 +106,7 @@ def _is_current(stream: BinaryIO | None, path: Path) -> bool:
     try:
         there = os.stat(path)
     except FileNotFoundError:
-        return True  # nothing newer to turn to
+        return True  # there is no newer file
     if stream is None:
         return False
     mine = os.fstat(stream.fileno())

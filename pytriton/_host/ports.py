@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-# getaddrinfo() imports it at its first use. Up to Python 3.11, a collection of garbage amid an import can end that with
-# a KeyError of the import lock: there is little garbage now, and much at a later start of tritonserver.
+# getaddrinfo() imports it on first use. Up to Python 3.11, a garbage collection during an import can fail it with a
+# KeyError of the import lock. There is little garbage now, but much at a later start of tritonserver.
 import encodings.idna  # noqa: F401
 import errno
 import ipaddress
@@ -17,7 +17,7 @@ from pytriton._host.ancestors import ancestors
 from pytriton._host.service_manager import socket_activation
 from pytriton._protocol.files.rundir import RuntimeDir
 
-#: Longest piece of a holder's command line that is worth showing.
+#: Maximum number of characters shown of a holder's command line.
 _COMMAND_SHOWN = 80
 #: The file in its runtime directory that a running daemon keeps open.
 _LOCK_NAME = RuntimeDir(Path("/")).lock_file.name
@@ -33,37 +33,37 @@ def check_port_free(host: str, port: int, what: str = "") -> None:
     Args:
         host: address or name to listen on, such as "127.0.0.1", "0.0.0.0" or "::".
         port: 1 to 65535, or 0, which is always free.
-        what: the setting that the port comes from, such as "http_port", for the message.
+        what: the setting that the port comes from, such as "http_port", for the error text.
     """
     with held_port(host, port, what):
         pass
 
 
 def free_port(host: str) -> int:
-    """Return a port that nobody listens on now; the kernel chooses it.
+    """Return a port, chosen by the kernel, on which nothing listens now.
 
-    Another process may take the port before it is used, so the caller must be ready to ask again.
+    Another process may take the port before it is used, so the caller must be ready to retry.
     """
     return free_ports(host, 1)[0]
 
 
 def free_ports(host: str, count: int) -> list[int]:
-    """Return several such ports. Asked for one after the other, the kernel may give the same one twice."""
+    """Return several distinct free ports. Separate calls could return the same one twice."""
     with ExitStack() as held:
         return [held.enter_context(held_port(host, 0)) for _ in range(count)]
 
 
 def settle_ports(wanted: Mapping[str, tuple[str, int]]) -> dict[str, int]:
-    """Return a port for each setting: 0 becomes a free one, any other has to be free.
+    """Return a port for each setting: 0 becomes a free one, any other must be free.
 
     Args:
         wanted: setting, such as "http_port", to address and port.
 
     Raises:
-        PortError: a port is in use, or wanted twice; says by whom.
+        PortError: a port is in use or requested twice; the text names the holder.
     """
     settled: dict[str, int] = {}
-    with ExitStack() as held:  # so that no two get the same one
+    with ExitStack() as held:  # keeps the ports distinct
         named_first = sorted(wanted.items(), key=lambda one: one[1][1] == 0)
         for name, (host, port) in named_first:
             for other, taken in settled.items():
@@ -77,28 +77,30 @@ def settle_ports(wanted: Mapping[str, tuple[str, int]]) -> dict[str, int]:
 
 @contextmanager
 def held_port(host: str, port: int, what: str = "") -> Iterator[int]:
-    """Listen on host:port, or with port 0 on a free one, until the end of the block; gives the port.
+    """Listen on host:port, or on a free port if `port` is 0, until the end of the block; yield the port.
+
+    For the arguments see `check_port_free`.
 
     Raises:
-        PortError: this user cannot listen there now, or a service manager does. For the arguments see
-            `check_port_free`.
+        PortError: this user cannot listen there now, or a service manager does.
     """
     if held_at(host, port) is not None:
         raise PortError(
-            f"a service manager listens on port {port}{_setting(what)} for the daemon, and NVIDIA's executable cannot "
-            'take its sockets: disable the socket unit, or use front = "native"'
+            f"a service manager listens on port {port}{_setting(what)} for the daemon, but NVIDIA's executable cannot "
+            'inherit its sockets: disable the socket unit, or set front = "native"'
         )
     with listening(host, port, what, backlog=1) as listener:
         yield int(listener.getsockname()[1])
 
 
 def listening(host: str, port: int, what: str = "", *, backlog: int) -> socket.socket:
-    """Return a socket that listens on host:port, or with port 0 on a free one.
+    """Return a socket that listens on host:port, or on a free port if `port` is 0.
 
-    Where a service manager listens there for the daemon, it is that one's socket, which outlives the daemon.
+    If a service manager listens there for the daemon, return its socket, which outlives the daemon. For the
+    arguments see `check_port_free`.
 
     Raises:
-        PortError: this user cannot listen there now. For the arguments see `check_port_free`.
+        PortError: this user cannot listen there now.
     """
     setting = _setting(what)
     family, address = _resolve(host, port, setting)
@@ -106,12 +108,12 @@ def listening(host: str, port: int, what: str = "", *, backlog: int) -> socket.s
     if held is not None:
         return held.dup()
     listener = socket.socket(family, socket.SOCK_STREAM)
-    # As servers do: connections of a former server that linger (TIME_WAIT) do not count. But no
+    # As servers do: lingering connections of a previous server (TIME_WAIT) do not count. But no
     # SO_REUSEPORT, with which two tritonservers would share a gRPC port and split its calls.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(address)
-        # bind() alone lets two sockets with SO_REUSEADDR have one port
+        # bind() alone allows two sockets with SO_REUSEADDR on one port
         listener.listen(backlog)
     except OSError as error:
         listener.close()
@@ -120,7 +122,7 @@ def listening(host: str, port: int, what: str = "", *, backlog: int) -> socket.s
 
 
 def held_at(host: str, port: int) -> socket.socket | None:
-    """Return the service manager's socket that listens on host:port for the daemon."""
+    """Return the service manager's socket that listens on host:port for the daemon, if any."""
     found = None
     for address, one in socket_activation.at_port(port):
         if address == host:
@@ -135,10 +137,10 @@ def _setting(what: str) -> str:
 
 
 def listening_at(path: Path, what: str = "", *, backlog: int) -> socket.socket:
-    """Return a unix socket that listens at a path, for this user alone. What a killed daemon left there is replaced.
+    """Return a unix socket that listens at a path, for this user only. Replace the socket of a killed daemon.
 
     Raises:
-        PortError: it cannot be.
+        PortError: this user cannot listen there, or another process does.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -158,7 +160,7 @@ def listening_at(path: Path, what: str = "", *, backlog: int) -> socket.socket:
 
 
 def reachable_path(folder: int, name: str) -> str:
-    """Return a path of a unix socket in an open folder: however long the folder's path, this one is short enough."""
+    """Return a path of a unix socket in an open directory that is short enough, however long the directory's own path."""
     return f"/proc/self/fd/{folder}/{name}"
 
 
@@ -167,22 +169,22 @@ def _bind_at(listener: socket.socket, short: str, path: Path) -> None:
         try:
             probe.connect(short)
         except ConnectionRefusedError:
-            if path.is_socket():  # of a daemon that was killed
+            if path.is_socket():  # left by a daemon that was killed
                 path.unlink()
         except OSError as error:
             if error.errno != errno.ENOENT:
                 raise
         else:
-            raise OSError(errno.EADDRINUSE, "somebody else listens on it")
+            raise OSError(errno.EADDRINUSE, "another process listens on it")
     listener.bind(short)
-    path.chmod(0o600)  # before it listens, nobody can connect
+    path.chmod(0o600)  # nothing can connect before listen()
 
 
 def port_holder(host: str, port: int) -> str | None:
-    """Say who keeps others from listening on host:port: `pid 123 (python serve.py)`, `another pytriton-daemon in DIR`.
+    """Return which process listens on host:port: `pid 123 (python serve.py)`, `another pytriton-daemon in DIR`.
 
-    None when nobody does. A process of another user cannot be looked up without root's rights;
-    that is said instead.
+    Return None if none does. Without root's rights, a process of another user cannot be identified;
+    the text says so.
     """
     pids = _holders(host, port)
     known = [pid for pid in pids if pid is not None]
@@ -192,7 +194,7 @@ def port_holder(host: str, port: int) -> str | None:
 
 
 def is_held_by(host: str, port: int, pid: int) -> bool:
-    """Tell whether a process and its descendants, and nobody else, listen on host:port."""
+    """Return whether only a process and its descendants listen on host:port."""
 
     def belongs(holder: int | None) -> bool:
         return holder is not None and (pid == holder or pid in ancestors(holder))
@@ -202,8 +204,8 @@ def is_held_by(host: str, port: int, pid: int) -> bool:
 
 
 def _holders(host: str, port: int) -> list[int | None]:
-    """Return the processes that keep others from listening on host:port; None is one that cannot be looked up."""
-    import psutil  # takes 10 ms, and most daemons find their ports free
+    """Return the pids that listen on host:port; None for a process that cannot be identified."""
+    import psutil  # takes 10 ms, and is rarely needed
 
     try:
         connections = psutil.net_connections(kind="tcp")
@@ -227,7 +229,7 @@ def _resolve(host: str, port: int, setting: str) -> tuple[int, tuple[object, ...
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except (socket.gaierror, UnicodeError) as error:
-        raise PortError(f"the address {host!r} to listen on is not known: {error}") from error
+        raise PortError(f"the address {host!r} to listen on is unknown: {error}") from error
     return family, address
 
 
@@ -240,21 +242,18 @@ def _explain(error: OSError, host: str, port: int, setting: str) -> str:
             "0 for a free one"
         )
     if error.errno in (errno.EACCES, errno.EPERM):
-        return (
-            f"port {port}{setting} on {host} may not be listened on by this user; choose one "
-            "above 1023"
-        )
+        return f"this user may not listen on port {port}{setting} on {host}; choose one above 1023"
     if error.errno == errno.EADDRNOTAVAIL:
-        return f"{host} is no address of this machine, so nothing can listen on it"
+        return f"{host} is not an address of this machine, so nothing can listen on it"
     return f"cannot listen on port {port}{setting} of {host}: {error.strerror}"
 
 
 def _overlap(host: str, other: str) -> bool:
-    """Tell whether sockets listening on two addresses exclude each other on one port."""
+    """Return whether sockets that listen on two addresses exclude each other on one port."""
     try:
         mine = ipaddress.ip_address(host)
         theirs = ipaddress.ip_address(other)
-    except ValueError:  # a host name: not worth resolving for a message
+    except ValueError:  # a host name: not worth resolving for an error text
         return True
     if mine.is_unspecified or theirs.is_unspecified:
         return True
@@ -271,7 +270,7 @@ def _describe(pid: int) -> str:
     try:
         process = psutil.Process(pid)
         command = " ".join(process.cmdline()) or process.name()
-    except psutil.Error:  # gone or hidden meanwhile
+    except psutil.Error:  # exited or became invisible
         return f"pid {pid}"
     if len(command) > _COMMAND_SHOWN:
         command = command[: _COMMAND_SHOWN - 1] + "…"
@@ -279,7 +278,7 @@ def _describe(pid: int) -> str:
 
 
 def _daemon_of(pid: int) -> str | None:
-    """Describe the daemon that a process is, or belongs to; None where it belongs to none that can be looked at."""
+    """Describe the daemon that a process is or belongs to; None if it belongs to none that can be identified."""
     for process in (pid, *ancestors(pid)):
         folder = _locked_runtime_dir(process)
         if folder is None:
@@ -294,10 +293,10 @@ def _daemon_of(pid: int) -> str | None:
 
 
 def _locked_runtime_dir(pid: int) -> Path | None:
-    """Return the runtime directory of the daemon that a process is; None where it is none."""
+    """Return the runtime directory of a daemon's process; None if the process is not a daemon."""
     try:
         descriptors = os.listdir(f"/proc/{pid}/fd")
-    except OSError:  # it has ended, or is another user's
+    except OSError:  # it has exited, or belongs to another user
         return None
     for descriptor in descriptors:
         with suppress(OSError):  # closed since
@@ -308,7 +307,7 @@ def _locked_runtime_dir(pid: int) -> Path | None:
 
 
 def _owner(pid: int) -> int | None:
-    """Return the process that a daemon lives for (`--owner`), as that of a `Triton` object does."""
+    """Return the process whose exit ends a daemon (`--owner`), such as that of a `Triton` object."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         return int(words[words.index(b"--owner") + 1])

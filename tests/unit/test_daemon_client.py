@@ -98,7 +98,7 @@ def test_the_environment_names_the_daemon(
 def test_a_daemon_that_does_not_answer_is_said_to_run(fake: FakeDispatcher) -> None:
     del fake.answers[messages.GetStatus]
     with pytest.raises(
-        DaemonNotRunningError, match=r"pid 4194000.*runs, but gave no answer within 0\.3 s"
+        DaemonNotRunningError, match=r"pid 4194000.*runs, but did not answer within 0\.3 s"
     ):
         connect(fake.rundir.path, timeout_s=0.3)
 
@@ -176,7 +176,7 @@ def test_a_daemon_that_dies_meanwhile_is_noticed(
     """There is no limit on how long loading takes: only the daemon's death ends the wait."""
     fake.die_on = messages.Register
     with pytest.raises(
-        DaemonNotRunningError, match=r"pid 4194000\).* ended before it answered Register"
+        DaemonNotRunningError, match=r"pid 4194000\).* exited before it answered Register"
     ):
         register(client)
 

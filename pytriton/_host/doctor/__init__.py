@@ -1,4 +1,4 @@
-"""`pytriton-daemon doctor`: looks whether a daemon works on this machine, and says what mends it.
+"""`pytriton-daemon doctor`: checks whether a daemon works on this machine, and suggests fixes.
 
-Belongs here: checks that run before there is a daemon. May import: install and what is below it.
+Belongs here: checks that need no running daemon. May import: install and what is below it.
 """

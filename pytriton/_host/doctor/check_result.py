@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
-#: ok: fine. warning: works, within limits told. problem: a daemon will not start or not serve.
+#: ok: works. warning: works, with the limits in the detail. problem: a daemon will not start or not serve.
 Status = Literal["ok", "warning", "problem"]
 
 
@@ -16,8 +16,8 @@ class Check:
 
     name: str
     status: Status
-    detail: str  #: what was seen
-    mend: str = ""  #: what to do; empty when nothing needs doing
+    detail: str  #: what the check found
+    mend: str = ""  #: what to do; empty if nothing
 
     def as_dict(self) -> dict[str, str]:
         """Return name, status, detail and mend as strings, for JSON."""

@@ -1,7 +1,7 @@
-"""`pytriton-daemon doctor`: will a daemon work here, and if not, what mends it?
+"""`pytriton-daemon doctor`: whether a daemon will work here, and how to fix what prevents it.
 
-Nothing is installed, changed or left behind, and no check raises: one that fails itself is reported
-as a problem. The command line prints the result and turns it into an exit status.
+The checks install, change and leave behind nothing, and none raises: a check that fails itself is reported
+as a problem. The command line prints the result and derives the exit status from it.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from pytriton._protocol.files.rundir import RuntimeDir, default_runtime_dir
 
 __all__ = ["Check", "Status", "checks_for", "run_checks"]
 
-#: The binaries unpacked (143 MB), perhaps an environment for the Python proxy (99 MB), what pip needs meanwhile.
+#: The unpacked binaries (143 MB), possibly an environment for the Python proxy (99 MB), and pip's temporary files.
 INSTALL_BYTES = 400_000_000
 SERVER_TIMEOUT_S = 60.0
-#: The port that a start does without: the first model with `openai=` opens it.
+#: The port that is not needed at startup: the first model with `openai=` opens it.
 _LATER = "openai_port"
 
 
 def checks_for(config: DaemonConfig) -> list[Check]:
-    """Look at everything that a daemon with these settings depends on."""
+    """Check everything that a daemon with these settings depends on."""
     ports = {
         f"{name}_port": (getattr(config, f"{name}_address"), getattr(config, f"{name}_port"))
         for name in ("http", "grpc", "metrics", "openai")
@@ -60,7 +60,7 @@ def checks_for(config: DaemonConfig) -> list[Check]:
 def _running_daemon(rundir: RuntimeDir) -> int | None:
     try:
         return rundir.running_pid()
-    except OSError:  # the check of the runtime directory says why
+    except OSError:  # the check of the runtime directory reports it
         return None
 
 
@@ -73,15 +73,15 @@ def run_checks(
     exposed: Sequence[str] = (),
     daemon: int | None = None,
 ) -> list[Check]:
-    """Return what the checks found.
+    """Run all checks and return their results.
 
     Args:
         choice: the settings about tritonserver.
         ports: setting name to address and port, such as {"http_port": ("127.0.0.1", 8000)}; port 0 is always fine.
         runtime_dir: the daemon's; by default the one that a start would choose.
-        state_dir: what is registered is kept there; None: nowhere.
-        exposed: the ports that other machines may reach (`advisories.exposed`).
-        daemon: pid of the daemon that runs in the runtime directory: its ports are in use, as they should be.
+        state_dir: the directory for registrations; None: they are not persisted.
+        exposed: the ports that other machines can reach (`advisories.exposed`).
+        daemon: pid of the daemon that runs in the runtime directory; it is expected to hold the ports.
     """
     choice = choice or ServerChoice()
     search = _search(choice)
@@ -164,8 +164,8 @@ def _check_proxy_python(choice: ServerChoice, search: _Search) -> Check:
         demanded = choice.proxy_python is not None or choice.python_backend
         if not demanded and _compiled_proxy(choice):
             detail = (
-                "none was found, and none is needed: the compiled proxy serves. Only models that "
-                "tritonserver's own python backend is to run (python_backend_model) would need one"
+                "none was found, and none is needed with the compiled proxy. Only models that tritonserver's own "
+                "python backend serves (python_backend_model) would need one"
             )
             return Check("proxy Python", "ok", detail)
         detail, _, mend = str(error).partition("\nOne of these mends it:\n")
@@ -180,14 +180,14 @@ def _check_server(search: _Search) -> Check:
     if search.error:
         return Check(name, "problem", search.error, "correct the setting, or leave it out")
     if search.found is None:
-        missing = "not installed yet; the first start fetches it (55 MB)"
+        missing = "not installed yet; the first start downloads it (55 MB)"
         detail = "; ".join([missing, *search.passed_over])
         return Check(name, "warning", detail, "pytriton-daemon install-server")
     tree, source = search.found
     flaw = _missing_libraries(tree) or _does_not_run(tree)
     where = f"{tree.program} (from: {source}{', ' + tree.version if tree.version else ''})"
     if flaw is not None:
-        mend = "install the libraries that it misses, or use the binaries that we fetch"
+        mend = "install the missing libraries, or use the binaries that pytriton-daemon downloads"
         return Check(name, "problem", f"{where}: {flaw}", mend)
     return Check(name, "ok", "; ".join([where, *search.passed_over]))
 
@@ -196,48 +196,48 @@ def _check_faults(choice: ServerChoice, search: _Search, exposed: Sequence[str])
     name = "known faults"
     version = search.found[0].version if search.found else PINNED.triton_version
     if version is None:
-        return Check(name, "ok", "this tritonserver's version is not known: see NVIDIA's bulletins")
+        return Check(
+            name, "ok", "the version of this tritonserver is unknown: see NVIDIA's bulletins"
+        )
     faults = advisories.faults(version)
     until = f"(bulletins until {advisories.catalogue().last_bulletin})"
     if not faults:
-        return Check(name, "ok", f"none that this version knows of {version} {until}")
+        return Check(name, "ok", f"none published for {version} {until}")
     detail = f"{version} has {len(faults)} published ones {until}: {advisories.named(faults)}"
     if _native_front(choice):
         return _check_faults_behind_front(name, detail, faults, exposed)
     if not exposed:
-        return Check(name, "ok", f"{detail}; it listens on this machine only")
-    detail += f"; it listens beyond this machine: {', '.join(exposed)}"
-    mend = "use the native front, 127.0.0.1, a firewall, or a newer tritonserver"
+        return Check(name, "ok", f"{detail}; only this machine can reach it")
+    detail += f"; other machines can reach {', '.join(exposed)}"
+    mend = "use the native frontend, 127.0.0.1, a firewall, or a newer tritonserver"
     return Check(name, "warning", detail, mend)
 
 
 def _check_faults_behind_front(
     name: str, detail: str, faults: Sequence[advisories.Advisory], exposed: Sequence[str]
 ) -> Check:
-    """Tell the faults that the native front keeps from clients from those that may be in Triton's core."""
+    """Count the vulnerabilities that the native frontend removes, and those that may be in Triton's core."""
     front = sum(one.part == "front" for one in faults)
     unclear = [one for one in faults if one.part == "unspecified"]
-    detail += f"; {front} are in the frontends that the native front replaces"
+    detail += f"; {front} are in the frontends that the native frontend replaces"
     if not unclear:
         return Check(name, "ok", f"{detail}, so clients cannot reach them")
-    detail += f"; of {len(unclear)} the bulletins do not say which part has them"
+    detail += f"; for {len(unclear)} the bulletins do not name the affected part"
     if not exposed:
-        return Check(name, "ok", f"{detail}; it listens on this machine only")
-    detail += f"; it listens beyond this machine: {', '.join(exposed)}"
-    mend = "let only clients that you trust reach it, or bring a newer tritonserver"
+        return Check(name, "ok", f"{detail}; only this machine can reach it")
+    detail += f"; other machines can reach {', '.join(exposed)}"
+    mend = "restrict access to trusted clients, or upgrade tritonserver"
     return Check(name, "warning", detail, mend)
 
 
 def _check_proxy(choice: ServerChoice) -> Check:
     name = "proxy"
     if choice.proxy == "python":
-        return Check(name, "ok", "the Python proxy, as the setting `proxy` says")
+        return Check(name, "ok", "the Python proxy, as set by `proxy`")
     compiled = _compiled_proxy(choice)
     if compiled:
         return Check(name, "ok", compiled)
-    detail = (
-        "no compiled proxy, and no C compiler to build it: the Python proxy serves, which is slower"
-    )
+    detail = "no compiled proxy, and no C compiler to build it: the Python proxy is used, which is slower"
     status: Status = "problem" if choice.proxy == "native" else "warning"
     return Check(name, status, detail, "install gcc or clang for the first start")
 
@@ -245,35 +245,35 @@ def _check_proxy(choice: ServerChoice) -> Check:
 def _check_front(choice: ServerChoice) -> Check:
     name = "front"
     if choice.front == "triton":
-        return Check(name, "ok", "NVIDIA's executable, as the settings say")
+        return Check(name, "ok", "NVIDIA's executable, as configured")
     native = _native_front(choice)
     if native:
         return Check(name, "ok", native)
-    detail = "no native front, and no C compiler to build it: NVIDIA's executable answers, which is slower"
+    detail = "no native frontend, and no C compiler to build it: NVIDIA's executable is used, which is slower"
     status: Status = "problem" if choice.front == "native" else "warning"
     return Check(name, status, detail, "install gcc or clang for the first start")
 
 
 def _native_front(choice: ServerChoice) -> str:
-    """Return where the native front comes from; "" when NVIDIA's executable serves."""
+    """Return the state of the native frontend; "" if NVIDIA's executable is used."""
     if choice.front == "triton":
         return ""
-    return _comes_from("the native front", compiled_front.is_built(cache_dir(choice.cache_dir)))
+    return _comes_from("the native frontend", compiled_front.is_built(cache_dir(choice.cache_dir)))
 
 
 def _compiled_proxy(choice: ServerChoice) -> str:
-    """Return where the compiled proxy comes from; "" when the Python proxy serves."""
+    """Return the state of the compiled proxy; "" if the Python proxy is used."""
     if choice.proxy == "python":
         return ""
     return _comes_from("the compiled proxy", compiled_proxy.is_built(cache_dir(choice.cache_dir)))
 
 
 def _comes_from(what: str, is_built: bool) -> str:
-    """Return where a compiled part comes from; "" when it is not there, and cannot be built."""
+    """Return whether a compiled part is available or will be built; "" if it is neither."""
     if is_built:
-        return f"{what} is there"
+        return f"{what} is available"
     command = compiler()
-    return f"{what} will be built at the first start, with {command}" if command else ""
+    return f"{what} will be built at the first start with {command}" if command else ""
 
 
 def _library_environment(tree: ServerTree) -> dict[str, str]:
@@ -282,7 +282,7 @@ def _library_environment(tree: ServerTree) -> dict[str, str]:
 
 
 def _missing_libraries(tree: ServerTree) -> str | None:
-    """Ask the loader; the stub is left out, its libpython comes with the proxy's Python."""
+    """Ask the loader. The stub is not checked: its libpython comes with the proxy's Python."""
     ldd = shutil.which("ldd")
     if ldd is None:
         return None
@@ -296,8 +296,8 @@ def _missing_libraries(tree: ServerTree) -> str | None:
 
 def _does_not_run(tree: ServerTree) -> str | None:
     if tree.binary is None:
-        return None  # the check of the native front loads the core
-    # its status is 1 after --help, so only what it prints can tell
+        return None  # the check of the native frontend loads the core
+        # --help exits with status 1, so only its output shows whether it ran.
     said = _output([str(tree.binary), "--help"], _library_environment(tree))
     return None if "--model-repository" in said else f"it does not run: {said.strip()[-300:]}"
 
@@ -326,9 +326,9 @@ def _check_cache(choice: ServerChoice) -> Check:
     has_proxy = compiled_proxy.is_built(folder) or os.path.isdir(folder / "proxy-env")
     filled = has_proxy and os.path.isdir(folder / "server")
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        if filled:  # when a container image was built, perhaps
-            return Check("cache", "ok", f"{folder} is filled, and read-only for this user")
-        return Check("cache", "problem", f"{folder} cannot be written by this user", mend)
+        if filled:  # perhaps by the build of a container image
+            return Check("cache", "ok", f"{folder} is complete, and read-only for this user")
+        return Check("cache", "problem", f"this user cannot write to {folder}", mend)
     if free < INSTALL_BYTES and not filled:
         return Check("cache", "problem", f"{detail}, {INSTALL_BYTES // 1_000_000} needed", mend)
     return Check("cache", "ok", detail)
@@ -339,13 +339,11 @@ def _check_port(host: str, name: str, port: int, daemon: int | None) -> Check:
         check_port_free(host, port, name)
     except PortError as error:
         if daemon is not None and is_held_by(host, port, daemon):
-            return Check(
-                f"port {name}", "ok", f"{host}:{port} is used by the daemon that runs here"
-            )
+            return Check(f"port {name}", "ok", f"{host}:{port} is used by the running daemon")
         mend = f"set {name} to another port, or to 0"
         if name == _LATER:
             return Check(
-                f"port {name}", "warning", f"{error}; it is needed once a model asks for it", mend
+                f"port {name}", "warning", f"{error}; it is needed once a model uses it", mend
             )
         return Check(f"port {name}", "problem", str(error), mend)
     return Check(f"port {name}", "ok", f"{host}:{port or 'any'} is free")

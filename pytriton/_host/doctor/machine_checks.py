@@ -22,20 +22,20 @@ from pytriton._protocol.files.rundir import (
 )
 
 SHM = Path("/dev/shm")
-#: Triton's Python backend keeps the tensors of all requests in flight there.
+#: Triton's Python backend keeps the tensors of all in-flight requests there.
 SHM_COMFORTABLE_BYTES = 256 << 20
-#: One for each connection of a client, and some for each worker.
+#: One descriptor for each client connection, and a few for each worker.
 OPEN_FILES_COMFORTABLE = 1024
-#: A state directory that has less room soon loses events and refuses registrations.
+#: With less free space, the state directory soon loses events and registrations are refused.
 _STATE_BYTES = 1 << 20
 GPU_QUERY_TIMEOUT_S = 20.0
 
 
 def check_machine(own_server: bool) -> Check:
-    """Processor and C library, against what the fetched binaries need.
+    """Check the processor and C library against the requirements of the downloaded binaries.
 
     Args:
-        own_server: a tritonserver that is not ours will be used, so only tell what is here.
+        own_server: the user's own tritonserver will be used; the check then only reports what the machine has.
     """
     flaw = None if own_server else machine_flaw()
     if flaw is not None:
@@ -48,7 +48,7 @@ def check_machine(own_server: bool) -> Check:
 
 
 def check_shared_memory() -> Check:
-    """Is /dev/shm there, writable, and large enough for Triton's region?"""
+    """Check that /dev/shm exists, is writable, and is large enough for Triton's region."""
     try:
         with tempfile.NamedTemporaryFile(dir=SHM) as file:
             file.write(b"\0" * 4096)
@@ -57,7 +57,7 @@ def check_shared_memory() -> Check:
             "/dev/shm",
             "problem",
             f"cannot be written: {error.strerror}",
-            "mount a tmpfs there that this user can write; tritonserver keeps tensors in it",
+            "mount a tmpfs there that this user can write to; tritonserver keeps tensors in it",
         )
     usage = shutil.disk_usage(SHM)
     detail = f"{usage.free >> 20} MiB of {usage.total >> 20} MiB free"
@@ -72,7 +72,7 @@ def check_shared_memory() -> Check:
 
 
 def check_memfd() -> Check:
-    """Can anonymous shared memory be made, sized and written?"""
+    """Check that anonymous shared memory can be created, sized and written."""
     try:
         descriptor = os.memfd_create("pytriton-doctor", os.MFD_CLOEXEC)
     except (AttributeError, OSError) as error:
@@ -87,17 +87,17 @@ def check_memfd() -> Check:
 
 
 def check_pidfd() -> Check:
-    """Can the end of another process be awaited?"""
+    """Check that the exit of another process can be awaited."""
     try:
         os.close(linux.pidfd_open(os.getpid()))
     except (AttributeError, OSError) as error:
         mend = "use Linux 5.3 or newer, or allow pidfd_open in the container's seccomp profile"
         return Check("pidfd", "problem", f"pidfd_open does not work: {error}", mend)
-    return Check("pidfd", "ok", "the end of a process is noticed at once")
+    return Check("pidfd", "ok", "the exit of a process is noticed at once")
 
 
 def check_runtime_dir(path: Path) -> Check:
-    """Can the runtime directory be made, is it private, do sockets work there?"""
+    """Check that the runtime directory can be created, is private, and supports unix sockets."""
     name = "runtime directory"
     mend = f"choose another one with --runtime-dir or {ENV_RUNTIME_DIR}"
     longest = len(os.fsencode(str(RuntimeDir(path).lane_socket("w" + "9" * 8))))
@@ -110,27 +110,25 @@ def check_runtime_dir(path: Path) -> Check:
         except (RuntimeDirError, OSError) as error:
             return Check(name, "problem", str(error), mend)
         if stat.S_IMODE(path.lstat().st_mode) & 0o077:
-            detail = f"{path} can be entered by other users; the next start makes it private"
+            detail = f"{path} is accessible to other users; the next start makes it private"
             return Check(name, "warning", detail, f"chmod 700 {path}")
     parent = nearest_existing(path)
     if not os.access(parent, os.W_OK | os.X_OK):
-        return Check(name, "problem", f"{path} cannot be made: no right to write {parent}", mend)
+        return Check(name, "problem", f"{path} cannot be created: {parent} is not writable", mend)
     flaw = _socket_flaw(parent)
     if flaw is not None:
-        return Check(name, "problem", f"no unix sockets can be made in {parent}: {flaw}", mend)
+        return Check(name, "problem", f"unix sockets cannot be created in {parent}: {flaw}", mend)
     movable = RuntimeDir(path).movable_at()
     if movable is not None:
-        detail = f"other users may rename what lies in {movable}, so {path}, too"
-        return Check(
-            name, "warning", detail, f"chmod +t {movable}, or give nobody else that folder"
-        )
+        detail = f"other users may rename entries of {movable}, and with them {path}"
+        return Check(name, "warning", detail, f"chmod +t {movable}, or make that directory private")
     return Check(name, "ok", f"{path}, unix sockets work there")
 
 
 def check_state_dir(path: Path) -> Check:
-    """Can the state directory be made, and takes its disk what is registered?"""
+    """Check that the state directory can be created and written."""
     name = "state directory"
-    mend = "make room there, or choose another one with --state-dir; --ephemeral keeps nothing"
+    mend = "free some space, or choose another one with --state-dir; --ephemeral persists nothing"
     parent = nearest_existing(path)
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         return Check(name, "problem", f"{path}: this user may not write to {parent}", mend)
@@ -147,7 +145,7 @@ def check_state_dir(path: Path) -> Check:
 
 def _socket_flaw(folder: Path) -> str | None:
     try:
-        # short names: this folder may use up nearly all of the bytes that a socket's path has
+        # Short names: this directory's path may use nearly all bytes that a socket's path may have.
         with tempfile.TemporaryDirectory(prefix=".d", dir=folder) as scratch:
             _bind_and_close(f"{scratch}/s")
     except OSError as error:
@@ -166,7 +164,7 @@ def nearest_existing(path: Path) -> Path:
 
 
 def check_open_files() -> Check:
-    """How many descriptors may a process have?"""
+    """Check how many descriptors a process may open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     shown = ["unlimited" if n == resource.RLIM_INFINITY else str(n) for n in (soft, hard)]
     detail = f"{shown[0]} (can be raised to {shown[1]})"
@@ -177,7 +175,7 @@ def check_open_files() -> Check:
 
 
 def check_gpus() -> Check:
-    """Look for the GPUs that the driver shows. None is fine."""
+    """List the GPUs that the driver shows. None is fine."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return Check("GPUs", "ok", "no NVIDIA driver on this machine; models run on the CPU")
@@ -192,6 +190,6 @@ def check_gpus() -> Check:
     )
     said = (done.stdout.strip() or done.stderr.strip()).replace("\n", "; ")
     if done.returncode != 0:
-        mend = "see whether nvidia-smi works; models run on the CPU until then"
+        mend = "check whether nvidia-smi works; models run on the CPU until then"
         return Check("GPUs", "warning", f"nvidia-smi fails: {said[:300]}", mend)
     return Check("GPUs", "ok", said or "the driver shows no GPU; models run on the CPU")

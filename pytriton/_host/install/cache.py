@@ -1,4 +1,4 @@
-"""The per-user cache folder and the one way in which anything gets into it.
+"""The per-user cache directory, and the function that creates its entries.
 
 ```
 <cache folder>/
@@ -6,12 +6,12 @@
   native-proxy/5a6b7c8d9e0f1a2b/                the compiled proxy, see compiled_proxy.py
   proxy-env/cp311-1f2e3d4c/                     the Python proxy's environment, if needed, see proxy_env.py
   environments/requirements-0f1e2d3c4b5a6978/   environments of workers, see pytriton/_register/environments.py
-  */.NAME.lock                                  held while NAME is being made
-  */.NAME.tmp-*                                 half-made; whoever holds the lock may delete it
+    */.NAME.lock                                  held while NAME is being created
+    */.NAME.tmp-*                                 incomplete; the holder of the lock may delete it
 ```
 
-An entry is made beside its place and then renamed there, so it is either whole or not there at
-all: neither a killed start nor two starts at once can leave a half-made one for a later start to
+An entry is created beside its final path and then renamed, so it is either complete or absent:
+neither a killed start nor two concurrent starts can leave an incomplete entry for a later start to
 trust.
 """
 
@@ -27,28 +27,28 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Callable
 
-#: Names the cache folder; wins over XDG_CACHE_HOME.
+#: Names the cache directory; overrides XDG_CACHE_HOME.
 CACHE_DIR_VARIABLE = "PYTRITON_DAEMON_CACHE_DIR"
-#: What a disk says that has no room.
+#: Error numbers of a full disk.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-#: Begins the text of an OSError.
+#: Matches the beginning of an OSError's text.
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
 
 Progress = Callable[[str], None]
 
 
 class ServerRuntimeError(Exception):
-    """tritonserver or the proxy's Python environment cannot be found, made or used.
+    """tritonserver or the proxy's Python environment cannot be found, created or used.
 
-    The text says what is wrong, where, and what to do about it; it is meant to be shown as it is.
+    The text says what is wrong, where, and what to do about it; it can be shown unchanged.
     """
 
 
 def cache_dir(explicit: Path | None = None) -> Path:
-    """Return the cache folder as an absolute path, without making it.
+    """Return the cache directory as an absolute path, without creating it.
 
-    `explicit`, else $PYTRITON_DAEMON_CACHE_DIR, else $XDG_CACHE_HOME/pytriton-daemon, else
-    ~/.cache/pytriton-daemon. A relative XDG_CACHE_HOME is ignored, as its specification asks
+    It is `explicit`, else $PYTRITON_DAEMON_CACHE_DIR, else $XDG_CACHE_HOME/pytriton-daemon, else
+    ~/.cache/pytriton-daemon. A relative XDG_CACHE_HOME is ignored, as its specification requires
     (https://specifications.freedesktop.org/basedir-spec/latest/).
     """
     if explicit is not None:
@@ -62,8 +62,8 @@ def cache_dir(explicit: Path | None = None) -> Path:
         return Path.home() / ".cache" / "pytriton-daemon"
     except RuntimeError as error:  # no HOME and no entry for this uid, as in some containers
         raise ServerRuntimeError(
-            f"no home folder to keep a cache in ({error}); set {CACHE_DIR_VARIABLE} to a folder "
-            "that this user can write"
+            f"no home directory for the cache ({error}); set {CACHE_DIR_VARIABLE} to a directory "
+            "that this user can write to"
         ) from error
 
 
@@ -73,19 +73,19 @@ def publish(
     is_whole: Callable[[Path], bool],
     progress: Progress,
 ) -> None:
-    """Make `target` (a folder) with `build` unless it is there and whole; do it once, atomically.
+    """Create the directory `target` with `build` unless it exists and is complete; do it once, atomically.
 
     Args:
-        target: where the folder is to be.
-        build: fills the empty folder that it is given (same filesystem as `target`).
-        is_whole: tells whether the folder can be trusted; asked before and after locking.
-        progress: is told when another process is already at it.
+        target: the directory to create.
+        build: fills an empty directory on the same filesystem as `target`.
+        is_whole: returns whether the directory is complete; called before and after locking.
+        progress: gets a line if another process is creating it already.
 
     Raises:
         ServerRuntimeError: the cache cannot be written, the disk is full, or `build` raised it.
     """
     try:
-        if is_whole(target):  # the usual case; needs no lock, so a read-only cache serves
+        if is_whole(target):  # the usual case; needs no lock, so a read-only cache works
             with contextlib.suppress(OSError):
                 os.utime(target)  # when it was last used (cache_usage.py)
             return
@@ -99,13 +99,13 @@ def publish(
 
 @contextlib.contextmanager
 def _lock(target: Path, progress: Progress) -> Iterator[None]:
-    import filelock  # takes 10 ms, and the first daemon makes what all others find
+    import filelock  # takes 10 ms, and is rarely needed
 
     lock = filelock.FileLock(str(target.parent / f".{target.name}.lock"))
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout:
-        progress(f"another process is making {target}; waiting for it")
+        progress(f"another process is creating {target}; waiting for it")
         lock.acquire()
     try:
         yield
@@ -115,14 +115,16 @@ def _lock(target: Path, progress: Progress) -> Iterator[None]:
 
 def _build_and_rename(target: Path, build: Callable[[Path], None]) -> None:
     prefix = f".{target.name}.tmp-"
-    for stale in target.parent.glob(f"{prefix}*"):  # we hold the lock: its maker is gone
+    for stale in target.parent.glob(
+        f"{prefix}*"
+    ):  # this process holds the lock, so their creators are gone
         shutil.rmtree(stale, ignore_errors=True)
     draft = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
     try:
         content = draft / "content"
-        content.mkdir()  # not the mkdtemp folder itself, whose mode is 0700 whatever the umask
+        content.mkdir()  # not the mkdtemp directory itself, whose mode is 0700 regardless of the umask
         build(content)
-        if target.is_symlink() or target.exists():  # there, but not whole
+        if target.is_symlink() or target.exists():  # it exists, but is incomplete
             target.rename(draft / "replaced")
         content.rename(target)
     finally:
@@ -130,21 +132,19 @@ def _build_and_rename(target: Path, build: Callable[[Path], None]) -> None:
 
 
 def explain_os_error(error: OSError, where: Path, folder: str = CACHE_DIR_VARIABLE) -> str:
-    """Say in one sentence what the filesystem refused, and the mend; `folder`: what names another one."""
-    elsewhere = f"set {folder} to a folder with room that this user can write"
+    """Return why the filesystem refused, and the fix, in one sentence; `folder` is the setting to change."""
+    elsewhere = f"set {folder} to a directory with free space that this user can write to"
     error = _first_of(error)
     place = error.filename or where
     if error.errno in NO_ROOM:
-        return (
-            f"no room left on the disk while writing {place}; free some space there, or {elsewhere}"
-        )
+        return f"no space left on the disk while writing {place}; free some space there, or {elsewhere}"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"this user may not use {place} ({error.strerror}); {elsewhere}"
-    return f"cannot use {place} ({error.strerror or error}); mend that, or {elsewhere}"
+    return f"cannot use {place} ({error.strerror or error}); fix that, or {elsewhere}"
 
 
 def _first_of(error: OSError) -> OSError:
-    """Return the first failure of those that `shutil.copytree` has put together: (source, place, text) of each."""
+    """Return the first of the errors that `shutil.copytree` collects: (source, target, text) each."""
     if not isinstance(error, shutil.Error) or not isinstance(error.args[0], list):
         return error
     _, place, text = error.args[0][0]

@@ -1,7 +1,7 @@
-"""The entries of the cache folder: how large each is, what uses it, and removing those that nothing uses.
+"""The entries of the cache directory: their size, what uses them, and the removal of unused ones.
 
-An entry is used if a process of this user runs from it, or a registration that a daemon keeps names it. When it was
-last used otherwise is its time of change: whoever finds an entry sets that (`publish`, `environments.py`).
+An entry is in use if a process of this user runs from it, or a persisted registration names it. Its modification time
+is otherwise the time of last use: code that finds an entry updates it (`publish`, `environments.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Literal
 
 import filelock
 
-#: Folder in the cache -> what lies in it.
+#: Directory in the cache -> its content.
 KINDS = {
     "server": "tritonserver",
     "native-front": "compiled frontend",
@@ -26,7 +26,7 @@ KINDS = {
     "proxy-env": "environment of the Python proxy",
     "environments": "environments of workers",
 }
-#: Written last into an environment of workers (`pytriton._register.environments`).
+#: The file written last into an environment of workers (`pytriton._register.environments`).
 _COMPLETE = ".complete"
 _DAY_S = 86_400.0
 
@@ -38,11 +38,11 @@ class CacheEntry:
     """One entry of the cache.
 
     Attributes:
-        kind: the folder that it is in, one of `KINDS`
-        size: bytes on the disk
+        kind: its parent directory, one of `KINDS`
+        size: bytes on disk
         used_at: seconds since the epoch
-        state: a process runs from it; a kept registration names it; neither; a failed or interrupted attempt to make it
-            left it behind; somebody makes it now
+        state: "running": a process runs from it; "registered": a persisted registration names it; "unused"; "incomplete":
+            left by a failed or interrupted attempt; "being made": a process is creating it
     """
 
     kind: str
@@ -53,11 +53,11 @@ class CacheEntry:
 
 
 def entries_of(cache: Path, registrations: Iterable[Path]) -> list[CacheEntry]:
-    """Return what is in a cache, in the order of `KINDS`.
+    """Return the entries of a cache, in the order of `KINDS`.
 
     Args:
-        cache: the cache folder
-        registrations: files in which daemons keep registrations
+        cache: the cache directory
+        registrations: files in which daemons persist registrations
     """
     paths = [path for kind in KINDS for path in _paths(cache / kind)]
     running = _named_by_processes(paths)
@@ -76,10 +76,10 @@ def entries_of(cache: Path, registrations: Iterable[Path]) -> list[CacheEntry]:
 
 
 def prune(entries: Iterable[CacheEntry], unused_days: float) -> Iterator[CacheEntry]:
-    """Remove entries that are incomplete, or have not been used for so many days; yield each that has been removed.
+    """Remove entries that are incomplete or have not been used for `unused_days`; yield each removed one.
 
     Raises:
-        OSError: one cannot be removed.
+        OSError: an entry cannot be removed.
     """
     before = time.time() - unused_days * _DAY_S
     for entry in entries:
@@ -89,7 +89,7 @@ def prune(entries: Iterable[CacheEntry], unused_days: float) -> Iterator[CacheEn
 
 
 def _paths(folder: Path) -> list[Path]:
-    """Return the entries of one kind: folders, also those that begin with a dot, which are drafts."""
+    """Return the entries of one kind, including drafts, whose names start with a dot."""
     try:
         return sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
     except FileNotFoundError:
@@ -118,7 +118,7 @@ def _is_locked(path: Path) -> bool:
 
 
 def _remove(entry: CacheEntry) -> bool:
-    """Remove an entry; return whether it was still what it was."""
+    """Remove an entry; return False if it has been used or locked since."""
     lock = filelock.FileLock(_lock_of(entry.path))
     try:
         with lock.acquire(timeout=0):
@@ -127,7 +127,7 @@ def _remove(entry: CacheEntry) -> bool:
             gone = entry.path.with_name(f".{entry.path.name.lstrip('.')}.tmp-removed")
             if gone.exists():
                 shutil.rmtree(gone)
-            entry.path.rename(gone)  # what is half removed must not be taken for whole
+            entry.path.rename(gone)  # a partly removed entry must not count as complete
             shutil.rmtree(gone)
             return True
     except filelock.Timeout:
@@ -139,24 +139,24 @@ def _used_at(path: Path) -> float:
 
 
 def _size(folder: Path) -> int:
-    """Return the bytes that a folder takes on the disk; a file with several names counts once."""
+    """Return the bytes that a directory takes on disk; a file with several hard links counts once."""
     seen: dict[tuple[int, int], int] = {}
     for place, _, names in os.walk(folder):
         for name in names:
-            with contextlib.suppress(FileNotFoundError):  # being made, or removed
+            with contextlib.suppress(FileNotFoundError):  # being created, or removed
                 found = os.lstat(os.path.join(place, name))
                 seen[found.st_dev, found.st_ino] = found.st_blocks * 512
     return sum(seen.values())
 
 
 def _named_by_processes(paths: Iterable[Path]) -> set[Path]:
-    """Return those that a process of this user has in its command, its environment or its memory."""
+    """Return the paths that a process of this user has in its command, environment or memory maps."""
     words = {os.fsencode(path): path for path in paths}
     found: set[Path] = set()
     for process in Path("/proc").iterdir():
         if not process.name.isdecimal():
             continue
-        with contextlib.suppress(OSError):  # it has ended, or is another user's
+        with contextlib.suppress(OSError):  # it has exited, or belongs to another user
             if process.stat().st_uid != os.geteuid() or process.name == str(os.getpid()):
                 continue
             for file in ("cmdline", "environ", "maps"):

@@ -1,7 +1,7 @@
-"""The native front: pytriton-daemon's own program around Triton's core, from its C sources.
+"""The native frontend: pytriton-daemon's own program around Triton's core, from its C sources.
 
-A wheel brings it along; from a checkout it is built once per machine with a C compiler. It loads what it needs of
-others when it starts: Triton's core, nghttp2 for gRPC, OpenSSL for TLS, zlib for compression.
+A wheel includes it; in a checkout it is built once per machine with a C compiler. At startup it loads the libraries
+that it needs: Triton's core, nghttp2 for gRPC, OpenSSL for TLS, zlib for compression.
 
 >>> front = make_front(tree, cache_dir(), progress=print)                  # doctest: +SKIP
 >>> front.program
@@ -30,7 +30,7 @@ from pytriton._host.install.server_tree import ServerTree, find_core
 
 #: Loading Triton's core takes less than a second.
 _CHECK_S = 60.0
-#: What the front asks a library for -> the name that a system has it by.
+#: The frontend's name for a library -> the system's file name.
 _SONAMES = {
     "nghttp2": "libnghttp2.so.14",
     "ssl": "libssl.so.3",
@@ -41,15 +41,15 @@ _SONAMES = {
 
 @dataclass(frozen=True)
 class NativeProgram:
-    """The front, and what it loads."""
+    """The frontend, and the libraries that it loads."""
 
     program: Path
     core: Path
-    libraries: dict[str, str]  #: by the names that its settings have for them
+    libraries: dict[str, str]  #: by their names in the frontend's settings
 
 
 def make_front(tree: ServerTree, cache: Path, progress: Progress) -> NativeProgram:
-    """Return the front for a tritonserver; build it if it is not there yet.
+    """Return the frontend for a tritonserver; build it if it does not exist yet.
 
     Raises:
         ServerRuntimeError: it cannot be built, or cannot load Triton's core or another library; the text says why.
@@ -58,19 +58,19 @@ def make_front(tree: ServerTree, cache: Path, progress: Progress) -> NativeProgr
     front = NativeProgram(_build(cache, progress), core, _libraries(tree.libraries))
     flaw = _flaw(front, tree.libraries)
     if flaw:
-        raise ServerRuntimeError(f"the native front cannot be used: {flaw}")
+        raise ServerRuntimeError(f"the native frontend cannot be used: {flaw}")
     return front
 
 
 def is_built(cache: Path) -> bool:
-    """Whether make_front() would find the program; that it can load Triton's core is not tried."""
+    """Return whether make_front() would find the program; does not check that it can load Triton's core."""
     folder = sources("front")
     built = cache / "native-front" / source_key(folder, FRONT_FLAGS) / FRONT
     return built.is_file() or _runs(folder / FRONT)
 
 
 def library_environment(libraries: Sequence[Path]) -> dict[str, str]:
-    """Return what the front needs in its environment to load Triton's core."""
+    """Return the environment variables that the frontend needs to load Triton's core."""
     places = [*map(str, libraries), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
     return {"LD_LIBRARY_PATH": ":".join(places)}
 
@@ -78,7 +78,7 @@ def library_environment(libraries: Sequence[Path]) -> dict[str, str]:
 def _core(tree: ServerTree) -> Path:
     found = find_core(tree)
     if found is None:
-        raise ServerRuntimeError(f"no libtritonserver.so is in {tree.root}/lib")
+        raise ServerRuntimeError(f"{tree.root}/lib has no libtritonserver.so")
     return found
 
 
@@ -89,18 +89,18 @@ def _build(cache: Path, progress: Progress) -> Path:
     target = cache / "native-front" / source_key(folder, FRONT_FLAGS)
 
     def make(draft: Path) -> None:
-        progress("building the native front")
+        progress("building the native frontend")
         try:
             compile_front(folder, draft / FRONT)
         except BuildError as error:
-            raise ServerRuntimeError(f"the native front cannot be built: {error}") from error
+            raise ServerRuntimeError(f"the native frontend cannot be built: {error}") from error
 
     publish(target, make, lambda there: (there / FRONT).is_file(), progress)
     return target / FRONT
 
 
 def _runs(program: Path) -> bool:
-    """Whether a program was brought along that is for this kind of machine and this libc."""
+    """Return whether a program is included that runs on this machine and libc."""
     if not program.is_file():
         return False
     try:
@@ -111,10 +111,10 @@ def _runs(program: Path) -> bool:
 
 
 def _libraries(places: Sequence[Path]) -> dict[str, str]:
-    """Return what to load for each: the one that comes with tritonserver, else the system's."""
+    """Return the file to load for each library: tritonserver's copy if it has one, else the system's."""
     found: dict[str, str] = {}
     for name, soname in _SONAMES.items():
-        # A wheel's libraries have a piece of their hash in their names.
+        # Libraries in a wheel have a part of their hash in their names.
         brought = [
             one
             for place in places
@@ -126,7 +126,7 @@ def _libraries(places: Sequence[Path]) -> dict[str, str]:
 
 
 def _flaw(front: NativeProgram, places: Sequence[Path]) -> str | None:
-    """Have it load all that it may need, in a process of its own; return what it lacks."""
+    """Run the frontend in check mode, in which it loads all its libraries; return the error."""
     listen = [{"fd": 0, "protocol": protocol} for protocol in ("http", "grpc")]
     settings = {"core": str(front.core), "libraries": front.libraries, "listen": listen}
     try:

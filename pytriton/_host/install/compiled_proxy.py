@@ -1,8 +1,8 @@
 """The compiled proxy: a backend that tritonserver loads, from the C sources of the proxy.
 
-A model whose proxy is compiled has no process of its own inside Triton, and its batches make one way less
-between processes. A wheel brings the library along; from a checkout, it is built once per machine with a C
-compiler. A machine without one is served by the Python proxy (docs/decisions/compiled-proxy.md has how they differ).
+A model with the compiled proxy has no process of its own inside Triton, and its batches take one hop less between
+processes. A wheel includes the library; in a checkout, it is built once per machine with a C compiler. A machine
+without one uses the Python proxy (docs/decisions/compiled-proxy.md has the differences).
 
 >>> build(cache_dir(), progress=print)                                     # doctest: +SKIP
 PosixPath('.../native-proxy/3f2a…')
@@ -33,7 +33,7 @@ _LOAD_S = 60.0
 
 
 def sources(program: str = "native") -> Path:
-    """Return the folder of the C sources in this installation: of the proxy, the "front", or the "interposer"."""
+    """Return the directory of the C sources in this installation: of the proxy, the "front", or the "interposer"."""
     package = importlib.util.find_spec("pytriton.proxy_backend")
     if package is None or not package.submodule_search_locations:
         raise ServerRuntimeError(
@@ -43,10 +43,10 @@ def sources(program: str = "native") -> Path:
 
 
 def build(cache: Path, progress: Progress) -> Path:
-    """Return the folder that holds the backend's library; build it if it is not there yet.
+    """Return the directory with the backend's library; build it if it does not exist yet.
 
     Raises:
-        ServerRuntimeError: it cannot be built; the text holds what the compiler said.
+        ServerRuntimeError: it cannot be built; the text contains the compiler's output.
     """
     folder = sources()
     if _loads(folder / LIBRARY):
@@ -68,10 +68,10 @@ def build(cache: Path, progress: Progress) -> Path:
 
 
 def build_interposer(cache: Path, progress: Progress) -> Path:
-    """Return the library that is preloaded into tritonserver; build it if it is not there yet.
+    """Return the library that is preloaded into tritonserver; build it if it does not exist yet.
 
     Raises:
-        ServerRuntimeError: it cannot be built; the text holds what the compiler said.
+        ServerRuntimeError: it cannot be built; the text contains the compiler's output.
     """
     folder = sources("interposer")
     if _loads(folder / INTERPOSER):
@@ -92,21 +92,21 @@ def build_interposer(cache: Path, progress: Progress) -> Path:
 
 
 def is_built(cache: Path) -> bool:
-    """Whether `build` would find the library: one that was brought along and fits, or one that was built here."""
+    """Return whether `build` would find the library: an included one that fits, or one built here."""
     folder = sources()
     built = cache / "native-proxy" / source_key(folder, FLAGS) / LIBRARY
     return built.is_file() or _loads(folder / LIBRARY)
 
 
 def misfit(native: Path, tree: ServerTree) -> str | None:
-    """Return why a tritonserver of the user's own cannot take the compiled proxy; None if it can.
+    """Return why a user's own tritonserver cannot use the compiled proxy; None if it can.
 
-    It may be of a version that lacks some of the functions that the proxy calls: the loader tells, in a process of
-    its own, where nothing is run.
+    Its version may lack some of the functions that the proxy calls. The loader reports them in a separate process
+    that runs nothing else.
     """
     core = find_core(tree)
     if core is None:
-        return f"no libtritonserver.so is in {tree.root}/lib"
+        return f"{tree.root}/lib has no libtritonserver.so"
     script = "import ctypes, os, sys; [ctypes.CDLL(name, os.RTLD_NOW | os.RTLD_GLOBAL) for name in sys.argv[1:]]"
     paths = ":".join(map(str, tree.libraries))
     done = subprocess.run(
@@ -122,14 +122,14 @@ def misfit(native: Path, tree: ServerTree) -> str | None:
 
 
 def _loads(library: Path) -> bool:
-    """Whether a library was brought along that is for this kind of machine and this libc."""
+    """Return whether a library is included that fits this machine and libc."""
     return library.is_file() and _flaw(library) is None
 
 
 def _flaw(library: Path) -> str | None:
     try:
-        ctypes.CDLL(str(library), mode=os.RTLD_LAZY)  # lazy: tritonserver has what it calls
+        ctypes.CDLL(str(library), mode=os.RTLD_LAZY)  # lazy: tritonserver provides the functions
     except OSError as error:
-        # For another machine or libc, or on a disk of which nothing may be executed.
+        # It is for another machine or libc, or lies on a disk mounted noexec.
         return str(error)
     return None

@@ -1,8 +1,8 @@
 """Finds a Python for the proxy: the interpreter that runs inside tritonserver's stub process.
 
 The stub is a C++ program linked with `libpython3.X.so.1.0`, so the interpreter must be CPython of a
-version for which there is a stub, and must come with that shared library. numpy 1.x, which the stub
-needs, has wheels for CPython 3.9 to 3.12. None of this binds the daemon's or the workers' Python.
+version with a stub, and must come with that shared library. The stub also needs numpy 1.x, which
+has wheels for CPython 3.9 to 3.12. The Python of the daemon and of the workers may differ.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from pytriton._host.install.cache import ServerRuntimeError
 
-#: Versions for which both a stub and numpy 1.x wheels exist, in the order in which they are tried.
+#: Versions with both a stub and numpy 1.x wheels, in the order in which they are tried.
 PROXY_VERSIONS = ((3, 12), (3, 11), (3, 10), (3, 9))
 
 PROBE_TIMEOUT_S = 30.0
@@ -71,28 +71,28 @@ class Refusal:
 
 
 def library_name(version: tuple[int, int]) -> str:
-    """Return the name of the shared library that the stub of this Python version asks for."""
+    """Return the name of the shared library that the stub of this Python version loads."""
     return f"libpython{version[0]}.{version[1]}.so.1.0"
 
 
 def find_interpreter(
     explicit: Path | None = None, versions: Collection[tuple[int, int]] = PROXY_VERSIONS
 ) -> Interpreter:
-    """Return the Python that is to run the proxy.
+    """Return the Python that runs the proxy.
 
     Args:
-        explicit: the `proxy_python` setting. When given, this one or none.
-        versions: the (major, minor) versions that there is a stub for.
+        explicit: the `proxy_python` setting; if given, no other one is tried.
+        versions: the (major, minor) versions with a stub.
 
     Raises:
-        ServerRuntimeError: none fits; the text names each one that was tried with its flaw.
+        ServerRuntimeError: none fits; the text lists each one that was tried, with the reason.
     """
     wanted = [version for version in PROXY_VERSIONS if version in versions]
     if explicit is not None:
         result = examine(explicit, wanted)
         if isinstance(result, Refusal):
             raise ServerRuntimeError(
-                f"the Python set for the proxy (proxy_python) does not fit: {result.executable}: "
+                f"the Python set for the proxy (proxy_python) cannot be used: {result.executable}: "
                 f"{result.reason}"
             )
         return result
@@ -106,12 +106,12 @@ def find_interpreter(
 
 
 def examine(executable: Path, versions: Collection[tuple[int, int]]) -> Interpreter | Refusal:
-    """Run a Python, isolated, and judge it from what it says about itself."""
+    """Run a Python, isolated, and check the facts that it prints about itself."""
     found = shutil.which(str(executable.expanduser()))
     if found is None:
-        return Refusal(executable, "there is no such program, or it may not be executed")
+        return Refusal(executable, "it does not exist, or is not executable")
     try:
-        # Asked from /, so that no module of the current folder can shadow the standard library.
+        # Run in /, so that no module of the working directory can shadow the standard library.
         answer = subprocess.run(
             [found, "-I", "-c", _PROBE],
             capture_output=True,
@@ -161,9 +161,9 @@ def _find_libpython(facts: dict[str, Any], version: tuple[int, int]) -> Path | N
     if facts["multiarch"]:
         folders += [folder / str(facts["multiarch"]) for folder in (prefix / "lib", libdir)]
     for folder in folders:
-        if os.path.isfile(folder / name):  # unlike Path.is_file() false where we may not look
+        if os.path.isfile(folder / name):  # unlike Path.is_file(), False without permission
             return folder / name
-    # The loader's list holds the system's libraries only. For another build of the same version
+    # The loader's cache has only the system's libraries. For another build of the same version
     # they would mostly work, and sometimes crash: the standard library belongs to the build.
     return _from_loader_cache(name) if prefix == Path("/usr") else None
 
@@ -181,13 +181,13 @@ def _from_loader_cache(name: str) -> Path | None:
 
 
 def _candidates(versions: Collection[tuple[int, int]]) -> Iterator[Path]:
-    """Yield Pythons to examine, each real file once; the daemon's own comes first."""
+    """Yield Pythons to examine, each real file once, the daemon's own first."""
     seen: set[str] = set()
     for candidate in _all_candidates(versions):
         real = os.path.realpath(candidate)
         if real not in seen and os.access(candidate, os.X_OK):
             seen.add(real)
-            # pyenv's shims are one real file under many names; they must not count as one Python
+            # pyenv's shims are one real file under many names; they must not count as one Python.
             if "/shims/" in str(candidate):
                 seen.discard(real)
             yield candidate
@@ -207,7 +207,7 @@ def _all_candidates(versions: Collection[tuple[int, int]]) -> Iterator[Path]:
 
 
 def _install_roots() -> list[tuple[Path, str]]:
-    """Return where pyenv, uv and conda put interpreters: (folder, glob of one installation)."""
+    """Return where pyenv, uv and conda install interpreters: (directory, glob of one installation)."""
     environ = os.environ
     home = Path(os.path.expanduser("~"))
     data = Path(environ.get("XDG_DATA_HOME") or home / ".local/share")
@@ -236,7 +236,7 @@ def _none_fits(versions: Collection[tuple[int, int]], refusals: dict[Path, str])
     ]
     lines += [f"  {path}: {reason}" for path, reason in refusals.items()] or ["  (nothing)"]
     lines += [
-        "One of these mends it:",
+        "One of these fixes it:",
         f"  apt install python{short} libpython{short}     (Debian, Ubuntu)",
         f"  uv python install {short}",
         f"  conda create -n triton-proxy python={short}, then set proxy_python to its bin/python",

@@ -1,4 +1,4 @@
-"""Runs pip on the user's settings, in an environment that is made for it."""
+"""Runs pip with the user's settings, in an environment created for it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 
 from pytriton._host.install.cache import Progress, ServerRuntimeError
 
-# pip as a module that dies with the process that started it: a killed installation must not go on
-# writing behind the back of the next one. (1 is PR_SET_PDEATHSIG, see prctl(2).)
+# Runs pip as a module that dies with its parent process: a killed installation must not keep
+# writing while the next one runs. (1 is PR_SET_PDEATHSIG, see prctl(2).)
 _PIP = """
 import ctypes, os, runpy, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)
@@ -22,41 +22,41 @@ if os.getppid() != int(sys.argv.pop(1)):
 runpy.run_module("pip", run_name="__main__", alter_sys=True)
 """
 
-#: Settings that say where or what to install. Ours must not be bent by the user's.
+#: Settings that say where or what to install; the user's must not override the daemon's.
 _IGNORED = ("TARGET", "PREFIX", "ROOT", "PYTHON", "CONSTRAINT", "REQUIREMENT", "QUIET", "VERBOSE")
 
 
 def make_environment(root: Path, python: Path) -> None:
-    """Make a virtual environment with nothing but pip, which stands on `python`.
+    """Create a virtual environment of `python` with nothing but pip.
 
-    virtualenv does it: it needs neither pip nor ensurepip in the daemon's own environment (one made by `uv venv` has
+    virtualenv needs neither pip nor ensurepip in the daemon's own environment (one created by `uv venv` has
     neither).
 
     Raises:
-        ServerRuntimeError: virtualenv failed; the text holds its last words.
+        ServerRuntimeError: virtualenv failed; the text contains the end of its output.
     """
-    # Its own settings come from VIRTUALENV_* and a user-wide file; ours must not depend on them.
+    # virtualenv also reads VIRTUALENV_* and a user-wide file; neither may have an effect here.
     environ = {key: value for key, value in os.environ.items() if not key.startswith("VIRTUALENV")}
     environ.pop("PYTHONHOME", None)
     environ["VIRTUALENV_CONFIG_FILE"] = os.devnull
     root.mkdir(parents=True, exist_ok=True)
-    app_data = root.parent / "app-data"  # deleted with the draft; keeps the user's home untouched
+    app_data = root.parent / "app-data"  # deleted with the draft; leaves the user's home untouched
     command = [sys.executable, "-m", "virtualenv", "--quiet", "--no-download"]
     command += ["--no-periodic-update", "--no-setuptools", "--app-data", str(app_data)]
     command += ["--python", str(python), str(root)]
-    # -m puts the current folder first on sys.path: an empty one, so that nothing is shadowed.
+    # -m puts the working directory first on sys.path: an empty one, so that nothing is shadowed.
     done = subprocess.run(
         command, env=environ, cwd=root, stdin=subprocess.DEVNULL, capture_output=True, check=False
     )
     if done.returncode != 0:
         said = (done.stderr or done.stdout).decode(errors="replace").strip()
         raise ServerRuntimeError(
-            f"virtualenv cannot make an environment with {python}: "
+            f"virtualenv cannot create an environment with {python}: "
             f"{said[-1500:] or f'exit status {done.returncode}'}"
         )
 
 
-#: First pip with `--progress-bar raw`, which prints numbers instead of drawing.
+#: First pip version with `--progress-bar raw`, which prints numbers instead of drawing.
 _RAW_PROGRESS_SINCE = (24, 1)
 
 
@@ -67,7 +67,7 @@ def run_pip(python: Path, arguments: Sequence[str], progress: Progress) -> None:
     each quarter of a download.
 
     Raises:
-        ServerRuntimeError: pip failed; the text holds its last lines.
+        ServerRuntimeError: pip failed; the text contains its last lines.
     """
     command = [str(python), "-I", "-c", _PIP, str(os.getpid()), *arguments]
     command += ["--only-binary=:all:", "--no-input", "--disable-pip-version-check"]
@@ -79,7 +79,7 @@ def run_pip(python: Path, arguments: Sequence[str], progress: Progress) -> None:
     if status != 0:
         raise ServerRuntimeError(
             f"pip {arguments[0]} failed with status {status}: {said}\n"
-            "If this machine is offline or uses an index of its own, set that up for pip "
+            "If this machine is offline or uses its own index, configure pip for it "
             "(PIP_INDEX_URL, PIP_PROXY, PIP_NO_INDEX with PIP_FIND_LINKS, or pip.conf). Without any network: "
             "`pytriton-daemon install-server --wheel FILE`."
         )
@@ -96,8 +96,8 @@ def _environment() -> dict[str, str]:
     dropped = {f"PIP_{name}" for name in _IGNORED}
     environ = {key: value for key, value in os.environ.items() if key not in dropped}
     environ["PIP_USER"] = "0"
-    # pip also reads the settings file of the environment that it runs in. That is ours, so point
-    # it to the one that holds in the daemon's environment.
+    # pip also reads the settings file of its environment, which is not the daemon's. Point it to the
+    # one in the daemon's environment.
     site_settings = Path(sys.prefix) / "pip.conf"
     if "PIP_CONFIG_FILE" not in environ and site_settings.is_file():
         environ["PIP_CONFIG_FILE"] = str(site_settings)
@@ -105,7 +105,7 @@ def _environment() -> dict[str, str]:
 
 
 def _run_on_terminal(command: Sequence[str]) -> int:
-    # Its stdout becomes our stderr: what our own stdout carries (JSON, perhaps) stays clean.
+    # Redirect pip's stdout to stderr, which keeps this process's stdout (JSON, perhaps) clean.
     return subprocess.run(
         command, env=_environment(), stdin=subprocess.DEVNULL, stdout=sys.__stderr__, check=False
     ).returncode
@@ -135,7 +135,7 @@ def _run_quietly(command: Sequence[str], progress: Progress) -> tuple[int, str]:
 
 
 def _parse_progress(line: str) -> tuple[int, int]:
-    """Read pip's raw progress line, `Progress 1024 of 4096` (bytes); (0, 0) for any other."""
+    """Parse pip's raw progress line, `Progress 1024 of 4096` (bytes); return (0, 0) for any other."""
     match = re.fullmatch(r"Progress (\d+) of (\d+)\s*", line)
     return (int(match[1]), int(match[2])) if match else (0, 0)
 

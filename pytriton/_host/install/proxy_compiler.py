@@ -1,7 +1,7 @@
-"""The C compiler calls that build the compiled proxy and the native front.
+"""The C compiler calls that build the compiled proxy and the native frontend.
 
-The daemon builds them at its first start, setup.py for a wheel. This module imports the standard library only:
-setup.py has nothing else.
+The daemon builds them at its first start, setup.py for a wheel. This module imports only the standard library,
+since setup.py has nothing else.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-#: The backend that models of the compiled proxy name, and its library, whose name Triton derives from it.
+#: The backend named by models of the compiled proxy, and its library, whose name Triton derives from it.
 NATIVE_BACKEND = "pytriton_native"
 LIBRARY = f"libtriton_{NATIVE_BACKEND}.so"
-#: Warnings are errors where it is tested (tests/unit/native, tests/unit/test_packaging.py), not where it is used.
-#: It stays loaded when its last model has gone (nodelete): a call's end may still be on its way. It runs inside
-#: tritonserver, so what the compiler can check at run time is checked. `-z lazy`, for some linkers default to `now`:
-#: that would look for tritonserver's functions when the daemon only tries whether the library can be loaded.
+#: Warnings are errors in the tests (tests/unit/native, tests/unit/test_packaging.py), not for users.
+#: nodelete: the library stays loaded after its last model is unloaded, since a call may still be finishing. It runs
+#: inside tritonserver, so all run-time checks of the compiler are enabled. `-z lazy`, because some linkers default to
+#: `now`, which would resolve tritonserver's functions when the daemon only checks that the library can be loaded.
 FLAGS = (
     "-std=gnu11", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden", "-Wl,-z,nodelete",
     "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=3", "-fstack-protector-strong", "-fstack-clash-protection",
     "-Wl,-z,relro", "-Wl,-z,lazy", "-Wl,-z,noexecstack",
 )  # fmt: skip
-#: The library that has the dispatcher carry out clients' requests to load and unload models.
+#: The library that passes clients' requests to load and unload models to the dispatcher.
 INTERPOSER = "libpytriton_interposer.so"
-#: The native front, which is a program that loads Triton's core.
+#: The native frontend, a program that loads Triton's core.
 FRONT = "pytriton-front"
 FRONT_FLAGS = (
     "-std=gnu11", "-O2", "-fPIE", "-pie", "-pthread", "-fvisibility=hidden",
@@ -39,24 +39,24 @@ FRONT_FLAGS = (
 )  # fmt: skip
 _LIBRARIES = ("-lm", "-ldl")
 _COMPILERS = ("cc", "gcc", "clang")
-#: A compiler that has not ended by then hangs.
+#: A compiler that runs longer counts as hung.
 _COMPILE_S = 300.0
 
 
 class BuildError(Exception):
-    """Compiling failed; the text holds the compiler's output."""
+    """Compilation failed; the text contains the compiler's output."""
 
 
 def compiler() -> str | None:
-    """Return the C compiler that would be used: $CC, cc, gcc or clang; None if this machine has none."""
+    """Return the C compiler to use: $CC, cc, gcc or clang; None if this machine has none."""
     wanted = [os.environ["CC"]] if os.environ.get("CC") else _COMPILERS
     return next((os.path.abspath(path) for path in map(shutil.which, wanted) if path), None)
 
 
 def compile_library(folder: Path, library: Path) -> None:
-    """Compile the proxy, or the interposer: the C sources in `folder` and its rooms.
+    """Compile the proxy or the interposer from the C sources below `folder`.
 
-    Their includes are written from `folder`.
+    Their includes are relative to `folder`.
 
     Raises:
         BuildError: there is no compiler, or it failed.
@@ -65,7 +65,7 @@ def compile_library(folder: Path, library: Path) -> None:
 
 
 def compile_front(folder: Path, program: Path) -> None:
-    """Compile the front in the same way.
+    """Compile the frontend in the same way.
 
     Raises:
         BuildError: there is no compiler, or it failed.
@@ -74,7 +74,7 @@ def compile_front(folder: Path, program: Path) -> None:
 
 
 def source_key(folder: Path, flags: Sequence[str]) -> str:
-    """Name what the result depends on: the sources, the flags, and the kind of machine."""
+    """Return a key of everything that the result depends on: the sources, the flags, and the kind of machine."""
     digest = hashlib.sha256(repr((flags, platform.machine(), platform.libc_ver())).encode())
     for name in sorted(_names(str(folder), ""), key=lambda name: name.split("/")):
         with open(os.path.join(folder, name), "rb", buffering=0) as file:
@@ -83,7 +83,7 @@ def source_key(folder: Path, flags: Sequence[str]) -> str:
 
 
 def _names(folder: str, below: str) -> Iterator[str]:
-    """Yield the names of all sources: each start asks, and pathlib takes three times as long."""
+    """Yield the names of all sources. This runs at each start, and pathlib takes three times as long."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
@@ -93,10 +93,10 @@ def _names(folder: str, below: str) -> Iterator[str]:
 
 
 def _compile(folder: Path, result: Path, flags: Sequence[str]) -> None:
-    """Compile each file by itself, as many at a time as there are processors, and link them.
+    """Compile each file separately, as many at a time as there are processors, and link them.
 
-    The compiler runs in the folder and sees relative names, which it writes into its result: the same sources give the
-    same bytes, wherever they lie.
+    The compiler runs in the directory and gets relative names, which it writes into its result: the same sources produce
+    the same bytes, wherever they lie.
     """
     command = compiler()
     if command is None:
@@ -128,4 +128,4 @@ def _run(argv: Sequence[str], folder: Path) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BuildError(str(error)) from error
     if done.returncode != 0:
-        raise BuildError(f"{argv[0]} said:\n{(done.stderr or done.stdout).strip()[-2000:]}")
+        raise BuildError(f"{argv[0]} failed:\n{(done.stderr or done.stdout).strip()[-2000:]}")

@@ -1,10 +1,10 @@
 """The proxy's private Python environment: numpy 1.x, pyzmq and msgspec, and nothing of the user's.
 
-It is private because the stub works with numpy 1.x only, and it must not matter what a user's environment
-holds. The stub finds an environment through the first `python3` on
-PATH, so this is a virtual environment whose `bin` tritonserver gets first on its PATH.
+It is private because the stub works with numpy 1.x only, and must not depend on a user's environment. The stub finds
+its environment through the first `python3` on PATH, so this is a virtual environment whose `bin` comes first on
+tritonserver's PATH.
 
-The pip inside fills it, which reads the user's own settings: index, proxy, certificates, offline folders.
+pip fills it with the user's own settings: index, proxy, certificates, offline directories.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from pytriton._host.install.pip_call import make_environment, run_pip
 
 REQUIREMENTS = ("numpy>=1.24,<2", "pyzmq", "msgspec")
 
-#: What must lie in site-packages for the environment to be whole.
+#: Packages that a complete environment has in site-packages.
 _IMPORT_NAMES = ("numpy", "zmq", "msgspec")
-#: The folder of an environment for LD_LIBRARY_PATH, which holds libpython3.X.so.1.0 and nothing else. Not the one where
-#: that lies: in conda's it is the neighbour of a libstdc++ and a hundred more that must not replace the system's.
+#: Directory in the environment for LD_LIBRARY_PATH, which contains libpython3.X.so.1.0 and nothing else. The library's
+#: own directory would not do: conda's also has a libstdc++ and a hundred more that must not replace the system's.
 LIBRARY_DIR = "libpython"
 _MARKER = "pytriton-daemon.json"
 
 
 @dataclass(frozen=True)
 class ProxyEnvironment:
-    """A ready environment, and the interpreter that it stands on."""
+    """A complete environment, and the interpreter that it is based on."""
 
     root: Path
     interpreter: Interpreter
@@ -48,22 +48,22 @@ def make_proxy_environment(
     progress: Progress,
     wheels: Path | None = None,
 ) -> ProxyEnvironment:
-    """Return the proxy's environment for this interpreter; make it, or make it anew, if need be.
+    """Return the proxy's environment for this interpreter; create or recreate it if necessary.
 
     Args:
         interpreter: from `interpreters.find_interpreter`.
-        cache: the cache folder.
+        cache: the cache directory.
         progress: gets one line for each step that takes a while.
-        wheels: a folder with wheels, used before the index (machines without network).
+        wheels: a directory with wheels, used before the index (machines without network).
 
     Raises:
-        ServerRuntimeError: it cannot be made; the text holds the last words of pip or virtualenv.
+        ServerRuntimeError: it cannot be created; the text contains the end of pip's or virtualenv's output.
     """
     environment = ProxyEnvironment(cache / "proxy-env" / _key(interpreter), interpreter)
 
     def build(draft: Path) -> None:
         version = ".".join(map(str, interpreter.version))
-        progress(f"making the proxy's environment (Python {version}: {', '.join(REQUIREMENTS)})")
+        progress(f"creating the proxy's environment (Python {version}: {', '.join(REQUIREMENTS)})")
         _fill(draft, interpreter, progress, wheels)
 
     publish(environment.root, build, lambda root: _is_whole(root, interpreter.version), progress)
@@ -71,7 +71,7 @@ def make_proxy_environment(
 
 
 def still_serves(root: Path, version: tuple[int, int]) -> bool:
-    """Whether an environment which some version of the daemon has made is whole, and what this version asks for."""
+    """Return whether an environment of any version of the daemon is complete and has this version's requirements."""
     try:
         facts = json.loads((root / _MARKER).read_bytes())
     except (OSError, ValueError):
@@ -80,7 +80,7 @@ def still_serves(root: Path, version: tuple[int, int]) -> bool:
 
 
 def _key(interpreter: Interpreter) -> str:
-    """Name the environment after all that it depends on, so that two Pythons never share one."""
+    """Return a name that depends on everything in the environment, so that two Pythons never share one."""
     files = [os.path.realpath(interpreter.executable), os.path.realpath(interpreter.libpython)]
     parts = [*REQUIREMENTS, *files]  # bin/python and bin/python3.11 are the same one
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8]
@@ -93,9 +93,9 @@ def _site_packages(root: Path, version: tuple[int, int]) -> Path:
 
 
 def _is_whole(root: Path, version: tuple[int, int]) -> bool:
-    """Tell in microseconds whether a former start's environment still serves.
+    """Return whether an environment of a previous start can be reused; takes microseconds.
 
-    It does not when its interpreter was removed or something deleted files from the cache.
+    It cannot if its interpreter was removed or something deleted files from the cache.
     """
     packages = _site_packages(root, version)
     return (
@@ -109,13 +109,13 @@ def _is_whole(root: Path, version: tuple[int, int]) -> bool:
 def _fill(root: Path, interpreter: Interpreter, progress: Progress, wheels: Path | None) -> None:
     make_environment(root, interpreter.executable)
     python = root / "bin" / "python3"
-    # What is imported is compiled below; all of numpy would take longer than the rest.
+    # Only the imported modules are compiled, below; compiling all of numpy would take longer than the rest.
     run_pip(
         python, ["install", "--no-compile", *_wheel_folder_flags(wheels), *REQUIREMENTS], progress
     )
     _check_imports(python)
-    # The folder is renamed into place. Scripts that hold its present path would not survive that;
-    # nobody needs them, pip is called as a module.
+    # The directory is renamed afterwards, which breaks scripts that contain its current path.
+    # None is needed: pip is called as a module.
     for script in (root / "bin").iterdir():
         if not script.name.startswith("python"):
             script.unlink()
@@ -129,7 +129,7 @@ def _wheel_folder_flags(wheels: Path | None) -> list[str]:
     if wheels is None:
         return []
     flags = ["--find-links", str(wheels.absolute())]
-    # When the folder has all of them, do not wait for an index that may be out of reach.
+    # If the directory has all of them, do not wait for an index that may be unreachable.
     distributions = ("numpy-1.*.whl", "pyzmq-*.whl", "msgspec-*.whl")
     if all(any(wheels.glob(pattern)) for pattern in distributions):
         flags.append("--no-index")

@@ -1,7 +1,7 @@
-"""Gives tritonserver's own python backend a Python when the first model needs it.
+"""Sets up a Python for tritonserver's own python backend when the first model needs it.
 
-Where the compiled proxy serves, hardly a daemon has such a model: those of repositories which tritonserver itself is
-to run, as the setting `python_backend_model` says, and those of other backends that are written in Python.
+With the compiled proxy, few daemons have such a model: models of repositories that tritonserver itself serves, as
+set by `python_backend_model`, and those of other backends that are written in Python.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _log = structlog.get_logger(__name__)
 
 
 class PythonOnDemand:
-    """The python backend of one tritonserver, whose backends lie in `backends`."""
+    """The python backend of one tritonserver, whose backends are in `backends`."""
 
     def __init__(self, runtime: ServerRuntime, backends: Path) -> None:
         self._runtime = runtime
@@ -35,28 +35,28 @@ class PythonOnDemand:
 
     @property
     def is_there(self) -> bool:
-        """Whether the python backend has its Python."""
+        """True if the python backend has its Python."""
         return self._there
 
     def is_needed(self, backend: str) -> bool:
-        """Whether tritonserver runs models of this backend in its python backend."""
+        """Return whether tritonserver runs models of this backend in its python backend."""
         return backend == "python" or (self._backends / backend / "model.py").is_file()
 
     async def ensure_if_possible(self, model: str) -> None:
-        """Do as `ensure`, for a model that may do without: a failure is only logged, and not met again."""
+        """Like `ensure`, for a model that may work without it: a failure is only logged, and not retried."""
         if self._out_of_reach:
             return
         try:
             await self.ensure(model)
         except RemoteFailure as failure:
-            self._out_of_reach = True  # an index that does not answer takes a minute each time
+            self._out_of_reach = True  # an unreachable index takes a minute each time
             _log.warning("tritonserver's own python backend cannot be used", reason=failure.text)
 
     async def ensure(self, model: str) -> None:
-        """Return when the python backend can be loaded; the first time, that may fetch packages.
+        """Return when the python backend can be loaded. The first time, this may download packages.
 
         Raises:
-            RemoteFailure: its Python cannot be found or made; says why and what mends it.
+            RemoteFailure: its Python cannot be found or set up; the text says why, and the fix.
         """
         async with self._lock:
             if self._there:
@@ -70,6 +70,6 @@ class PythonOnDemand:
             except (ServerRuntimeError, OSError) as error:
                 raise RemoteFailure(
                     ErrorKind.LOAD_FAILED,
-                    f"model {model} is for tritonserver's own python backend, which has no Python here: {error}",
+                    f"model {model} needs tritonserver's own python backend, which has no Python here: {error}",
                 ) from error
             self._there = True

@@ -12,25 +12,27 @@ from pytriton._host.settings.triton_options import beyond_pinned
 
 @dataclass(frozen=True)
 class ServerChoice:
-    """The user's choice of tritonserver; every field may be left out."""
+    """The user's choice of tritonserver; every field is optional."""
 
-    tritonserver: Path | None = None  #: a binary or an installation's folder: this or none
-    proxy_python: Path | None = None  #: the interpreter for the proxy: this or none
-    wheel: Path | None = None  #: the binaries' wheel on this machine, instead of fetching it
+    tritonserver: Path | None = (
+        None  #: a binary or an installation's directory; no other one is tried
+    )
+    proxy_python: Path | None = None  #: the interpreter for the proxy; no other one is tried
+    wheel: Path | None = None  #: a local wheel of the binaries, used instead of downloading it
     cache_dir: Path | None = None
     proxy: str = (
         "auto"  #: which proxy serves models: "auto", "native" (the compiled one) or "python"
     )
     front: str = "auto"  #: the program around Triton's core: "auto", "native" or "triton"
-    options: tuple[str, ...] = ()  #: of tritonserver, that not each version has
+    options: tuple[str, ...] = ()  #: options of tritonserver that not every version has
     allow_client_shm: bool = True
-    python_backend: bool = False  #: whether Triton's own python backend has to work from the start
+    python_backend: bool = False  #: whether Triton's own python backend is needed from the start
 
 
 def choice_of(
     config: DaemonConfig, wheel: Path | None = None, *, python_backend: bool = False
 ) -> ServerChoice:
-    """Return what a daemon's settings say, and what is asked for besides."""
+    """Return the choice in a daemon's settings, with these additions."""
     return ServerChoice(
         tritonserver=_path(config.tritonserver),
         proxy_python=_path(config.proxy_python),

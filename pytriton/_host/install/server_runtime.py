@@ -1,4 +1,4 @@
-"""Finds tritonserver and what its proxies need, or fetches it, and lays out the backend folder.
+"""Finds or downloads tritonserver and what its proxies need, and creates the backend directory.
 
 >>> runtime = find_or_install_server(ServerChoice(), progress=print)       # doctest: +SKIP
 >>> backends = lay_out_backends(runtime, runtime_directory)                # doctest: +SKIP
@@ -7,8 +7,8 @@
 >>> Popen(command, env=env, cwd=backends / "pytriton")                     # doctest: +SKIP
 
 The working directory matters: although the stub runs isolated, it puts the empty string first on
-sys.path (seen), so a `numpy.py` or a checkout of ours in the folder where somebody happens to start
-a daemon would be imported into the proxy.
+sys.path (observed), so a `numpy.py` or a checkout in the directory where a daemon is started
+would be imported into the proxy.
 """
 
 from __future__ import annotations
@@ -69,19 +69,19 @@ __all__ = [
     "server_environment",
 ]
 
-#: What needs the Python backend that a tritonserver lacks.
+#: Appended to the error about a tritonserver without the Python backend.
 NEEDS_PYTHON_BACKEND = "the Python proxy and models of Triton's python backend need it"
-#: The option of later versions that lets clients register shared memory.
+#: The option of later versions that allows clients to register shared memory.
 CLIENT_SHM = "allow-client-shm"
 _OPTION = re.compile(r"^\s+--([a-z0-9-]+)", re.MULTILINE)
 _HELP_S = 60.0
-#: A tritonserver binary or the folder of an installation; the setting `tritonserver` wins over it.
+#: A tritonserver binary or the directory of an installation; the setting `tritonserver` overrides it.
 SERVER_VARIABLE = "PYTRITON_DAEMON_TRITONSERVER"
 
-#: Where NVIDIA's containers have it.
+#: The directory of tritonserver in NVIDIA's containers.
 CONTAINER_ROOT = Path("/opt/tritonserver")
 
-#: The backend that our models name, and what its folder holds of this package.
+#: The backend that our models name, and the subpackages that its directory contains.
 BACKEND_NAME = "pytriton"
 _PROXY_PACKAGES = ("pytriton._protocol", "pytriton.proxy_backend")
 _MODEL_FILE = "from pytriton.proxy_backend.model import TritonPythonModel  # noqa: F401\n"
@@ -89,46 +89,48 @@ _MODEL_FILE = "from pytriton.proxy_backend.model import TritonPythonModel  # noq
 
 @dataclass(frozen=True)
 class PythonBackend:
-    """Triton's own python backend, with the environment of its stub: the Python proxy runs in it."""
+    """Triton's own python backend with the environment of its stub; the Python proxy runs in it."""
 
-    folder: Path  #: of the backend; its stub is for the environment's Python
+    folder: Path  #: the backend's directory; its stub is for the environment's Python
     environment: ProxyEnvironment
 
 
 @dataclass(frozen=True)
 class ServerRuntime:
-    """A tritonserver that is ready to be started, with all that it must be told.
+    """A tritonserver that is ready to start.
 
-    Its own backends are `tree.backends`; hand it the folder that lay_out_backends() makes instead.
+    Its own backends are `tree.backends`; start it with the directory that lay_out_backends() creates instead.
     """
 
     tree: ServerTree
     source: str  #: "setting", "environment", "container", "path" or "cache"
     choice: ServerChoice
-    native: Path | None  #: folder of the compiled proxy; None: the Python proxy serves all models
-    #: None: made by make_python_backend(), should a model need it
+    native: (
+        Path | None
+    )  #: directory of the compiled proxy; None: the Python proxy serves all models
+    #: None: make_python_backend() creates it if a model needs it
     python: PythonBackend | None
     front: NativeProgram | None = None  #: None: NVIDIA's executable
-    options: frozenset[str] = frozenset()  #: those of NVIDIA's executable, where it serves
-    #: Has clients' requests to load and unload models come to the daemon; None: they are tritonserver's alone.
+    options: frozenset[str] = frozenset()  #: the options of NVIDIA's executable, if it is used
+    #: Passes clients' requests to load and unload models to the daemon; None: tritonserver handles them alone.
     interposer: Path | None = None
 
 
 def find_or_install_server(choice: ServerChoice, progress: Progress) -> ServerRuntime:
-    """Return a tritonserver with a proxy; fetch and make what is missing.
+    """Return a tritonserver with a proxy; download and create what is missing.
 
-    Where the compiled proxy serves, no Python is needed inside of tritonserver, and none is looked for.
+    With the compiled proxy, no Python is needed inside tritonserver, and none is searched for.
 
-    Order: the setting, $PYTRITON_DAEMON_TRITONSERVER, /opt/tritonserver, PATH, our cache, and else
-    the pinned wheel. A setting or variable that names no usable tritonserver is an error; what is
-    only found by looking around is passed over with a line to `progress`.
+    Order: the setting, $PYTRITON_DAEMON_TRITONSERVER, /opt/tritonserver, PATH, the cache, and finally
+    the pinned wheel. A setting or variable that names an unusable tritonserver is an error. Unusable ones
+    that are only found by searching are skipped with a line to `progress`.
 
     Raises:
-        ServerRuntimeError: what is wrong, where, and the mend.
+        ServerRuntimeError: the text says what is wrong, where, and the fix.
     """
     cache = cache_dir(choice.cache_dir)
     found = find_server(choice, progress)
-    if choice.proxy_python is not None:  # a wrong one is told at once, not when it is first needed
+    if choice.proxy_python is not None:  # report a wrong one now, not when it is first needed
         versions = found[0].python_versions if found else None
         find_interpreter(choice.proxy_python, versions or PROXY_VERSIONS)
     if found is None:
@@ -146,7 +148,7 @@ def find_or_install_server(choice: ServerChoice, progress: Progress) -> ServerRu
     front = None if choice.front == "triton" else _native_front(choice, tree, progress)
     if front is None and tree.binary is None:
         raise ServerRuntimeError(
-            f"{tree.lacks}, which front = triton needs; leave that setting out, or name a whole "
+            f"{tree.lacks}, which front = triton needs; remove that setting, or use a complete "
             "tritonserver"
         )
     options = frozenset() if front is not None else _options(tree, choice)
@@ -169,19 +171,19 @@ def find_or_install_server(choice: ServerChoice, progress: Progress) -> ServerRu
         if not why_not:
             raise
         raise ServerRuntimeError(
-            f"{error}\nOr mend what the compiled proxy lacks, which needs no Python: {why_not}"
+            f"{error}\nOr fix the compiled proxy, which needs no Python: {why_not}"
         ) from error
 
 
 def _options(tree: ServerTree, choice: ServerChoice) -> frozenset[str]:
-    """Return the options that NVIDIA's executable has, by what it says itself.
+    """Return the options of NVIDIA's executable, according to its `--help`.
 
     Raises:
-        ServerRuntimeError: it has not what the settings ask for.
+        ServerRuntimeError: it lacks an option that the settings use.
     """
     env = {**os.environ, **library_environment(tree.libraries)}
     try:
-        # Its status is 1 after --help.
+        # It exits with status 1 after --help.
         done = subprocess.run(
             [tree.program, "--help"], env=env, capture_output=True, timeout=_HELP_S, check=False
         )
@@ -196,17 +198,17 @@ def _options(tree: ServerTree, choice: ServerChoice) -> frozenset[str]:
         ) from None
     if not choice.allow_client_shm and CLIENT_SHM not in options:
         raise ServerRuntimeError(
-            f"allow_client_shm is false, and {tree.program} has no switch for that: use the native front, or a newer "
-            "tritonserver, or leave shared-memory among restricted_endpoints, which takes the access token"
+            f"allow_client_shm is false, but {tree.program} has no option for that: use the native frontend, or a newer "
+            "tritonserver, or keep shared-memory in restricted_endpoints, which requires the access token"
         )
     return options
 
 
 def make_python_backend(runtime: ServerRuntime, progress: Progress) -> PythonBackend:
-    """Return Triton's own python backend with an environment for its stub, which is made if need be.
+    """Return Triton's own python backend with an environment for its stub; create that if necessary.
 
     Raises:
-        ServerRuntimeError: no Python fits, or the environment cannot be made.
+        ServerRuntimeError: no Python fits, or the environment cannot be created.
     """
     choice, tree = runtime.choice, runtime.tree
     if tree.lacks_python is not None:
@@ -218,52 +220,52 @@ def make_python_backend(runtime: ServerRuntime, progress: Progress) -> PythonBac
 
 
 def _native_proxy(choice: ServerChoice, tree: ServerTree, source: str, progress: Progress) -> Path:
-    """Return the folder of the compiled proxy.
+    """Return the directory of the compiled proxy.
 
     Raises:
-        ServerRuntimeError: it cannot be built or loaded, or this tritonserver does not take it.
+        ServerRuntimeError: it cannot be built or loaded, or this tritonserver cannot use it.
     """
     native = build(cache_dir(choice.cache_dir), progress)
     flaw = None if source == "cache" else misfit(native, tree)
     if flaw:
-        raise ServerRuntimeError(f"{tree.root} does not take the compiled proxy: {flaw}")
+        raise ServerRuntimeError(f"{tree.root} cannot use the compiled proxy: {flaw}")
     return native
 
 
 def _interposer(choice: ServerChoice, progress: Progress) -> Path | None:
-    """Return the library that has clients' requests about models come to the daemon; None if it cannot be had."""
+    """Return the library that passes clients' requests about models to the daemon; None if it is unavailable."""
     try:
         return build_interposer(cache_dir(choice.cache_dir), progress)
     except ServerRuntimeError as error:
-        progress(f"clients that load models of repositories load what tritonserver has: {error}")
+        progress(f"clients can only load models that tritonserver itself serves: {error}")
         return None
 
 
 def _native_front(
     choice: ServerChoice, tree: ServerTree, progress: Progress
 ) -> NativeProgram | None:
-    """Return the native front; None if it cannot be had and need not be, which is told.
+    """Return the native frontend. If it is unavailable and not required, log that and return None.
 
     Raises:
-        ServerRuntimeError: it cannot be had, and the settings need it.
+        ServerRuntimeError: it is unavailable, but the settings require it.
     """
     try:
         return make_front(tree, cache_dir(choice.cache_dir), progress)
     except ServerRuntimeError as error:
         if choice.front == "native" or tree.binary is None:
             raise
-        _log.warning("NVIDIA's tritonserver answers clients instead", reason=str(error))
-        progress(f"NVIDIA's tritonserver answers clients: {error}")
+        _log.warning("using NVIDIA's frontend instead of the native one", reason=str(error))
+        progress(f"using NVIDIA's frontend: {error}")
         return None
 
 
 def find_server(choice: ServerChoice, progress: Progress) -> tuple[ServerTree, str] | None:
-    """Return a tritonserver that is on this machine and where it was found; fetch nothing.
+    """Return a tritonserver on this machine and where it was found; download nothing.
 
-    With `choice.wheel` only the cache is looked at, as the user asked for that wheel's binaries.
+    With `choice.wheel` only the cache is searched, since the user wants that wheel's binaries.
 
     Raises:
-        ServerRuntimeError: the setting or the environment variable names no usable tritonserver.
+        ServerRuntimeError: the setting or the environment variable names an unusable tritonserver.
     """
     if choice.wheel is None:
         for path, source, explicit in _places(choice):
@@ -277,16 +279,16 @@ def find_server(choice: ServerChoice, progress: Progress) -> tuple[ServerTree, s
             if explicit:
                 raise ServerRuntimeError(
                     f"{explicit} is set to {path}, but {flaw}. Set it to a tritonserver binary or to the folder "
-                    "that holds lib/libtritonserver.so or bin/tritonserver and backends/, or leave it out to use the "
-                    "one that pytriton-daemon fetches"
+                    "that contains lib/libtritonserver.so or bin/tritonserver and backends/, or remove it to use the "
+                    "one that pytriton-daemon downloads"
                 )
-            progress(f"passing over the tritonserver at {path}: {flaw}")
+            progress(f"skipping the tritonserver at {path}: {flaw}")
     cached = wheel_tree(cache_dir(choice.cache_dir))
     return (_read_wheel_tree(cached), "cache") if is_unpacked(cached) else None
 
 
 def _places(choice: ServerChoice) -> Iterator[tuple[Path, str, str]]:
-    """Yield (path, source, what the user set; empty if it was found by looking around)."""
+    """Yield (path, source, name of the setting or variable; empty if it was found by searching)."""
     if choice.tritonserver is not None:
         yield choice.tritonserver, "setting", "tritonserver"
     elif os.environ.get(SERVER_VARIABLE):
@@ -310,8 +312,8 @@ def server_environment(
 ) -> dict[str, str]:
     """Return the environment variables to start tritonserver with.
 
-    The stub takes the Python environment of the first `python3` on PATH, so `python` comes first: the folder of the
-    proxy's environment, which need not be there yet. Variables that would bend that Python are left out.
+    The stub uses the Python environment of the first `python3` on PATH, so `python` comes first: the directory of the
+    proxy's environment, which may not exist yet. Variables that would affect that Python are removed.
     """
     bent = ("PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
     environ = {key: value for key, value in base.items() if key not in bent}
@@ -324,39 +326,39 @@ def server_environment(
 
 
 def _prepend(folders: Sequence[Path], rest: str) -> str:
-    # an empty entry would mean the current folder, so none may come from an empty `rest`
+    # An empty entry would mean the working directory, so an empty `rest` must not add one.
     return ":".join([*map(str, folders), *([rest] if rest else [])])
 
 
 def lay_out_backends(
     runtime: ServerRuntime, target_dir: Path, *, is_taken_over: bool = False
 ) -> Path:
-    """Make a daemon's own backend folder below its runtime directory and return it.
+    """Create a daemon's own backend directory below its runtime directory, and return it.
 
     ```
-    backends/python      link to the server's Python backend with the stub for the proxy's Python, once it is needed
-    proxy-python         link to the proxy's Python environment, once it is needed
-    backends/pytriton/   model.py and pytriton/{ipc,proxy_backend}: what runs inside the stub
+    backends/python      link to the server's Python backend with the stub for the proxy's Python, once needed
+    proxy-python         link to the proxy's Python environment, once needed
+    backends/pytriton/   model.py and pytriton/{ipc,proxy_backend}: the code that runs inside the stub
     backends/pytriton_native   link to the compiled proxy, if there is one
     backends/...         links to the server's other backends
     ```
-    The stub appends the folder of a Python-based backend to sys.path, so the proxy's imports are
-    the same there as anywhere else, and a model that says `backend: "pytriton"` needs no code of
-    its own. The sources are copied: what is served must not change while a checkout is edited.
+    The stub appends the directory of a Python-based backend to sys.path, so the proxy's imports are
+    the same there as elsewhere, and a model with `backend: "pytriton"` needs no code of
+    its own. The sources are copied, so that editing a checkout does not change a running server.
 
-    `is_taken_over`: a former version of the daemon's process has laid out one. The Python that models may need by now
-    stays there, where it fits this version, too.
+    `is_taken_over`: a previous version of the daemon's process has created the directory. A Python that models
+    may use already is kept if it fits this version, too.
 
     Raises:
-        ServerRuntimeError: the folder cannot be written.
+        ServerRuntimeError: the directory cannot be written.
     """
     backends = target_dir.absolute() / "backends"
     try:
         python = _laid_out_python(runtime.tree, backends) if is_taken_over else None
-        if backends.exists():  # of a former daemon in this runtime directory
+        if backends.exists():  # left by a previous daemon in this runtime directory
             shutil.rmtree(backends)
         backends.mkdir(0o700, parents=True)
-        # Whole folders are linked: a link to a library in a real folder is refused by the server.
+        # Whole directories are linked: the server refuses a link to a library in a real directory.
         python_link(backends).unlink(missing_ok=True)
         if runtime.python is not None:
             lay_out_python(runtime.python, backends)
@@ -367,7 +369,7 @@ def lay_out_backends(
             (backends / NATIVE_BACKEND).symlink_to(runtime.native, target_is_directory=True)
         others = runtime.tree.backends
         for other in others.iterdir() if others.is_dir() else ():
-            # Without the Python of its stub, the python backend would hang in its first model, and all loads with it.
+            # Without its stub's Python, the python backend would hang in its first model, and block all loads.
             if other.is_dir() and other.name != "python" and not (backends / other.name).exists():
                 (backends / other.name).symlink_to(other)
     except (OSError, shutil.Error) as error:
@@ -377,17 +379,17 @@ def lay_out_backends(
 
 
 def python_link(backends: Path) -> Path:
-    """Return where the proxy's Python environment is linked beside the folder that lay_out_backends() makes."""
+    """Return the path of the link to the proxy's Python environment, beside the directory of lay_out_backends()."""
     return backends.parent / "proxy-python"
 
 
 def lay_out_python(python: PythonBackend, backends: Path) -> None:
-    """Give tritonserver's python backend the Python of its stub: before it is loaded for the first time."""
+    """Link the Python of the stub for tritonserver's python backend; call this before the backend is first loaded."""
     _link_python(python.folder, python.environment.root, backends)
 
 
 def is_python_laid_out(backends: Path) -> bool:
-    """Whether tritonserver's python backend has a Python here."""
+    """Return whether tritonserver's python backend has a Python here."""
     return (backends / "python").is_symlink() and python_link(backends).is_symlink()
 
 
@@ -399,10 +401,10 @@ def _link_python(folder: Path, environment: Path, backends: Path) -> None:
 
 
 def _laid_out_python(tree: ServerTree, backends: Path) -> tuple[Path, Path] | None:
-    """Return the python backend and its environment that are linked here, if this version would link them, too."""
+    """Return the linked python backend and its environment if this version would link them, too."""
     try:
         folder, environment = (backends / "python").readlink(), python_link(backends).readlink()
-    except OSError:  # there are none
+    except OSError:  # there are no links
         return None
     fits = any(
         folder == ours and still_serves(environment, version)
@@ -414,7 +416,7 @@ def _laid_out_python(tree: ServerTree, backends: Path) -> tuple[Path, Path] | No
 def _copy_proxy(folder: Path) -> None:
     package = folder / "pytriton"
     package.mkdir(parents=True)
-    # Not our own __init__.py: in the stub there is nothing for it to import lazily.
+    # Not our own __init__.py, whose lazy imports would find nothing in the stub.
     (package / "__init__.py").touch()
     (folder / "model.py").write_text(_MODEL_FILE)
     for name in _PROXY_PACKAGES:
@@ -426,5 +428,5 @@ def _copy_proxy(folder: Path) -> None:
             source,
             package / name.rpartition(".")[2],
             ignore=shutil.ignore_patterns("__pycache__", "*.pyc", "native", "front", "interposer"),
-            copy_function=shutil.copyfile,  # whose times they have says nothing
+            copy_function=shutil.copyfile,  # timestamps do not matter
         )

@@ -1,4 +1,4 @@
-"""The places of the files in a tritonserver installation, for each of the shapes it comes in.
+"""The locations of files in a tritonserver installation, for each layout.
 
 ```
 NVIDIA's containers (/opt/tritonserver)      the wheel, unpacked (our cache)
@@ -8,10 +8,10 @@ NVIDIA's containers (/opt/tritonserver)      the wheel, unpacked (our cache)
   backends/python/triton_python_backend_stub   pytriton/tritonserver/python_backend_stubs/3.X/...
   caches/local/                                pytriton/tritonserver/caches/local/
 ```
-The native front needs `lib/` alone. NVIDIA's executable needs `bin/`, the Python proxy and models of Triton's python
+The native frontend needs only `lib/`. NVIDIA's executable needs `bin/`; the Python proxy and models of Triton's python
 backend need `backends/python` or the stubs.
 
-`backends/python` has a stub for one version of Python. In the wheel it has none, and each folder in
+`backends/python` has a stub for one version of Python. In the wheel it has none, and each directory in
 `python_backend_stubs` has one; unpacking completes these to Python backends like the first.
 """
 
@@ -26,43 +26,43 @@ from pathlib import Path
 
 LIBRARY_NAME = "libtriton_python.so"
 STUB_NAME = "triton_python_backend_stub"
-#: The wheel's stub for 3.13 names the library bundled with it, libpython3-<hash>.13.so.1.0.
+#: The wheel's stub for 3.13 links to the library bundled with it, libpython3-<hash>.13.so.1.0.
 _PYTHON = b"libpython3"
 _LINKED = re.compile(rb"libpython(3)(?:-[0-9a-f]+)?\.(\d+)\.so\.1\.0")
 
 
 @dataclass(frozen=True)
 class ServerTree:
-    """The files of one tritonserver, whether or not a Python for its stub has been found."""
+    """The files of one tritonserver; a Python for its stub is not included."""
 
     binary: Path | None  #: NVIDIA's executable
-    backends: Path  #: the folder of all its backends, which need not be there
+    backends: Path  #: the directory of all its backends, which may not exist
     caches: Path | None  #: for --cache-directory
     libraries: tuple[Path, ...]  #: for LD_LIBRARY_PATH
-    #: folders with the Python backend and its stub, by the stub's Python: ((3, 11), folder), ...
+    #: Directories with the Python backend and its stub, by the stub's Python: ((3, 11), folder), ...
     python_backends: tuple[tuple[tuple[int, int], Path], ...]
-    version: str | None  #: of Triton, such as "2.51.0", when a file tells it
+    version: str | None  #: Triton's version, such as "2.51.0", if a file contains it
 
     @property
     def root(self) -> Path:
-        """The installation's folder."""
+        """The installation's directory."""
         return self.backends.parent
 
     @property
     def program(self) -> Path:
-        """NVIDIA's executable; where there is none, the core's library."""
+        """NVIDIA's executable; the core's library if there is none."""
         return self.binary or next(_cores(self.libraries), self.root)
 
     @property
     def lacks(self) -> str | None:
-        """What this tree has not that a whole installation has; None: nothing."""
+        """The part of a complete installation that this tree lacks; None if it is complete."""
         if self.binary is None:
             return f"the folder {self.root} holds no bin/tritonserver"
         return self.lacks_python
 
     @property
     def lacks_python(self) -> str | None:
-        """What of Triton's python backend is not there; None: nothing."""
+        """The missing part of Triton's python backend; None if it is complete."""
         if self.python_backends:
             return None
         return (
@@ -72,7 +72,7 @@ class ServerTree:
 
     @property
     def python_versions(self) -> list[tuple[int, int]]:
-        """The versions of Python that the proxy may have."""
+        """The versions of Python that can run the proxy."""
         return [version for version, _ in self.python_backends]
 
 
@@ -87,7 +87,7 @@ def read_tree(path: Path) -> ServerTree | NoServer:
     """Find the files around a tritonserver binary or below an installation's folder."""
     try:
         return _read_tree(path.expanduser().absolute())
-    except OSError as error:  # a folder on the way that this user may not enter, for one
+    except OSError as error:  # for example a directory that this user may not enter
         return NoServer(f"{error.filename or path} cannot be read ({error.strerror})")
 
 
@@ -111,7 +111,7 @@ def _read_tree(path: Path) -> ServerTree | NoServer:
 
 
 def _cores(libraries: Iterable[Path]) -> Iterator[Path]:
-    """Yield the core's library in each folder that has it."""
+    """Yield the core's library in each directory that has it."""
     for folder in libraries:
         yield from sorted(folder.glob("libtritonserver*.so"))
 
@@ -133,7 +133,7 @@ def _find_binary(path: Path) -> Path | NoServer:
     elif not path.exists():
         return NoServer(f"{path} does not exist")
     if not os.access(path, os.X_OK):
-        return NoServer(f"{path} may not be executed by this user")
+        return NoServer(f"this user may not execute {path}")
     return path.resolve()
 
 
@@ -149,10 +149,10 @@ def _find_python_backends(root: Path) -> dict[tuple[int, int], Path]:
 
 
 def _stub_version(stub: Path) -> tuple[int, int] | None:
-    """Read from the names of the libraries that it is linked with which Python a stub is for."""
-    if stub.stat().st_size == 0:  # that cannot be mapped
+    """Return the Python version of a stub, from the names of the libraries that it is linked with."""
+    if stub.stat().st_size == 0:  # an empty file cannot be mapped
         return None
-    # In the wheel's they are at the end of a megabyte: only its last pages are read.
+    # In the wheel's stubs they are at the end of a megabyte: only the last pages are read.
     with (
         open(stub, "rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,

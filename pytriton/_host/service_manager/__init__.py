@@ -1,4 +1,4 @@
-"""The line between the daemon and its service manager, by systemd's protocols: states, sockets.
+"""Communication with the service manager by systemd's protocols: state notification, socket activation.
 
 May import: nothing of the daemon.
 """

@@ -1,7 +1,8 @@
 """Sockets on which a service manager listens for the daemon, by systemd's protocol, sd_listen_fds(3).
 
-They outlive the daemon: while it is away, connections wait in them, and are not refused. The variables say how many
-there are, from descriptor 3 on, and for which process. The settings say what each is for: its port is theirs.
+They outlive the daemon: while it is down, connections wait in them instead of being refused. The variables contain
+the number of sockets, which start at descriptor 3, and the process they are for. The settings say what each socket is
+for, by its port.
 """
 
 from __future__ import annotations
@@ -11,40 +12,40 @@ import re
 import socket
 from collections.abc import Iterator, Mapping, MutableMapping
 
-#: What a service manager sets for this process alone.
+#: Variables that a service manager sets for this process only.
 VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 _FIRST = 3
-#: A socket of IPv6 takes connections of IPv4, too.
+#: An IPv6 socket also accepts IPv4 connections.
 _EVERY_INTERFACE = {"0.0.0.0", "::"}
 
-#: The sockets at their first numbers, and the variables, for the next version of this process.
+#: The sockets with their original numbers, and the variables, for the next version of this process.
 _held: list[socket.socket] = []
 _variables: dict[str, str] = {}
 
 
 class SocketActivationError(Exception):
-    """The service manager gives what the daemon cannot use; the text says what, and what to do."""
+    """The service manager passes something unusable; the text says what, and what to do."""
 
 
 def take(environ: MutableMapping[str, str]) -> None:
-    """Take the sockets, and the variables out of the environment: no child may have either.
+    """Take the sockets, and remove the variables from the environment so that no child inherits them.
 
     Raises:
-        SocketActivationError: a descriptor is no TCP socket that listens.
+        SocketActivationError: a descriptor is not a listening TCP socket.
     """
     found = numbers(environ)
-    told = {name: environ.pop(name) for name in VARIABLES if name in environ}
+    taken = {name: environ.pop(name) for name in VARIABLES if name in environ}
     forget()
     if found:
-        _variables.update(told)
+        _variables.update(taken)
         _held.extend(map(_taken, found))
 
 
 def numbers(environ: Mapping[str, str]) -> range:
-    """Return the descriptors that the variables tell of, if they are for this process.
+    """Return the descriptors that the variables announce, if they are for this process.
 
     Raises:
-        SocketActivationError: their number is none.
+        SocketActivationError: the number of descriptors is invalid.
     """
     if environ.get("LISTEN_PID") != str(os.getpid()):
         return range(0)
@@ -60,25 +61,25 @@ def _taken(number: int) -> socket.socket:
         taken = socket.socket(fileno=number)
     except OSError as error:
         raise SocketActivationError(
-            f"descriptor {number} of the service manager's is no socket: {error.strerror}"
+            f"descriptor {number} from the service manager is not a socket: {error.strerror}"
         ) from error
     is_tcp = taken.family in (socket.AF_INET, socket.AF_INET6) and taken.type == socket.SOCK_STREAM
     if not is_tcp or not taken.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         taken.detach()
         raise SocketActivationError(
-            f"descriptor {number} of the service manager's is not a TCP socket that listens: a socket unit of the "
-            "daemon has ListenStream=ADDRESS:PORT lines alone, and no Accept=yes"
+            f"descriptor {number} from the service manager is not a listening TCP socket: the daemon's socket unit may "
+            "only have ListenStream=ADDRESS:PORT lines, without Accept=yes"
         )
     return taken
 
 
 def addresses() -> list[tuple[str, int]]:
-    """Return on which addresses and ports the service manager listens."""
+    """Return the addresses and ports on which the service manager listens."""
     return [one.getsockname()[:2] for one in _held]
 
 
 def is_same_address(address: str, setting: str) -> bool:
-    """Whether a socket's address is the one that a setting names, perhaps by a host's name."""
+    """Return whether a socket's address is the one that a setting names, perhaps as a host name."""
     if {address, setting} <= _EVERY_INTERFACE:
         return True
     try:
@@ -107,7 +108,7 @@ def descriptors() -> list[int]:
 
 
 def forget() -> None:
-    """Let go of all."""
+    """Close all sockets."""
     for one in _held:
         one.close()
     _held.clear()

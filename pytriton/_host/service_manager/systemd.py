@@ -1,8 +1,8 @@
-"""Reports the daemon's state to its service manager by systemd's protocol, sd_notify(3).
+"""Notifies the service manager of the daemon's state by systemd's protocol, sd_notify(3).
 
 A message is one datagram of `NAME=value` lines to the socket named by $NOTIFY_SOCKET: a path, or "@" and a name
-in the abstract namespace. Written here because the protocol is ten lines of code; libsystemd's bindings are a
-compiled package for the same ten lines. Without $NOTIFY_SOCKET nothing is ever sent.
+in the abstract namespace. The protocol is implemented here because it takes ten lines; libsystemd's bindings are a
+compiled package. Without $NOTIFY_SOCKET nothing is sent.
 """
 
 from __future__ import annotations
@@ -21,53 +21,53 @@ import structlog
 
 _log = structlog.get_logger(__name__)
 
-#: What a service manager sets for its service alone: no child may have it, or it would speak for us.
+#: Variables that a service manager sets for its service only; a child that inherited them could speak for the daemon.
 VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
-#: While a start or a stop goes on, more time is asked for: so much, so often.
+#: A starting or stopping daemon asks for this much more time, this often.
 _EXTEND_S, _EXTEND_EVERY_S = 30.0, 10.0
-#: How often the state is looked at for a new STATUS=, if the watchdog wants no more.
-_LOOK_S = 2.0
-_LONGEST_STATUS = 500
-#: Announcements that are kept for a service manager that does not read; a start, a reload and a stop are four.
+#: Interval between checks of the state for a new STATUS=, unless the watchdog needs a shorter one.
+_POLL_INTERVAL_S = 2.0
+_MAX_LEN_STATUS = 500
+#: Number of messages kept while the service manager does not read; a start, a reload and a stop send four.
 _KEPT = 8
 
 
 @dataclass(frozen=True)
 class State:
-    """The daemon's state, in the service manager's terms."""
+    """The daemon's state in the service manager's terms."""
 
     text: str  #: one line for people
-    healthy: bool  #: whether it does its work: a sign of life is given only then
-    busy: bool  #: whether it is starting or stopping, which may take its time
+    healthy: bool  #: whether it works; the watchdog is only notified then
+    busy: bool  #: whether it is starting or stopping, which may take long
 
 
 class Notifier:
-    """The daemon's line to its service manager; silent when there is none.
+    """Sends notifications to the service manager; does nothing without one.
 
     Args:
-        address: $NOTIFY_SOCKET; empty: nobody listens.
-        watchdog_s: how long the daemon may be silent before it is taken for hung; 0: never.
+        address: $NOTIFY_SOCKET; empty: there is no service manager.
+        watchdog_s: time without a notification after which the daemon counts as hung; 0: never.
     """
 
     def __init__(self, address: str = "", watchdog_s: float = 0.0) -> None:
-        #: What the service manager has set, for the next version of this process.
+        #: The variables set by the service manager, for the next version of this process.
         self.variables: dict[str, str] = {}
         self._watchdog_s = watchdog_s if address else 0.0
-        self._status = ""  #: the last one that was sent
-        #: What could not be sent yet, in order: each with the status in it.
+        self._status = ""  #: the last one sent
+        #: Messages that could not be sent yet, in order, each with the status in it.
         self._unsent: collections.deque[tuple[str, str | None]] = collections.deque(maxlen=_KEPT)
-        self._told_failure = False
+        self._failure_logged = False
         self._target = f"\0{address[1:]}" if address.startswith("@") else address
         if address and address[0] not in "@/":
             self._target = ""
             _log.warning(
-                "the service manager is told nothing: NOTIFY_SOCKET is neither a path nor an abstract socket",
+                "cannot notify the service manager: NOTIFY_SOCKET is neither a path nor an abstract socket",
                 notify_socket=address,
             )
 
     @classmethod
     def from_environment(cls, env: MutableMapping[str, str]) -> Notifier:
-        """Take the variables of the protocol out of `env`, so that no child process inherits them."""
+        """Remove the protocol's variables from `env`, so that no child process inherits them."""
         variables = {name: env.pop(name) for name in VARIABLES if name in env}
         address, usec, pid = (variables.get(name, "") for name in VARIABLES)
         mine = not pid or pid == str(os.getpid())
@@ -77,26 +77,26 @@ class Notifier:
         return notifier
 
     def ready(self, status: str) -> None:
-        """Announce that models can be registered; also the end of a reload."""
+        """Announce that models can be registered, or that a reload is complete."""
         self._announce("READY=1", _status_line(status), status=status)
 
     def reloading(self) -> None:
-        """Announce that the settings are being read anew; `ready` follows."""
-        # Of the same clock as CLOCK_MONOTONIC, as the protocol asks: time.monotonic() on Linux.
+        """Announce a reload of the settings; `ready` follows."""
+        # The protocol requires CLOCK_MONOTONIC, which is time.monotonic() on Linux.
         self._announce("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self, status: str) -> None:
-        """Announce that the daemon begins to stop."""
+        """Announce that the daemon is stopping."""
         self._announce("STOPPING=1", _status_line(status), _extension(), status=status)
 
     def status(self, text: str) -> None:
-        """Say in one line how the daemon is; the same text is not sent twice."""
+        """Send the daemon's state in one line, unless it is unchanged."""
         if text != self._status and not self._unsent and self._send(_status_line(text)):
             self._status = text
 
     @contextmanager
     def slow_start(self) -> Iterator[None]:
-        """Ask for more time, from a thread, while this one is busy: tritonserver is being fetched."""
+        """Ask for more time from a thread, while this one is busy downloading tritonserver."""
         if not self._target:
             yield
             return
@@ -116,13 +116,15 @@ class Notifier:
             thread.join()
 
     async def keep(self, state: Callable[[], State]) -> None:
-        """Go on telling, until cancelled: signs of life, new states, and that a start or stop needs time.
+        """Notify the service manager until cancelled: watchdog, new states, and requests for more time.
 
-        It runs in the dispatcher's own loop: a loop that hangs is silent. What could not be sent is tried again.
+        This runs in the dispatcher's own event loop, so that a hung loop sends nothing. Failed sends are retried.
         """
         if not self._target:
             return
-        pause_s = min(_LOOK_S, self._watchdog_s / 2) if self._watchdog_s else _LOOK_S
+        pause_s = (
+            min(_POLL_INTERVAL_S, self._watchdog_s / 2) if self._watchdog_s else _POLL_INTERVAL_S
+        )
         extended = float("-inf")
         while True:
             now = state()
@@ -136,7 +138,7 @@ class Notifier:
             await asyncio.sleep(pause_s)
 
     def _announce(self, *lines: str, status: str | None = None) -> None:
-        """Send a message that must not be lost, after those that are still unsent."""
+        """Send a message that must not be lost, after earlier unsent ones."""
         self._unsent.append(("\n".join(lines), status))
         self._send_unsent()
 
@@ -146,24 +148,24 @@ class Notifier:
             self._status = self._status if status is None else status
 
     def _send(self, *lines: str) -> bool:
-        """Send one message, or return False at once; that is told once and harms nothing else."""
+        """Send one message without blocking; return False if that fails. Only the first failure is logged."""
         if not self._target:
-            return True  # nobody wants it
+            return True  # there is no recipient
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
-                sender.setblocking(False)  # whoever waits here does nothing else
+                sender.setblocking(False)  # must not block the event loop
                 sender.sendto("\n".join(lines).encode("utf-8", "replace"), self._target)
         except OSError as error:
-            if not self._told_failure:
-                _log.warning("the service manager cannot be told anything", reason=str(error))
-            self._told_failure = True
+            if not self._failure_logged:
+                _log.warning("cannot notify the service manager", reason=str(error))
+            self._failure_logged = True
             return False
-        self._told_failure = False
+        self._failure_logged = False
         return True
 
 
 def _status_line(text: str) -> str:
-    return f"STATUS={' '.join(text.split())[:_LONGEST_STATUS]}"
+    return f"STATUS={' '.join(text.split())[:_MAX_LEN_STATUS]}"
 
 
 def _extension() -> str:

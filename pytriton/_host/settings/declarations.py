@@ -22,6 +22,7 @@ from pytriton._protocol.files.rundir import RuntimeDir, default_state_dir
 #: Prefix of the environment variables: the prefix and the setting's name in capitals.
 ENV_PREFIX = "PYTRITON_DAEMON_"
 #: Not a setting: the id of a process. Every daemon started below it exits when that process exits (owner.py).
+ENV_OWNER = f"{ENV_PREFIX}OWNER"
 
 
 class ConfigError(Exception):

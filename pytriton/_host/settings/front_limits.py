@@ -88,6 +88,6 @@ def _read(raw: object) -> str:
         raise ValueError(f"{name} is {text!r}, which is not a number") from None
     if not known.least <= value <= known.most:
         raise ValueError(
-            f"{name} is {text}, but must be between {known.least:.15g} and {known.most:.15g}"
+            f"{name} is {text}, and must be between {known.least:.15g} and {known.most:.15g}"
         )
     return f"{name}={text}"

@@ -269,7 +269,7 @@ def test_a_stop_in_the_middle_of_a_registration(
         registering = threads.submit(_register, fresh_daemon, factory, factory=True)
         eventually((tmp_path / "loading").exists, "the worker loads")
         assert fresh_daemon.stop() == ExitCode.OK
-        with pytest.raises(Exception, match=r"ended before it answered|stop"):
+        with pytest.raises(Exception, match=r"exited before it answered|stop"):
             registering.result()
 
 

@@ -184,7 +184,7 @@ def test_what_cannot_be_taken_over_is_served_afresh(tmp_path: Path) -> None:
         register(daemon, "model")
         before, address = workers(daemon)["model"], daemon.http
         family = daemon.children()
-        with pytest.raises(PyTritonDaemonError, match=r"started afresh.*its worker is gone"):
+        with pytest.raises(PyTritonDaemonError, match=r"daemon was restarted.*its worker is gone"):
             daemon.client.upgrade(str(failing))
         assert daemon.process.poll() is None
         assert daemon.client.status().pid == daemon.process.pid

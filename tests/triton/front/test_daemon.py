@@ -381,11 +381,11 @@ def test_without_a_compiler_nvidia_s_executable_takes_its_place(
     for one in home.iterdir():
         if one.name != "native-front":
             (cache / one.name).symlink_to(one)
-    with pytest.raises(AssertionError, match="the native front cannot be built: no C compiler"):
+    with pytest.raises(AssertionError, match="the native frontend cannot be built: no C compiler"):
         RunningDaemon.start(front="native", cache_dir=str(cache))
     with RunningDaemon.start(front="auto", cache_dir=str(cache)) as running:
         said = running.said()
-        assert "NVIDIA's tritonserver answers clients instead" in said
+        assert "using NVIDIA's frontend instead of the native one" in said
         assert "no C compiler is on PATH" in said
         assert Path(running.client.status().server.binary).name == "tritonserver"
 

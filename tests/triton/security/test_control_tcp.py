@@ -97,7 +97,7 @@ def test_files_are_for_the_owner_alone(folder: Path, key_file: Path) -> None:
 
 
 def test_without_a_key_file(remote: RunningDaemon, tmp_path: Path) -> None:
-    with pytest.raises(PyTritonDaemonError, match=r"takes only clients with a key.*keys add NAME"):
+    with pytest.raises(PyTritonDaemonError, match=r"accepts only clients with a key.*keys add NAME"):
         reach(remote)
     with pytest.raises(PyTritonDaemonError, match="cannot be used"):
         reach(remote, tmp_path / "none")
@@ -183,8 +183,8 @@ def test_no_start_without_a_server_key(tmp_path: Path) -> None:
 
 def test_commands_say_what_is_wrong(folder: Path, key_file: Path, tmp_path: Path) -> None:
     for arguments, said in [
-        (("init",), "there is a server key already"),
-        (("add", "../x"), "cannot be a name"),
+        (("init",), "exists already. To replace it"),
+        (("add", "../x"), "is not a valid name"),
         (("add", "alice", "-o", str(tmp_path / "a")), "exists already"),
         (("add", "eve", "-o", str(key_file)), "exists already"),
     ]:

@@ -104,7 +104,7 @@ def test_the_runtime_directory_may_stand_in_the_settings_file(cli: Cli, tmp_path
         (("start", "--http-port", "x"), "--http-port: 'x' is not a whole number from 0 to 65535"),
         (("start", "--detach", "--grpc-port", "-2"), "flag --grpc-port: '-2' is not"),
         (("start", "--triton-option", "log-verbos=1"), "did you mean log-verbose?"),
-        (("start", "--config", "gone.toml"), "there is no such settings file"),
+        (("start", "--config", "gone.toml"), "gone.toml, which does not exist"),
         (("start", "--model-repository", "gone"), "/gone cannot be read: No such file or directory"),
         (("restart", "--model-repository", "gone"), "Name a folder that has a folder for each model"),
         (("doctor", "--model-repository", "gone"), "model_repository: "),

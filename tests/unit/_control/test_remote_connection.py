@@ -47,7 +47,7 @@ def connection(monkeypatch: pytest.MonkeyPatch) -> RemoteConnection:
 
 
 def test_without_a_key_there_is_no_way(tmp_path: Path) -> None:
-    with pytest.raises(PyTritonDaemonError, match=r"takes only clients with a key.*keys add NAME"):
+    with pytest.raises(PyTritonDaemonError, match=r"accepts only clients with a key.*keys add NAME"):
         RemoteConnection(ENDPOINT, None, 1.0)
     with pytest.raises(PyTritonDaemonError, match=r"The key file .*none cannot be used"):
         RemoteConnection(ENDPOINT, tmp_path / "none", 1.0)
@@ -55,7 +55,7 @@ def test_without_a_key_there_is_no_way(tmp_path: Path) -> None:
 
 def test_the_token_does_not_travel(connection: RemoteConnection) -> None:
     with pytest.raises(
-        PyTritonDaemonError, match=r"lies in its runtime directory.*pytriton-daemon token"
+        PyTritonDaemonError, match=r"is in its runtime directory.*pytriton-daemon token"
     ):
         connection.access_token()
 

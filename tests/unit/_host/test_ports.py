@@ -106,8 +106,8 @@ def test_ports_are_settled_or_refused_with_their_setting(taken: int) -> None:
     ("host", "port", "text"),
     [
         ("127.0.0.1", 65536, "not between 0 and 65535"),
-        ("192.0.2.1", 0, "no address of this machine"),  # RFC 5737: nobody's
-        ("not a host", 0, "not known"),
+        ("192.0.2.1", 0, "not an address of this machine"),  # RFC 5737: nobody's
+        ("not a host", 0, "is unknown"),
     ],
 )
 def test_what_cannot_be_listened_on_is_said(host: str, port: int, text: str) -> None:

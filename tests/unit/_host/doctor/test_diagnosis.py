@@ -118,7 +118,7 @@ def test_a_port_in_use_is_reported_with_its_holder(choice: ServerChoice, tmp_pat
         checks = by_name(run_checks(choice, ports=ports, runtime_dir=tmp_path))
     assert checks["port grpc_port"].status == "ok"
     assert checks["port openai_port"].status == "warning"  # until a model asks for it
-    assert "once a model asks for it" in checks["port openai_port"].detail
+    assert "once a model uses it" in checks["port openai_port"].detail
     assert checks["port http_port"].status == "problem"
     assert f"pid {os.getpid()}" in checks["port http_port"].detail
 
@@ -134,7 +134,7 @@ def test_a_port_of_the_running_daemon_is_fine(
         checks = by_name(run_checks(choice, ports=ports, runtime_dir=tmp_path, daemon=daemon))
         other = by_name(run_checks(choice, ports=ports, runtime_dir=tmp_path, daemon=1 << 22))
     assert checks["port http_port"].status == "ok"
-    assert "is used by the daemon that runs here" in checks["port http_port"].detail
+    assert "is used by the running daemon" in checks["port http_port"].detail
     assert other["port http_port"].status == "problem"
 
 
@@ -143,15 +143,15 @@ def test_known_faults_matter_where_others_reach_the_ports(
 ) -> None:
     native = by_name(run_checks(choice, runtime_dir=tmp_path))["known faults"]
     assert native.status == "ok"
-    assert "in the frontends that the native front replaces" in native.detail
+    assert "in the frontends that the native frontend replaces" in native.detail
     unclear = by_name(run_checks(choice, runtime_dir=tmp_path, exposed=["x"]))["known faults"]
     assert unclear.status == "warning"
-    assert "the bulletins do not say which part has them" in unclear.detail
+    assert "the bulletins do not name the affected part" in unclear.detail
     assert "newer tritonserver" in unclear.mend
     choice = replace(choice, front="triton")
     apart = by_name(run_checks(choice, runtime_dir=tmp_path))["known faults"]
     assert apart.status == "ok"
-    assert "listens on this machine only" in apart.detail
+    assert "only this machine can reach it" in apart.detail
     exposed = ["http_address 0.0.0.0"]
     reached = by_name(run_checks(choice, runtime_dir=tmp_path, exposed=exposed))["known faults"]
     assert reached.status == "warning"
@@ -164,9 +164,9 @@ def test_known_faults_matter_where_others_reach_the_ports(
     ("front", "compiler", "status", "words"),
     [
         ("auto", "/usr/bin/gcc", "ok", "with /usr/bin/gcc"),
-        ("auto", None, "warning", "NVIDIA's executable answers"),
+        ("auto", None, "warning", "NVIDIA's executable is used"),
         ("native", None, "problem", "no C compiler"),
-        ("triton", None, "ok", "as the settings say"),
+        ("triton", None, "ok", "as configured"),
     ],
 )
 def test_the_front_that_will_serve(

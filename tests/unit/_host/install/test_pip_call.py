@@ -136,7 +136,7 @@ def test_an_environment_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     broken.write_text("#!/bin/sh\necho 'no such instruction' >&2\nexit 132\n")
     broken.chmod(0o755)
     with pytest.raises(
-        ServerRuntimeError, match=f"virtualenv cannot make an environment with {broken}"
+        ServerRuntimeError, match=f"virtualenv cannot create an environment with {broken}"
     ):
         make_environment(tmp_path / "environment", broken)
 

@@ -132,7 +132,7 @@ def test_an_explicit_python_is_taken_or_refused_never_replaced(make_python: Make
     assert find_interpreter(fitting).executable == fitting
     with pytest.raises(ServerRuntimeError, match=r"proxy_python.*no shared library"):
         find_interpreter(make_python("python3.12", "3.12.0", shared=False))
-    with pytest.raises(ServerRuntimeError, match=r"proxy_python.*no such program"):
+    with pytest.raises(ServerRuntimeError, match=r"proxy_python.*does not exist"):
         find_interpreter(fitting.with_name("absent"))
 
 
@@ -168,7 +168,7 @@ def test_the_environment_is_made_reused_and_remade(
     monkeypatch.setenv("PIP_USER", "1")
     said: list[str] = []
     environment = make_proxy_environment(interpreter, tmp_path / "cache", said.append)
-    assert said[0].startswith("making the proxy's environment")
+    assert said[0].startswith("creating the proxy's environment")
     assert distributions(environment.python) == {"numpy", "pyzmq", "msgspec", "pip"}
     assert {path.name[:6] for path in (environment.root / "bin").iterdir()} == {"python"}
     library = environment.root / LIBRARY_DIR / interpreter.libpython.name

@@ -187,7 +187,7 @@ _HELP = """usage: tritonserver
         ({"options": ("quantum-tunnels", "nowhere")}, _HELP, "has no option 'nowhere'"),
         ({"options": ("http-threads-count",)}, _HELP, "did you mean http-thread-count"),
         ({"allow_client_shm": False}, _HELP, ""),
-        ({"allow_client_shm": False}, "usage:", "has no switch for that: use the native front"),
+        ({"allow_client_shm": False}, "usage:", "has no option for that: use the native frontend"),
     ],
 )
 def test_nvidias_executable_is_asked_for_its_options(
@@ -220,7 +220,7 @@ def test_an_unusable_server_on_path_is_passed_over_aloud(
     said: list[str] = []
     assert find_server(ServerChoice(cache_dir=tmp_path / "cache"), said.append) is None
     assert len(said) == 1
-    assert said[0].startswith(f"passing over the tritonserver at {root}")
+    assert said[0].startswith(f"skipping the tritonserver at {root}")
 
 
 def test_folders_that_may_not_be_entered_are_named(tmp_path: Path) -> None:

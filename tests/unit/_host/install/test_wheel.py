@@ -182,7 +182,7 @@ def test_two_starts_at_once_install_once(
     read_until(first, "stopped")  # it holds the lock now
     second = start_install(tmp_path / "cache", wheel, "")
     processes.append(second)
-    read_until(second, "another process is making")
+    read_until(second, "another process is creating")
     first_said = first.communicate("go on\n")[0]
     second_said = second.communicate()[0]
     assert (first.returncode, second.returncode) == (0, 0)
@@ -239,11 +239,11 @@ def test_a_full_disk_is_named(
 ) -> None:
     full = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
-    with pytest.raises(ServerRuntimeError, match=r"no room left .*PYTRITON_DAEMON_CACHE_DIR"):
+    with pytest.raises(ServerRuntimeError, match=r"no space left .*PYTRITON_DAEMON_CACHE_DIR"):
         install_wheel(tmp_path / "cache", print, wheel.path, wheel.pin)
     assert not wheel_tree(tmp_path / "cache", wheel.pin).exists()
     written = explain_os_error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), tmp_path)
-    assert written.startswith(f"no room left on the disk while writing {tmp_path}")
+    assert written.startswith(f"no space left on the disk while writing {tmp_path}")
 
 
 def test_of_many_files_that_have_no_room_the_first_is_named(tmp_path: Path) -> None:
@@ -260,12 +260,12 @@ def test_of_many_files_that_have_no_room_the_first_is_named(tmp_path: Path) -> N
         shutil.copytree(source, target, copy_function=refuse)
     text = explain_os_error(failure.value, tmp_path, "--runtime-dir")
     assert re.fullmatch(
-        rf"no room left on the disk while writing {target}/[a-z/]+; free some space there, or set --runtime-dir to a "
+        rf"no space left on the disk while writing {target}/[a-z/]+; free some space there, or set --runtime-dir to a "
         "folder with room that this user can write",
         text,
     )
     odd = explain_os_error(shutil.Error([("a", "b", "it is the same file")]), tmp_path)
-    assert odd.startswith("cannot use b (it is the same file); mend that")
+    assert odd.startswith("cannot use b (it is the same file); fix that")
 
 
 def test_a_cache_that_cannot_be_written_is_named(wheel: Wheel) -> None:

@@ -89,7 +89,7 @@ def test_values_are_read(name: str, raw: object, value: object, tmp_path: Path) 
         ("tritonserver_options", "log-verbos=1", "'log-verbos' (did you mean log-verbose?)"),
         ("tritonserver_options", "Log_Verbose=1", "tritonserver has no option 'Log_Verbose'"),
         ("tritonserver_options", "allow-client-shm=true", "use the setting allow_client_shm"),
-        ("tritonserver_options", "http-max-input-size=1G", "'1G', and must be a number of bytes"),
+        ("tritonserver_options", "http-max-input-size=1G", "'1G', but must be a number of bytes"),
         ("tritonserver_options", "http-port=1", "by the daemon; use the setting http_port"),
         ("tritonserver_options", "log-verbose=1 log-verbose=2", "log-verbose is given twice"),
         ("tritonserver_options", "log-verbose", "'log-verbose' is not NAME=VALUE"),
@@ -98,11 +98,11 @@ def test_values_are_read(name: str, raw: object, value: object, tmp_path: Path) 
         ("tritonserver_options", "log-verbose='1", "cannot be split as a shell would"),
         ("tritonserver_options", {"log-verbose": {"a": 1}}, "must be text, a number"),
         ("tritonserver_options", "cache-config=local,size=1", "the setting response_cache_size"),
-        ("tritonserver_options", "backend-config=python,shm-region-prefix-name=x", "by the daemon"),
-        ("tritonserver_options", {"backend-config": ["python, shm-region-prefix-name =x"]}, "by the daemon"),
-        ("tritonserver_options", "log-file=triton.log", "give an absolute path"),
-        ("tritonserver_options", "trace-config=triton,file=trace.json", "give an absolute path"),
-        ("tritonserver_options", 7, "is not a table of options"),
+        ("tritonserver_options", "backend-config=python,shm-region-prefix-name=x", "the daemon sets the prefix"),
+        ("tritonserver_options", {"backend-config": ["python, shm-region-prefix-name =x"]}, "the daemon sets the prefix"),
+        ("tritonserver_options", "log-file=triton.log", "use an absolute path"),
+        ("tritonserver_options", "trace-config=triton,file=trace.json", "use an absolute path"),
+        ("tritonserver_options", 7, "is neither a table of options"),
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_told_with_source_and_what_is_allowed(
@@ -173,7 +173,7 @@ CERTS = {"grpc-server-cert": "/c.pem", "grpc-server-key": "/c.key"}
     [
         ({"tritonserver_options": {"grpc-use-ssl": True}}, "gRPC with TLS needs grpc-server-cert"),
         ({"tritonserver_options": {"grpc-use-ssl": 1, **CERTS, "grpc-server-key": "k.pem"}},
-         "grpc-server-key in tritonserver_options is 'k.pem': tritonserver runs in a folder"),
+         "grpc-server-key in tritonserver_options is 'k.pem', but must be an absolute path"),
         ({"tritonserver_options": {"grpc-use-ssl-mutual": True, **CERTS}}, "needs grpc-root-cert"),
         ({"tritonserver_options": {"grpc-use-ssl-mutual": "True", **CERTS, "grpc-root-cert": "/r"},
           "allow_http": False}, "set grpc_client_cert and grpc_client_key"),
@@ -235,7 +235,7 @@ def test_the_token_is_neither_printed_nor_in_the_settings_repr(tmp_path: Path) -
     assert loaded.config.access_token == TOKEN
     text = config_as_toml(loaded)
     assert TOKEN not in text
-    assert "# access_token is set, and not shown here  # environment PYTRITON_DAEMON" in text
+    assert "# access_token is set; its value is not shown  # environment PYTRITON_DAEMON" in text
     tomllib.loads(text)
     assert TOKEN not in repr(loaded)
     assert "http_port=8000" in repr(loaded)

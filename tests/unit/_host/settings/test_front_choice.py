@@ -38,10 +38,10 @@ def test_the_front_has_what_the_settings_ask_for(settings: dict[str, Any], front
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"front": "native", **_OLD}, "grpc-max-connection-age of .* and front = native needs it"),
-        ({"grpc_unix": "/s", **_OLD}, "grpc-max-connection-age of .* and grpc_unix needs it"),
-        ({"front": "triton", "http_unix": "/s"}, "http_unix: NVIDIA's executable has no such"),
-        ({"front": "triton", "front_limit": ("streams=2",)}, "front_limit: NVIDIA's executable has no such"),
+        ({"front": "native", **_OLD}, "grpc-max-connection-age of .* which front = native requires"),
+        ({"grpc_unix": "/s", **_OLD}, "grpc-max-connection-age of .* which grpc_unix requires"),
+        ({"front": "triton", "http_unix": "/s"}, "http_unix: not supported by NVIDIA's executable"),
+        ({"front": "triton", "front_limit": ("streams=2",)}, "front_limit: not supported by NVIDIA's executable"),
     ],
 )  # fmt: skip
 def test_what_no_front_has_together_is_refused(settings: dict[str, Any], words: str) -> None:

@@ -126,7 +126,7 @@ def test_a_file_that_is_no_toml_is_told_with_its_path(
 def test_a_named_file_has_to_exist(tmp_path: Path) -> None:
     text = error_of(tmp_path, env={"PYTRITON_DAEMON_CONFIG": "gone.toml"})
     assert text == (
-        f"PYTRITON_DAEMON_CONFIG names {tmp_path}/gone.toml, and there is no such settings file"
+        f"PYTRITON_DAEMON_CONFIG names the settings file {tmp_path}/gone.toml, which does not exist"
     )
 
 
