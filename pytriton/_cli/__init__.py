@@ -1,24 +1,24 @@
-"""`pytriton-daemon …`: parse, call, print.
+"""`pytriton-daemon …`: parses arguments, calls the daemon, prints results.
 
-The launcher of the daemon, and therefore the one public package that imports
+This package launches the daemon, and is therefore the only public one that imports
 `pytriton.dispatcher`: its settings, its checks, and, for `start` in the foreground, the daemon
-itself. Everything else here asks the running daemon through `pytriton._protocol`. Modules are imported by
-the command that needs them.
+itself. Everything else here talks to the running daemon through `pytriton._protocol`. Each command imports
+the modules that it needs.
 """
 
 from __future__ import annotations
 
 
 def end_at_once(number: int, frame: object) -> None:
-    """End this process when it is interrupted before its command has begun: while modules are imported."""
+    """Exit when interrupted while modules are still being imported, before the command has begun."""
     import os
 
     os.write(2, b"pytriton-daemon: interrupted\n")
-    os._exit(130)  # ExitCode.INTERRUPTED, which would have to be imported
+    os._exit(130)  # ExitCode.INTERRUPTED, which is not imported yet
 
 
 def leave_deleted_directory() -> None:
-    """Change to / if the working directory has been deleted: most commands need none, and none can be had."""
+    """Change to / if the working directory has been deleted: most commands need none."""
     import os
 
     try:
@@ -27,7 +27,7 @@ def leave_deleted_directory() -> None:
         os.chdir("/")
         os.write(
             2,
-            b"pytriton-daemon: the working directory has been deleted; relative paths count from /\n",
+            b"pytriton-daemon: the working directory has been deleted; relative paths start at /\n",
         )
 
 
@@ -37,7 +37,7 @@ def main() -> None:
     import signal
     import sys
 
-    gc.disable()  # until the parser is made: it would look for rubbish among modules that stay
+    gc.disable()  # while modules are imported, which are never freed
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, end_at_once)
     if sys.argv[1:] in (["version"], ["--version"]):

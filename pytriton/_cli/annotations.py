@@ -1,4 +1,4 @@
-"""The annotations of commands, resolved for typer, which does not do it on every Python."""
+"""Resolved annotations of commands, because typer does not resolve them on every Python."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 
 def resolved_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return the parameters of a function with annotations that are objects, not text."""
+    """Return the parameters of a function with annotations as objects, not text."""
     hints = typing.get_type_hints(function, include_extras=True)
     return [
         parameter.replace(annotation=_explicit(hints.get(name, parameter.annotation)))
@@ -18,13 +18,13 @@ def resolved_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]
 
 
 def show_parameters(function: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> None:
-    """Make `function` look to typer as if it took these."""
+    """Make `function` appear to typer with these parameters."""
     function.__signature__ = inspect.Signature(list(parameters))  # type: ignore[attr-defined]
     function.__annotations__ = {one.name: one.annotation for one in parameters}
 
 
 def _explicit(hint: Any) -> Any:
-    """Undo Optional[Annotated[...]], which Python below 3.11 makes of a default of None."""
+    """Undo the Optional[Annotated[...]] that Python below 3.11 creates for a default of None."""
     for part in typing.get_args(hint):
         if typing.get_origin(part) is Annotated:
             return part

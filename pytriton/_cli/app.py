@@ -1,4 +1,4 @@
-"""`pytriton-daemon`: the parser of all commands, from which documents are made, and by which they are checked."""
+"""The parser of all `pytriton-daemon` commands, from which documentation is generated and against which it is checked."""
 
 from __future__ import annotations
 

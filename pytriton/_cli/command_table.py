@@ -1,4 +1,4 @@
-"""The commands of `pytriton-daemon`, in the order in which --help tells them, and the parser of one or of all."""
+"""The commands of `pytriton-daemon` in the order of --help, and the parser of one command or of all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from pytriton._cli.flags import PlainFlags, print_version_and_exit
 
-#: Section of --help -> command, or group of commands -> its module in `pytriton._cli.commands`, and its name there.
+#: Section of --help -> command or group -> its module in `pytriton._cli.commands`, and its name there.
 _SECTIONS = {
     "Every day": {
         "start": "daemon:start",
@@ -57,9 +57,9 @@ _COMMANDS = {
 
 
 def parser(words: Sequence[str] = ()) -> typer.Typer:
-    """Return the parser of the command that `words` begin with; where they begin with none, that of all commands.
+    """Return the parser of the command at the start of `words`; of all commands if there is none.
 
-    typer makes all parameters of what it is given: for all commands that takes longer than most commands do.
+    typer builds all parameters of all its commands, which takes longer than most commands take to run.
     """
     app = typer.Typer(
         cls=PlainFlags, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None

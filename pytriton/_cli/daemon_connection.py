@@ -1,4 +1,4 @@
-"""The running daemon as the command line sees it: find it, ask it, wait for its end."""
+"""The command line's connection to the running daemon: find it, send requests, wait for its exit."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton._protocol.files.rundir import ENV_RUNTIME_DIR, RuntimeDir
 
-#: The longest silence of a daemon that is well.
+#: Maximum silence of a healthy daemon, in seconds.
 ANSWER_S = 10.0
-#: How often the daemon's life is looked at while it is silent.
-_LIFE_SIGN_S = 1.0
-#: A connection that breaks so often is not that of a daemon which is being upgraded.
-_MOST_UPGRADES = 4
+#: Interval between liveness checks of a silent daemon.
+_LIVENESS_INTERVAL_S = 1.0
+#: Maximum number of attempts. A connection that breaks more often is not explained by an upgrade.
+_MAX_ATTEMPTS = 4
 
-#: A daemon that refuses for now is there: scripts that start one after NO_DAEMON must not hear that.
+#: A temporary refusal must not be reported as NO_DAEMON: scripts start a daemon on that code.
 _CODES = {ErrorKind.INTERNAL: ExitCode.FAULT}
 
 
@@ -36,7 +36,7 @@ def runtime_dir(flag: Path | None) -> RuntimeDir:
 
 
 def is_service(pid: int) -> bool:
-    """Whether systemd runs a process as the service that `service install` writes."""
+    """Return whether systemd runs a process as the service that `service install` writes."""
     try:
         groups = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8")
     except OSError:
@@ -45,7 +45,7 @@ def is_service(pid: int) -> bool:
 
 
 def no_daemon(rundir: RuntimeDir) -> CliError:
-    """Return the error that says where no daemon was found, how the last one ended, and what to do."""
+    """Return the error about a missing daemon: where, how the last one exited, and what to do."""
     return CliError(
         ExitCode.NO_DAEMON,
         f"no daemon runs in the runtime directory {rundir.path}.\n{_last(rundir)}"
@@ -55,36 +55,36 @@ def no_daemon(rundir: RuntimeDir) -> CliError:
 
 
 def running_pid(rundir: RuntimeDir) -> int | None:
-    """Return the pid of the daemon in a directory, None when none runs.
+    """Return the pid of the daemon in a directory, None if none runs.
 
     Raises:
-        CliError: the directory is none, or another user's.
+        CliError: it is not a directory, or it is another user's.
     """
     try:
         return rundir.running_pid()
     except OSError as error:
         raise CliError(
             ExitCode.USAGE,
-            f"cannot see whether a daemon runs in the runtime directory {rundir.path}: {error.strerror}. It has to "
-            "be a folder that belongs to the user who started the daemon; name that with --runtime-dir or "
+            f"cannot check whether a daemon runs in the runtime directory {rundir.path}: {error.strerror}. It must "
+            "be a directory of the user who started the daemon; name it with --runtime-dir or "
             f"{ENV_RUNTIME_DIR}.",
         ) from None
 
 
 def former_end(rundir: RuntimeDir) -> str:
-    """Return how the last daemon in this directory ended; empty when nothing is known of one."""
+    """Return how the last daemon in this directory exited; empty if that is unknown."""
     from pytriton._host import exit_record
 
     killed = exit_record.killed_pid(rundir)
     if killed is not None:
-        return f"pid {killed} was killed before it could say why"
+        return f"pid {killed} was killed before it could record a reason"
     end = exit_record.read(rundir)
     return "" if end is None else end.describe()
 
 
 def _last(rundir: RuntimeDir) -> str:
     end = former_end(rundir)
-    return f"The last one ended: {end}\n" if end else ""
+    return f"The last one exited: {end}\n" if end else ""
 
 
 def ask(
@@ -93,7 +93,7 @@ def ask(
     *,
     timeout_s: float | None = ANSWER_S,
 ) -> messages.AnyMessage:
-    """Return the daemon's answer; `timeout_s` is its longest silence, None is no limit.
+    """Return the daemon's answer; `timeout_s` is the maximum silence, None is no limit.
 
     Raises:
         CliError: no daemon runs, it does not answer, or it refused.
@@ -112,7 +112,7 @@ def ask(
     except messages.MalformedMessage as error:
         raise CliError(
             ExitCode.FAULT,
-            f"the daemon (pid {pid}) in {rundir.path} is of another version than this command: "
+            f"the daemon (pid {pid}) in {rundir.path} is another version than this command: "
             f"{error}. Restart it with `pytriton-daemon restart`.",
         ) from None
     except RemoteFailure as failure:
@@ -124,8 +124,8 @@ def ask(
 def _ask(
     rundir: RuntimeDir, pid: int, message: messages.AnyMessage, timeout_s: float | None
 ) -> messages.AnyMessage:
-    """Ask, and ask again if the daemon becomes another version of itself meanwhile."""
-    for left in reversed(range(_MOST_UPGRADES)):
+    """Send a request, and send it again if the daemon is upgraded before it answers."""
+    for left in reversed(range(_MAX_ATTEMPTS)):
         with control.ControlClient(rundir.control_endpoint, watched=True) as client:
 
             def is_alive(client: control.ControlClient = client) -> bool:
@@ -133,30 +133,33 @@ def _ask(
 
             try:
                 return client.ask(
-                    message, timeout_s=timeout_s, life_sign_s=_LIFE_SIGN_S, is_alive=is_alive
+                    message,
+                    timeout_s=timeout_s,
+                    life_sign_s=_LIVENESS_INTERVAL_S,
+                    is_alive=is_alive,
                 )
             except control.ControlTimeout:
                 if not left or not client.broken or rundir.running_pid() != pid:
                     raise
-    raise AssertionError("the last one returns, or raises")
+    raise AssertionError("unreachable: the last attempt returns or raises")
 
 
 def ask_status(rundir: RuntimeDir, timeout_s: float = ANSWER_S) -> messages.Status:
-    """Return the daemon's status; raises as `ask` does."""
+    """Return the daemon's status; raise as `ask` does."""
     status = ask(rundir, messages.GetStatus(), timeout_s=timeout_s)
-    assert isinstance(status, messages.Status)  # what answers GetStatus, see _protocol/messages/
+    assert isinstance(status, messages.Status)  # the answer to GetStatus, see _protocol/messages/
     return status
 
 
 def ask_models(rundir: RuntimeDir) -> list[messages.ModelInfo]:
-    """Return the daemon's models; raises as `ask` does."""
+    """Return the daemon's models; raise as `ask` does."""
     models = ask(rundir, messages.ListModels())
-    assert isinstance(models, messages.Models)  # what answers ListModels, see _protocol/messages/
+    assert isinstance(models, messages.Models)  # the answer to ListModels, see _protocol/messages/
     return models.models
 
 
 def access_token(rundir: RuntimeDir) -> str:
-    """Return the daemon's access token, "" when it has none.
+    """Return the daemon's access token, "" if it has none.
 
     Raises:
         CliError: no daemon runs, or the token is another user's.
@@ -177,33 +180,33 @@ def access_token(rundir: RuntimeDir) -> str:
 
 
 def reload(rundir: RuntimeDir) -> messages.Reloaded:
-    """Have the daemon read its settings anew; raises as `ask` does, and when they are wrong."""
+    """Reload the daemon's settings; raise as `ask` does, and if they are invalid."""
     answer = ask(rundir, messages.Reload())
-    assert isinstance(answer, messages.Reloaded)  # what answers Reload, see _protocol/messages/
+    assert isinstance(answer, messages.Reloaded)  # the answer to Reload, see _protocol/messages/
     if answer.problem:
         raise CliError(
-            ExitCode.USAGE, f"nothing was reloaded, the old settings hold:\n{answer.problem}"
+            ExitCode.USAGE,
+            f"nothing was reloaded, the old settings remain in effect:\n{answer.problem}",
         )
     return answer
 
 
 def replace_server(rundir: RuntimeDir, *, force: bool = False) -> messages.ServerReplaced:
-    """Have another tritonserver take the place of the one that runs; raises as `ask` does.
+    """Replace the running tritonserver; raise as `ask` does.
 
-    It takes as long as the new one takes to load all models.
+    This takes as long as the new one takes to load all models.
     """
     answer = ask(rundir, messages.ReplaceServer(force), timeout_s=None)
-    assert isinstance(
-        answer, messages.ServerReplaced
-    )  # what answers ReplaceServer, see _protocol/messages/
+    # The answer to ReplaceServer, see _protocol/messages/.
+    assert isinstance(answer, messages.ServerReplaced)
     return answer
 
 
 def upgrade(rundir: RuntimeDir, wish: messages.Upgrade) -> messages.Event:
-    """Have the daemon become the version that is installed now; return the event that tells of it.
+    """Upgrade the daemon to the installed version; return the event that reports it.
 
     Raises:
-        CliError: no daemon runs, or it was not upgraded; why.
+        CliError: no daemon runs, or it was not upgraded; the text says why.
     """
     from pytriton._control.upgrade import NotUpgraded
     from pytriton._control.upgrade import upgrade as upgraded
@@ -222,38 +225,38 @@ def stop(
     timeout_s: float | None,
     wish: messages.AnyMessage = messages.Shutdown(),  # noqa: B008, it is frozen
 ) -> int:
-    """Have the daemon stop in order, wait until its process has ended, and return its former pid.
+    """Stop the daemon gracefully, wait until its process has exited, and return its pid.
 
     Raises:
-        CliError: no daemon runs, or it has not ended within `timeout_s`.
+        CliError: no daemon runs, or it has not exited within `timeout_s`.
     """
     pid = running_pid(rundir)
     if pid is None:
         raise no_daemon(rundir)
     try:
         ended = linux.pidfd_open(pid)
-    except ProcessLookupError:  # it ended meanwhile
+    except ProcessLookupError:  # it has just exited
         return pid
     try:
         if rundir.running_pid() != pid:
-            return pid  # ended, and the pid may be anybody's by now
+            return pid  # it has exited, and the pid may have been reused
         _ask_to_stop(rundir, pid, wish)
         readable, _, _ = select.select([ended], [], [], timeout_s)
     finally:
         os.close(ended)
     if not readable:
-        assert timeout_s is not None  # else it is waited for
+        assert timeout_s is not None  # select() without a timeout returns only on exit
         raise CliError(
             ExitCode.FAULT,
-            f"the daemon (pid {pid}) is still stopping after {timeout_s:g} s: it waits for batches "
-            "at hand. Wait longer with --timeout, or end them and it at once with "
+            f"the daemon (pid {pid}) is still stopping after {timeout_s:g} s: it waits for in-flight "
+            "batches. Wait longer with --timeout, or kill them and the daemon immediately with "
             f"`kill -INT {pid}`.",
         )
     return pid
 
 
 def drain(rundir: RuntimeDir, wish: messages.Drain) -> int | None:
-    """Have the daemon leave; return its former pid when it has ended, None when it is to be ended by others.
+    """Drain the daemon; return its pid when it has exited, None if others will stop it.
 
     Raises:
         CliError: no daemon runs.
@@ -270,5 +273,5 @@ def _ask_to_stop(rundir: RuntimeDir, pid: int, wish: messages.AnyMessage) -> Non
     except CliError as error:
         if error.code is not ExitCode.NO_DAEMON:
             raise
-        if rundir.running_pid() == pid:  # it does not answer: a signal gets through to its loop
+        if rundir.running_pid() == pid:  # it does not answer, but its event loop handles signals
             os.kill(pid, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""The errors of the command line: a sentence for people, an exit code for scripts."""
+"""Errors of the command line: a sentence for people, an exit code for scripts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _C = TypeVar("_C", bound=Callable[..., None])
 
 
 class CliError(Exception):
-    """An expected failure: its text is printed, and the command ends with its code."""
+    """An expected failure: its text is printed, and the command exits with its code."""
 
     def __init__(self, code: ExitCode, text: str) -> None:
         super().__init__(text)
@@ -31,21 +31,21 @@ class CliError(Exception):
 
 
 def say(text: str) -> None:
-    """Print a message for people: on standard error, so that output stays clean for programs.
+    """Print a message for people on standard error, so that standard output stays clean for programs.
 
-    It may quote what callables, clients and other machines say: nothing of it steers the terminal.
+    The text may quote callables, clients and other machines, so control characters are escaped.
     """
     typer.echo(visible(text, keep="\n"), err=True)
 
 
 def command(function: _C) -> _C:
-    """Make every way out of a command one of the documented exit codes."""
+    """Map every way in which a command can end to one of the documented exit codes."""
 
     @functools.wraps(function)
     def run(*args: object, **kwargs: object) -> None:
         try:
             if signal.getsignal(signal.SIGINT) is end_at_once:
-                # From here on there may be something to undo.
+                # From here on there may be something to clean up.
                 signal.signal(signal.SIGINT, signal.default_int_handler)
             function(*args, **kwargs)
         except CliError as error:
@@ -53,15 +53,15 @@ def command(function: _C) -> _C:
         except KeyboardInterrupt:
             _end(ExitCode.INTERRUPTED, "pytriton-daemon: interrupted")
         except BrokenPipeError:
-            # The reader of our output has gone (`logs | head`). Python would fail once more when it
-            # flushes standard output at its end.
+            # The reader of the output has exited (`logs | head`). Python would fail again when it
+            # flushes standard output at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(ExitCode.OK) from None
-        except (typer.Exit, typer.Abort, typer.BadParameter):  # typer's own, which it tells itself
+        except (typer.Exit, typer.Abort, typer.BadParameter):  # typer reports its own exceptions
             raise
         except Exception:
             print_error(visible(traceback.format_exc().rstrip(), keep="\n"))
-            _end(ExitCode.FAULT, "pytriton-daemon: this is a fault of pytriton-daemon itself")
+            _end(ExitCode.FAULT, "pytriton-daemon: internal error; please report it")
 
     show_parameters(run, resolved_parameters(function))
     return run  # type: ignore[return-value]
@@ -69,7 +69,7 @@ def command(function: _C) -> _C:
 
 @contextmanager
 def errors_of_clients() -> Iterator[None]:
-    """End the command with the code of what a client raises in the block."""
+    """Exit with the code for the exception that a client raises in the block."""
     from pytriton.exceptions import (
         DaemonNotRunningError,
         PyTritonBadParameterError,

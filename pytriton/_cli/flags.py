@@ -1,4 +1,4 @@
-"""Flags that several commands have, their help (a flag shows no value), what `--json` and `--version` print."""
+"""Flags shared by several commands, their help (without value types), and the output of `--json` and `--version`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
     "served_models",
 ]
 
-#: Usual words of other programs -> what stands for them here, or in a group of commands.
+#: Common words of other programs -> the commands with that meaning here.
 _MEANT = {
     "ls": ("list", "models", "status"),
     "list": ("models", "status"),
@@ -49,7 +49,7 @@ _MEANT = {
 
 
 def served_models(incomplete: str) -> list[str]:
-    """Return the models that a shell may complete to: those of the daemon that is found without a flag."""
+    """Return the models for shell completion: those of the daemon that is found without a flag."""
     from pytriton._cli import daemon_connection
     from pytriton._cli.errors import CliError
 
@@ -72,9 +72,9 @@ ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", autocompletion=se
 
 
 class PlainFlags(TyperGroup):
-    """A group whose help, and that of its commands, is plain text: nothing is cut, flags are shown without `<bool>`.
+    """A group with plain help texts: nothing is truncated, and flags are shown without `<bool>`.
 
-    Where a word is no command of it, but a usual one of other programs, the error says which command does that.
+    For an unknown command that is a common word of other programs, the error suggests the matching command.
     """
 
     def main(
@@ -86,7 +86,7 @@ class PlainFlags(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run it; a wrong command line is a sentence, the reason first."""
+        """Run it; print the reason for a wrong command line first."""
         run = partial(
             super().main, args, prog_name, complete_var, False, windows_expand_args, **extra
         )
@@ -108,7 +108,7 @@ class PlainFlags(TyperGroup):
         word = args[0]
         if word not in self.commands:
             if word == "help":
-                ctx.fail(f"No such command 'help'. Say '{ctx.command_path} --help'.")
+                ctx.fail(f"No such command 'help'. Use '{ctx.command_path} --help'.")
             meant = [one for one in _MEANT.get(word, ()) if one in self.commands]
             if meant:
                 ctx.fail(f"No such command {word!r}. Did you mean {' or '.join(map(repr, meant))}?")
@@ -136,7 +136,7 @@ def print_json(value: Any) -> None:
 
 
 def print_version_and_exit(wanted: bool) -> None:
-    """Do what `version` does, when `--version` is given."""
+    """Do the same as `version` if `--version` is given."""
     if wanted:
         from pytriton._cli.version import print_version
 

@@ -1,4 +1,4 @@
-"""The text of `--help`, and of a wrong command line: plain, and nothing of it is cut where the terminal is narrow."""
+"""The text of `--help` and of usage errors: plain, and not truncated on narrow terminals."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
-#: Sections of parameters that name none.
+#: Default sections of parameters.
 _ARGUMENTS, _OPTIONS = "Arguments", "Options"
 _NO_LIMIT = 10_000
 _MAX_FIRST_COLUMN = 28
@@ -45,7 +45,7 @@ def _write_sections(formatter: Any, records: Iterable[tuple[str, tuple[str, str]
         column = min(_MAX_FIRST_COLUMN, max(len(name) for name, _ in rows))
         for name, text in rows:
             head = f"  {name.ljust(column)}  "
-            if len(name) > column:  # its text begins on the next line
+            if len(name) > column:  # its text starts on the next line
                 formatter.write(f"  {name}\n")
                 head = " " * (column + 4)
             formatter.write(
@@ -54,7 +54,7 @@ def _write_sections(formatter: Any, records: Iterable[tuple[str, tuple[str, str]
                     formatter.width,
                     initial_indent=head,
                     subsequent_indent=" " * (column + 4),
-                    break_on_hyphens=False,  # a path, or a flag, stays whole
+                    break_on_hyphens=False,  # do not break paths and flags
                     break_long_words=False,
                 ).rstrip()
                 + "\n"
@@ -62,7 +62,7 @@ def _write_sections(formatter: Any, records: Iterable[tuple[str, tuple[str, str]
 
 
 def end_with_usage_error(error: Any) -> NoReturn:
-    """Say what is wrong with a command line, the reason first, and end with the code of usage errors."""
+    """Print the reason of a usage error and a hint, and exit with the code of usage errors."""
     from pytriton._cli.errors import say
 
     ctx = getattr(error, "ctx", None)

@@ -1,4 +1,4 @@
-"""`install-server`, `doctor` and `cache`: what the dispatcher knows of this machine and its tritonserver."""
+"""Implementation of `install-server`, `doctor` and `cache`."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def check(config: DaemonConfig) -> list[Check]:
 
 
 def install(config: DaemonConfig, wheel: Path | None, python_backend: bool) -> list[str]:
-    """Find or fetch tritonserver, from `wheel` if one is given, and what its proxy needs; return what is there.
+    """Find or download tritonserver (or unpack it from `wheel`) and what its proxy needs; return a line for each part.
 
     Raises:
-        CliError: it cannot be had; says why and what mends it.
+        CliError: it is unavailable; the text says why, and the fix.
     """
     from pytriton._host.install.server_runtime import (
         ServerRuntimeError,
@@ -36,7 +36,7 @@ def install(config: DaemonConfig, wheel: Path | None, python_backend: bool) -> l
     )
 
     if wheel is not None and not wheel.expanduser().is_file():
-        raise CliError(ExitCode.USAGE, f"--wheel names {wheel}, and there is no such file")
+        raise CliError(ExitCode.USAGE, f"--wheel names {wheel}, which does not exist")
     try:
         choice = choice_of(config, wheel, python_backend=python_backend)
         runtime = find_or_install_server(choice, say)
@@ -49,7 +49,7 @@ def install(config: DaemonConfig, wheel: Path | None, python_backend: bool) -> l
 
 
 def cache_entries(config: DaemonConfig) -> list[CacheEntry]:
-    """Return what is in the cache of these settings."""
+    """Return the entries of the cache of these settings."""
     from pytriton._host.install.cache import cache_dir
     from pytriton._host.install.cache_usage import entries_of
 
@@ -59,10 +59,10 @@ def cache_entries(config: DaemonConfig) -> list[CacheEntry]:
 
 
 def prune_cache(entries: list[CacheEntry], unused_days: float) -> Iterator[CacheEntry]:
-    """Remove what nothing uses; yield each entry that has been removed.
+    """Remove unused entries; yield each one that has been removed.
 
     Raises:
-        CliError: one cannot be removed.
+        CliError: an entry cannot be removed.
     """
     from pytriton._host.install.cache_usage import prune
 

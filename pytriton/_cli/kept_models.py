@@ -1,4 +1,4 @@
-"""The kept models of a daemon that has just been started: how far they are, and waiting for them."""
+"""Progress of the persisted models of a daemon that has just started, and waiting for them."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from pytriton._protocol import messages
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton._protocol.rates import duration
 
-#: Between two looks: the daemon tells only who asks.
-_LOOK_S = 0.2
-#: The states of a model that is being loaded after a start, kept or of a repository, or waits for its turn.
+#: Interval between status requests: the daemon does not send it unprompted.
+_POLL_INTERVAL_S = 0.2
+#: States of a model that is being loaded after a start, or waits for its turn.
 _COMING = ("restoring", "loading")
-#: While nothing changes, --wait-models says so often what it waits for.
+#: Maximum time between two lines of --wait-models while nothing changes.
 _REPORT_INTERVAL_S = 10.0
-#: So many models that are being loaded are named.
+#: Maximum number of loading models that are named.
 _MAX_NAMED = 3
 
 
 def remarks(status: messages.Status) -> Iterator[str]:
-    """Yield a sentence about those that are being restored, could not be, and are not loaded before a request."""
+    """Yield a sentence about models that are being restored, that failed, and that load on the first request."""
     states = Counter(model.state for model in status.models)
     coming = sum(states[state] for state in _COMING)
     if coming:
-        waits = "; --wait-models waits for those that are kept" if states["restoring"] else ""
+        waits = "; --wait-models waits for the persisted ones" if states["restoring"] else ""
         yield f"{_models(coming)} being loaded: `pytriton-daemon status` shows them{waits}"
     if states["asleep"]:
-        yield f"{_models(states['asleep'])} asleep: the first request has each loaded"
+        yield f"{_models(states['asleep'])} asleep: the first request loads each of them"
     if states["failed"]:
-        yield f"{_models(states['failed'])} not served: `pytriton-daemon status` tells why"
+        yield f"{_models(states['failed'])} not served: see `pytriton-daemon status`"
 
 
 def progress(models: Sequence[messages.ModelInfo], now: float) -> str:
-    """Return how far the restores are, with the loads that take longest; "" when none is under way.
+    """Return the progress of the restores, with the loads that take longest; "" if none is in progress.
 
     Args:
-        models: of a status
+        models: the models of a status
         now: seconds since the epoch
     """
     left = [model for model in models if model.state in _COMING]
@@ -48,7 +48,7 @@ def progress(models: Sequence[messages.ModelInfo], now: float) -> str:
     loading = sorted(
         (model for model in left if model.loading_since), key=lambda model: model.loading_since
     )
-    parts = [f"{len(models) - len(left) - failed:,} of {len(models):,} models are there"]
+    parts = [f"{len(models) - len(left) - failed:,} of {len(models):,} models are available"]
     if failed:
         parts.append(f"{failed:,} failed")
     if loading:
@@ -69,16 +69,16 @@ def wait_until_restored(
     pause: Callable[[float], None] = time.sleep,
     report: Callable[[str], None] = lambda text: None,
 ) -> messages.Status:
-    """Return the status in which no model is being restored any more.
+    """Return the first status in which no model is being restored.
 
     Args:
-        status: of the daemon now
-        ask: asks for it anew; raises CliError when no daemon runs any more
-        pause: waits for so many seconds
-        report: gets a line about how far it is, whenever that has changed and every few seconds
+        status: the daemon's current status
+        ask: returns a new status; raises CliError if no daemon runs any more
+        pause: waits for a number of seconds
+        report: gets a progress line whenever something has changed, and every few seconds
 
     Raises:
-        CliError: models could not be restored; names them.
+        CliError: models could not be restored; the text names them.
     """
     waited_s, reported_s, left = 0.0, -_REPORT_INTERVAL_S, -1
     while any(model.state == "restoring" for model in status.models):
@@ -86,14 +86,14 @@ def wait_until_restored(
         if now_left != left or waited_s - reported_s >= _REPORT_INTERVAL_S:
             left, reported_s = now_left, waited_s
             report(progress(status.models, time.time()))
-        pause(_LOOK_S)
-        waited_s += _LOOK_S
+        pause(_POLL_INTERVAL_S)
+        waited_s += _POLL_INTERVAL_S
         status = ask()
     failed = [model for model in status.models if model.state == "failed"]
     if failed:
         reasons = "\n".join(f"  {model.name}: {model.error}" for model in failed)
         raise CliError(
-            ExitCode.REGISTRATION, f"the daemon is ready, and these models are not:\n{reasons}"
+            ExitCode.REGISTRATION, f"the daemon is ready, but these models are not:\n{reasons}"
         )
     return status
 

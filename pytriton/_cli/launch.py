@@ -1,4 +1,4 @@
-"""Starting a daemon: in this process, or as a process of its own that this one waits for."""
+"""Starts a daemon: in this process, or in a separate process whose readiness it awaits."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from pytriton._protocol.files.private_files import open_private
 from pytriton._protocol.files.rundir import RuntimeDir
 from pytriton.dispatcher import start
 
-#: Log records that a failed start shows.
+#: Number of log records that a failed start shows.
 _LAST_RECORDS = 12
-#: Ends of which nothing need be said at the next start.
+#: Exits that the next start does not report.
 _SAID_AT_START = (ExitCode.OK, ExitCode.USAGE, ExitCode.ALREADY_RUNNING, ExitCode.PORT_IN_USE)
-#: Between two looks at a starting daemon. Its end is an event (pidfd), but of readiness it tells
-#: only who asks: a bound control socket is not ready yet, and a start takes a second at the least.
+#: Interval between status requests to a starting daemon. Its exit is an event (pidfd), but readiness must be polled:
+#: a bound control socket is not ready yet, and a start takes a second or more.
 _FIRST_LOOK_S, _LONGEST_LOOK_S = 0.05, 0.5
 
 
 def run_here(config: DaemonConfig, given: Given) -> int:
-    """Be the daemon, as the first process of a container its parent; return its exit code."""
+    """Run the daemon in this process, or in a child if this is a container's first process; return its exit code."""
     rundir = private(config)
     _tell_former_fault(rundir)
     return start.run_here(config, lambda status: given.keep(rundir))
 
 
 def run_detached(config: DaemonConfig, given: Given) -> messages.Status:
-    """Start a daemon in a session of its own and return its status once it is ready.
+    """Start a daemon in its own session, and return its status once it is ready.
 
     Raises:
-        CliError: it did not become ready; with its own exit code and its last words.
+        CliError: it did not become ready; with the daemon's exit code and its last log records.
     """
     rundir = private(config)
     _refuse_second(rundir)
@@ -61,11 +61,11 @@ def run_detached(config: DaemonConfig, given: Given) -> messages.Status:
 
 
 def _tell_former_fault(rundir: RuntimeDir) -> None:
-    """Say how the last daemon here ended, if it was not asked to; one that could not start has said so."""
+    """Report how the last daemon here exited, unless that was requested or has already been reported."""
     end = exit_record.read(rundir)
     failed = end is not None and end.exit_code not in _SAID_AT_START
     if exit_record.killed_pid(rundir) is not None or failed:
-        say(f"the last daemon in {rundir.path} ended: {former_end(rundir)}")
+        say(f"the last daemon in {rundir.path} exited: {former_end(rundir)}")
 
 
 def _refuse_second(rundir: RuntimeDir) -> None:
@@ -74,13 +74,13 @@ def _refuse_second(rundir: RuntimeDir) -> None:
         raise CliError(
             ExitCode.ALREADY_RUNNING,
             f"a daemon already runs in {rundir.path} (pid {pid}). Stop it with "
-            "`pytriton-daemon stop`, or give this one a directory of its own with --runtime-dir.",
+            "`pytriton-daemon stop`, or use another directory with --runtime-dir.",
         )
 
 
 @contextmanager
 def _started(config: DaemonConfig, rundir: RuntimeDir) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the process; an interruption while it becomes ready stops it again."""
+    """Start the process, and stop it again if interrupted while it becomes ready."""
     with open(_startup_log(rundir), "wb", opener=open_private) as output:
         process = start.spawn(config, output)
     try:
@@ -94,7 +94,7 @@ def _started(config: DaemonConfig, rundir: RuntimeDir) -> Iterator[subprocess.Po
 def _wait_ready(
     rundir: RuntimeDir, process: subprocess.Popen[bytes], words: _Words, spinner: Spinner
 ) -> messages.Status | None:
-    """Return the status of the daemon when it is ready, None when it ended before."""
+    """Return the daemon's status when it is ready, None if it exited before."""
     ended = linux.pidfd_open(process.pid)
     try:
         for attempt in itertools.count():
@@ -117,15 +117,15 @@ def _status(rundir: RuntimeDir, pid: int) -> messages.Status | None:
         return None
     try:
         return ask_status(rundir, timeout_s=_LONGEST_LOOK_S)
-    except CliError:  # not listening yet, or ending: the next look tells
+    except CliError:  # not listening yet, or exiting
         return None
 
 
 def _failure(rundir: RuntimeDir, process: subprocess.Popen[bytes], words: _Words) -> CliError:
-    """Return the error of a start that failed: the reason that the daemon has left, or its last words."""
+    """Return the error of a failed start: the recorded reason, or the last log records."""
     code = process.wait()
     known = {int(one): one for one in ExitCode}
-    # 0: somebody stopped it while it started, which is not what `start` was asked for.
+    # Exit code 0 means that it was stopped while starting, so `start` has failed.
     exit_code = known.get(code, ExitCode.FAULT) if code else ExitCode.FAULT
     end = exit_record.read(rundir)
     if end is not None and end.pid == process.pid and exit_code is not ExitCode.FAULT:
@@ -134,7 +134,7 @@ def _failure(rundir: RuntimeDir, process: subprocess.Popen[bytes], words: _Words
     why = f"{end.reason}\nIt" if end is not None and end.pid == process.pid else "it"
     last = "\n".join(words.last())
     return CliError(
-        exit_code, f"the daemon did not start: {why} ended {ended}. Its last words:\n{last}"
+        exit_code, f"the daemon did not start: {why} exited {ended}. Its last messages:\n{last}"
     )
 
 
@@ -143,7 +143,7 @@ def _startup_log(rundir: RuntimeDir) -> Path:
 
 
 class _Words:
-    """The new lines in the log of a starting daemon, also when the log is rotated meanwhile."""
+    """The new lines in the log of a starting daemon, across rotations."""
 
     def __init__(self, rundir: RuntimeDir) -> None:
         self._rundir = rundir
@@ -165,7 +165,7 @@ class _Words:
         path = self._rundir.log_file()
         if self._stream is None and path.exists():
             self._stream = open(path, "rb")  # noqa: SIM115, closed in __exit__
-            # Rotated since: all that is in the new file is news.
+            # Rotated since: everything in the new file is new.
             self._stream.seek(self._start if len(rotated(path)) == self._rotated else 0)
         if self._stream is None:
             return []
@@ -174,7 +174,7 @@ class _Words:
         return [text for line in lines if (text := own_event(line))]
 
     def last(self) -> list[str]:
-        """Return the last records, and what was printed outside of the log."""
+        """Return the last records, and the output outside of the log."""
         from pytriton._cli.log_lines import pretty
 
         self.new()

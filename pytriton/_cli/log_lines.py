@@ -1,11 +1,11 @@
-"""Log records (JSON lines) as people read them."""
+"""Formatting of log records (JSON lines) for people."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-#: Part of the prefix, or shown by itself.
+#: Fields that are part of the prefix, or are shown separately.
 _PREFIX = (
     "timestamp", "level", "event", "source", "model", "instance", "exception", "error_type", "error_message"
 )  # fmt: skip
@@ -13,9 +13,9 @@ _COLORS = {"debug": "2", "warning": "33", "error": "31", "critical": "31;1"}
 
 
 def pretty(line: str, colors: bool = False) -> str:
-    """Return a record as `TIME level who: text key=value`; what is no record comes back unchanged.
+    """Return a record as `TIME level model: text key=value`; a line that is not a record is only escaped.
 
-    Control characters that a child printed are made visible: they would steer the terminal.
+    Control characters in a child's output are escaped: they could control the terminal.
     """
     record = _record(line)
     if record is None:
@@ -32,7 +32,7 @@ def pretty(line: str, colors: bool = False) -> str:
 
 
 def own_event(line: str) -> str | None:
-    """Return the text of a record of the daemon itself; None for what its children said."""
+    """Return the text of a record of the daemon itself; None for its children's output."""
     record = _record(line)
     if record is None or "source" in record:
         return None
@@ -40,7 +40,7 @@ def own_event(line: str) -> str | None:
 
 
 def model_of(line: str) -> str | None:
-    """Return the name of the model that a record is about, None where it is about none."""
+    """Return the name of the model that a record is about, None if there is none."""
     model = (_record(line) or {}).get("model")
     return model if isinstance(model, str) else None
 
@@ -61,7 +61,7 @@ def _who(record: dict[str, Any]) -> str:
 
 
 def visible(text: str, keep: str = "") -> str:
-    """Return a text with control characters, which would steer the terminal, made visible."""
+    """Return a text with control characters, which could control the terminal, escaped."""
     return "".join(
         char if char.isprintable() or char in keep or char == "\t" else _escaped(char)
         for char in text

@@ -1,4 +1,4 @@
-"""Text, paths and defaults without the conversion by typer (and pydantic): longer than most commands take."""
+"""Fast handling of text, paths and defaults: the conversion by typer and pydantic takes longer than most commands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 __all__ = ["take_plainly"]
 
 _BY_TYPER = object()
-#: What typer may do with a value beside its conversion, as it is where a command wants none of it.
+#: typer's options for values beside conversion, with the values that mean that a command uses none of them.
 _NOTHING_MORE = {
     "parser": None, "path_type": None, "exists": False, "file_okay": True, "dir_okay": True, "writable": False,
     "readable": True, "resolve_path": False, "allow_dash": False,
@@ -17,9 +17,9 @@ _NOTHING_MORE = {
 
 
 def take_plainly(param: Any) -> None:
-    """Have a parameter of a command take text, paths, defaults and what is not given as they are.
+    """Let a parameter take text, paths, defaults and missing values without conversion.
 
-    All else typer converts and checks; and everything, where it is a version that has no use for pydantic.
+    typer converts and checks all other values; all values in versions of typer that do not use pydantic.
     """
     descriptor = getattr(param, "type_descriptor", None)
     if descriptor is None or "process_value" in vars(param):
@@ -36,7 +36,7 @@ def take_plainly(param: Any) -> None:
 
 
 def _as_it_is(param: Any, descriptor: Any, value: Any) -> Any:
-    """Return what typer would make of a value, or `_BY_TYPER` where that is more than a look tells."""
+    """Return what typer would return for a value, or `_BY_TYPER` if only typer can tell."""
     kind, wanted = descriptor.annotation, descriptor.parameter_info
     several = param.multiple or param.nargs == -1
     if value is None:
@@ -49,7 +49,7 @@ def _as_it_is(param: Any, descriptor: Any, value: Any) -> Any:
     if kind is str and type(value) is str:
         return value
     if kind is Path and type(value) is str:
-        # typer tells of one that is there and cannot be read.
+        # typer reports a path that exists but cannot be read.
         return Path(value) if os.access(value, os.R_OK) or not os.path.lexists(value) else _BY_TYPER
     if kind in (int, float) and type(value) is kind and value == param.default:
         return value

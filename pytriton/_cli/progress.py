@@ -1,4 +1,4 @@
-"""Progress on the command line: a moving line on a terminal, plain lines elsewhere."""
+"""Progress on the command line: a spinner on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pytriton._cli.log_lines import visible
 
 
 class Spinner:
-    """A line on standard error that shows the newest text and vanishes at the end.
+    """A line on standard error that shows the newest text and disappears at the end.
 
-    Without a terminal each text becomes a line.
+    Without a terminal, each text is printed as a line.
     """
 
     def __init__(self, text: str) -> None:

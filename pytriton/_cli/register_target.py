@@ -1,4 +1,4 @@
-"""`pytriton-daemon register MODULE:ATTRIBUTE`, or `--model-dir FOLDER`: import it, hand it over, show progress."""
+"""`pytriton-daemon register MODULE:ATTRIBUTE`, or `--model-dir FOLDER`: import it, register it, show progress."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Wish:
-    """A command's wish: MODULE:ATTRIBUTE or a folder, and keyword arguments of `DaemonClient`'s method."""
+    """A command's request: MODULE:ATTRIBUTE or a directory, and keyword arguments of `DaemonClient`'s method."""
 
     target: str
     options: Mapping[str, Any]
 
 
 def register_target(wish: Wish, rundir: RuntimeDir) -> str:
-    """Register it and return a sentence about the model that serves now.
+    """Register the target, and return a sentence about the model that serves now.
 
     Raises:
-        CliError: there is no such attribute, it carries no declaration, no daemon runs, or the
-            registration failed; with the traceback from where it failed.
+        CliError: there is no such attribute, it has no declaration, no daemon runs, or the
+            registration failed; with the remote traceback.
     """
     if "python" in wish.options:
         return _register_elsewhere(wish, rundir)
@@ -45,7 +45,7 @@ def register_target(wish: Wish, rundir: RuntimeDir) -> str:
 
 
 def _register_elsewhere(wish: Wish, rundir: RuntimeDir) -> str:
-    """Have the workers' interpreter import the module and register it: this one may lack what it imports.
+    """Import and register the module in the workers' interpreter: this one may lack its dependencies.
 
     Raises:
         CliError: as `register_target`.
@@ -66,10 +66,10 @@ def _register_elsewhere(wish: Wish, rundir: RuntimeDir) -> str:
 
 
 def load_target(text: str) -> Any:
-    """Return what MODULE:ATTRIBUTE names; see `target.load_target`.
+    """Return the object that MODULE:ATTRIBUTE names; see `target.load_target`.
 
     Raises:
-        CliError: there is no such thing, or importing it failed
+        CliError: it does not exist, or importing it failed
     """
     from pytriton._register import target
 
@@ -85,7 +85,7 @@ def is_file(target: str) -> bool:
 
 
 def register_folder(wish: Wish, rundir: RuntimeDir) -> str:
-    """Register a Triton Python model, all of a repository, or a model file; return a sentence about each.
+    """Register a Triton Python model, all models of a repository, or a model file; return a sentence about each.
 
     Raises:
         CliError: as `register_target`.
@@ -99,10 +99,10 @@ def register_folder(wish: Wish, rundir: RuntimeDir) -> str:
 
 
 def wanted_instances(text: str) -> Instances:
-    """Return what a word says about the number of instances: "4", or "1:8".
+    """Parse a number of instances: "4", or "1:8".
 
     Raises:
-        CliError: it says nothing of that kind.
+        CliError: it is neither.
     """
     from pytriton.autoscale import instances_of_text
     from pytriton.exceptions import PyTritonValidationError
@@ -118,11 +118,11 @@ def _register(
 ) -> str:
     from pytriton.daemon import connect
 
-    def tell(progress: messages.Progress) -> None:
+    def report(progress: messages.Progress) -> None:
         say(f"  {progress.text}")
 
     with errors_of_clients(), connect(runtime_dir=rundir.path) as client:
-        progress = None if sys.stderr.isatty() else tell  # None: a bar
+        progress = None if sys.stderr.isatty() else report  # None: a progress bar
         served = act(client, progress)
         models = served if isinstance(served, list) else [served]
         return "\n".join(f"{model.name} is ready: {model.url}" for model in models)

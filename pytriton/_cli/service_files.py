@@ -1,4 +1,4 @@
-"""The files of service managers: a systemd unit (systemd.service(5), systemd.exec(5)), a supervisord section."""
+"""Files for service managers: a systemd unit (systemd.service(5), systemd.exec(5)), a supervisord section."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pytriton._host.settings.declarations import DaemonConfig, flag_name, option
 from pytriton._protocol.exit_codes import FINAL, ExitCode
 
 NAME = "pytriton-daemon"
-#: The first line of each file: what `uninstall` may delete.
+#: The first line of each file; `uninstall` deletes only files that start with it.
 MARK = "# Written by `pytriton-daemon service install`"
 
-#: Beyond what the settings allow for: interpreters start, tritonserver ends, processes are reaped.
+#: Added to the times in the settings: interpreters start, tritonserver exits, processes are reaped.
 _MARGIN_S = 30
-#: Setting -> (what makes the folder, its place for the system, its place for a user's manager).
+#: Setting -> (the directive that creates the directory, its root as a systemd specifier).
 _FOLDERS = {
     "runtime_dir": ("RuntimeDirectory", "%t"),
     "state_dir": ("StateDirectory", "%S"),
@@ -38,14 +38,16 @@ AFTERWARDS = {
 
 @dataclass(frozen=True)
 class Service:
-    """The facts that the files are made of."""
+    """The facts that the files are generated from."""
 
     program: list[str]  #: the command of this installation
-    given: Given  #: the flags that the daemon gets, paths absolute
-    config: DaemonConfig  #: the settings that these flags lead to now, for time-outs
-    account: str  #: user that a daemon of the system runs as
+    given: Given  #: the daemon's flags, with absolute paths
+    config: DaemonConfig  #: the current settings with these flags, for time-outs
+    account: str  #: user that the system's daemon runs as
     sockets: bool = False  #: systemd listens for the daemon
-    log_folder: str = ""  #: of supervisord's own log of it; empty: beside the section's file
+    log_folder: str = (
+        ""  #: directory of supervisord's own log of the daemon; empty: beside the section's file
+    )
 
     def argv(self, *more: str) -> list[str]:
         """Return the command that starts the daemon."""
@@ -55,7 +57,7 @@ class Service:
 
     @property
     def stop_s(self) -> int:
-        """The most seconds that an orderly stop takes."""
+        """Maximum duration of a graceful stop, in seconds."""
         return round(self.config.grace_period_s) + _MARGIN_S
 
 
@@ -73,7 +75,7 @@ _UNIT = """\
 {mark}
 [Unit]
 Description=PyTriton daemon: Python callables behind NVIDIA Triton Inference Server
-{sockets}{network}# It is started again for as long as it takes, and `systemctl restart` never needs `reset-failed`.
+{sockets}{network}# Restarts are not limited, and `systemctl restart` never needs `reset-failed`.
 StartLimitIntervalSec=0
 
 [Service]
@@ -82,17 +84,17 @@ NotifyAccess=main
 ExecStart={start}
 ExecReload={reload}
 {account}{folders}
-# The daemon asks for more time while it fetches tritonserver and while batches are answered.
+# The daemon asks for more time while it downloads tritonserver and while it finishes batches.
 TimeoutStartSec={start_s}
 TimeoutStopSec={stop_s}
 WatchdogSec=30
 {restart}Restart=on-failure
 RestartSec=2
-# SIGTERM to the daemon alone: it ends its workers in order. What is left then is killed.
+# SIGTERM goes to the daemon only, which stops its workers in order. Remaining processes are killed.
 KillMode=mixed
-# A worker that the kernel kills for its memory is replaced; the service goes on.
+# The daemon replaces a worker that the kernel kills for its memory; the service keeps running.
 OOMPolicy=continue
-# Lanes, sockets of clients, and memory that is passed as descriptors.
+# Lanes, client sockets, and shared memory that is passed as descriptors.
 LimitNOFILE=65536
 UMask=0077
 
@@ -103,7 +105,7 @@ UMask=0077
 _SOCKETS = """\
 {mark}
 [Unit]
-Description=Sockets of the PyTriton daemon: while it is away, connections wait
+Description=Sockets of the PyTriton daemon: connections wait while it is down
 
 [Socket]
 # The daemon's settings name the same addresses and ports: change both.
@@ -115,14 +117,14 @@ WantedBy=sockets.target
 """
 
 _RESTART = """\
-# {unrecoverable} (unrecoverable error in a model) and all other failures start the whole service again, but
-# for ends that were asked for or that will not mend themselves: {final_names}.
+# {unrecoverable} (unrecoverable error in a model) and all other failures restart the whole service, except exits
+# that were requested or that a restart cannot fix: {final_names}.
 RestartPreventExitStatus={final}
 """
-#: A connection would start it again at once, and so would each that waits.
+#: With sockets, a new or waiting connection would restart the daemon immediately.
 _RESTART_WITH_SOCKETS = """\
-# Every failure starts the whole service again, wrong settings included: connections wait meanwhile, and are answered
-# once the settings are right.
+# Every failure restarts the whole service, invalid settings included: connections wait until the settings are
+# corrected.
 """
 _NETWORK = {
     False: "After=network.target\n",
@@ -130,7 +132,7 @@ _NETWORK = {
 }
 
 _HARDENING = """\
-# What follows also holds for every registered callable.
+# These also apply to every registered callable.
 NoNewPrivileges=yes
 RestrictSUIDSGID=yes
 RestrictRealtime=yes
@@ -141,19 +143,19 @@ SystemCallArchitectures=native
 """
 _SYSTEM_HARDENING = """\
 # PrivateDevices, DevicePolicy, ProtectClock (which closes all devices, too): GPUs are devices.
-# PrivateTmp: a callable whose working folder or modules lie in /tmp would not be found there.
-# ProtectHome, ProtectSystem=strict: callables are imported from home folders and write their caches there. The daemon
-# itself runs with both (the latter with PrivateTmp=yes, for callables that need a folder for temporary files).
+# PrivateTmp: a callable whose working directory or modules are in /tmp would not be found there.
+# ProtectHome, ProtectSystem=strict: callables are imported from home directories and write their caches there. The
+# daemon itself works with both (the latter with PrivateTmp=yes, for callables that need a temporary directory).
 # PrivateIPC, RemoveIPC: clients of the same user share /dev/shm with tritonserver.
-# ProcSubset=pid: the memory that is left is read from /proc/meminfo and /proc/vmstat.
-# DynamicUser: the control socket is for the daemon's own user and root, who have to be those who register.
+# ProcSubset=pid: free memory is read from /proc/meminfo and /proc/vmstat.
+# DynamicUser: the control socket is for the daemon's own user and root, and users must be able to register.
 ProtectSystem=full
 ProtectKernelTunables=yes
 ProtectKernelModules=yes
 ProtectKernelLogs=yes
 ProtectControlGroups=yes
 ProtectHostname=yes
-# Other users' processes cannot be seen, but for root's daemon; its own can, whose /proc it reads.
+# Hides other users' processes, except from root's daemon. Its own remain visible; it reads their /proc.
 ProtectProc=invisible
 RestrictNamespaces=yes
 RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
@@ -164,7 +166,8 @@ _NO_ROOT = "CapabilityBoundingSet=\n"
 def system_unit(service: Service) -> str:
     """Return a unit for the system's service manager."""
     hardening = _HARDENING + _SYSTEM_HARDENING
-    if service.account != "root":  # root without its capabilities could not even read others' files
+    # Root without its capabilities could not even read other users' files.
+    if service.account != "root":
         hardening += _NO_ROOT
     account = f"User={service.account}\n"
     why = why_network(service.config)
@@ -174,9 +177,9 @@ def system_unit(service: Service) -> str:
 
 
 def why_network(config: DaemonConfig) -> str:
-    """Return which setting needs the network to be up before the daemon starts; "" if none does.
+    """Return the setting that needs the network to be up before the daemon starts, as text; "" if none does.
 
-    An address of this machine alone is there always, and so is every interface (0.0.0.0, ::).
+    Loopback addresses and "every interface" (0.0.0.0, ::) are always available.
     """
     listens = {
         f"{name}_address": getattr(config, f"{name}_address")
@@ -202,7 +205,7 @@ def _is_there_always(address: str) -> bool:
 
 
 def user_unit(service: Service) -> str:
-    """Return a unit for a user's own service manager, which may only restrict system calls."""
+    """Return a unit for a user's own service manager, which can only restrict system calls."""
     return _unit(service, account="", hardening=_HARDENING, target="default.target", network="")
 
 
@@ -210,7 +213,7 @@ def socket_unit(service: Service) -> str:
     """Return the unit of the sockets on which systemd listens for the daemon.
 
     Raises:
-        ValueError: the settings name no port, or a host's name; says which.
+        ValueError: the settings contain no port, or a host name as an address; the text says which.
     """
     config, lines, absent = service.config, [], False
     for name in ("http", "grpc", "metrics"):
@@ -220,12 +223,14 @@ def socket_unit(service: Service) -> str:
         try:
             ip = ipaddress.ip_address(address)
         except ValueError:
-            raise ValueError(f"{name}_address is {address!r}, and systemd takes numbers") from None
+            raise ValueError(
+                f"{name}_address is {address!r}, but systemd needs an IP address"
+            ) from None
         absent |= not _is_there_always(address)
         lines.append(f"ListenStream={f'[{ip}]' if ip.version == 6 else ip}:{port}")
     if not lines:
-        raise ValueError("the settings name no port: each is 0 or off")
-    if absent:  # an address that the network may not have yet
+        raise ValueError("the settings contain no port: each is 0 or off")
+    if absent:  # the network may not have the address yet
         lines.append("FreeBind=yes")
     return _SOCKETS.format(mark=MARK, listen="\n".join(lines))
 
@@ -237,7 +242,7 @@ def _unit(service: Service, *, account: str, hardening: str, target: str, networ
             continue
         lines += [f"{directive}={NAME}", f"{directive}Mode=0700"]
         specified.append(f"{flag_name(name)}={root}/{NAME}")
-        if name == "runtime_dir":  # logs, and how the last daemon ended, outlive a stop
+        if name == "runtime_dir":  # logs and the exit record must survive a stop
             lines.append("RuntimeDirectoryPreserve=yes")
     where = service.given.flags.get("runtime_dir")
     rundir = f"%t/{NAME}" if where is None else _quoted(str(where))
@@ -267,7 +272,7 @@ def _restart() -> str:
 
 
 def _quoted(word: str) -> str:
-    """Return a word as a unit's command line has it: quotes, and no specifiers or variables."""
+    """Return a word quoted for a unit's command line, with specifiers and variables escaped."""
     for char, written in (("\\", "\\\\"), ('"', '\\"'), ("%", "%%"), ("$", "$$"), ("\n", "\\n")):
         word = word.replace(char, written)
     return f'"{word}"' if any(char in word for char in " \t'\";#") or not word else word
@@ -280,18 +285,18 @@ _SECTION = """\
 [program:{name}]
 command={command}
 {account}autostart=true
-; Once it has run for startsecs, it is started again after every end but a stop that was asked for ({ok}) and what will
-; not mend itself. What ends earlier, whatever the code, is tried again startretries times, then it is FATAL.
+; After startsecs it is restarted on every exit except a requested stop ({ok}) and exits that a restart cannot fix.
+; If it exits earlier, whatever the code, it is restarted up to startretries times and is then FATAL.
 autorestart=unexpected
 exitcodes={final}
 startsecs=5
 startretries=5
-; SIGTERM to the daemon alone: it answers the batches at hand (grace period {grace:g} s) and ends its workers.
+; SIGTERM goes to the daemon only, which finishes in-flight batches (grace period {grace:g} s) and stops its workers.
 stopsignal=TERM
 stopwaitsecs={stop_s}
 stopasgroup=false
 killasgroup=false
-; What it says is in the runtime directory's logs/, too; what it says before it has those is here alone.
+; The daemon also logs to logs/ in the runtime directory; messages from before those files exist are only here.
 redirect_stderr=true
 stdout_logfile={log}
 stdout_logfile_maxbytes=10MB
@@ -305,7 +310,7 @@ def supervisord_section(service: Service) -> str:
     return _SECTION.format(
         mark=MARK,
         name=NAME,
-        # supervisord that is root itself: else it cannot change to anybody.
+        # Only a supervisord that runs as root can change the user.
         account=f"user={service.account}\n" if service.account != "root" else "",
         command=command,
         ok=int(ExitCode.OK),

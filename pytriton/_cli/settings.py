@@ -1,4 +1,4 @@
-"""Flags made of the daemon's declared settings, and what `start` was told, kept for `restart`."""
+"""Flags generated from the daemon's settings, and the flags of `start`, saved for `restart`."""
 
 from __future__ import annotations
 
@@ -23,41 +23,41 @@ from pytriton._protocol.files.rundir import RuntimeDir, RuntimeDirError
 
 @dataclass(frozen=True)
 class Given:
-    """The flags of `start` as they were given; a restart keeps them and reads all other settings anew."""
+    """The flags passed to `start`; a restart keeps them and reads all other settings again."""
 
     flags: Mapping[str, Any]
     config: Optional[str] = None  #: the file named by --config
     cwd: str = "."
 
     def load(self) -> Loaded:
-        """Read all sources; wrong settings end the command."""
+        """Read all sources; exit if a setting is invalid."""
         try:
             return load(self.flags, os.environ, Path(self.cwd), self.config)
         except ConfigError as error:
             raise CliError(ExitCode.USAGE, str(error)) from None
 
     def load_to_serve(self) -> Loaded:
-        """Do what `load` does, and see that folders are there that a daemon on this machine is to serve."""
+        """Like `load`, and check that the directories exist that a daemon on this machine serves."""
         loaded = self.load()
         _check_repositories(loaded)
         return loaded
 
     def over(self, earlier: Given) -> Given:
-        """Return these flags on top of those of an earlier start, paths made absolute."""
+        """Return these flags merged over those of an earlier start, with absolute paths."""
         mine, theirs = self.absolute(), earlier.absolute()
         return Given({**theirs.flags, **mine.flags}, mine.config or theirs.config, mine.cwd)
 
     def keep(self, rundir: RuntimeDir) -> None:
-        """Remember them for `restart`; not being able to is told and harms nothing else."""
+        """Save the flags for `restart`; a failure is reported and ignored."""
         kept = self.absolute()
         flags = StartFlags(kept.flags, kept.config, str(Path.cwd() / kept.cwd))
         try:
             flags.write(rundir)
         except OSError as error:
-            say(f"pytriton-daemon: `restart` will not know these flags: {error}")
+            say(f"pytriton-daemon: cannot save the flags for `restart`: {error}")
 
     def absolute(self) -> Given:
-        """Return these flags with paths that mean the same from any folder."""
+        """Return these flags with absolute paths."""
         base = Path.cwd() / self.cwd
         flags = {
             name: kind.placed(kind.read(value), base) if kind.is_path else value
@@ -69,9 +69,9 @@ class Given:
 
 
 def _check_repositories(loaded: Loaded) -> None:
-    """End the command where a model repository on this machine cannot be read: none of its models would be served."""
+    """Exit if a model repository on this machine cannot be read: none of its models would be served."""
     for place in loaded.config.model_repository:
-        if "://" in place:  # tritonserver's own business
+        if "://" in place:  # tritonserver accesses it itself
             continue
         try:
             os.listdir(place)
@@ -79,13 +79,13 @@ def _check_repositories(loaded: Loaded) -> None:
             source = loaded.sources.get("model_repository", "default")
             raise CliError(
                 ExitCode.USAGE,
-                f"model_repository: {place} cannot be read: {error.strerror} ({source}). Name a folder that has a "
-                "folder for each model",
+                f"model_repository: {place} cannot be read: {error.strerror} ({source}). Use a directory that contains a "
+                "directory for each model",
             ) from None
 
 
 def kept(rundir: RuntimeDir) -> Given:
-    """Return what `Given.keep` remembered in this runtime directory; nothing if nothing was."""
+    """Return the flags that `Given.keep` saved in this runtime directory; none if nothing was saved."""
     try:
         flags = start_flags.read(rundir)
     except ConfigError as error:
@@ -94,7 +94,7 @@ def kept(rundir: RuntimeDir) -> Given:
 
 
 def private(config: DaemonConfig) -> RuntimeDir:
-    """Return the runtime directory, made and private; or end the command.
+    """Create the runtime directory, private to this user, and return it; exit if that fails.
 
     An access token among the flags is removed from this process's command line.
     """
@@ -108,7 +108,7 @@ def private(config: DaemonConfig) -> RuntimeDir:
     return config.rundir
 
 
-#: What the help shows first, in this order.
+#: The settings that the help lists first, in this order.
 FIRST = (
     "runtime_dir", "http_port", "grpc_port", "metrics_port", "http_address", "grpc_address",
     "metrics_address", "model_repository", "model_control_mode", "load_model", "model_python",
@@ -118,7 +118,7 @@ FIRST = (
 
 
 def with_setting_flags(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a command a flag for each setting; it gets those given as `flags: dict[str, Any]`."""
+    """Give a command a flag for each setting; the function receives those given as `flags: dict[str, Any]`."""
 
     def run(**arguments: Any) -> None:
         flags = {
@@ -139,7 +139,7 @@ def with_setting_flags(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _annotation(name: str) -> Any:
-    """Return the annotation of a flag. Values stay text, for the declaration's reader to judge."""
+    """Return the annotation of a flag. Values stay text, which the setting's validator parses."""
     option = options()[name]
     flag, text = flag_name(name), option.help
     if option.kind.is_switch:
@@ -152,10 +152,10 @@ def _annotation(name: str) -> Any:
         return Annotated[Optional[list[str]], several]
     metavar = "PATH" if option.kind.is_path else "VALUE"
     flags = [flag, flag_name(option.formerly)] if option.formerly else [flag]
-    told = typer.Option(*flags, help=text, metavar=metavar, rich_help_panel=_panel(name))
-    return Annotated[Optional[list[str]] if option.kind.is_list else Optional[str], told]
+    taken = typer.Option(*flags, help=text, metavar=metavar, rich_help_panel=_panel(name))
+    return Annotated[Optional[list[str]] if option.kind.is_list else Optional[str], taken]
 
 
 def _panel(name: str) -> str:
-    """Return the group of the help that a setting stands in."""
-    return "Settings that people change first" if name in FIRST else "All other settings"
+    """Return the section of the help in which a setting is listed."""
+    return "Common settings" if name in FIRST else "All other settings"

@@ -1,4 +1,4 @@
-"""`pytriton-daemon logs`: the files of the runtime directory, whether a daemon runs or not."""
+"""`pytriton-daemon logs`: reads the files in the runtime directory, whether a daemon runs or not."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from pytriton._protocol.files.rundir import RuntimeDir
 def show(rundir: RuntimeDir, model: str | None, lines: int, *, follow: bool, as_json: bool) -> None:
     """Print the last `lines` records, and with `follow` each new one until interrupted.
 
-    Of a model that is not served, such as one of a repository that could not be loaded, print what the daemon's log
-    has of it.
+    For a model without a log of its own, such as one of a repository that failed to load, print the records about it
+    in the daemon's log.
     """
     path = rundir.log_file(model)
-    # A name with a slash would be a path to somewhere else.
+    # A name with a slash would be a path to another directory.
     if path.parent != rundir.logs or not (path.exists() or rotated(path)):
         found = [] if model is None else list(_about(tail(rundir.log_file(), sys.maxsize), model))
         if model is None or not found:
             raise _no_log(rundir, model)
         say(
-            f"model {model!r} has no log of its own: it is not served. The daemon's log says of it:"
+            f"model {model!r} has no log of its own: it is not served. Records about it in the daemon's log:"
         )
         _show_of_daemon(rundir.log_file(), model, found[-lines:] if lines else [], follow, as_json)
     elif follow:
@@ -70,7 +70,7 @@ def _no_log(rundir: RuntimeDir, model: str | None) -> CliError:
     return CliError(
         ExitCode.REGISTRATION,
         f"there is no log of a model {model!r} in {rundir.logs}; there are logs of: {there}. "
-        "The log of a model is deleted when it is unregistered; `pytriton-daemon logs` has it all.",
+        "The log of a model is deleted when it is unregistered; `pytriton-daemon logs` still has its records.",
     )
 
 

@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 _GOOD = {"ready", "spare", "ok", "serving", "running", "asleep"}
 _BAD = {"failed", "problem", "given up", "lost", "degraded"}
-#: Without a terminal nothing tells how wide lines may be: wide enough not to break paths.
+#: Width without a terminal: wide enough not to break paths.
 _PIPE_WIDTH = 200
-#: Where columns are sentences, which may be broken.
+#: Width without a terminal for tables of sentences, which may be broken.
 _PIPE_WIDTH_OF_TEXT = 100
-#: So many models of which the same is said are named.
+#: Maximum number of models that are named for the same remark.
 _NAMED = 5
-#: Of a model without workers of ours.
+#: Shown for a model without workers of the daemon.
 _BY_TRITONSERVER = "served by tritonserver"
 
 
 def retiring(server: messages.ServerInfo) -> list[str]:
-    """Return a line for each replaced tritonserver that has requests or connections left."""
+    """Return a line for each replaced tritonserver that still has requests or connections."""
     return [
-        f"pid {one.pid} was replaced and still has {one.requests} requests on {one.connections} connections; it ends "
-        f"with the last of them, or in {duration(max(0.0, one.until - time.time()))} (retire_timeout_s)"
+        f"pid {one.pid} was replaced and still has {one.requests} requests on {one.connections} connections; it exits "
+        f"when they are done, or in {duration(max(0.0, one.until - time.time()))} (retire_timeout_s)"
         for one in server.retiring
     ]
 
@@ -97,16 +97,16 @@ def print_status(status: messages.Status) -> None:
 
 
 def _restoring(model: messages.ModelInfo) -> str:
-    """Return how far a model is that is being restored; "" for any other."""
+    """Return how far the load of a model that is being restored is; "" for any other."""
     if model.state not in ("restoring", "loading"):
         return ""
     if not model.loading_since:
-        return "waits for its turn"
+        return "waiting for its turn"
     return f"loading for {duration(time.time() - model.loading_since)}"
 
 
 def _safe(text: str, overflow: OverflowMethod | None = None) -> Text:
-    """Return what others have said: nothing of it steers the terminal."""
+    """Return foreign text with control characters escaped."""
     return Text(visible(text, keep="\n"), overflow=overflow)
 
 
@@ -140,12 +140,12 @@ def endpoints(server: messages.ServerInfo) -> list[str]:
 
 
 def print_repository(models: Sequence[messages.RepositoryModel]) -> None:
-    """Print the models of the given repositories."""
+    """Print the models of the daemon's repositories."""
     console = make_console()
     if not models:
         console.print(
-            "no models: the folders of --model-repository have none, or the daemon was started without; "
-            "`pytriton-daemon status` tells which cannot be read"
+            "no models: the directories of --model-repository are empty, or the daemon was started without it; "
+            "`pytriton-daemon status` shows those that cannot be read"
         )
         return
     table = make_table("model", "versions", "state", "served by", "repository", "reason")
@@ -183,7 +183,7 @@ def print_models(models: Sequence[messages.ModelInfo]) -> None:
 
 def print_checks(checks: Sequence[Check]) -> None:
     """Print doctor's table."""
-    table = make_table("check", "result", "seen", "mend")
+    table = make_table("check", "result", "details", "fix")
     for check in checks:
         mend = Text(check.mend, overflow="fold")
         seen = Text(check.detail, overflow="fold")
@@ -192,7 +192,7 @@ def print_checks(checks: Sequence[Check]) -> None:
 
 
 def print_cache(entries: Sequence[CacheEntry], freed: int) -> None:
-    """Print the entries of the cache folder, the size of each kind, and how much has been freed."""
+    """Print the entries of the cache directory, the size of each kind, and how much has been freed."""
     table = make_table("kind", "entry", "size", "last used", "state")
     for entry in entries:
         days = max(0, int((time.time() - entry.used_at) // 86400))
@@ -215,7 +215,7 @@ def _mib(size: int) -> str:
 
 
 def make_console(pipe_width: int = _PIPE_WIDTH) -> Console:
-    """Return a console that breaks no path where its output is not a terminal."""
+    """Return a console that breaks no path if its output is not a terminal."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = pipe_width
@@ -223,7 +223,7 @@ def make_console(pipe_width: int = _PIPE_WIDTH) -> Console:
 
 
 def make_table(*columns: str) -> Table:
-    """Return an empty table as all commands print them."""
+    """Return an empty table in the style of all commands."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         table.add_column(column)
@@ -231,10 +231,10 @@ def make_table(*columns: str) -> Table:
 
 
 def _front(server: messages.ServerInfo) -> str:
-    """Return which program answers clients; "" when the daemon does not say."""
+    """Return the name of the frontend; "" if the daemon does not report it."""
     if not server.binary:
         return ""
-    return "native front" if server.binary.endswith("/pytriton-front") else "NVIDIA's front"
+    return "native frontend" if server.binary.endswith("/pytriton-front") else "NVIDIA's frontend"
 
 
 def _endpoints(server: messages.ServerInfo) -> list[tuple[str, str]]:
@@ -243,13 +243,13 @@ def _endpoints(server: messages.ServerInfo) -> list[tuple[str, str]]:
 
 
 def state_text(state: str) -> Text:
-    """Return a state in the color of good, bad, or changing."""
+    """Return a state, colored as good, bad, or changing."""
     style = "green" if state in _GOOD else "red" if state in _BAD else "yellow"
     return Text(state, style=style)
 
 
 def _instance_state(model: messages.ModelInfo, instance: messages.InstanceInfo) -> Text:
-    """Return the instance's state; what concerns the model as a whole comes before that."""
+    """Return the instance's state, with the model's state if that is unready or degraded."""
     if model.state in ("unready", "degraded"):
         text = state_text(instance.state)
         return text.append(", model ").append_text(state_text(model.state))
@@ -271,7 +271,7 @@ def _is_tritonservers(model: messages.ModelInfo) -> bool:
 
 
 def _number(instance: messages.InstanceInfo) -> str:
-    """Return an instance's number; where each version has workers of its own, with that: `0 of v2`."""
+    """Return an instance's number, with the version if each version has its own workers: `0 of v2`."""
     return f"{instance.index}" + (f" of v{instance.version}" if instance.version else "")
 
 

@@ -1,4 +1,4 @@
-"""`pytriton-daemon version`: without the parser, which costs ten times as much as the answer."""
+"""`pytriton-daemon version`, without the parser, which would take ten times as long."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytriton._protocol.exit_codes import ExitCode
 
 
 def print_version() -> ExitCode:
-    """Print our version and Python's; warn of a distribution that claims the same import name."""
+    """Print the versions of pytriton-daemon and Python; warn about a distribution with the same import name."""
     import pytriton
     from pytriton._clash import clashing_distribution
 

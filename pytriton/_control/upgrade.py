@@ -65,7 +65,6 @@ def upgrade(
 
 def _events(ask: Ask, question: messages.GetEvents) -> list[messages.Event]:
     answer = ask(question)
-    assert isinstance(
-        answer, messages.EventList
-    )  # the answer to GetEvents, see _protocol/messages/
+    # The answer to GetEvents, see _protocol/messages/.
+    assert isinstance(answer, messages.EventList)
     return answer.events

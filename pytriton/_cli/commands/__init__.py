@@ -1,4 +1,4 @@
-"""The commands: each parses its arguments, calls and prints. `app.py` lists them.
+"""The commands: each parses its arguments, makes a call and prints the result. `command_table.py` lists them.
 
-They import what stands beside this folder, and where it takes long only when they run.
+They import the modules beside this directory; slow imports happen when a command runs.
 """

@@ -1,4 +1,4 @@
-"""The life of the daemon: start, stop, restart, reload."""
+"""Commands about the daemon's life: start, stop, drain, upgrade, reload, restart."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ ServerFlag = Annotated[
     bool,
     typer.Option(
         "--server",
-        help="Replace tritonserver alone, without a request lost: with front=native. The old one finishes what it has "
-        "under way; status shows it until then.",
+        help="Replace only tritonserver, without losing a request; needs the native frontend. The old one finishes "
+        "its requests; status shows it until then.",
     ),
 ]
 ForceFlag = Annotated[
     bool,
     typer.Option(
         "--force",
-        help="With --server: also while sequences are in progress. Their next requests fail (400).",
+        help="With --server: even while sequences are in progress. Their next requests fail (400).",
     ),
 ]
 WaitModelsFlag = Annotated[
     bool,
     typer.Option(
-        "--wait-models", help="Wait until the models that are kept are restored, too (--detach)."
+        "--wait-models", help="With --detach: also wait until all persisted models are restored."
     ),
 ]
 TimeoutFlag = Annotated[
-    float, typer.Option("--timeout", min=0, help="Seconds to wait for the daemon's end.")
+    float,
+    typer.Option("--timeout", min=0, help="Time to wait for the daemon to exit, in seconds."),
 ]
 
 
@@ -50,10 +51,10 @@ def start(
     wait_models: WaitModelsFlag = False,
     print_config: Annotated[
         bool,
-        typer.Option("--print-config", help="Print every setting and its source, start nothing."),
+        typer.Option("--print-config", help="Print every setting and its source, and exit."),
     ] = False,
 ) -> None:
-    """Start a daemon: in the foreground, or with --detach in the background."""
+    """Start a daemon in the foreground, or with --detach in the background."""
     given = Given(flags, config)
     loaded = given.load() if print_config else given.load_to_serve()
     if print_config:
@@ -66,14 +67,14 @@ def start(
     if detach:
         _print_started(launch.run_detached(loaded.config, given), wait_models)
     elif wait_models:
-        raise CliError(ExitCode.USAGE, "--wait-models goes with --detach")
+        raise CliError(ExitCode.USAGE, "--wait-models needs --detach")
     else:
         raise typer.Exit(launch.run_here(loaded.config, given))
 
 
 @command
 def stop(runtime_dir: RuntimeDirFlag = None, timeout: TimeoutFlag = 120.0) -> None:
-    """Stop the daemon: batches at hand are answered, then everything it started ends."""
+    """Stop the daemon: in-flight batches are finished, then all its processes exit."""
     from pytriton._cli import daemon_connection
 
     pid = daemon_connection.stop(daemon_connection.runtime_dir(runtime_dir), timeout)
@@ -89,7 +90,7 @@ def drain(
             "--settle",
             min=0,
             max=86400,
-            help="Seconds that requests are still taken: until balancers have noticed.",
+            help="Time to keep accepting requests until load balancers have noticed, in seconds.",
         ),
     ] = 5.0,
     timeout: Annotated[
@@ -98,23 +99,26 @@ def drain(
             "--timeout",
             min=0,
             max=86400,
-            help="Seconds that requests and streams under way then get. Default: grace_period_s.",
+            help="Time for in-flight requests and streams after that, in seconds. Default: grace_period_s.",
         ),
     ] = None,
     stay: Annotated[
         bool,
         typer.Option(
-            "--stay", help="Do not end: return when it may be stopped, as a preStop hook."
+            "--stay",
+            help="Do not exit; return when the daemon can be stopped. For use as a preStop hook.",
         ),
     ] = False,
 ) -> None:
-    """Have the daemon leave: not ready, no new registrations, requests and streams are answered, then it ends."""
+    """Drain the daemon before its host goes away, without failing requests or streams."""
     from pytriton._cli import daemon_connection
     from pytriton._protocol import messages
 
     rundir = daemon_connection.runtime_dir(runtime_dir)
     pid = daemon_connection.drain(rundir, messages.Drain(settle, timeout, not stay))
-    typer.echo("the daemon may be stopped" if pid is None else f"the daemon has left (pid {pid})")
+    typer.echo(
+        "the daemon can be stopped now" if pid is None else f"the daemon has exited (pid {pid})"
+    )
 
 
 @command
@@ -131,11 +135,14 @@ def upgrade(
     wait: Annotated[
         float,
         typer.Option(
-            "--wait", min=0, max=86400, help="Seconds that changes of models under way may take."
+            "--wait",
+            min=0,
+            max=86400,
+            help="Time for changes of models in progress to finish, in seconds.",
         ),
     ] = 30.0,
 ) -> None:
-    """Have the running daemon become the version that is installed now; models serve on, in the same workers."""
+    """Upgrade the running daemon to the installed version; models keep serving in the same workers."""
     from pytriton._cli import daemon_connection
     from pytriton._protocol import messages
 
@@ -147,7 +154,7 @@ def upgrade(
 
 @command
 def reload(runtime_dir: RuntimeDirFlag = None) -> None:
-    """Read the settings anew in the running daemon; tell what holds now and what needs a restart."""
+    """Reload the settings in the running daemon; show which apply now and which need a restart."""
     from pytriton._cli import daemon_connection
 
     answer = daemon_connection.reload(daemon_connection.runtime_dir(runtime_dir))
@@ -169,8 +176,8 @@ def restart(
 ) -> None:
     """Stop the daemon if one runs, and start it in the background.
 
-    Settings file and environment are read anew; the flags of the last start hold, and those given
-    now come on top.
+    The settings file and the environment are read again. The flags of the last start remain in effect; flags given
+    now override them.
     """
     from pytriton._cli import daemon_connection, launch
 
@@ -181,15 +188,16 @@ def restart(
         _replace_server(rundir, force)
         return
     if force:
-        raise CliError(ExitCode.USAGE, "--force is for restart --server")
+        raise CliError(ExitCode.USAGE, "--force needs restart --server")
     pinned = {**flags, "runtime_dir": str(rundir.path)}
     given = Given(pinned, config).over(kept(rundir))
-    settings = given.load_to_serve()  # before the stop: wrong settings leave the old daemon running
+    # Loaded before the stop, so that invalid settings leave the old daemon running.
+    settings = given.load_to_serve()
     pid = daemon_connection.running_pid(rundir)
     if pid is not None and daemon_connection.is_service(pid):
         text = (
-            f"the daemon (pid {pid}) is run by systemd: `systemctl restart pytriton-daemon`, or "
-            "`systemctl --user restart pytriton-daemon` for one of your own."
+            f"systemd runs the daemon (pid {pid}): use `systemctl restart pytriton-daemon`, or "
+            "`systemctl --user restart pytriton-daemon` for your own."
         )
         raise CliError(ExitCode.USAGE, text)
     if pid is not None:
@@ -206,8 +214,8 @@ def _replace_server(rundir: RuntimeDir, force: bool) -> None:
     if server.pid != replaced.pid:
         raise CliError(
             ExitCode.FAULT,
-            f"tritonserver was replaced (pid {replaced.pid}), and the new one has ended already: "
-            "`pytriton-daemon logs` says why, and `pytriton-daemon status` what serves now",
+            f"tritonserver was replaced (pid {replaced.pid}), but the new one has already exited: "
+            "see `pytriton-daemon logs` for the reason, and `pytriton-daemon status` for what serves now",
         )
     typer.echo(f"tritonserver was replaced (pid {replaced.pid})")
     for line in retiring(server):

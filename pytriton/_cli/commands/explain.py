@@ -1,4 +1,4 @@
-"""`pytriton-daemon explain` and `events`: why a model is as it is, and what was decided."""
+"""`pytriton-daemon explain` and `events`: the reasons for a model's state, and the event log."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pytriton._protocol import messages
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton._protocol.files.rundir import RuntimeDir
 
-#: How often new events are asked for.
+#: Interval between requests for new events.
 _POLL_S = 1.0
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
-FollowFlag = Annotated[bool, typer.Option("--follow", "-f", help="Go on as events come.")]
-LinesFlag = Annotated[int, typer.Option("--lines", "-n", min=0, max=1000, help="Events to show.")]
+FollowFlag = Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new events.")]
+LinesFlag = Annotated[int, typer.Option("--lines", "-n", min=0, max=1000, help="Number of events.")]
 
 
 @command
@@ -33,7 +33,7 @@ def explain(
     as_json: JsonFlag = False,
     runtime_dir: RuntimeDirFlag = None,
 ) -> None:
-    """Say why a model is as it is, what to do, and what was decided about it."""
+    """Explain a model's state: the reason, the fix, and its newest events."""
     from pytriton._cli import daemon_connection
 
     rundir, begun = daemon_connection.runtime_dir(runtime_dir), time.time()
@@ -51,18 +51,18 @@ def explain(
 def events(
     model: Annotated[Optional[str], typer.Argument(metavar="MODEL")] = None,
     kind: Annotated[
-        Optional[list[str]], typer.Option(help="Only events of this kind; repeat it for more.")
+        Optional[list[str]], typer.Option(help="Only events of this kind. May be repeated.")
     ] = None,
     since: Annotated[
         Optional[str],
-        typer.Option(metavar="TIME", help="30m, 2h, 7d, or a time as 2026-11-22T10:00."),
+        typer.Option(metavar="TIME", help="30m, 2h, 7d, or a time such as 2026-11-22T10:00."),
     ] = None,
     lines: LinesFlag = 100,
     follow: FollowFlag = False,
     as_json: JsonFlag = False,
     runtime_dir: RuntimeDirFlag = None,
 ) -> None:
-    """List what was decided: who registered, replaced, scaled what, and what became of it."""
+    """List the events of the daemon: registrations, replacements, scaling, and their results."""
     from pytriton._cli import daemon_connection
 
     rundir, begun = daemon_connection.runtime_dir(runtime_dir), time.time()
@@ -75,21 +75,21 @@ def events(
 
 
 def explanation_lines(answer: messages.Explanation) -> list[str]:
-    """Return an explanation as people read it: the verdict, what to do, what else there is, the events."""
+    """Return an explanation as text: the verdict, fixes, other findings, the events."""
     lines = [visible(answer.verdict)]
     for number, finding in enumerate(answer.findings):
         when = f" (since {_time(finding.at)})" if finding.at is not None else ""
         if number or finding.text not in answer.verdict:
             lines.append(f"  {finding.severity}: {visible(finding.text)}{when}")
         if finding.advice:
-            lines.append(f"    do: {visible(finding.advice)}")
+            lines.append(f"    Fix: {visible(finding.advice)}")
     if answer.events:
         lines.append("")
     return [*lines, *map(event_line, answer.events)]
 
 
 def event_line(event: messages.Event) -> str:
-    """Return an event as people read it."""
+    """Return an event as text."""
     about = event.model + ("" if event.instance is None else f"/{event.instance}")
     numbers = " ".join(f"{name}={value:g}" for name, value in event.numbers.items())
     worker = f"worker {event.worker}" if event.worker else ""
@@ -101,27 +101,27 @@ def event_line(event: messages.Event) -> str:
 
 
 def moment(text: str, now: float) -> float:
-    """Return the moment that `--since` names, seconds since the epoch.
+    """Parse the value of `--since`; return seconds since the epoch.
 
     Raises:
-        CliError: it names none.
+        CliError: it is not a time.
     """
     ago = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd])", text)
     if ago is not None:
         return now - float(ago[1]) * _UNITS[ago[2]]
     try:
         return datetime.datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError, OSError):  # the clock of the system does not go so far
+    except (ValueError, OverflowError, OSError):  # OSError: beyond the range of the system's clock
         raise CliError(
             ExitCode.USAGE,
-            f"--since {text}: give how long ago (30m, 2h, 7d) or a time such as 2026-11-22T10:00",
+            f"--since {text}: use a duration (30m, 2h, 7d) or a time such as 2026-11-22T10:00",
         ) from None
 
 
 def _follow(
     rundir: RuntimeDir, asked: messages.GetEvents, shown: Sequence[messages.Event], as_json: bool
 ) -> None:
-    """Go on with what comes after the events that were shown; where none was, with what comes from now on."""
+    """Print the events that follow `shown`, or all new ones if nothing was shown."""
     from pytriton._cli import daemon_connection
 
     after = max((event.serial for event in shown), default=0)

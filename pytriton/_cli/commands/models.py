@@ -30,49 +30,53 @@ def register(
         Optional[str],
         typer.Argument(
             metavar="MODULE:ATTRIBUTE|FILE",
-            help="A callable that carries a declaration (@declare); or a model file of ONNX (.onnx), PyTorch (.pt), "
-            "scikit-learn (.joblib, .pkl), XGBoost (.ubj, .json), LightGBM (.txt). Or give --model-dir.",
+            help="A callable with a declaration (@declare), or a model file: ONNX (.onnx), PyTorch (.pt), "
+            "scikit-learn (.joblib, .pkl), XGBoost (.ubj, .json), LightGBM (.txt). Alternatively use --model-dir.",
         ),
     ] = None,
     model_dir: Annotated[
         Optional[str],
         typer.Option(
             metavar="FOLDER",
-            help="A Triton Python model: the folder with config.pbtxt, 1/model.py; or a folder of such folders.",
+            help="A Triton Python model: a directory with config.pbtxt and 1/model.py, or a directory of such "
+            "directories.",
         ),
     ] = None,
-    name: Annotated[Optional[str], typer.Option(help="Another name than the declared one.")] = None,
+    name: Annotated[
+        Optional[str], typer.Option(help="Model name, instead of the declared one.")
+    ] = None,
     instances: Annotated[
         Optional[str],
-        typer.Option(help="Number of workers; 1:8: as many as the load takes, from 1 to 8."),
+        typer.Option(help="Number of workers. 1:8 scales from 1 to 8 with the load."),
     ] = None,
     device: Annotated[
         Optional[list[str]],
-        typer.Option(help="GPU of one worker (CUDA_VISIBLE_DEVICES); repeat it for more workers."),
+        typer.Option(help="GPU of one worker (CUDA_VISIBLE_DEVICES). Repeat it for more workers."),
     ] = None,
     python: Annotated[
         Optional[str],
-        typer.Option(help="Interpreter of the workers, or an environment's folder or archive."),
+        typer.Option(help="Interpreter of the workers, or an environment's directory or archive."),
     ] = None,
     requirement: Annotated[
         Optional[list[str]],
         typer.Option(
-            help="With --model-dir or FILE: a package of an environment to make; repeat it."
+            help="With --model-dir or FILE: a package for the workers' environment. May be repeated."
         ),
     ] = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Replace a registered model of that name.")
+        bool, typer.Option("--replace", help="Replace a registered model with the same name.")
     ] = False,
     access_log: Annotated[
         bool,
-        typer.Option("--access-log", help="Write a line about each request to its access log."),
+        typer.Option("--access-log", help="Log each request in the model's access log."),
     ] = False,
     factory: Annotated[
-        bool, typer.Option("--factory", help="Call it in each worker; it returns the callable.")
+        bool,
+        typer.Option("--factory", help="Call the target in each worker to get the callable."),
     ] = False,
     runtime_dir: RuntimeDirFlag = None,
 ) -> None:
-    """Register a callable, a model file, or a Triton Python model; modules are looked for in this folder, too."""
+    """Register a callable, a model file, or a Triton Python model. Modules are also searched in the working directory."""
     from pytriton._cli import daemon_connection
     from pytriton._cli.register_target import (
         Wish,
@@ -92,22 +96,20 @@ def register(
     options.update(replace=replace or None, factory=factory or None, access_log=access_log or None)
     given = {key: value for key, value in options.items() if value is not None}
     if (target is None) == (model_dir is None):
-        raise typer.BadParameter(
-            "give either MODULE:ATTRIBUTE, a model file, or --model-dir FOLDER"
-        )
+        raise typer.BadParameter("use either MODULE:ATTRIBUTE, a model file, or --model-dir FOLDER")
     is_callable = model_dir is None and not is_file(target or "")
     act = register_target if is_callable else register_folder
     if is_callable and requirement:
-        raise typer.BadParameter("--requirement goes with --model-dir, or with a model file")
+        raise typer.BadParameter("--requirement needs --model-dir or a model file")
     if factory and not is_callable:
-        raise typer.BadParameter("--factory goes with MODULE:ATTRIBUTE")
+        raise typer.BadParameter("--factory needs MODULE:ATTRIBUTE")
     info = act(Wish(model_dir or target or "", given), daemon_connection.runtime_dir(runtime_dir))
     typer.echo(info)
 
 
 @command
 def unregister(model: ModelArgument, runtime_dir: RuntimeDirFlag = None) -> None:
-    """Stop serving a model and end its workers."""
+    """Stop serving a model and stop its workers."""
     from pytriton._cli import daemon_connection
     from pytriton._protocol import messages
 
@@ -123,12 +125,13 @@ def scale(
     instances: Annotated[
         str,
         typer.Argument(
-            metavar="INSTANCES", help="How many; 1:8: as many as the load takes, from 1 to 8."
+            metavar="INSTANCES",
+            help="Number of instances. 1:8 scales from 1 to 8 with the load.",
         ),
     ],
     runtime_dir: RuntimeDirFlag = None,
 ) -> None:
-    """Serve a model with another number of instances; no request fails."""
+    """Change the number of instances of a model; no request fails."""
     from pytriton._cli import daemon_connection
     from pytriton._cli.register_target import wanted_instances
     from pytriton._protocol import messages
@@ -146,11 +149,11 @@ def scale(
 
 @command
 def rollback(model: ModelArgument, runtime_dir: RuntimeDirFlag = None) -> None:
-    """Put back what a model was before it was last replaced; no request fails."""
+    """Roll back a model's last replacement; no request fails."""
     from pytriton._cli import daemon_connection
     from pytriton._protocol import messages
 
     daemon_connection.ask(
         daemon_connection.runtime_dir(runtime_dir), messages.Rollback(model), timeout_s=None
     )
-    typer.echo(f"{model} is what it was before it was replaced")
+    typer.echo(f"rolled back {model}")

@@ -1,4 +1,4 @@
-"""`pytriton-daemon repository`: the models of the model repositories that the daemon was given."""
+"""`pytriton-daemon repository`: the models of the daemon's model repositories."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def list_models(
     runtime_dir: RuntimeDirFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """List the models: their versions, state, who serves them, and why not."""
+    """List the models with their versions, state, what serves them, and the reason if they are not served."""
     from pytriton._cli import daemon_connection
     from pytriton._protocol import messages
 
     answer = daemon_connection.ask(
         daemon_connection.runtime_dir(runtime_dir), messages.GetRepository()
     )
-    assert isinstance(answer, messages.Repository)  # what answers GetRepository
+    assert isinstance(answer, messages.Repository)  # the answer to GetRepository
     if as_json:
         print_json(answer.models)
         return
@@ -42,7 +42,7 @@ def list_models(
 @repository.command("load")
 @command
 def load(model: _Model, runtime_dir: RuntimeDirFlag = None) -> None:
-    """Load a model, or load it anew: the one that is there serves until then."""
+    """Load or reload a model; the current one serves until the new one is ready."""
     from pytriton._cli import daemon_connection
     from pytriton._protocol import messages
 
@@ -54,7 +54,7 @@ def load(model: _Model, runtime_dir: RuntimeDirFlag = None) -> None:
 @repository.command("unload")
 @command
 def unload(model: _Model, runtime_dir: RuntimeDirFlag = None) -> None:
-    """Stop serving a model; requests under way are answered."""
+    """Stop serving a model; in-flight requests are finished."""
     from pytriton._cli import daemon_connection
     from pytriton._protocol import messages
 

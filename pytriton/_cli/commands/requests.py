@@ -1,4 +1,4 @@
-"""`pytriton-daemon slowest`, `access-log` and `profile`: the requests of a model one by one, and what a worker does."""
+"""`pytriton-daemon slowest`, `access-log` and `profile`: individual requests of a model, and profiles of a worker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ModelArgument = Annotated[str, typer.Argument(metavar="MODEL")]
 def slowest(
     model: ModelArgument, as_json: JsonFlag = False, runtime_dir: RuntimeDirFlag = None
 ) -> None:
-    """Show a model's slowest requests of the last hour, and the last that failed."""
+    """Show a model's slowest requests of the last hour, and the last failed ones."""
     from pytriton._cli import daemon_connection
 
     answer: Any = daemon_connection.ask(
@@ -49,12 +49,14 @@ def access_log(
     state: Annotated[
         Optional[str], typer.Argument(metavar="on|off", help="Turn it on or off.")
     ] = None,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Requests to show.")] = 20,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as requests come.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Number of requests.")] = 20,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Keep printing new requests.")
+    ] = False,
     as_json: JsonFlag = False,
     runtime_dir: RuntimeDirFlag = None,
 ) -> None:
-    """Turn a model's access log on or off; without either, show its last requests."""
+    """Turn a model's access log on or off. With neither, show its last requests."""
     from pytriton._cli import daemon_connection
     from pytriton._host.log_files import follow as follow_file
     from pytriton._host.log_files import tail
@@ -62,7 +64,7 @@ def access_log(
     rundir = daemon_connection.runtime_dir(runtime_dir)
     if state is not None:
         if state not in ("on", "off"):
-            raise CliError(ExitCode.USAGE, f"{state}: give on or off, or neither to see requests")
+            raise CliError(ExitCode.USAGE, f"{state}: use on or off, or neither to see requests")
         daemon_connection.ask(rundir, messages.LogRequests(model, state == "on"))
         typer.echo(f"the access log of {model} is {state}")
         return
@@ -71,7 +73,7 @@ def access_log(
     if not answer.access_log and not file.exists():
         raise CliError(
             ExitCode.USAGE,
-            f"{model} has no access log: pytriton-daemon access-log {model} on",
+            f"{model} has no access log; turn it on with `pytriton-daemon access-log {model} on`",
         )
     for line in follow_file(file, lines) if follow else tail(file, lines):
         typer.echo(line if as_json else _shown(line))
@@ -80,9 +82,9 @@ def access_log(
 @command
 def profile(
     model: ModelArgument,
-    seconds: Annotated[int, typer.Option(min=1, max=300, help="How long to look.")] = 10,
+    seconds: Annotated[int, typer.Option(min=1, max=300, help="Duration, in seconds.")] = 10,
     instance: Annotated[
-        Optional[int], typer.Option(help="Which one; default: the first that serves.")
+        Optional[int], typer.Option(help="Instance to profile. Default: the first serving one.")
     ] = None,
     output: Annotated[
         Optional[Path],
@@ -95,14 +97,14 @@ def profile(
     as_json: JsonFlag = False,
     runtime_dir: RuntimeDirFlag = None,
 ) -> None:
-    """Look at what a worker does while it serves: callable, libraries, pytriton, or nothing."""
+    """Profile a serving worker: time in the callable, libraries, pytriton, and idle time."""
     from msgspec import structs
 
     from pytriton._cli import daemon_connection
     from pytriton.profiles import Profile
 
     if output is not None and output.suffix not in (".svg", ".json", ".txt"):
-        raise CliError(ExitCode.USAGE, f"{output}: give a name that ends in .svg, .json or .txt")
+        raise CliError(ExitCode.USAGE, f"{output}: use a name that ends in .svg, .json or .txt")
     message = messages.ProfileWorker(model, seconds, instance)
     answer: Any = daemon_connection.ask(
         daemon_connection.runtime_dir(runtime_dir), message, timeout_s=None
@@ -112,8 +114,8 @@ def profile(
         writer = {".svg": found.svg, ".json": found.speedscope, ".txt": found.collapsed}
         output.write_text(writer[output.suffix]())
     if as_json:
-        told = {"shares": found.shares(), "hottest": dict(found.hottest())}
-        typer.echo(msgspec.json.encode({**told, "pid": found.pid, "instance": found.instance}))
+        result = {"shares": found.shares(), "hottest": dict(found.hottest())}
+        typer.echo(msgspec.json.encode({**result, "pid": found.pid, "instance": found.instance}))
         return
     typer.echo(
         f"{model}, instance {found.instance}, worker {found.worker} (pid {found.pid}), {seconds} s:"
@@ -128,7 +130,7 @@ def profile(
 
 
 def table(entries: Sequence[messages.RequestEntry]) -> list[str]:
-    """Return requests as people read them, a line each, below a head."""
+    """Return requests as text, one per line, below a header."""
     return [_HEAD, *map(entry_line, entries)] if entries else []
 
 
@@ -139,7 +141,7 @@ _HEAD = (
 
 
 def entry_line(entry: messages.RequestEntry) -> str:
-    """Return one request as people read it."""
+    """Return one request as text."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.time))
     wait = "" if entry.queue_ns is None else f"{entry.queue_ns / _MS:.3f}"
     out = "" if entry.bytes_out is None else str(entry.bytes_out)

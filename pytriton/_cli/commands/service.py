@@ -1,4 +1,4 @@
-"""`pytriton-daemon service …`: hands the daemon to a service manager that keeps it running."""
+"""`pytriton-daemon service …`: runs the daemon under a service manager."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from pytriton._cli.settings import Given, with_setting_flags
 from pytriton._protocol.exit_codes import ExitCode
 
 service = typer.Typer(
-    cls=PlainFlags, help="Have systemd or supervisord keep a daemon running.", no_args_is_help=True
+    cls=PlainFlags, help="Run a daemon under systemd or supervisord.", no_args_is_help=True
 )
 
-SystemdFlag = Annotated[bool, typer.Option("--systemd", help="A unit of systemd.")]
+SystemdFlag = Annotated[bool, typer.Option("--systemd", help="Use a systemd unit.")]
 SupervisordFlag = Annotated[
-    bool, typer.Option("--supervisord", help="A program section of supervisord.")
+    bool, typer.Option("--supervisord", help="Use a supervisord program section.")
 ]
 UserFlag = Annotated[
-    bool, typer.Option("--user", help="systemd: of this user's own service manager.")
+    bool, typer.Option("--user", help="systemd: use this user's own service manager.")
 ]
 FolderFlag = Annotated[
     Optional[Path],
-    typer.Option(metavar="PATH", help="Folder of the file, instead of the manager's usual one."),
+    typer.Option(metavar="PATH", help="Directory of the file, instead of the manager's default."),
 ]
 
 
@@ -48,35 +48,35 @@ def install(
         Optional[str],
         typer.Option(
             metavar="NAME",
-            help="User that the daemon and its workers run as. Default: who called sudo, else you.",
+            help="User that the daemon and its workers run as. Default: the user who called sudo, else you.",
         ),
     ] = None,
     sockets: Annotated[
         bool,
         typer.Option(
             "--sockets",
-            help="systemd: listen on the daemon's ports for it, so that connections wait while it is away.",
+            help="systemd: listen on the daemon's ports, so that connections wait while it is down.",
         ),
     ] = False,
     folder: FolderFlag = None,
     print_only: Annotated[
-        bool, typer.Option("--print", help="Print the file, write nothing.")
+        bool, typer.Option("--print", help="Print the file instead of writing it.")
     ] = False,
 ) -> None:
-    """Write the file that makes a service manager run `pytriton-daemon start` with these flags."""
+    """Write a service manager's file that runs `pytriton-daemon start` with these flags."""
     kind = _kind(systemd, supervisord, user)
     if user and run_as is not None:
-        raise CliError(ExitCode.USAGE, "--user and --run-as contradict each other: drop one.")
+        raise CliError(ExitCode.USAGE, "--user and --run-as contradict each other: remove one.")
     if sockets and kind == "supervisord":
-        raise CliError(ExitCode.USAGE, "--sockets: only systemd listens for a service.")
+        raise CliError(ExitCode.USAGE, "--sockets: only systemd can listen for a service.")
     given = Given(flags, config).absolute()
     path = _path(kind, folder)
-    told = Service(
+    described = Service(
         _program(), given, given.load().config, _account(run_as), sockets, _log_folder(folder)
     )
-    files = {path: service_files.TEXTS[kind](told)}
+    files = {path: service_files.TEXTS[kind](described)}
     if sockets:
-        files[path.with_suffix(".socket")] = _socket_unit(told)
+        files[path.with_suffix(".socket")] = _socket_unit(described)
     for path, text in files.items():
         if print_only:
             typer.echo(text, nl=False)
@@ -85,12 +85,14 @@ def install(
             typer.echo(f"wrote {path}")
     if print_only:
         return
-    if kind == "system" and told.account == "root":
-        say("The daemon and every registered callable will run as root; --run-as NAME changes it.")
-    say(f"Now: {service_files.NEXT[kind]}")
+    if kind == "system" and described.account == "root":
+        say(
+            "The daemon and every registered callable will run as root; --run-as NAME changes that."
+        )
+    say(f"Next: {service_files.NEXT[kind]}")
     if kind == "user" and not _lingers():
         say(
-            "It ends when you log out. To have it run from boot on, and without a login: loginctl enable-linger"
+            "It stops when you log out. To run it from boot, without a login: loginctl enable-linger"
         )
 
 
@@ -108,7 +110,7 @@ def uninstall(
     sockets = path.with_suffix(".socket")
     for one in (path, sockets) if kind != "supervisord" and sockets.exists() else (path,):
         _delete(one)
-    say(f"Now: {service_files.AFTERWARDS[kind]}")
+    say(f"Next: {service_files.AFTERWARDS[kind]}")
 
 
 def _socket_unit(service: Service) -> str:
@@ -121,7 +123,9 @@ def _socket_unit(service: Service) -> str:
 def _delete(path: Path) -> None:
     try:
         if not path.read_text(errors="replace").startswith(service_files.MARK):
-            raise CliError(ExitCode.USAGE, f"{path} was not written by this command: not deleted.")
+            raise CliError(
+                ExitCode.USAGE, f"{path} was not written by this command, so it is not deleted."
+            )
         path.unlink()
     except OSError as error:
         raise CliError(ExitCode.USAGE, f"cannot delete {path}: {error.strerror}.") from None
@@ -130,12 +134,12 @@ def _delete(path: Path) -> None:
 
 def _kind(systemd: bool, supervisord: bool, user: bool) -> str:
     if systemd == supervisord or (user and supervisord):
-        raise CliError(ExitCode.USAGE, "say --systemd, --systemd --user, or --supervisord.")
+        raise CliError(ExitCode.USAGE, "use --systemd, --systemd --user, or --supervisord.")
     return "supervisord" if supervisord else "user" if user else "system"
 
 
 def _program() -> list[str]:
-    """Return the absolute command of this very installation."""
+    """Return the absolute command of this installation."""
     script = Path(sys.executable).with_name("pytriton-daemon")
     return [str(script)] if script.exists() else [sys.executable, "-m", "pytriton._cli"]
 
@@ -149,7 +153,7 @@ def _account(name: str | None) -> str:
 
 
 def _log_folder(folder: Path | None) -> str:
-    """Return the folder for supervisord's log of the daemon; "": beside the file that is written."""
+    """Return the directory for supervisord's log of the daemon; "": beside the written file."""
     if folder is not None or os.geteuid() != 0:
         return ""
     debians = Path("/var/log/supervisor")
@@ -157,7 +161,7 @@ def _log_folder(folder: Path | None) -> str:
 
 
 def _lingers() -> bool:
-    """Whether this user's service manager runs without a login (loginctl(1), enable-linger)."""
+    """Return whether this user's service manager runs without a login (loginctl(1), enable-linger)."""
     try:
         return Path("/var/lib/systemd/linger", pwd.getpwuid(os.geteuid()).pw_name).exists()
     except (KeyError, OSError):
@@ -173,7 +177,7 @@ def _path(kind: str, folder: Path | None) -> Path:
         return Path(home, "systemd/user", name)
     if kind == "system":
         return Path("/etc/systemd/system", name)
-    # Debian's folder, then that of Fedora, where files end in .ini.
+    # Debian's directory, then Fedora's, where files end in .ini.
     if not Path("/etc/supervisor/conf.d").is_dir() and Path("/etc/supervisord.d").is_dir():
         return Path("/etc/supervisord.d", f"{service_files.NAME}.ini")
     return Path("/etc/supervisor/conf.d", name)
@@ -182,13 +186,13 @@ def _path(kind: str, folder: Path | None) -> Path:
 def _write(path: Path, text: str) -> None:
     new = path.with_name(f".{path.name}.new")
     try:
-        if path.parent.name == "user":  # systemd's folder of this user: nobody else makes it
+        if path.parent.name == "user":  # systemd's directory of this user, which may not exist yet
             path.parent.mkdir(parents=True, exist_ok=True)
         new.write_text(text)
         shutil.move(str(new), str(path))
     except OSError as error:
         raise CliError(
             ExitCode.USAGE,
-            f"cannot write {path}: {error.strerror}. Name another folder with --folder, use "
-            "--print, or (systemd) install for yourself with --user; the system's needs root.",
+            f"cannot write {path}: {error.strerror}. Name another directory with --folder, use "
+            "--print, or (systemd) install for yourself with --user; the system's directory needs root.",
         ) from None

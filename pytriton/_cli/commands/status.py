@@ -1,4 +1,4 @@
-"""Commands that show what the daemon tells of itself: status, top, logs, its token, the version."""
+"""Commands that show the daemon's state: status, top, logs, token, version."""
 
 from __future__ import annotations
 
@@ -30,10 +30,12 @@ def show_top(
         str, typer.Argument(metavar="NAME", help="Only models whose names contain this.")
     ] = "",
     interval: Annotated[
-        float, typer.Option("--interval", min=0.2, help="Seconds between two looks.")
+        float,
+        typer.Option("--interval", min=0.2, help="Interval between updates, in seconds."),
     ] = 2.0,
     sort: Annotated[
-        str, typer.Option(help="name, requests, p99, busy, memory, waiting or ends.")
+        str,
+        typer.Option(help="Sort by name, requests, p99, busy, memory, waiting or ends."),
     ] = "name",
     once: Annotated[
         bool, typer.Option("--once", help="Print the table once, over one interval.")
@@ -41,7 +43,7 @@ def show_top(
     as_json: JsonFlag = False,
     runtime_dir: RuntimeDirFlag = None,
 ) -> None:
-    """Watch what models do: requests, times, memory, restarts; keys scale, put back, unregister."""
+    """Show live metrics of models: requests, latency, memory, restarts; keys scale, roll back, unregister."""
     from pytriton._cli.top.command import run
 
     run(runtime_dir, model, interval_s=interval, order=sort, once=once, as_json=as_json)
@@ -49,7 +51,7 @@ def show_top(
 
 @command
 def token(runtime_dir: RuntimeDirFlag = None) -> None:
-    """Print the access token of Triton's restricted endpoints."""
+    """Print the access token for Triton's restricted endpoints."""
     from pytriton._cli import daemon_connection
 
     typer.echo(daemon_connection.access_token(daemon_connection.runtime_dir(runtime_dir)))
@@ -60,12 +62,14 @@ def logs(
     model: Annotated[
         Optional[str], typer.Argument(metavar="MODEL", autocompletion=served_models)
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines come.")] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Last lines to show.")] = 100,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Keep printing new lines.")
+    ] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Number of lines.")] = 100,
     as_json: JsonFlag = False,
     runtime_dir: RuntimeDirFlag = None,
 ) -> None:
-    """Show the log of the daemon, or of one model; works when no daemon runs, too."""
+    """Show the log of the daemon or of one model, whether a daemon runs or not."""
     from pytriton._cli import daemon_connection
     from pytriton._cli.show_logs import show
 

@@ -1,4 +1,4 @@
-"""`pytriton-daemon fleet balance`: HAProxy before the nodes until a signal ends it."""
+"""`pytriton-daemon fleet balance`: runs HAProxy in front of the nodes until a signal stops it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def run(
     interval_s: float,
     applied: Callable[[], None] = lambda: None,
 ) -> None:
-    """Balance until SIGTERM or SIGINT; HAProxy ends with it, after it has answered what it has.
+    """Balance until SIGTERM or SIGINT; then HAProxy finishes its requests and exits.
 
     Raises:
-        HAProxyError: there is no HAProxy
-        PyTritonBadParameterError: a setting is wrong
+        HAProxyError: HAProxy was not found
+        PyTritonBadParameterError: a setting is invalid
     """
     from pytriton.fleet.balancer.haproxy import find_haproxy
 
@@ -55,7 +55,7 @@ def _balance(
     from pytriton.fleet.balancer.configuration import render
     from pytriton.fleet.balancer.haproxy import HAProxy
 
-    render([], settings, str(place))  # what is wrong with the settings is an error at once
+    render([], settings, str(place))  # report invalid settings before anything starts
     haproxy = HAProxy(place, program)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

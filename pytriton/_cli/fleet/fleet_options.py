@@ -1,4 +1,4 @@
-"""The flags of `pytriton-daemon fleet register` for Ray: resources of an instance, the environment of its workers."""
+"""The flags of `pytriton-daemon fleet register` for Ray: resources of an instance, environment of its workers."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ def options_of_ray(
     runtime_env: Optional[str],
     runtime_env_json: Optional[str],
 ) -> dict[str, Any]:
-    """Return `resources` and `runtime_env` as `RayFleetClient.register` takes them; what was not said is not there.
+    """Return `resources` and `runtime_env` for `RayFleetClient.register`, if flags set them.
 
     Args:
-        num_cpus, num_gpus: of each instance
-        resources: all that Ray is to hold, as JSON
+        num_cpus, num_gpus: for each instance
+        resources: all resources that Ray reserves, as JSON
         runtime_env: a file, YAML or JSON
-        runtime_env_json: the same as JSON
+        runtime_env_json: the same as JSON text
 
     Raises:
-        CliError: something cannot be read, or is said twice
+        CliError: something cannot be read, or is set twice
     """
     found: dict[str, Any] = {}
     held = {} if resources is None else _object("--resources", resources)
@@ -37,12 +37,12 @@ def options_of_ray(
         if amount is None:
             continue
         if name in held:
-            raise CliError(ExitCode.USAGE, f"{flag} and --resources both say {name}: leave one out")
+            raise CliError(ExitCode.USAGE, f"{flag} and --resources both set {name}: remove one")
         held[name] = amount
     if held or resources is not None:
         found["resources"] = held
     if runtime_env is not None and runtime_env_json is not None:
-        raise CliError(ExitCode.USAGE, "say either --runtime-env or --runtime-env-json")
+        raise CliError(ExitCode.USAGE, "use either --runtime-env or --runtime-env-json, not both")
     if runtime_env_json is not None:
         found["runtime_env"] = _object("--runtime-env-json", runtime_env_json)
     if runtime_env is not None:
@@ -54,7 +54,7 @@ def _object(flag: str, text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise CliError(ExitCode.USAGE, f"{flag} {text!r} is no JSON: {error}") from None
+        raise CliError(ExitCode.USAGE, f"{flag} {text!r} is not JSON: {error}") from None
     return _a_dict(flag, found)
 
 
@@ -70,10 +70,10 @@ def _of_file(name: str) -> dict[str, Any]:
     except ValueError:
         pass
     try:
-        import yaml  # Ray needs it, too
+        import yaml  # a dependency of Ray
     except ImportError:
         raise CliError(
-            ExitCode.USAGE, f"{flag} is no JSON, and YAML needs PyYAML, which comes with Ray"
+            ExitCode.USAGE, f"{flag} is not JSON, and YAML needs PyYAML, which comes with Ray"
         ) from None
     try:
         return _a_dict(flag, yaml.safe_load(text))
@@ -84,6 +84,7 @@ def _of_file(name: str) -> dict[str, Any]:
 def _a_dict(flag: str, found: Any) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise CliError(
-            ExitCode.USAGE, f"{flag} has {type(found).__name__} where names and values are meant"
+            ExitCode.USAGE,
+            f"{flag} is {type(found).__name__}, but must be an object of names and values",
         )
     return found

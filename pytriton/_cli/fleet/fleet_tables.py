@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def print_nodes(nodes: Sequence[NodeStatus], leaving: Collection[str] = ()) -> None:
-    """Print one line for each node; those that are `leaving` are to serve nothing."""
+    """Print one line for each node; nodes in `leaving` are being drained."""
     table = make_table("node", "daemon", "tritonserver", "models", "instances", "HTTP", "problem")
     for one in nodes:
         if one.status is None:
@@ -36,7 +36,7 @@ def print_nodes(nodes: Sequence[NodeStatus], leaving: Collection[str] = ()) -> N
 
 
 def _of_leaving(node: NodeStatus, leaving: Collection[str], *problems: str) -> list[str]:
-    return ["it is drained", *problems] if node.node in leaving else list(problems)
+    return ["draining", *problems] if node.node in leaving else list(problems)
 
 
 def print_fleet_models(models: Sequence[FleetModel]) -> None:
@@ -48,7 +48,7 @@ def print_fleet_models(models: Sequence[FleetModel]) -> None:
     for one in models:
         count = f"{len(one.by_node)}/{len(one.by_node) + len(one.missing)}"
         tried = sum(info.trial is not None for info in one.by_node.values())
-        count += f", {tried} on trial" if tried else ""
+        count += f", {tried} provisional" if tried else ""
         missing = Text(", ".join(one.missing) or "-", overflow="fold")
         ready = f"{one.ready}/{one.instances} ready"
         table.add_row(Text(one.name), state_text(one.state), count, ready, missing)

@@ -1,5 +1,5 @@
 """`pytriton-daemon top`: what models are doing, live.
 
-`cells` makes the words of the table out of rows (`pytriton._protocol.rates`), `plain` prints it once, `screen` shows it live
-(Textual). Only `feed` asks the daemon.
+`cells` formats rows (`pytriton._protocol.rates`) as cells of the table, `plain` prints it once, `screen` shows it live
+(Textual). Only `feed` communicates with the daemon.
 """

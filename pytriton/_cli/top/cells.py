@@ -1,4 +1,4 @@
-"""The columns of the table, and the words in them: the same on a screen and on paper."""
+"""The columns of the table and the text of their cells, for the screen and for print."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pytriton._protocol.rates import Row, milliseconds, size
 
 _GOOD = {"ready", "spare", "serving", "asleep"}
 _BAD = {"failed", "given up", "lost", "degraded"}
-#: At which share of its time an instance is shown to be busy.
+#: Share of its time from which an instance is highlighted as busy.
 _BUSY = 0.9
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its title, what it says of a row, and in which order columns go where there is no room (0: never)."""
+    """One column: title, cell text, and the order in which columns are dropped if space is short (0: never)."""
 
     title: str
     cell: Callable[[Row], Text]
@@ -90,16 +90,16 @@ COLUMNS = (
     Column("device", lambda row: Text(visible(row.device or "")), leaves=2, right=False),
     Column("last end", lambda row: Text(visible(row.last_end), style="dim"), leaves=1, right=False),
 )
-#: What a column takes besides its widest cell.
+#: Space between columns.
 _GAP = 2
-#: What "last end" gets at least, where it is shown, and what it takes at most.
+#: Minimum and maximum width of "last end", if it is shown.
 _LEAST_END, _LONGEST_END = 30, 500
-#: What names get at least.
+#: Minimum width of names.
 _LEAST_NAME = 12
 
 
 def columns_for(rows: list[Row], width: int) -> list[Column]:
-    """Return the columns that fit into a width; those that say least go first. "last end" may be cut."""
+    """Return the columns that fit into a width; the least informative are dropped first. "last end" may be cut."""
     chosen = list(COLUMNS)
     while _width(chosen, rows) > width:
         spare = [one for one in chosen if one.leaves]
@@ -119,19 +119,19 @@ def _column_width(column: Column, rows: list[Row]) -> int:
 
 
 def room_for_names(columns: list[Column], rows: list[Row], width: int) -> int:
-    """Return what the others leave of a width to names: a long name is cut, and no number."""
+    """Return the width that the other columns leave for names: long names are cut, numbers never."""
     others = [one for one in columns if one is not COLUMNS[0]]
     return max(_LEAST_NAME, width - _width(others, rows) - _GAP)
 
 
 def room_for_last_end(columns: list[Column], rows: list[Row], width: int) -> int:
-    """Return what the others leave of a width to "last end", so that none of them is cut for it."""
+    """Return the width that the other columns leave for "last end", so that none of them is cut for it."""
     others = [one for one in columns if one.leaves != 1]
     return max(_LEAST_END, width - _width(others, rows) - _GAP)
 
 
 def full_width(rows: list[Row]) -> int:
-    """Return the width in which nothing is cut, but for last ends that are endless."""
+    """Return the width at which nothing is cut except very long last exits."""
     last = max([len("last end"), *(len(visible(row.last_end)) for row in rows)])
     return (
         _width([one for one in COLUMNS if one.leaves != 1], rows) + min(last, _LONGEST_END) + _GAP
@@ -139,18 +139,18 @@ def full_width(rows: list[Row]) -> int:
 
 
 def explanation_lines(found: messages.Explanation) -> list[Text]:
-    """Return why a model is as it is, and what to do about it."""
+    """Return the explanation of a model's state, and the advice."""
     lines = [Text(visible(found.verdict), style="bold")]
     for one in found.findings:
         style = "" if one.severity == "notice" else "red"
-        if not found.verdict.endswith(one.text):  # else it is said above
+        if not found.verdict.endswith(one.text):  # else the verdict already says it
             lines.append(Text(f"{one.severity}: {visible(one.text)}", style=style))
-        lines += [Text(f"  do: {visible(one.advice)}")] if one.advice else []
+        lines += [Text(f"  Fix: {visible(one.advice)}")] if one.advice else []
     return lines
 
 
 def request_lines(requests: messages.Requests) -> list[Text]:
-    """Return a model's slowest requests and the last that failed, a line each that fits into 80 columns."""
+    """Return a model's slowest and last failed requests, one per line, at most 80 columns wide."""
     found = []
     for title, entries in (
         ("slowest of the last hour", requests.slowest),

@@ -1,4 +1,4 @@
-"""The command `top`: its flags choose the live screen, the table or JSON."""
+"""The `top` command: chooses the live screen, the table or JSON by its flags."""
 
 from __future__ import annotations
 
@@ -24,24 +24,26 @@ def run(
     once: bool,
     as_json: bool,
 ) -> None:
-    """Show the table live, or once where that is asked for or there is no terminal.
+    """Show the table live; once if requested or without a terminal.
 
     Raises:
         CliError: no daemon runs, or it does not answer.
     """
     if order not in SORTING:
-        raise typer.BadParameter(f"--sort: no order {order!r}; there are: {', '.join(SORTING)}")
+        raise typer.BadParameter(
+            f"--sort: unknown order {order!r}; use one of: {', '.join(SORTING)}"
+        )
     feed = Feed(daemon_connection.runtime_dir(runtime_dir))
     if not (once or as_json) and sys.stdin.isatty() and sys.stdout.isatty():
         from pytriton._cli.top.screen import TopApp
 
-        feed.take()  # before the screen changes: that no daemon runs is said in the usual way
+        feed.take()  # before the screen changes, so that a missing daemon is reported in the usual way
         TopApp(feed, interval_s, containing, order).run()
         return
     from pytriton._cli.top import plain
 
     feed.take()
-    time.sleep(interval_s)  # what happens meanwhile is what is shown
+    time.sleep(interval_s)  # the table shows what happens in this interval
     figures, rows = feed.take()
     found = arranged(rows, order, containing)
     if containing and not found:

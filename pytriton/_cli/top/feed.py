@@ -1,4 +1,4 @@
-"""The table's connection with the daemon: figures come from there, and its keys ask for changes."""
+"""The table's connection with the daemon: reads metrics, and sends the changes that keys request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LOG_LINES = 200
 
 
 class Feed:
-    """A running daemon, asked again and again. All methods raise CliError as `daemon_connection.ask` does."""
+    """Polls a running daemon. All methods raise CliError as `daemon_connection.ask` does."""
 
     def __init__(self, rundir: RuntimeDir) -> None:
         self._rundir = rundir
@@ -19,17 +19,16 @@ class Feed:
         self.figures: messages.Figures | None = None
 
     def take(self) -> tuple[messages.Figures, list[Row]]:
-        """Take a snapshot; return it, and what happened since the one before."""
+        """Take a snapshot; return it, and the changes since the previous one."""
         answer = daemon_connection.ask(self._rundir, messages.GetFigures())
-        assert isinstance(
-            answer, messages.Figures
-        )  # what answers GetFigures, see _protocol/messages/
+        # The answer to GetFigures, see _protocol/messages/.
+        assert isinstance(answer, messages.Figures)
         self._before, self.figures = self.figures, answer
         return answer, rows(self._before, answer)
 
     @property
     def seconds(self) -> float:
-        """How long the last interval was."""
+        """Length of the last interval, in seconds."""
         if self._before is None or self.figures is None:
             return 0.0
         return self.figures.at - self._before.at
@@ -37,27 +36,24 @@ class Feed:
     def log(self, model: str) -> list[str]:
         """Return the newest lines of a model's log: JSON objects."""
         answer = daemon_connection.ask(self._rundir, messages.GetLogs(model, _LOG_LINES))
-        assert isinstance(
-            answer, messages.LogLines
-        )  # what answers GetLogs, see _protocol/messages/
+        # The answer to GetLogs, see _protocol/messages/.
+        assert isinstance(answer, messages.LogLines)
         return answer.lines
 
     def requests(self, model: str) -> messages.Requests:
-        """Return what is known of a model's requests: the slowest, the failed."""
+        """Return the slowest and the failed requests of a model."""
         answer = daemon_connection.ask(self._rundir, messages.GetRequests(model))
-        assert isinstance(
-            answer, messages.Requests
-        )  # what answers GetRequests, see _protocol/messages/
+        # The answer to GetRequests, see _protocol/messages/.
+        assert isinstance(answer, messages.Requests)
         return answer
 
     def explain(self, model: str) -> messages.Explanation:
-        """Return why a model is as it is."""
+        """Return the explanation of a model's state."""
         answer = daemon_connection.ask(self._rundir, messages.Explain(model, events=0))
-        assert isinstance(
-            answer, messages.Explanation
-        )  # what answers Explain, see _protocol/messages/
+        # The answer to Explain, see _protocol/messages/.
+        assert isinstance(answer, messages.Explanation)
         return answer
 
     def act(self, message: messages.AnyMessage) -> None:
-        """Have the daemon do something; returns when it is done."""
+        """Send a change to the daemon; return when it is done."""
         daemon_connection.ask(self._rundir, message, timeout_s=None)

@@ -1,4 +1,4 @@
-"""The table once, for paper, pipes and scripts."""
+"""The table printed once, for pipes and scripts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def print_table(figures: messages.Figures, rows: list[Row]) -> None:
     """Print the daemon's line and the table."""
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = full_width(rows)  # nothing tells how wide lines may be
+        console.width = full_width(rows)  # there is no line width to respect
     console.print(Text(headline(figures.daemon, figures.at)))
     for problem in figures.daemon.problems:
         console.print(Text(visible(problem), style="red"))
@@ -43,7 +43,7 @@ def print_table(figures: messages.Figures, rows: list[Row]) -> None:
 
 
 def as_json(figures: messages.Figures, rows: list[Row], seconds: float) -> str:
-    """Return what the table shows as a JSON object; times in seconds, memory in bytes."""
+    """Return the content of the table as a JSON object; times in seconds, memory in bytes."""
     daemon = figures.daemon
     return json.dumps(
         {

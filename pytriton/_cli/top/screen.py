@@ -22,12 +22,12 @@ from pytriton._protocol import messages
 from pytriton._protocol.rates import SORTING, Row, arranged, headline, total
 
 _ORDERS = tuple(SORTING)
-#: Lines of the screen that are not rows of the table: the head with a problem, the columns, what was said, the keys.
+#: Lines of the screen that are not rows of the table: the head with a problem, the columns, the message, the keys.
 _BESIDE_TABLE = 8
 
 
 class Question(ModalScreen[bool]):
-    """Asks before something is changed; y does it, any other answer leaves it."""
+    """Asks for confirmation of a change: y confirms, any other answer cancels."""
 
     CSS = """
     Question { align: center middle; }
@@ -47,12 +47,12 @@ class Question(ModalScreen[bool]):
         yield Static(Text(f"{self._text}\n\ny: yes   n: no"))
 
     def action_answer(self, yes: bool) -> None:
-        """Close, with the answer."""
+        """Close with the answer."""
         self.dismiss(yes)
 
 
 class TopApp(App[None]):
-    """The table and its keys. What the daemon is asked runs in threads: a slow answer does not stop the screen."""
+    """The table and its keys. Requests to the daemon run in threads: a slow answer does not block the screen."""
 
     CSS = """
     #head { height: auto; padding: 0 1; }
@@ -65,9 +65,9 @@ class TopApp(App[None]):
     """
     BINDINGS: ClassVar[list[Any]] = [
         Binding("q", "quit", "quit"),
-        Binding("ctrl+c", "quit", show=False, priority=True),  # wherever the cursor is
+        Binding("ctrl+c", "quit", show=False, priority=True),  # wherever the focus is
         Binding("s", "sort", "sort"),
-        # The footer has room for these words on 80 columns.
+        # These words fit into the footer at 80 columns.
         Binding("slash", "filter", "find"),
         Binding("i", "instances", "inst"),
         Binding("e", "explain", "why"),
@@ -89,15 +89,15 @@ class TopApp(App[None]):
         self._interval_s = interval_s
         self._containing = containing
         self._order = order
-        #: None: as long as all rows fit on the screen.
+        #: None: show instances as long as all rows fit on the screen.
         self._with_instances: bool | None = None
         self._paused = False
-        #: A daemon that is slower than the interval is asked once at a time: rates are those between two answers.
+        #: True while a request is in progress: a daemon slower than the interval gets one request at a time.
         self._asking = False
-        #: What the pane below shows of the chosen model.
+        #: The content of the pane below, for the selected model.
         self._pane: Callable[[str], list[Text]] = self._log_lines
         self._figures: messages.Figures | None = None
-        #: Since when the daemon has not answered, and why; "" while it does.
+        #: Since when the daemon has not answered, and why; "" if it answers.
         self._silent = ""
         self._rows: list[Row] = []
         self._shown: list[Row] = []
@@ -113,13 +113,13 @@ class TopApp(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Begin to ask."""
+        """Start polling."""
         self.query_one(DataTable).focus()
         self.set_interval(self._interval_s, self._ask)
         self._ask()
 
     def on_resize(self) -> None:
-        """Show the columns that fit now."""
+        """Show the columns that fit."""
         self._show()
 
     # ── figures ──────────────────────────────────────────────────────────────────────────────────
@@ -141,7 +141,7 @@ class TopApp(App[None]):
             self._asking = False
 
     def _lost(self, why: str) -> None:
-        """Show that what is on the screen is old: the daemon may come back."""
+        """Mark the screen as outdated; polling continues, since the daemon may come back."""
         since = self._silent.partition(":  ")[0] or time.strftime("no answer since %H:%M:%S")
         self._silent = f"{since}:  {why}"
         self._show()
@@ -166,7 +166,7 @@ class TopApp(App[None]):
         facts += ["PAUSED"] if self._paused else []
         head = Text(f"{headline(figures.daemon, figures.at)}\n{', '.join(facts)}")
         if self._silent:
-            head = Text(f"{self._silent}\nas it was then: ", style="red").append(head)
+            head = Text(f"{self._silent}\nlast known state: ", style="red").append(head)
         head.append_text(self._problems(figures.daemon.problems))
         self.query_one("#head", Static).update(head)
         found = arranged(self._rows, self._order, self._containing)
@@ -174,7 +174,7 @@ class TopApp(App[None]):
         self._fill([one for one in found if shown or not one.instance])
 
     def _problems(self, problems: list[str]) -> Text:
-        """Return a line for each problem, as many as leave the table most of the screen; the worst is at the top."""
+        """Return one line per problem, worst first, and as many as leave most of the screen to the table."""
         width, room = self.size.width - 2, max(1, (self.size.height - 20) // 4)
         lines = Text()
         for number, problem in enumerate(problems[:room], 1):
@@ -211,57 +211,57 @@ class TopApp(App[None]):
         table.scroll_to(y=scrolled, animate=False)
 
     def _chosen(self) -> Row | None:
-        """Return the row that the cursor is on."""
+        """Return the selected row."""
         row: int = self.query_one(DataTable).cursor_row
         return self._shown[row] if 0 <= row < len(self._shown) else None
 
     # ── keys ─────────────────────────────────────────────────────────────────────────────────────
 
     def action_sort(self) -> None:
-        """Sort by the next of the orders."""
+        """Switch to the next sort order."""
         self._order = _ORDERS[(_ORDERS.index(self._order) + 1) % len(_ORDERS)]
         self._show()
 
     def action_instances(self) -> None:
-        """Show models alone, or with their instances."""
+        """Show or hide instances."""
         self._with_instances = not self._shows_instances(self._rows)
         self._show()
 
     def action_pause(self) -> None:
-        """Stop asking, or go on."""
+        """Pause or resume polling."""
         self._paused = not self._paused
         self._show()
 
     def action_filter(self) -> None:
-        """Ask for a part of names."""
+        """Open the filter field."""
         field = self.query_one("#filter", Input)
         field.add_class("shown")
         field.focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Show what has the text in its name, while it is typed."""
+        """Filter by name while the user types."""
         self._containing = event.value
         self._show()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Go back to the table."""
+        """Close the filter field."""
         event.input.remove_class("shown")
         self.query_one(DataTable).focus()
 
     def action_log(self) -> None:
-        """Show the log of the chosen model below, or hide it."""
+        """Show or hide the log of the selected model in the pane below."""
         self._toggle(self._log_lines)
 
     def action_explain(self) -> None:
-        """Show below why the chosen model is as it is, and what to do, or hide it."""
+        """Show or hide the explanation of the selected model's state in the pane below."""
         self._toggle(self._explanation_lines)
 
     def action_requests(self) -> None:
-        """Show the slowest requests of the chosen model below, and those that failed, or hide them."""
+        """Show or hide the slowest and the failed requests of the selected model in the pane below."""
         self._toggle(self._request_lines)
 
     def on_data_table_row_selected(self) -> None:
-        """Enter is the table's key; here it does what l does."""
+        """Handle Enter, which the table captures, like l."""
         self.action_log()
 
     def _toggle(self, lines: Callable[[str], list[Text]]) -> None:
@@ -294,23 +294,23 @@ class TopApp(App[None]):
 
     def _show_pane(self, model: str, of: Callable[[str], list[Text]], lines: list[Text]) -> None:
         if of != self._pane:
-            return  # another key was pressed meanwhile
+            return  # another pane was selected in between
         pane = self.query_one("#log", RichLog)
         pane.border_title = Text(model)
-        pane.auto_scroll = of == self._log_lines  # of requests, the slowest is on top
+        pane.auto_scroll = of == self._log_lines  # the slowest request is at the top
         pane.clear()
         for line in lines:
             pane.write(line)
 
     def action_scale(self, more: int) -> None:
-        """Give the chosen model another instance, or take one, once that is confirmed."""
+        """Add or remove an instance of the selected model, after confirmation."""
         chosen = self._chosen()
         if chosen is None:
             return
         model = chosen.model
         wanted = self._desired(model)
         if wanted is None:
-            self._say(f"{model} has no workers that could be scaled")
+            self._say(f"{model} has no workers, so it cannot be scaled")
             return
         if wanted + more < 1:
             self._say(f"{model} cannot have {wanted + more} instances")
@@ -327,17 +327,17 @@ class TopApp(App[None]):
         return None
 
     def action_rollback(self) -> None:
-        """Put back what the chosen model was before it was replaced, once that is confirmed."""
+        """Roll back the last replacement of the selected model, after confirmation."""
         chosen = self._chosen()
         if chosen is not None:
-            text = f"Put back what {chosen.model} was before it was last replaced?"
+            text = f"Roll back {chosen.model} to its previous registration?"
             self._confirm(text, messages.Rollback(chosen.model))
 
     def action_unregister(self) -> None:
-        """Stop serving the chosen model, once that is confirmed."""
+        """Unregister the selected model, after confirmation."""
         chosen = self._chosen()
         if chosen is not None:
-            text = f"Unregister {chosen.model}? Its workers end, and clients get 404."
+            text = f"Unregister {chosen.model}? Its workers exit, and clients get 404."
             self._confirm(text, messages.Unregister(chosen.model))
 
     def _confirm(self, text: str, message: messages.AnyMessage) -> None:

@@ -115,9 +115,8 @@ def _lock(target: Path, progress: Progress) -> Iterator[None]:
 
 def _build_and_rename(target: Path, build: Callable[[Path], None]) -> None:
     prefix = f".{target.name}.tmp-"
-    for stale in target.parent.glob(
-        f"{prefix}*"
-    ):  # this process holds the lock, so their creators are gone
+    # This process holds the lock, so the creators of these drafts are gone.
+    for stale in target.parent.glob(f"{prefix}*"):
         shutil.rmtree(stale, ignore_errors=True)
     draft = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
     try:

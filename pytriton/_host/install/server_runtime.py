@@ -105,9 +105,8 @@ class ServerRuntime:
     tree: ServerTree
     source: str  #: "setting", "environment", "container", "path" or "cache"
     choice: ServerChoice
-    native: (
-        Path | None
-    )  #: directory of the compiled proxy; None: the Python proxy serves all models
+    #: Directory of the compiled proxy; None: the Python proxy serves all models.
+    native: Path | None
     #: None: make_python_backend() creates it if a model needs it
     python: PythonBackend | None
     front: NativeProgram | None = None  #: None: NVIDIA's executable
@@ -320,9 +319,8 @@ def server_environment(
     environ["PATH"] = _prepend([python / "bin"], base.get("PATH", os.defpath))
     libraries = [*runtime.tree.libraries, python / LIBRARY_DIR]
     environ["LD_LIBRARY_PATH"] = _prepend(libraries, base.get("LD_LIBRARY_PATH", ""))
-    return with_direct_loopback(
-        environ
-    )  # of its clients, such as that of OpenTelemetry's collector
+    # For the clients inside tritonserver, such as that of OpenTelemetry's collector.
+    return with_direct_loopback(environ)
 
 
 def _prepend(folders: Sequence[Path], rest: str) -> str:

@@ -1,4 +1,4 @@
-"""The daemon's settings: declared once, read from file, environment and flags, checked, shown, read anew.
+"""The daemon's settings: declared once, read from file, environment and flags, checked, shown, reloaded.
 
-Belongs here: what a setting is and where its value comes from. May import: nothing of the dispatcher's.
+Belongs here: the meaning of settings, and the sources of their values. May import: nothing of the dispatcher's.
 """

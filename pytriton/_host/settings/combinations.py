@@ -14,7 +14,7 @@ def contradictions(config: DaemonConfig) -> list[str]:
     """Return what is wrong with settings that are each allowed by themselves."""
     problems = []
     if not (config.allow_http or config.allow_grpc):
-        problems.append("allow_http and allow_grpc are both false: nobody could send a request")
+        problems.append("allow_http and allow_grpc are both false: clients could not send requests")
     if config.worker_backoff_max_s < config.worker_backoff_s:
         problems.append(
             f"worker_backoff_max_s ({config.worker_backoff_max_s:g}) is less than worker_backoff_s "

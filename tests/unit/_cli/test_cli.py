@@ -106,7 +106,7 @@ def test_the_runtime_directory_may_stand_in_the_settings_file(cli: Cli, tmp_path
         (("start", "--triton-option", "log-verbos=1"), "did you mean log-verbose?"),
         (("start", "--config", "gone.toml"), "gone.toml, which does not exist"),
         (("start", "--model-repository", "gone"), "/gone cannot be read: No such file or directory"),
-        (("restart", "--model-repository", "gone"), "Name a folder that has a folder for each model"),
+        (("restart", "--model-repository", "gone"), "Use a directory that contains a directory for each model"),
         (("doctor", "--model-repository", "gone"), "model_repository: "),
         (("restart", "--log-level", "loud"), "flag --log-level: 'loud' is not one of debug"),
         (("doctor", "--log-format", "xml"), "flag --log-format: 'xml' is not one of"),
@@ -118,7 +118,7 @@ def test_the_runtime_directory_may_stand_in_the_settings_file(cli: Cli, tmp_path
         (("register", "no_such_module:x"), "there is no module 'no_such_module'"),
         (("register", "os:no_such"), "has no attribute 'no_such'"),
         (("register", "os:getcwd"), "@pytriton.declare"),
-        (("install-server", "--wheel", "gone.whl"), "there is no such file"),
+        (("install-server", "--wheel", "gone.whl"), "gone.whl, which does not exist"),
     ],
 )  # fmt: skip
 def test_a_wrong_command_line_ends_with_2_and_says_why(
@@ -353,7 +353,7 @@ def test_the_help_shows_first_what_people_change_and_no_value_where_there_is_non
     top, start = cli("--help").stdout, cli("start", "--help").stdout
     assert "--version" in top
     assert "<bool>" not in top + start
-    first, others = start.index("people change first"), start.index("All other settings")
+    first, others = start.index("Common settings"), start.index("All other settings")
     assert first < start.index("--http-port") < others < start.index("--unready-after-s")
     assert cli("--version").stdout == cli("version").stdout
 

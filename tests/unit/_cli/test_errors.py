@@ -35,7 +35,7 @@ def test_a_fault_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str])
     said = capsys.readouterr().err
     assert f"ValueError: {VISIBLE}\n" in said
     assert "\x1b" not in said
-    assert said.endswith("this is a fault of pytriton-daemon itself\n")
+    assert said.endswith("internal error; please report it\n")
 
 
 def test_progress_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

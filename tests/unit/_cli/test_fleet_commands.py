@@ -92,10 +92,10 @@ def test_what_is_asked_of_whom(
 def test_who_is_asked_is_said_once(asked: Asked) -> None:
     assert run("unregister", "m", "--fleet", "f", "--nodes", "n") == (
         2,
-        "pytriton-daemon: say either --fleet, or --nodes and --key-file\n",
+        "pytriton-daemon: use either --fleet, or --nodes and --key-file\n",
     )
     code, output = run("unregister", "m")
-    assert (code, "which nodes?" in output) == (2, True)
+    assert (code, "no nodes given" in output) == (2, True)
     assert asked.connected == []
 
 
@@ -157,14 +157,14 @@ def test_what_ray_holds_and_makes_is_said_in_the_shell(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--resources", "num_gpus=1"), "--resources 'num_gpus=1' is no JSON"),
+        (("--resources", "num_gpus=1"), "--resources 'num_gpus=1' is not JSON"),
         (("--resources", "[1]"), "--resources has list"),
         (("--num-gpus", "1", "--resources", '{"num_gpus": 1}'), "both say num_gpus"),
         (("--runtime-env", "nowhere.yaml"), "nowhere.yaml cannot be read"),
         (("--runtime-env", '{"pip": []}'), "--runtime-env-json takes the text itself"),
         (("--runtime-env", "bad.yaml"), "neither JSON nor YAML"),
         (("--runtime-env", "text.yaml"), "has str where names and values are meant"),
-        (("--runtime-env", "env.json", "--runtime-env-json", "{}"), "say either"),
+        (("--runtime-env", "env.json", "--runtime-env-json", "{}"), "use either"),
     ],
 )
 def test_what_ray_cannot_be_told_is_refused_before_anybody_is_asked(
@@ -184,7 +184,7 @@ def test_what_ray_cannot_be_told_is_refused_before_anybody_is_asked(
 
 def test_without_ray_nobody_holds_resources(asked: Asked) -> None:
     code, output = run("register", "a:b", "--nodes", "n", "--num-gpus", "1")
-    assert (code, "go with --fleet NAME" in output) == (2, True)
+    assert (code, "use --fleet NAME" in output) == (2, True)
     assert asked.connected == []
 
 
@@ -204,4 +204,4 @@ def test_nodes_that_are_drained_are_shown_as_such(asked: Asked) -> None:
         RayNode("n3", "h", False, status()),
     ]
     code, output = run("nodes")
-    assert (code, output.count("it is drained")) == (0, 2), output
+    assert (code, output.count("draining")) == (0, 2), output

@@ -58,7 +58,7 @@ def test_help_fits_into_80_columns_and_cuts_nothing(words: list[str], command: A
         (["start", "--htp-port", "1"], "No such option: --htp-port"),
         (["statsu"], "No such command 'statsu'. Did you mean 'status'"),
         (["scale"], "Missing argument"),
-        (["register"], "give either MODULE:ATTRIBUTE, a model file, or --model-dir FOLDER"),
+        (["register"], "use either MODULE:ATTRIBUTE, a model file, or --model-dir FOLDER"),
     ],
 )
 def test_a_wrong_command_line_is_told_the_reason_first_and_once(

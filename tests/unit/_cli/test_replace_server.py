@@ -58,6 +58,8 @@ def test_one_that_serves_and_what_the_former_one_has_left_are_told(
 def test_one_that_has_ended_already_is_no_success(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any, pid: int | None
 ) -> None:
-    with pytest.raises(CliError, match=r"replaced \(pid 2\), and the new one has ended") as caught:
+    with pytest.raises(
+        CliError, match=r"replaced \(pid 2\), but the new one has already exited"
+    ) as caught:
         _replace(monkeypatch, RuntimeDir(tmp_path), _server(pid))
     assert caught.value.code is ExitCode.FAULT

@@ -181,7 +181,7 @@ def test_systemd_listens_on_the_ports_of_the_settings() -> None:
     told = Service([str(PROGRAM)], Given({}), config, "root", sockets=True)
     assert "ListenStream=10.0.0.1:8000\n" in socket_unit(told)
     assert "FreeBind=yes\n" in socket_unit(told)
-    with pytest.raises(ValueError, match="name no port"):
+    with pytest.raises(ValueError, match="contain no port"):
         listens(http_port=0, grpc_port=0, metrics_port=0)
 
 
@@ -217,13 +217,13 @@ def test_print_writes_nothing_and_goes_to_standard_output(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ((), "say --systemd"),
-        (("--systemd", "--supervisord"), "say --systemd"),
+        ((), "use --systemd"),
+        (("--systemd", "--supervisord"), "use --systemd"),
         (("--systemd", "--user", "--run-as", "root"), "contradict"),
         (("--systemd", "--run-as", "no such user"), "no user 'no such user'"),
         (("--systemd", "--http-port", "x"), "--http-port: 'x' is not"),
         (("--supervisord", "--folder", "/no/such"), "cannot write /no/such/"),
-        (("--supervisord", "--sockets"), "only systemd listens"),
+        (("--supervisord", "--sockets"), "only systemd can listen"),
         (("--systemd", "--sockets", "--http-address", "localhost"), "http_address is 'localhost'"),
     ],
 )

@@ -16,8 +16,8 @@ from pytriton.fleet.placement_status import FleetModel
 @pytest.mark.parametrize(
     ("binary", "front"),
     [
-        ("/c/native-front/1f/pytriton-front", ", native front\n"),
-        ("/s/bin/tritonserver", ", NVIDIA's front\n"),
+        ("/c/native-front/1f/pytriton-front", ", native frontend\n"),
+        ("/s/bin/tritonserver", ", NVIDIA's frontend\n"),
         ("", " 2.51.0\n"),
     ],
 )

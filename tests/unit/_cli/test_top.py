@@ -355,7 +355,7 @@ def test_a_model_without_instances(state: str, key: str, asks: str) -> None:
         if asks:
             assert asks in str(app.screen.query_one(Static).render())
         else:
-            wrong = "cannot have -1 instances" if state == "asleep" else "no workers that could"
+            wrong = "cannot have -1 instances" if state == "asleep" else "no workers, so it cannot"
             assert wrong in said(app, "said")
 
     on_screen(FakeFeed(snapshot(1010, bare)), play)

@@ -25,10 +25,10 @@ def run(tmp_path: Path, *arguments: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("register",), "give either MODULE:ATTRIBUTE, a model file, or --model-dir FOLDER"),
-        (("register", "--model-dir", "m", "linear:fn"), "give either MODULE:ATTRIBUTE,"),
-        (("register", "--requirement", "x", "linear:fn"), "--requirement goes with --model-dir"),
-        (("register", "--factory", "--model-dir", "m"), "--factory goes with MODULE:ATTRIBUTE"),
+        (("register",), "use either MODULE:ATTRIBUTE, a model file, or --model-dir FOLDER"),
+        (("register", "--model-dir", "m", "linear:fn"), "use either MODULE:ATTRIBUTE,"),
+        (("register", "--requirement", "x", "linear:fn"), "--requirement needs --model-dir"),
+        (("register", "--factory", "--model-dir", "m"), "--factory needs MODULE:ATTRIBUTE"),
         (("top", "--sort", "foo", "--once"), "no order 'foo'; there are: name,"),
     ],
 )

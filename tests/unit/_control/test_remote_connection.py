@@ -47,7 +47,9 @@ def connection(monkeypatch: pytest.MonkeyPatch) -> RemoteConnection:
 
 
 def test_without_a_key_there_is_no_way(tmp_path: Path) -> None:
-    with pytest.raises(PyTritonDaemonError, match=r"accepts only clients with a key.*keys add NAME"):
+    with pytest.raises(
+        PyTritonDaemonError, match=r"accepts only clients with a key.*keys add NAME"
+    ):
         RemoteConnection(ENDPOINT, None, 1.0)
     with pytest.raises(PyTritonDaemonError, match=r"The key file .*none cannot be used"):
         RemoteConnection(ENDPOINT, tmp_path / "none", 1.0)
@@ -64,7 +66,7 @@ def test_the_token_does_not_travel(connection: RemoteConnection) -> None:
     ("agreed", "trouble", "kind", "words"),
     [
         (True, None, None, ""),
-        (True, "connection reset", DaemonNotRunningError, "gave no answer: connection reset"),
+        (True, "connection reset", DaemonNotRunningError, "did not answer: connection reset"),
         (
             False,
             "it does not know this key",

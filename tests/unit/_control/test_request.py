@@ -73,7 +73,7 @@ def test_silence_is_what_the_watch_makes_of_it() -> None:
 
 def test_an_answer_that_nobody_understands_is_of_another_version() -> None:
     channel = Channel(fail(messages.MalformedMessage("no tag")))
-    words = r"The daemon at x gave an answer .*no tag.*Install the same version on both sides"
+    words = r"The daemon at x sent an answer .*no tag.*Install the same version on both sides"
     with pytest.raises(PyTritonDaemonError, match=words):
         asked(channel, Question(messages.GetStatus()))
 

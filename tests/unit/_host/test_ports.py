@@ -127,7 +127,7 @@ def test_a_unix_socket_is_for_this_user_alone_however_long_its_path(tmp_path: Pa
 def test_a_unix_socket_that_somebody_listens_on_is_left_to_them(tmp_path: Path) -> None:
     path = tmp_path / "http.sock"
     with listening_at(path, "http_unix", backlog=5) as listener:
-        with pytest.raises(PortError, match=r"http.sock \(http_unix\): somebody else listens"):
+        with pytest.raises(PortError, match=r"http.sock \(http_unix\): another process listens"):
             listening_at(path, "http_unix", backlog=5)
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(path))

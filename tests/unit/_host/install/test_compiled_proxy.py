@@ -86,7 +86,7 @@ def test_a_tritonserver_that_lacks_a_function_is_told(tmp_path: Path) -> None:
     native = compiled_proxy.build(cache_dir(), lambda _: None)
     (tmp_path / "lib").mkdir()
     empty = ServerTree(None, tmp_path / "backends", None, (tmp_path / "lib",), (), None)
-    lacks = f"has no libtritonserver.so{tmp_path}/lib"
+    lacks = f"{tmp_path}/lib has no libtritonserver.so"
     assert compiled_proxy.misfit(native, empty) == lacks
     source = tmp_path / "old.c"
     source.write_text("void TRITONSERVER_ErrorNew(void) {}\n")

@@ -81,7 +81,7 @@ def test_it_is_made_once(backends: Path, maker: Maker, tmp_path: Path) -> None:
     async def test() -> None:
         one = on_demand(backends)
         for _ in range(2):
-            with pytest.raises(RemoteFailure, match=r"model m is for.*no index answers"):
+            with pytest.raises(RemoteFailure, match=r"model m needs.*no index answers"):
                 await one.ensure("m")
         assert not python_link(backends).is_symlink()
         maker.answer = python_of(tmp_path)

@@ -261,7 +261,7 @@ def test_of_many_files_that_have_no_room_the_first_is_named(tmp_path: Path) -> N
     text = explain_os_error(failure.value, tmp_path, "--runtime-dir")
     assert re.fullmatch(
         rf"no space left on the disk while writing {target}/[a-z/]+; free some space there, or set --runtime-dir to a "
-        "folder with room that this user can write",
+        "directory with free space that this user can write to",
         text,
     )
     odd = explain_os_error(shutil.Error([("a", "b", "it is the same file")]), tmp_path)

@@ -17,7 +17,7 @@ def test_the_defaults_contradict_nothing() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"allow_http": False, "allow_grpc": False}, "nobody could send a request"),
+        ({"allow_http": False, "allow_grpc": False}, "clients could not send requests"),
         ({"worker_backoff_s": 5.0, "worker_backoff_max_s": 1.0}, "is less than worker_backoff_s"),
         ({"server_probe_timeout_s": 0.0}, "set server_probe_interval_s to 0"),
         ({"grpc_client_cert": "/c"}, "go together"),

@@ -141,7 +141,7 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     ("flags", "told"),
     [
         ({"http_port": 9, "grpc_port": 9}, "http_port and grpc_port are both 9"),
-        ({"allow_http": False, "allow_grpc": False}, "nobody could send a request"),
+        ({"allow_http": False, "allow_grpc": False}, "clients could not send requests"),
         ({"worker_backoff_s": 5, "worker_backoff_max_s": 1}, "is less than worker_backoff_s"),
     ],
 )
