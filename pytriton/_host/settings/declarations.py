@@ -181,7 +181,7 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
         Option(
             "Memory that the workers of all models may use together: bytes, such as 8GiB, or a share of the memory of the "
             "machine or its control group, such as 60%. A model that does not fit waits until enough idle models are "
-            "suspended; only models with min=0, lazy models, or with any_may_sleep all models can be. A model that can "
+            "suspended (those with min=0, lazy ones, or any with any_may_sleep). A model that can "
             "never fit is refused. Default: no limit.",
             values.optional(values.budget()),
         ),
