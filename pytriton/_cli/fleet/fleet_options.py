@@ -85,6 +85,6 @@ def _a_dict(flag: str, found: Any) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise CliError(
             ExitCode.USAGE,
-            f"{flag} is {type(found).__name__}, but must be an object of names and values",
+            f"{flag} must be an object of names and values, not {type(found).__name__}",
         )
     return found

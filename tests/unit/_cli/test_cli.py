@@ -98,7 +98,7 @@ def test_the_runtime_directory_may_stand_in_the_settings_file(cli: Cli, tmp_path
         (("strat",), "No such command 'strat'"),
         (("ls",), "No such command 'ls'. Did you mean 'models' or 'status'?"),
         (("ps",), "Did you mean 'status' or 'top'?"),
-        (("help",), "Say 'pytriton-daemon --help'."),
+        (("help",), "Use 'pytriton-daemon --help'."),
         (("keys", "rm"), "No such command 'rm'. Did you mean 'remove'?"),
         (("start", "--http-prt", "1"), "--http-port"),
         (("start", "--http-port", "x"), "--http-port: 'x' is not a whole number from 0 to 65535"),

@@ -118,7 +118,7 @@ def test_models_shows_what_is_on_trial(asked: Asked) -> None:
     told = {"n1": info(messages.Trial("t")), "n2": info(None)}
     asked.client.models.return_value = [FleetModel(asked.client, "m", told, ["n3"])]
     code, output = run("models", "--nodes", "n")
-    assert (code, "2/3, 1 on trial" in output) == (0, True)
+    assert (code, "2/3, 1 provisional" in output) == (0, True)
 
 
 @pytest.mark.parametrize(
@@ -158,12 +158,12 @@ def test_what_ray_holds_and_makes_is_said_in_the_shell(
     ("words", "said"),
     [
         (("--resources", "num_gpus=1"), "--resources 'num_gpus=1' is not JSON"),
-        (("--resources", "[1]"), "--resources has list"),
-        (("--num-gpus", "1", "--resources", '{"num_gpus": 1}'), "both say num_gpus"),
+        (("--resources", "[1]"), "--resources must be an object of names and values, not list"),
+        (("--num-gpus", "1", "--resources", '{"num_gpus": 1}'), "both set num_gpus"),
         (("--runtime-env", "nowhere.yaml"), "nowhere.yaml cannot be read"),
         (("--runtime-env", '{"pip": []}'), "--runtime-env-json takes the text itself"),
         (("--runtime-env", "bad.yaml"), "neither JSON nor YAML"),
-        (("--runtime-env", "text.yaml"), "has str where names and values are meant"),
+        (("--runtime-env", "text.yaml"), "must be an object of names and values, not str"),
         (("--runtime-env", "env.json", "--runtime-env-json", "{}"), "use either"),
     ],
 )
@@ -192,7 +192,7 @@ def test_nodes_that_are_too_many_are_told(monkeypatch: pytest.MonkeyPatch) -> No
     start = Mock(return_value=2)
     monkeypatch.setattr("pytriton.fleet.on_ray.lifecycle.start_fleet", start)
     code, output = run("start", "--nodes", "1", "--", "--http-port", "0")
-    assert (code, "2 nodes are too many" in output) == (0, True)
+    assert (code, "2 nodes are surplus" in output) == (0, True)
     expected = call("default", "auto", nodes=1, flags=["--http-port", "0"], runtime_dir=None)
     assert start.mock_calls == [expected]
 

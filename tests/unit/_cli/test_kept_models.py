@@ -57,18 +57,18 @@ def test_it_reports_which_load_is_waited_for() -> None:
     answers = [*loads, *done]
     lines: list[str] = []
     wait_until_restored(answers.pop(0), lambda: answers.pop(0), lambda seconds: None, lines.append)
-    first = "1 of 4 models are there; 1 failed; 2 more to load"
-    assert lines == [first, first, "2 of 4 models are there; 1 failed; 1 more to load"]
+    first = "1 of 4 models are available; 1 failed; 2 more to load"
+    assert lines == [first, first, "2 of 4 models are available; 1 failed; 1 more to load"]
 
 
 @pytest.mark.parametrize(
     ("since", "text"),
     [
-        ({}, "1 of 6 models are there; 5 more to load"),
-        ({"m1": 58.0}, "1 of 6 models are there; loading m1 for 42 s; 4 more to load"),
+        ({}, "1 of 6 models are available; 5 more to load"),
+        ({"m1": 58.0}, "1 of 6 models are available; loading m1 for 42 s; 4 more to load"),
         (
             {"m1": 90.0, "m2": 28.0, "m3": 99.0, "m4": 95.0, "m5": 99.0},
-            "1 of 6 models are there; loading m2 for 1 min 12 s, m1 for 10 s, m4 for 5 s and 2 more",
+            "1 of 6 models are available; loading m2 for 1 min 12 s, m1 for 10 s, m4 for 5 s and 2 more",
         ),
     ],
 )

@@ -153,7 +153,7 @@ def test_why_the_chosen_model_is_as_it_is_is_shown_below() -> None:
         await settled(app, pilot)
         pane = app.query_one("#log", RichLog)
         lines = [strip.text.rstrip() for strip in pane.lines]
-        assert lines == ["digits is degraded", f"degraded: it loops: {SHOWN}", "  do: Mend it."]
+        assert lines == ["digits is degraded", f"degraded: it loops: {SHOWN}", "  Fix: Mend it."]
 
     on_screen(FakeFeed(TWO), play)
 
@@ -325,7 +325,8 @@ def test_a_daemon_that_is_silent_is_said_to_be_until_it_answers(
         app._ask()
         await settled(app, pilot)
         assert re.match(
-            r"no answer since [0-9:]{8}:  no daemon runs\nas it was then: ready", said(app, "head")
+            r"no answer since [0-9:]{8}:  no daemon runs\nlast known state: ready",
+            said(app, "head"),
         )
         since = said(app, "head")
         monkeypatch.setattr("pytriton._cli.top.screen.time.strftime", lambda _: "later")

@@ -29,7 +29,7 @@ def run(tmp_path: Path, *arguments: str) -> tuple[int, str]:
         (("register", "--model-dir", "m", "linear:fn"), "use either MODULE:ATTRIBUTE,"),
         (("register", "--requirement", "x", "linear:fn"), "--requirement needs --model-dir"),
         (("register", "--factory", "--model-dir", "m"), "--factory needs MODULE:ATTRIBUTE"),
-        (("top", "--sort", "foo", "--once"), "no order 'foo'; there are: name,"),
+        (("top", "--sort", "foo", "--once"), "unknown order 'foo'; use one of: name,"),
     ],
 )
 def test_flags_that_do_not_go_together_are_told(
