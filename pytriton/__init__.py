@@ -89,7 +89,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Resolve a public name on its first use; the result is kept, so this runs once per name."""
+    """Resolve a public name on its first use and cache it, so this runs once per name."""
     if name in _NAMES:
         value = getattr(import_module(_NAMES[name]), name)
     elif name in _MODULES:
@@ -107,10 +107,10 @@ def __dir__() -> list[str]:
 
 
 def _installed_version() -> str:
-    # Here, not at the top: it costs more than all the rest of this file.
+    # Imported here because it costs more than the rest of this file.
     from importlib.metadata import PackageNotFoundError, version
 
     try:
         return version("pytriton-daemon")
     except PackageNotFoundError:
-        return "0+not.installed"  # the folder is on sys.path, but no distribution says its version
+        return "0+not.installed"  # on sys.path, but not an installed distribution

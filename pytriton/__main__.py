@@ -1,4 +1,4 @@
-"""python -m pytriton: the check tool, the same as `pytriton`."""
+"""`python -m pytriton`: the check tool, same as `pytriton`."""
 
 from __future__ import annotations
 

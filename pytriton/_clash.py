@@ -1,4 +1,4 @@
-"""Is `nvidia-pytriton` installed in this environment too? Both own the import name `pytriton`."""
+"""Detect `nvidia-pytriton` in the same environment. Both own the import name `pytriton`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ where WHAT is what it was installed from: a wheel file of a release, or the fold
 
 
 def clashing_distribution() -> str | None:
-    """Say what is wrong, and the two commands that mend it, if `nvidia-pytriton` is installed too.
+    """Return a message with the two commands that repair the environment if `nvidia-pytriton` is installed too.
 
-    Returns None when all is well. Reads the metadata of one distribution: no module of either is
-    imported, so this works however badly their files are mixed.
+    Return None if it is not. Reads only the metadata of the distribution and imports no module of either,
+    so this works however badly their files are mixed.
     """
     try:
         found = version(OTHER_DISTRIBUTION)

@@ -1,6 +1,6 @@
-"""Imported first by what needs a daemon on this machine: raises ImportError where there can be none.
+"""Raise ImportError on import where no daemon can run. Imported first by modules that need a local daemon.
 
-A daemon runs on Linux. The clients (`pytriton.client`) run on every system that has Python.
+The daemon runs on Linux. The clients (`pytriton.client`) run on every system that has Python.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import sys
 
 
 def refusal() -> str | None:
-    """Return why this system has no daemon, and what works here; None on Linux."""
+    """Return why the daemon cannot run on this system and what works instead; None on Linux."""
     if sys.platform.startswith("linux"):
         return None
-    import platform  # takes 3 ms, and each command imports this module
+    import platform  # takes 3 ms, and every command imports this module
 
     return (
         f"pytriton-daemon serves models on Linux only, and this system is {platform.system()}. What works here are the "
-        'clients, which ask models on another machine: pytriton.client.ModelClient("grpc://HOST:8001", "MODEL").'
+        'clients, which call models on another machine: pytriton.client.ModelClient("grpc://HOST:8001", "MODEL").'
     )
 
 

@@ -1,4 +1,4 @@
-"""The names that models may have."""
+"""Validation of model names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A number of instances that follows the load."""
+"""Autoscaling: a number of instances that follows the load."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ __all__ = [
 #: A number of seconds, or text with a unit: "500ms", "30s", "10m", "1h".
 Seconds = Union[int, float, str]
 
-#: Of a model configuration: the fewest and the most instances.
+#: Parameter of a model configuration: the minimum and maximum number of instances.
 INSTANCES_PARAMETER = "pytriton_instances"
-#: Without a request, before a model with min=0 sleeps.
+#: Idle time after which a model with min=0 is suspended.
 _IDLE_AFTER_S = messages.Autoscale().idle_after_s
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -38,18 +38,18 @@ _RANGE = re.compile(r"(\d+)\s*(?::|-|\.\.)\s*(\d+)(?:\s*:\s*(\S.*))?")
 @closest_keywords
 @dataclass(frozen=True)
 class Autoscale:
-    """From `min` to `max` instances, as many as the load takes.
+    """Scale a model between `min` and `max` instances, following the load.
 
     Args:
-        max: instances at most
-        min: instances at least; with 0, the model sleeps when nothing is asked of it, and a request wakes it
-        target: of the time, what an instance shall have work; more, and another one comes
-        up_after: for so long there have been too few, before more come
-        down_after: for so long fewer would have done, before some go
-        idle_after: for so long nothing was asked of it, before it sleeps; with min=0
-        concurrency: batches, or streams, that an instance has at once when it has work: more than one where the
-            callable is asynchronous
-        weight: beside other models, where the machine has not enough for all
+        max: maximum number of instances
+        min: minimum number of instances; with 0, the model is suspended when idle and resumed by a request
+        target: target utilization of an instance (fraction of time with work); above it, instances are added
+        up_after: how long there must have been too few instances before some are added
+        down_after: how long there must have been too many instances before some are removed
+        idle_after: how long the model must have been idle before it is suspended; with min=0
+        concurrency: batches, or streams, that a busy instance handles at once: more than one if the
+          callable is asynchronous
+        weight: priority relative to other models if the machine lacks room for all
 
     Raises:
         PyTritonValidationError: a value is unusable
@@ -72,13 +72,13 @@ class Autoscale:
         self.to_message()
 
     def to_message(self) -> messages.Autoscale:
-        """Return the form that is sent to the daemon."""
+        """Return the message that is sent to the daemon."""
         least, most = _whole("min", self.min, 0), _whole("max", self.max)
         if least > most:
             raise PyTritonValidationError(f"Autoscale: min={least} is more than max={most}.")
         if self.idle_after is not None and least > 0:
             raise PyTritonValidationError(
-                f"Autoscale: idle_after={self.idle_after!r} goes with min=0: with min={least} it never sleeps."
+                f"Autoscale: idle_after={self.idle_after!r} requires min=0: with min={least} it is never suspended."
             )
         idle_after_s = (
             _IDLE_AFTER_S if self.idle_after is None else _seconds("idle_after", self.idle_after)
@@ -95,15 +95,15 @@ class Autoscale:
         )
 
 
-#: How many instances: a number, the fewest and the most, or more about it.
+#: A fixed number of instances, a (min, max) pair, or an `Autoscale`.
 Instances = Union[int, "tuple[int, int]", Autoscale]
 
 
 def autoscale_of(instances: Any) -> messages.Autoscale | None:
-    """Return how a number of instances follows the load; None for a fixed one.
+    """Return the autoscaling for a number of instances; None for a fixed number.
 
     Raises:
-        PyTritonValidationError: it is no number of instances
+        PyTritonValidationError: `instances` is not a valid number of instances
     """
     instances = plain(instances)
     if isinstance(instances, Autoscale):
@@ -112,19 +112,19 @@ def autoscale_of(instances: Any) -> messages.Autoscale | None:
         return Autoscale(instances[1], instances[0]).to_message()
     if isinstance(instances, bool) or not isinstance(instances, int) or instances < 1:
         raise PyTritonValidationError(
-            "instances has to be a whole number from 1, the fewest and the most, such as (1, 8), or "
+            "instances has to be a whole number from 1, a minimum and a maximum, such as (1, 8), or "
             f"pytriton.Autoscale(...), got {instances!r}."
         )
     return None
 
 
 def instances_of_text(text: str) -> Instances:
-    """Return what a word of a command line or of a configuration says: "4", "1:8", or "0:8:30m".
+    """Parse a number of instances from a command line or a configuration: "4", "1:8", or "0:8:30m".
 
-    The third part is for how long nothing was asked of the model before it sleeps.
+    The third part is the idle time after which the model is suspended.
 
     Raises:
-        PyTritonValidationError: neither
+        PyTritonValidationError: the text has neither form
     """
     word = text.strip()
     match = _RANGE.fullmatch(word)
@@ -137,18 +137,18 @@ def instances_of_text(text: str) -> Instances:
         given = int(word)
     else:
         raise PyTritonValidationError(
-            f"{text!r} is no number of instances: a whole number from 1, such as 4, or the fewest and the most, such "
-            "as 1:8, or with 0 how long it is idle before it sleeps, such as 0:8:30m."
+            f"{text!r} is not a number of instances. Give a number from 1, such as 4, or minimum and maximum, such "
+            "as 1:8; with a minimum of 0 also the idle time before it is suspended, such as 0:8:30m."
         )
     autoscale_of(given)
     return given
 
 
 def autoscale_in(config: Mapping[str, Any]) -> messages.Autoscale | None:
-    """Return what a model configuration's parameter `pytriton_instances` says: the fewest and the most, such as "1:8".
+    """Parse a model configuration's parameter `pytriton_instances`: minimum and maximum, such as "1:8".
 
     Raises:
-        PyTritonValidationError: something else; a fixed number is what instance groups are for
+        PyTritonValidationError: the text has another form; a fixed number belongs in instance groups
     """
     said = config.get("parameters", {}).get(INSTANCES_PARAMETER)
     if said is None:
@@ -157,8 +157,8 @@ def autoscale_in(config: Mapping[str, Any]) -> messages.Autoscale | None:
     autoscale = autoscale_of(instances_of_text(text))
     if autoscale is None:
         raise PyTritonValidationError(
-            f"{INSTANCES_PARAMETER} has to be the fewest and the most instances, such as 1:8, got {text!r}. "
-            "For a fixed number there is instance_group."
+            f"{INSTANCES_PARAMETER} has to be a minimum and a maximum, such as 1:8, got {text!r}. "
+            "For a fixed number use instance_group."
         )
     return autoscale
 
@@ -192,6 +192,6 @@ def _seconds(name: str, value: Any) -> float:
             seconds = float(match.group(1)) * _UNITS[match.group(2) or "s"]
     if not 0 < seconds < math.inf:
         raise PyTritonValidationError(
-            f'Autoscale: {name}={value!r} is no time: a number of seconds, or text such as "500ms", "30s" or "10m".'
+            f'Autoscale: {name}={value!r} is not a duration. Give seconds, or text such as "500ms", "30s" or "10m".'
         )
     return seconds

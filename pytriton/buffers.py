@@ -1,4 +1,4 @@
-"""`empty_output`: an array to compute an output into, in the memory that the answer is sent from."""
+"""`empty_output`: an output array allocated in the memory that responses are sent from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 __all__ = ["empty_output", "set_output_source"]
 
 Array = npt.NDArray[Any]
-#: Returns an array of this shape and dtype, or None where an ordinary one will do.
+#: Returns an array of this shape and dtype, or None if an ordinary array will do.
 Source = Callable[["tuple[int, ...]", "np.dtype[Any]"], Union[Array, None]]
 
 
@@ -26,24 +26,24 @@ _here = threading.local()
 
 
 def empty_output(shape: int | Sequence[int], dtype: npt.DTypeLike) -> Array:
-    """Return a new, writable, C-contiguous array; an output that is computed into it is not copied.
+    """Return a new, writable, C-contiguous array; an output computed into it is sent without a copy.
 
-    It is like `numpy.empty`, and lies in memory that Triton's proxy reads. Return it, or contiguous
-    pieces of it (such as those into which ``@batch`` cuts it), as outputs of its very dtype. Ask for a
-    new one in each call: the memory of one that nothing refers to any longer is used again.
+    Like `numpy.empty`, but allocated in memory that Triton's proxy reads. Return the array, or contiguous
+    pieces of it (such as those that ``@batch`` cuts), as outputs of exactly its dtype. Allocate a new
+    array in each call: its memory is reused once nothing refers to it.
 
-    It may be kept, too, and is never another call's memory then; but what can still be changed when
-    the callable has returned is copied like any other array. Where no call of a model's callable is
-    running (in a factory, in your tests), for strings, and below 256 KiB, where a copy is cheaper, it
-    is `numpy.empty` itself.
+    You may keep the array: its memory is then never reused for another call. But if it can still be
+    modified after the callable has returned, it is copied like any other array. Outside a call of a
+    model's callable (in a factory, in your tests), for strings, and below 256 KiB, where a copy is
+    cheaper, this is plain `numpy.empty`.
 
     Args:
-        shape: with the batch axis
-        dtype: that of the output; another one is cast, by a copy
+        shape: including the batch axis
+        dtype: dtype of the output; another dtype is cast, which copies
 
     Raises:
-        MemoryError: the machine has not that much left
-        ValueError, TypeError: no shape, or no dtype
+        MemoryError: the machine does not have enough memory
+        ValueError, TypeError: invalid shape or dtype
 
     Example:
         >>> @batch                                                   # doctest: +SKIP
@@ -60,11 +60,11 @@ def empty_output(shape: int | Sequence[int], dtype: npt.DTypeLike) -> Array:
 
 
 def set_output_source(source: Source) -> None:
-    """Have `empty_output` ask there first. Called by the worker."""
+    """Make `empty_output` try this source first. Called by the worker."""
     global _source
     _source = source
 
 
 def set_output_source_of_thread(source: Source) -> None:
-    """Have `empty_output` ask there first in this thread. Called by a worker that is a thread."""
+    """Make `empty_output` try this source first in this thread. Called by a worker that runs in a thread."""
     _here.source = source

@@ -1,7 +1,7 @@
 """`infer`, `async_infer`, `stream`, `async_stream`: call other models of the same Triton from a model's callable.
 
-The call goes from the worker to the proxy inside tritonserver, which makes it there: no network, and
-tensors in shared memory. Other parts of a worker (pb_utils) call by `begin`.
+The worker sends the call to the proxy inside tritonserver, which makes it there: without a network, and with
+tensors in shared memory. Other parts of a worker (pb_utils) call `begin`.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ SEQUENCE_END = 2
 
 @dataclass(frozen=True)
 class ModelCall:
-    """A call, as `begin` takes it.
+    """A call to a model, passed to `begin`.
 
     Args:
-        model: its name
+        model: name of the model
         inputs: arrays by name; strings as arrays of bytes, str or object
-        outputs: names of the outputs to get; none: all
-        version: -1: the newest
+        outputs: names of the requested outputs; empty: all
+        version: -1: the latest
         parameters: request parameters for the called model
-        request_id: shows in Triton's log and traces
-        correlation_id: the sequence's, for models with sequence batching; 0: none
+        request_id: appears in Triton's log and traces
+        correlation_id: ID of the sequence, for models with sequence batching; 0: none
         flags: `SEQUENCE_START`, `SEQUENCE_END` or both
-        timeout_us: Triton's request timeout in microseconds, which counts while the request waits in the
-            model's queue, where the model's queue policy allows it; 0: none
+        timeout_us: Triton's request timeout in microseconds. It applies while the request waits in the
+          model's queue, if the model's queue policy allows it; 0: none
         stream: the model is decoupled
     """
 
@@ -74,10 +74,10 @@ class ModelCall:
 
 @dataclass(frozen=True)
 class Delivery:
-    """An answer: outputs, or an error with the name of Triton's code. `final`: no other one follows.
+    """A response: outputs, or an error with the name of Triton's error code. `final` marks the last one.
 
-    The final one of a decoupled model may have neither outputs nor an error. `parameters`: those of the response,
-    JSON, or "".
+    The final response of a decoupled model may have neither outputs nor an error. `parameters` holds the
+    response parameters as JSON, or "".
     """
 
     outputs: dict[str, Array]
@@ -88,34 +88,34 @@ class Delivery:
 
 
 class Pending(Protocol):
-    """A call under way."""
+    """A call in flight."""
 
     def wait(self, timeout_s: float | None = None) -> Delivery | None:
-        """Wait for the next answer; None when it has not come in time."""
+        """Wait for the next response; return None on timeout."""
 
     async def wait_async(self) -> Delivery:
-        """Wait for the next answer; one task at a time."""
+        """Wait for the next response. Only one task may wait at a time."""
 
     def request_cancel(self) -> None:
-        """Ask the model to stop; what it still answers comes, to its end."""
+        """Ask the model to stop. Responses that it still sends are delivered."""
 
     def cancel(self) -> None:
-        """Give it up: it has no more answers. A second time, or after its end, nothing happens."""
+        """Abandon the call: no more responses are delivered. Does nothing if the call has ended or is cancelled."""
 
 
 class Caller(Protocol):
-    """A worker, as seen from here."""
+    """The interface of a worker that makes calls."""
 
     def begin(self, call: ModelCall) -> Pending:
         """Send a call.
 
         Raises:
-            CallError: it cannot be sent.
-            TypeError, ValueError: there is no such input, parameter or id.
+            CallError: the call cannot be sent.
+            TypeError, ValueError: an input, parameter or ID is invalid.
         """
 
     def calls_for_this_thread(self) -> bool:
-        """Return whether this thread, or this task, serves a batch of the worker."""
+        """Return whether this thread or task is serving a batch of the worker."""
 
 
 _callers: list[Caller] = []
@@ -123,24 +123,24 @@ _pid = 0
 
 
 def add_caller(caller: Caller) -> None:
-    """Make calls by this worker of this process from now on."""
+    """Make calls through this worker of this process from now on."""
     global _pid
     _pid = os.getpid()
     _callers.append(caller)
 
 
 def remove_caller(caller: Caller) -> None:
-    """The worker has ended."""
+    """Stop making calls through a worker that has ended."""
     if caller in _callers:
         _callers.remove(caller)
 
 
 def begin(call: ModelCall) -> Pending:
-    """Send a call and return at once; for other parts of a worker.
+    """Send a call and return at once. Used by other parts of a worker.
 
     Raises:
-        PyTritonInvalidOperationError: this process is no worker that serves.
-        CallError: it cannot be sent.
+        PyTritonInvalidOperationError: this process is not a serving worker.
+        CallError: the call cannot be sent.
     """
     return _caller(call.model).begin(call)
 
@@ -159,23 +159,23 @@ def infer(
 ) -> dict[str, Array]:
     """Call another model from a model's callable and return its outputs.
 
-    Any thread of the callable may call, and several at once. The called model sees a request like any
-    client's: with a batch axis if it batches. Outputs are arrays of your own.
+    Any thread of the callable may call, and several may call at once. The called model receives a request
+    like any client's: with a batch axis if it batches. The returned outputs are arrays of your own.
 
     Args:
-        model: its name
-        inputs: arrays by name, for names that are no Python names or are those of the arguments here
-        outputs: names of the outputs to get; none: all
-        timeout_s: how long to wait; None: until it has answered. Its work is not undone
+        model: name of the model
+        inputs: arrays by name, for names that are not Python identifiers or clash with arguments of this function
+        outputs: names of the requested outputs; none: all
+        timeout_s: seconds to wait; None: no limit. A timeout does not undo the called model's work
         parameters: request parameters for the called model: str, int and bool
-        version: of the model; None: the newest
-        request_id: shows in Triton's log
+        version: version of the model; None: the latest
+        request_id: appears in Triton's log
         **named: inputs by name
 
     Raises:
-        CallError: the model is not there, refused the request, or failed; `code` tells which.
-        CallTimeoutError: it has not answered in time.
-        PyTritonInvalidOperationError: not in a worker; use `pytriton.client.ModelClient` there.
+        CallError: the model does not exist, rejected the request, or failed; see `code`.
+        CallTimeoutError: the model did not respond in time.
+        PyTritonInvalidOperationError: not called in a worker; use `pytriton.client.ModelClient` there.
 
     Example:
         >>> @batch                                                    # doctest: +SKIP
@@ -216,7 +216,7 @@ async def async_infer(
         ...     a, b = await asyncio.gather(pytriton.async_infer("a", x=x), pytriton.async_infer("b", x=x))
         ...     return [{"y": a["y"] + b["y"]}]
     """
-    import asyncio  # not every callable needs it
+    import asyncio  # imported here because not every callable needs it
 
     call = _call(
         model, inputs, named, outputs, parameters, version, request_id, timeout_s, stream=False
@@ -232,10 +232,9 @@ async def async_infer(
 
 
 class StreamCall:
-    """The answers of a decoupled model, as they come: an iterator, and an asynchronous one.
+    """Iterator and asynchronous iterator over the responses of a decoupled model.
 
-    It ends the call when it is closed, when its `with` block ends, or when nothing refers to it any
-    longer.
+    Closing it, leaving its `with` block, or dropping the last reference to it ends the call.
     """
 
     def __init__(self, model: str, pending: Pending, timeout_s: float | None) -> None:
@@ -245,7 +244,7 @@ class StreamCall:
         self._ended = False
 
     def cancel(self) -> None:
-        """End the call: there are no more answers, and a model of this daemon is told that nobody waits."""
+        """End the call: no more responses are delivered, and a model of this daemon is notified of the cancellation."""
         self._ended = True
         self._pending.cancel()
 
@@ -293,7 +292,7 @@ class StreamCall:
             self.cancel()
 
     def _taken(self, answer: Delivery | None) -> dict[str, Array] | None:
-        """Return what an answer holds; None for an end that holds nothing."""
+        """Return the content of a response; None for an empty final response."""
         if answer is None:
             self.cancel()
             raise _too_late(self._model, self._timeout_s)
@@ -315,10 +314,10 @@ def stream(
     request_id: str = "",
     **named: Any,
 ) -> StreamCall:
-    """Call a decoupled model from a model's callable; return an iterator of its answers.
+    """Call a decoupled model from a model's callable; return an iterator over its responses.
 
-    Models that are not decoupled give one. The arguments are those of `infer`; `timeout_s` is for each
-    answer. The iterator raises `CallError` where the model answers with an error, which ends it.
+    A model that is not decoupled gives one response. The arguments are those of `infer`; `timeout_s` applies
+    to each response. If the model responds with an error, the iterator raises `CallError` and ends.
 
     Example:
         >>> with pytriton.stream("llm", prompt=prompt) as tokens:      # doctest: +SKIP
@@ -330,7 +329,7 @@ def stream(
     return StreamCall(model, begin(call), timeout_s)
 
 
-#: The same: what `stream` returns can be iterated over by ``for`` and ``async for``.
+#: Alias of `stream`, whose result supports both ``for`` and ``async for``.
 async_stream = stream
 
 
@@ -347,7 +346,7 @@ def _call(
     stream: bool,
 ) -> ModelCall:
     if timeout_s is not None and timeout_s <= 0:
-        raise ValueError(f"timeout_s={timeout_s}: give a number above 0, or None to wait for ever")
+        raise ValueError(f"timeout_s={timeout_s}: give a number above 0, or None for no timeout")
     if isinstance(outputs, str):
         raise TypeError(f"outputs={outputs!r}: give a list of names")
     given = {**(inputs or {}), **named}
@@ -386,7 +385,7 @@ def _caller(model: str) -> Caller:
     if _callers and os.getpid() != _pid:
         raise PyTritonInvalidOperationError(
             f"model {model} cannot be called from here: this process was forked from a worker. Call it in "
-            "the worker's own process, and hand over what it answers."
+            "the worker's own process, and pass on the result."
         )
     if len(_callers) == 1:
         return _callers[0]

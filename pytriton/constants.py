@@ -1,4 +1,4 @@
-"""Fixed values whose path PyTriton's users know."""
+"""Constants that PyTriton's users import by their path."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = [
 DEFAULT_HTTP_PORT = 8000
 DEFAULT_GRPC_PORT = 8001
 DEFAULT_METRICS_PORT = 8002
-#: The keyword by which `@triton_context` hands over the context.
+#: Keyword argument in which `@triton_context` passes the context.
 TRITON_CONTEXT_FIELD_NAME = "triton_context"
-#: Seconds that `connect` waits for a server that somebody else starts.
+#: Seconds that `connect` waits for a server started elsewhere.
 DEFAULT_TRITON_STARTUP_TIMEOUT_S = 120
 
 
 def pytriton_home() -> Path:
-    """Return where workspaces are made by default: `$PYTRITON_HOME`, else `pytriton` in the user's cache folder.
+    """Return the default parent of workspaces: `$PYTRITON_HOME`, else `pytriton` in the user's cache folder.
 
     `~` and variables in the value are expanded.
     """
@@ -34,5 +34,5 @@ def pytriton_home() -> Path:
     return Path(os.path.expandvars(os.path.expanduser(text)))
 
 
-#: What it was when this module was imported.
+#: The value when this module was imported.
 PYTRITON_HOME = pytriton_home()

@@ -1,4 +1,4 @@
-"""Talk to a running daemon: register callables as models, look at them, take them away.
+"""Talk to a running daemon: register callables as models, list them, and unregister them.
 
 Example::
 
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DaemonClient", "Model", "connect"]
 
-#: After a model was unregistered, its threads have nothing to do but to end.
+#: Timeout for the threads of an unregistered model, which only have to exit.
 _THREADS_END_S = 5.0
 
 
@@ -92,21 +92,21 @@ def connect(
     fleet: str | None = None,
     ray_address: str | None = None,
 ) -> DaemonClient | FleetClient | RayFleetClient:
-    """Return a client of the daemon in a runtime directory, or at an address; or of the daemons of several nodes.
+    """Return a client of the daemon in a runtime directory or at an address, or of the daemons of several nodes.
 
     Args:
         runtime_dir: default: `$PYTRITON_DAEMON_RUNTIME_DIR`, `$XDG_RUNTIME_DIR/pytriton-daemon`,
-            `/run/pytriton-daemon` for root, or a folder of this user's among the temporary files;
+            `/run/pytriton-daemon` for root, or a folder of this user in the temporary directory;
             or `tcp://HOST:PORT` of a daemon with `control_tcp`, see docs/operations/security.md
-        timeout_s: seconds within which a daemon that is well answers
-        key_file: for `tcp://`: what `pytriton-daemon keys add` wrote
+        timeout_s: seconds within which a healthy daemon responds
+        key_file: for `tcp://`: the file written by `pytriton-daemon keys add`
         nodes: instead of `runtime_dir`: `dns:NAME[:PORT]`, or a list of HOST[:PORT], see docs/operations/fleet.md;
-            nothing is asked of them yet
+          the nodes are not contacted yet
         fleet: instead of both: the name of a fleet on a Ray cluster
-        ray_address: of that cluster; default: that of this machine
+        ray_address: address of that cluster; default: the cluster of this machine
 
     Raises:
-        DaemonNotRunningError: none runs there, or it does not answer; says where it was looked for.
+        DaemonNotRunningError: no daemon runs there, or it does not respond; names the places tried.
         PyTritonDaemonError: `nvidia-pytriton` is installed in the same environment, or the daemon
             at an address refuses the key.
     """
@@ -143,9 +143,9 @@ def _fleet(
 
 
 class DaemonClient(PythonModelRegistration, DaemonLife, Closeable):
-    """The daemon's control socket as methods. For any number of threads, and after a fork.
+    """The daemon's control socket as methods. Safe to use from several threads and after a fork.
 
-    Made by `connect`. Every method raises DaemonNotRunningError when the daemon is gone.
+    Create it with `connect`. Every method raises DaemonNotRunningError if the daemon is gone.
     """
 
     @takes(RegisterOptions)
@@ -160,30 +160,30 @@ class DaemonClient(PythonModelRegistration, DaemonLife, Closeable):
         progress: bool | Report | None = None,
         **options: Unpack[RegisterOptions],
     ) -> Model:
-        """Serve a callable as a model; returns when it answers requests. All or nothing.
+        """Serve a callable as a model. Return when it is ready for requests; on failure nothing changes.
 
-        What is None is as the callable's `@declare` says, else as given in brackets below.
-        docs/how-to/registering.md shows every way.
+        Arguments that are None default to the callable's `@declare`, else to the value in brackets below.
+        docs/how-to/registering.md shows every option.
 
         Args:
             infer_fn: any callable that takes a list of requests and returns a list of dicts (or is
                 decorated, see pytriton.decorators), or a list of callables: one instance each. A
                 class is called once in each worker
             model_name: letters, digits, dots, underscores, dashes (the callable's own name)
-            inputs: tensors it takes, without the batch axis
-            outputs: tensors it returns
+            inputs: the model's input tensors, without the batch axis
+            outputs: the model's output tensors
             config: batching, queueing and more (``ModelConfig()``)
-            progress: None shows a bar on a terminal, False nothing; a callable gets every
+            progress: None shows a bar on a terminal, False nothing; a callable receives every
                 `messages.Progress`
-            options: how it runs: `instances`, `devices`, `python`, `env`, `limits` and more, each described in
+            options: how the model runs: `instances`, `devices`, `python`, `env`, `limits` and more, each described in
                 `pytriton.run_options` and by `help(DaemonClient.register)`
 
         Raises:
-            PyTritonBadParameterError, PyTritonValidationError: an argument is wrong.
+            PyTritonBadParameterError, PyTritonValidationError: an argument is invalid.
             PicklingError: the callable refers to something that cannot be sent to another process.
-            ModelExistsError: the name is taken and `replace` was not given.
-            RegistrationError: it failed in the worker or in tritonserver; carries the remote
-                traceback.
+            ModelExistsError: the name is taken and `replace` was not set.
+            RegistrationError: the model failed to load in the worker or in tritonserver; carries the remote
+              traceback.
 
         Example:
             >>> model = client.register(double, "double", [x], [y], instances=2)  # doctest: +SKIP
@@ -203,7 +203,7 @@ class DaemonClient(PythonModelRegistration, DaemonLife, Closeable):
     def register_prepared(
         self, message: messages.Register, payloads: Sequence[bytes], report: Report | None = None
     ) -> Model:
-        """Serve what was prepared for any daemon, or what `registrations(payloads=True)` of another one tells.
+        """Serve a prepared registration, or one returned by `registrations(payloads=True)` of another daemon.
 
         Raises:
             ModelExistsError, RegistrationError: as `register`.
@@ -213,7 +213,7 @@ class DaemonClient(PythonModelRegistration, DaemonLife, Closeable):
         return Model(self, answer.model)
 
     def models(self) -> list[Model]:
-        """Return the models that are served: those that are registered, in order, then those of tritonserver's own."""
+        """Return the served models: registered ones in order of registration, then tritonserver's own."""
         answer = self._ask(messages.ListModels(), messages.Models)
         return [Model(self, info) for info in answer.models]
 
@@ -221,15 +221,15 @@ class DaemonClient(PythonModelRegistration, DaemonLife, Closeable):
         """Return a model by its name.
 
         Raises:
-            ModelNotFoundError: it is not served; names those that are.
+            ModelNotFoundError: the model is not served; the error names the served models.
         """
         return Model(self, self.model_info(name))
 
     def unregister(self, name: str) -> None:
-        """Stop serving a model: requests under way are answered, then its workers end.
+        """Stop serving a model: in-flight requests are answered, then its workers exit.
 
         Raises:
-            ModelNotFoundError: it is not served.
+            ModelNotFoundError: the model is not served.
         """
         hosts = [host for host in self._hosts() if host.model == name]
         for host in hosts:
@@ -246,22 +246,22 @@ class DaemonClient(PythonModelRegistration, DaemonLife, Closeable):
     def scale(
         self, name: str, instances: Instances, progress: bool | Report | None = None
     ) -> Model:
-        """Serve a model with another number of instances; returns when they serve.
+        """Change the number of instances of a model. Return when the new instances serve.
 
-        New workers load beside the old ones; those that go finish their batch first. No request fails.
-        Instances that have no worker, for it ended again and again, get another one now.
+        New workers load beside the old ones; removed workers finish their batch first. No request fails.
+        Instances that have no worker because it kept crashing are restarted now.
 
         Args:
-            name: a registered model
-            instances: how many, from 1; devices are used in turn. Or the fewest and the most, such as (1, 8), or
-                `pytriton.Autoscale(...)`: from then on as many as the load takes
+            name: name of a registered model
+            instances: number of instances, from 1; devices are assigned in turn. Or a minimum and a maximum, such as
+              (1, 8), or `pytriton.Autoscale(...)` to follow the load from then on
             progress: as for `register`
 
         Raises:
-            PyTritonValidationError: that is no number of instances.
-            ModelNotFoundError: it is not served.
-            RegistrationError: a new worker could not be loaded, or the number is not possible, and all is
-                as it was; or it is as asked for, but an instance that had no worker still has none.
+            PyTritonValidationError: `instances` is invalid.
+            ModelNotFoundError: the model is not served.
+            RegistrationError: a new worker could not be loaded, or the number is not possible; nothing has changed.
+              Or the number was changed, but an instance that had no worker could not be restarted.
         """
         with reporter(progress, name) as report:
             autoscale = autoscale_of(instances)
@@ -269,15 +269,15 @@ class DaemonClient(PythonModelRegistration, DaemonLife, Closeable):
             return self.scale_prepared(messages.Scale(name, count, autoscale), report)
 
     def scale_prepared(self, message: messages.Scale, report: Report | None = None) -> Model:
-        """Do what a message says, such as one with the numbers that `registrations()` has told; raises as `scale`."""
+        """Send a prepared message, such as one with the numbers from `registrations()`; raises as `scale`."""
         answer = self._ask(message, messages.Registered, (), report, model=message.name)
         return Model(self, answer.model)
 
     def log_requests(self, name: str, on: bool = True) -> None:
-        """From now on write a line about each request of a model to its access log, or do not.
+        """Turn the access log of a model on or off: one line for each request.
 
-        It needs no new worker, and holds for the daemon's next start, too. docs/operations/operations.md says what a
-        line has.
+        Takes effect without new workers and survives a restart of the daemon. docs/operations/operations.md
+        describes the fields.
 
         Raises:
             ModelNotFoundError: no such model is served by workers.
@@ -285,21 +285,21 @@ class DaemonClient(PythonModelRegistration, DaemonLife, Closeable):
         self._ask(messages.LogRequests(name, on), messages.Done, model=name)
 
     def profile(self, name: str, seconds: float = 10.0, instance: int | None = None) -> Profile:
-        """Look for a while at what the worker of an instance does, a hundred times a second, while it serves.
+        """Profile the worker of an instance with 100 samples per second, while it serves.
 
-        The daemon does it, with py-spy (`pip install py-spy` where the daemon is installed).
+        The daemon runs py-spy for this (`pip install py-spy` where the daemon is installed).
 
         Args:
-            name: a registered model
-            seconds: for how long, whole seconds from 1 to 300
-            instance: which one; default: the first that serves
+            name: name of a registered model
+            seconds: duration in whole seconds, from 1 to 300
+            instance: index of the instance; default: the first one that serves
 
         Returns:
-            the samples: `shares()` says what the time goes to, `svg()` is a flame graph
+            the samples: `shares()` returns the share of time by activity, `svg()` a flame graph
 
         Raises:
             ModelNotFoundError: no such model is served by workers.
-            PyTritonDaemonError: py-spy is missing, may not look into the worker, or the worker has ended.
+            PyTritonDaemonError: py-spy is missing or not allowed to attach to the worker, or the worker has exited.
 
         Example:
             >>> client.profile("linear", seconds=5).shares()  # doctest: +SKIP
@@ -310,13 +310,13 @@ class DaemonClient(PythonModelRegistration, DaemonLife, Closeable):
         return Profile(model=name, **structs.asdict(answer))
 
     def rollback(self, name: str, progress: bool | Report | None = None) -> Model:
-        """Put back what a model was before it was last replaced; twice brings back the first again.
+        """Restore what a model was before its last replacement. Calling it twice restores the current model.
 
-        As with ``register(..., replace=True)``, the present one serves until the other is ready.
+        As with ``register(..., replace=True)``, the current model serves until the other is ready.
 
         Raises:
-            ModelNotFoundError: it is not served.
-            RegistrationError: it was not replaced, or the former one cannot be loaded; all is as it was then.
+            ModelNotFoundError: the model is not served.
+            RegistrationError: it was never replaced, or the previous model cannot be loaded; nothing has changed.
         """
         with reporter(progress, name) as report:
             message = messages.Rollback(name)
@@ -324,50 +324,50 @@ class DaemonClient(PythonModelRegistration, DaemonLife, Closeable):
         return Model(self, answer.model)
 
     def renew_trial(self, name: str, trial: str, share: float | None = None) -> None:
-        """Have a registration on trial go on; see `pytriton._protocol.messages.Trial`, which `register_prepared` can send.
+        """Renew the lease of a provisional registration; see `pytriton._protocol.messages.Trial`.
 
         Raises:
-            ModelNotFoundError: the model is not on this trial (any more).
+            ModelNotFoundError: the model has no such lease (any more).
         """
         self._ask(messages.RenewTrial(name, trial, share), messages.Done, model=name)
 
     def end_trial(self, name: str, trial: str, *, keep: bool) -> None:
-        """Have a registration on trial stay, or serve what it has replaced again.
+        """Confirm a provisional registration, or roll it back to the model that it replaced.
 
         Raises:
-            ModelNotFoundError: the model is not on this trial (any more).
-            PyTritonDaemonError: it could not be done; it is taken back when its time is over.
+            ModelNotFoundError: the model has no such lease (any more).
+            PyTritonDaemonError: the change failed; the registration is rolled back when its lease expires.
         """
         self._ask(messages.EndTrial(name, trial, keep), messages.Done, model=name)
 
     def load_model(self, name: str, config: Mapping[str, Any] | None = None) -> None:
-        """Load a model of a model repository, or load it anew: what is there serves until it is ready.
+        """Load or reload a model of a model repository. A loaded version serves until the new one is ready.
 
         Args:
-            name: folder of the model
-            config: a configuration (the JSON form of config.pbtxt) to use instead of the one there
+            name: name of the model's folder
+            config: a configuration (config.pbtxt as JSON) that overrides the model's own
 
         Raises:
-            ModelNotFoundError: no repository has it.
-            RegistrationError: it cannot be served; what was there serves on.
+            ModelNotFoundError: no repository contains the model.
+            RegistrationError: it cannot be loaded; a loaded version keeps serving.
         """
         document = None if config is None else dict(config)
         message = messages.LoadFromRepository(name, document)
         self._ask(message, messages.Done, model=name)
 
     def unload_model(self, name: str) -> None:
-        """Stop serving a model of a model repository; requests under way are answered.
+        """Stop serving a model of a model repository; in-flight requests are answered.
 
         Raises:
-            ModelNotFoundError: it is not loaded, or not from a repository.
+            ModelNotFoundError: the model is not loaded, or is not from a repository.
         """
         self._ask(messages.UnloadFromRepository(name), messages.Done, model=name)
 
     def close(self) -> None:
         """Unregister the models that run in threads of this process; all others stay registered.
 
-        Nothing else is open between calls.
+        The client holds no other resources between calls.
         """
         for host in self._hosts():
-            with contextlib.suppress(DaemonNotRunningError, ModelNotFoundError):  # it is gone
+            with contextlib.suppress(DaemonNotRunningError, ModelNotFoundError):  # already gone
                 self.unregister(host.model)

@@ -1,7 +1,7 @@
 """``@declare``: a callable that carries its model's name, inputs, outputs and configuration.
 
-``client.register(infer_fn)`` and ``pytriton-daemon register module:attribute`` need nothing else
-then. The decorator only attaches the declaration; the callable stays what it was.
+After that, ``client.register(infer_fn)`` and ``pytriton-daemon register module:attribute`` need no further
+arguments. The decorator only attaches the declaration; it does not change the callable.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Declaration:
         inputs: tensors the callable takes
         outputs: tensors it returns
         config: model configuration; None is ``ModelConfig()``
-        strict: outputs have to match their declaration exactly
+        strict: outputs must match their declaration exactly
         options: further keyword arguments of ``DaemonClient.register``, e.g. ``instances=2``
     """
 
@@ -64,17 +64,17 @@ def declare(
     Stands above or below ``@batch`` and the other decorators.
 
     Args:
-        name: name of the model; the callable's own name when left out, with characters that model
-            names cannot have replaced by ``_``
+        name: name of the model; default: the callable's own name, with characters that are not allowed in
+          model names replaced by ``_``
         inputs: tensors the callable takes
         outputs: tensors it returns
         config: model configuration
-        strict: outputs have to match their declaration exactly
+        strict: outputs must match their declaration exactly
         options: further keyword arguments of ``DaemonClient.register``, e.g. ``instances=2``; see
             `pytriton.run_options`
 
     Raises:
-        PyTritonValidationError: unusable name or tensors, or an object that takes no attributes
+        PyTritonValidationError: invalid name or tensors, or an object that does not accept attributes
 
     Example:
         >>> import numpy as np
@@ -103,13 +103,13 @@ def declare(
             strict=strict,
             options=dict(options),
         )
-        # Mistakes are reported here, on the user's own line, rather than at registration.
+        # Report mistakes here, on the user's own line, rather than at registration.
         to_triton_config(declaration.name, inputs, outputs, config)
         try:
             setattr(target, _ATTRIBUTE, declaration)
         except AttributeError:
             raise PyTritonValidationError(
-                f"A declaration cannot be attached to {target!r}: it takes no attributes. "
+                f"A declaration cannot be attached to {target!r}: it does not accept attributes. "
                 "Declare the function itself, or pass name, inputs and outputs when registering."
             ) from None
         return target
@@ -118,10 +118,10 @@ def declare(
 
 
 def declaration_of(target: Any) -> Declaration | None:
-    """The declaration that a callable carries, or None.
+    """Return the declaration attached to a callable, or None.
 
-    Looks through decorators, bound methods and ``functools.partial``, and from a callable object at
-    its class and its class's ``__call__``.
+    Unwraps decorators, bound methods and ``functools.partial``, and checks a callable object's class
+    and its class's ``__call__``.
     """
     seen: set[int] = set()
     while target is not None and id(target) not in seen:
@@ -139,7 +139,7 @@ def _underlying(target: Any) -> Any:
     if inspect.isroutine(target):
         return getattr(target, "__wrapped__", None)
     if inspect.isclass(target):
-        # A class stands for its instances, which are called.
+        # A class stands for its instances, which are what is called.
         return target.__dict__.get("__call__")
     return type(target).__dict__.get("__call__")
 
@@ -153,6 +153,6 @@ def _default_name(target: Any) -> str:
     name = re.sub(r"[^a-zA-Z0-9._-]", "_", own)
     if not name.strip("_."):
         raise PyTritonValidationError(
-            f"No model name can be made of {own!r}; pass one: @declare(name=...)."
+            f"Cannot derive a model name from {own!r}; pass one: @declare(name=...)."
         )
     return name

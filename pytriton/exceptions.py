@@ -1,8 +1,8 @@
-"""Every exception that users of this package can meet, outside the inference clients.
+"""The public exceptions of this package, except those of the inference clients.
 
-The ``PyTriton...`` names are those of PyTriton, with the same meaning and the same constructor. The
-others belong to the daemon. All of them survive pickling with their attributes: they may be raised
-in one process and shown in another.
+The ``PyTriton...`` names have PyTriton's meaning and constructor. The others belong to the daemon.
+All of them can be pickled with their attributes: they may be raised in one process and shown in
+another.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 
 
 class PyTritonError(Exception):
-    """Base of all our exceptions.
+    """Base class of all exceptions of this package.
 
     Args:
         message: what was wrong, where, and what to do about it
@@ -47,15 +47,15 @@ class PyTritonError(Exception):
 
 
 class PyTritonValidationError(PyTritonError):
-    """A value given by the user cannot be right."""
+    """A value given by the user is invalid."""
 
 
 class PyTritonInvalidOperationError(PyTritonError):
-    """The operation is not possible in the present state."""
+    """The operation is not possible in the current state."""
 
 
 class PyTritonBadParameterError(PyTritonError):
-    """A parameter of a model, tensor, batcher or decorator has an unusable value."""
+    """A parameter of a model, tensor, batcher or decorator has an invalid value."""
 
 
 class PyTritonModelConfigError(PyTritonError):
@@ -63,25 +63,25 @@ class PyTritonModelConfigError(PyTritonError):
 
 
 class PyTritonUnrecoverableError(PyTritonError):
-    """Raised *by an inference callable*: no further inference is possible on this model.
+    """Raised *by an inference callable*: the model cannot serve any further request.
 
-    The batch in hand is answered with the error, then the whole server stops, so that whatever
-    supervises it (systemd, Kubernetes) starts everything anew.
+    The current batch is answered with the error, then the whole server stops, so that its supervisor
+    (systemd, Kubernetes) restarts everything.
     """
 
 
 class PyTritonRuntimeError(PyTritonError):
-    """Something failed while a request was being handled."""
+    """Handling a request failed."""
 
 
 class CallError(PyTritonRuntimeError):
-    """A call to another model (`pytriton.infer` and its kin) has failed.
+    """A call to another model (by `pytriton.infer` or a related function) failed.
 
     Args:
         message: what failed and what to do
         model_name: the model that was called
-        code: the name of Triton's code for it, such as ``"NOT_FOUND"``, ``"INVALID_ARG"``, ``"UNAVAILABLE"`` or
-            ``"INTERNAL"``, which is also that of an error of the model itself
+        code: name of Triton's error code, such as ``"NOT_FOUND"``, ``"INVALID_ARG"``, ``"UNAVAILABLE"`` or
+          ``"INTERNAL"``, which is also the code of an error raised by the model itself
     """
 
     def __init__(
@@ -93,23 +93,23 @@ class CallError(PyTritonRuntimeError):
 
 
 class CallTimeoutError(CallError, TimeoutError):
-    """A called model has not answered within the `timeout_s` of the call."""
+    """A called model did not respond within the `timeout_s` of the call."""
 
 
 class PyTritonDaemonError(PyTritonError):
-    """Base of what can go wrong while talking to the daemon."""
+    """Base class of errors in communicating with the daemon."""
 
 
 class DaemonNotRunningError(PyTritonDaemonError):
-    """No daemon answers where one was looked for."""
+    """No daemon responds at the expected place."""
 
 
 class DaemonStartError(PyTritonDaemonError):
-    """The private daemon of a `Triton` object did not start, or ended while it did.
+    """The private daemon of a `Triton` object did not start, or exited during startup.
 
     Args:
         message: why, and what to do
-        exit_code: what it ended with, see docs/reference/cli.md; 5: a port is in use. None: it was stopped
+        exit_code: exit code of the daemon, see docs/reference/cli.md; 5: a port is in use. None: it was stopped
     """
 
     def __init__(self, message: str = "", *, exit_code: int | None = None) -> None:
@@ -118,12 +118,12 @@ class DaemonStartError(PyTritonDaemonError):
 
 
 class RegistrationError(PyTritonDaemonError):
-    """A model was not registered; nothing of the attempt remains in the daemon.
+    """A model was not registered; the daemon has undone the attempt completely.
 
     Args:
         message: what failed and what to do
-        model_name: name under which the model should have been registered, if known
-        remote_traceback: formatted traceback of the worker or the daemon, if the failure was there
+        model_name: name of the model to register, if known
+        remote_traceback: formatted traceback of the worker or the daemon, if the failure occurred there
     """
 
     def __init__(
@@ -144,16 +144,16 @@ class RegistrationError(PyTritonDaemonError):
 
 
 class ModelExistsError(RegistrationError, PyTritonInvalidOperationError):
-    """The name is taken by a registered model. Pass ``replace=True`` to take it over."""
+    """The name belongs to a registered model. Pass ``replace=True`` to replace it."""
 
 
 class FleetError(RegistrationError):
-    """A change was not made on the nodes of a fleet: on none of them, where it could be undone.
+    """A change failed on a node of a fleet. It was undone on the other nodes where possible.
 
     Args:
-        message: what failed on which node, and what became of the others
-        model_name: the model it was about, if it was one
-        failures: the error of each node that refused, by its address
+        message: what failed on which node, and the outcome on the others
+        model_name: the model concerned, if any
+        failures: the error of each node that failed, by its address
     """
 
     def __init__(
@@ -168,12 +168,12 @@ class FleetError(RegistrationError):
 
 
 class CanaryError(FleetError):
-    """A new version did worse than the one that it was to replace, on the nodes that had it first; it was rolled back.
+    """A new version performed worse than the current one on the canary nodes and was rolled back.
 
     Args:
-        message: what was worse, and what became of it on which node
+        message: what was worse, and the outcome on each node
         model_name: the model
-        failures: nodes of which nothing could be seen any more
+        failures: nodes that could not be observed any more
     """
 
 
@@ -181,8 +181,8 @@ class ModelNotFoundError(PyTritonDaemonError):
     """No model of that name is registered with the daemon.
 
     Args:
-        message: what was looked for and what exists
-        model_name: the name that was looked for
+        message: what was requested and what exists
+        model_name: the requested name
     """
 
     def __init__(self, message: str = "", *, model_name: str | None = None) -> None:
@@ -191,11 +191,11 @@ class ModelNotFoundError(PyTritonDaemonError):
 
 
 class PicklingError(RegistrationError):
-    """The callable cannot travel to a worker because something it refers to cannot be pickled.
+    """The callable cannot be sent to a worker because something it refers to cannot be pickled.
 
     Args:
         message: full text; `naming` composes one
-        offender: the object that cannot be pickled, in words a user can find in their code
+        offender: the object that cannot be pickled, described so that users find it in their code
         model_name: name of the model being registered, if known
     """
 
@@ -209,11 +209,11 @@ class PicklingError(RegistrationError):
     def naming(
         cls, subject: str, offender: str, reason: str, *, model_name: str | None = None
     ) -> PicklingError:
-        """Compose the error that names the offending object and the ways out.
+        """Compose the error that names the offending object and the possible solutions.
 
         Args:
             subject: what was being pickled, e.g. ``"the callable 'infer_fn'"``
-            offender: what cannot be pickled, e.g. ``"infer_fn.<closure 'lock'> (_thread.lock)"``
+            offender: the object that cannot be pickled, e.g. ``"infer_fn.<closure 'lock'> (_thread.lock)"``
             reason: text of the original exception
             model_name: name of the model being registered, if known
         """

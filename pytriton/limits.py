@@ -1,4 +1,4 @@
-"""The limits of one worker of a model."""
+"""Resource limits of a worker."""
 
 from __future__ import annotations
 
@@ -20,22 +20,21 @@ Size = Union[int, str]
 @closest_keywords
 @dataclass(frozen=True)
 class Limits:
-    """The resource limits of one worker; None is no limit.
+    """The resource limits of one worker; None means no limit.
 
     Args:
-        memory: bytes of memory of its own after which a worker is replaced, between two batches and
-            without a failed request: for models that leak. It is compared with what the worker holds when a
-            batch has ended: a peak inside a batch that is freed again does not count, `memory_hard` bounds
-            that. Default: 90 % of `memory_hard`
-        memory_hard: bytes that a worker cannot pass: an allocation beyond fails (MemoryError), and
-            the worker is ended when it and what it started use more
-        open_files: file descriptors that it may have open
-        processes: processes that it may start; with more of them, it is ended with all of them
-        cpus: numbers of the CPUs that it may run on (all)
-        nice: added to its niceness: 10 makes way for others; below 0 takes root
+        memory: bytes of private memory above which a worker is replaced, between two batches and
+          without a failed request: for models that leak. Checked at the end of each batch: a peak inside a
+          batch that is freed again does not count; `memory_hard` limits that. Default: 90 % of `memory_hard`
+        memory_hard: bytes that a worker cannot exceed: an allocation beyond it fails (MemoryError), and
+          the worker is killed if it and its child processes use more
+        open_files: maximum number of open file descriptors
+        processes: maximum number of child processes; a worker that exceeds it is killed with all of them
+        cpus: numbers of the CPUs the worker may run on (default: all)
+        nice: added to the worker's niceness: 10 lowers its priority; values below 0 require root
 
     Raises:
-        PyTritonValidationError: a value is unusable
+        PyTritonValidationError: a value is invalid
 
     Example:
         >>> Limits(memory="2GiB", memory_hard="4GiB", cpus=[0, 1]).memory
@@ -53,7 +52,7 @@ class Limits:
         self.to_message()
 
     def to_message(self) -> messages.Limits:
-        """Return the form that is sent to the daemon: sizes in bytes."""
+        """Return the message that is sent to the daemon: sizes in bytes."""
         memory, hard = _size("memory", self.memory), _size("memory_hard", self.memory_hard)
         if memory is not None and hard is not None and memory > hard:
             raise PyTritonValidationError(

@@ -1,6 +1,6 @@
-"""Profiles: what a worker's threads did when somebody looked, as shares, a flame graph, a file for speedscope.
+"""Profiles: samples of a worker's threads, as shares of time, a flame graph, or a file for speedscope.
 
-A profile is made of samples: the stacks of all threads, so many times a second, as py-spy takes them from outside.
+A profile consists of samples: the stacks of all threads, taken by py-spy from outside at a fixed rate.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from typing import Any, NamedTuple
 
 __all__ = ["IDLE", "KINDS", "Profile"]
 
-#: What the time of the thread that serves goes to.
+#: Activities that the serving thread's time is divided into.
 CALLABLE, LIBRARIES, OURS, IDLE = "callable", "libraries", "pytriton", "waiting for requests"
 KINDS = (CALLABLE, LIBRARIES, OURS, IDLE)
 _FRAME = re.compile(r"(?P<name>.*) \((?P<file>.*?)(?::(?P<line>\d+))?\)")
-#: Where a worker is when it has nothing to do: function and file, from the folder of the worker on.
+#: Where an idle worker waits: function and file, relative to the worker's folder.
 _WAITS = {
     ("run", "loop.py"), ("run", "decoupled_loop.py"), ("Loop.run", "loop.py"),
     ("PythonStreamLoop.run", "decoupled_loop.py"),
 }  # fmt: skip
-#: The same of one whose callable has streams and is asynchronous: the event loop's own wait.
+#: The same for an asynchronous streaming callable: the event loop's own wait.
 _EVENT_LOOP = "selectors.py"
-#: On the stack while a call is under way.
+#: On the stack while a call is in flight.
 _IN_CALL = "/pytriton/worker/model.py"
-#: Where packages are installed.
+#: Folders where packages are installed.
 _PACKAGES = ("site-packages", "dist-packages")
 _STDLIB = re.compile(r"python3\.\d+t?")
 
-#: What lies in our package: a user's own folder may be called pytriton, too.
+#: Folders of our package: a user's own folder may be called pytriton, too.
 _OUR_PARTS = frozenset(
     {"worker", "ipc", "decorators", "proxy", "pb_utils", "openai", "calls.py", "buffers.py", "request_ids.py"}
 )  # fmt: skip
@@ -43,7 +43,7 @@ _COLOURS = {CALLABLE: "#e8833a", LIBRARIES: "#e8c15a", OURS: "#6fa8dc", IDLE: "#
 
 
 class Frame(NamedTuple):
-    """A function on a stack; `file` is "" where none is known."""
+    """A function on a stack; `file` is "" if unknown."""
 
     name: str
     file: str
@@ -55,11 +55,11 @@ class Profile:
     """The samples of one worker.
 
     Attributes:
-        model, instance, worker, pid: whose they are
-        seconds: for how long
-        rate: samples a second
-        stacks: samples as py-spy writes them ("raw"): a stack from its root on, and how often it was seen, a line each
-        left_out: samples of stacks that were seen too rarely to be sent
+        model, instance, worker, pid: the worker profiled
+        seconds: duration
+        rate: samples per second
+        stacks: samples in py-spy's "raw" format: one line each, a stack from its root and its number of samples
+        left_out: samples of stacks that were too rare to be sent
     """
 
     model: str
@@ -72,7 +72,7 @@ class Profile:
     left_out: int = 0
 
     def shares(self) -> dict[str, float]:
-        """Return which share of its time the thread that serves spent with what, by the names in `KINDS`."""
+        """Return the share of the serving thread's time spent on each activity, by the names in `KINDS`."""
         counts: Counter[str] = Counter()
         for frames, count in self._serving():
             counts[kind_of(frames)] += count
@@ -80,7 +80,7 @@ class Profile:
         return {kind: counts[kind] / total if total else 0.0 for kind in KINDS}
 
     def hottest(self, most: int = 5) -> list[tuple[str, float]]:
-        """Return the lines in which the thread that serves was most often, while it had something to do."""
+        """Return the lines that the serving thread executed most often while it was busy."""
         counts: Counter[str] = Counter()
         total = 0
         for frames, count in self._serving():
@@ -90,11 +90,11 @@ class Profile:
         return [(name, count / total) for name, count in counts.most_common(most)]
 
     def collapsed(self) -> str:
-        """Return all samples in the form that tools for flame graphs take."""
+        """Return all samples in the collapsed format that flame graph tools read."""
         return self.stacks
 
     def speedscope(self) -> str:
-        """Return all samples as a file for speedscope.app, JSON."""
+        """Return all samples as JSON for speedscope.app."""
         numbers: dict[str, int] = {}
         samples, weights = [], []
         for frames, count in self._all():
@@ -119,7 +119,7 @@ class Profile:
         )
 
     def svg(self) -> str:
-        """Return a flame graph: a picture that needs no script; a frame tells its share where the mouse rests."""
+        """Return a flame graph as SVG without scripts; hovering over a frame shows its share."""
         root = _Node("all threads", IDLE)
         for frames, count in self._all():
             root.count += count
@@ -155,14 +155,14 @@ class Profile:
                 yield [_frame(text) for text in stack.split(";")], int(count)
 
     def _serving(self) -> Iterator[tuple[Sequence[Frame], int]]:
-        """Yield the samples of the thread that serves: the main one, from where the worker begins."""
+        """Yield the samples of the serving thread: the main thread, from the worker's entry point on."""
         for frames, count in self._all():
             if any(_is_ours(one) and one.file.endswith("/worker/process.py") for one in frames):
                 yield frames, count
 
 
 def kind_of(frames: Sequence[Frame]) -> str:
-    """Return what the time of a stack goes to, by where it ends and what called that."""
+    """Return the activity of a stack, from its innermost function and the callers of that."""
     last = frames[-1]
     if _is_ours(last):
         where = (last.name, PurePosixPath(last.file).name)
@@ -171,7 +171,7 @@ def kind_of(frames: Sequence[Frame]) -> str:
     if last in users:
         return CALLABLE
     if not users and PurePosixPath(last.file).name == _EVENT_LOOP:
-        # An asynchronous callable that waits in its call, or a loop without one.
+        # An asynchronous callable awaiting something during a call, or an idle event loop.
         return CALLABLE if any(one.file.endswith(_IN_CALL) for one in frames) else IDLE
     return LIBRARIES if users or not any(_is_ours(one) for one in frames) else OURS
 
@@ -187,7 +187,7 @@ class _Node:
         return 1 + max((child.depth() for child in self.children.values()), default=0)
 
     def drawn(self, x: float, level: int, depth: int, total: int) -> Iterator[str]:
-        """Yield this frame and those above it; what is too narrow to be seen is left out."""
+        """Yield this frame and those above it, except frames too narrow to be visible."""
         width = _WIDTH * self.count / total
         if width < _LEAST:
             return

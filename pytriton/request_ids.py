@@ -1,8 +1,8 @@
-"""The ids of the requests that are being served, for log lines and for what a callable asks of others.
+"""IDs of the requests being served, for log lines and for the callable's own outgoing calls.
 
-A request's id is what its client says: the id of the request (KServe v2), else the header `x-request-id`, else the
-trace of the header `traceparent`, as far as the daemon forwards these headers. A request without any gets one. Ids are
-made when somebody asks: a callable that does not, does not pay for them.
+A request's ID is the request ID set by its client (KServe v2), else the header `x-request-id`, else the trace ID
+of the header `traceparent`, if the daemon forwards these headers. A request without any of them gets a generated ID.
+IDs are generated on demand: a callable that does not ask for them does not pay for them.
 
     >>> import logging
     >>> handler = logging.StreamHandler()
@@ -22,28 +22,28 @@ from typing import Any, Optional, Protocol
 
 __all__ = ["RequestIds", "add_request_id", "bound", "request_id", "request_ids"]
 
-#: Of a call with more requests, so many ids are shown.
+#: Maximum number of IDs shown for a call with several requests.
 _MOST_SHOWN = 8
 
 
 class Server(Protocol):
-    """The model of a worker, which serves requests."""
+    """The interface of a worker's model that serves requests."""
 
     def ids_now(self) -> Sequence[str]:
-        """Return the ids of the requests that this thread, or this task, serves now."""
+        """Return the IDs of the requests that this thread or task is serving."""
 
     def id_of(self, ref: Any) -> str:
-        """Return the id of one of them, by what the worker knows of it."""
+        """Return the ID of a request, given the worker's record of it."""
 
 
 _bound: ContextVar[Optional[str]] = ContextVar("pytriton_request_id", default=None)
-#: `server`: of a thread that serves a model.
+#: `server`: set in a thread that serves a model.
 _here = threading.local()
 _of_process: Optional[weakref.ref[Server]] = None
 
 
 def request_ids() -> list[str]:
-    """Return the ids of the requests in the call at hand; none where nothing is being served."""
+    """Return the IDs of the requests in the current call; empty when nothing is being served."""
     one = _bound.get()
     if one is not None:
         return [one]
@@ -52,9 +52,9 @@ def request_ids() -> list[str]:
 
 
 def request_id() -> str:
-    """Return the id of the request in the call at hand; of several, their ids with commas between them.
+    """Return the ID of the request in the current call; several IDs are joined by commas.
 
-    It is empty where nothing is being served.
+    Empty when nothing is being served.
     """
     ids = request_ids()
     more = len(ids) - _MOST_SHOWN
@@ -63,12 +63,12 @@ def request_id() -> str:
 
 @contextlib.contextmanager
 def bound(request: Any) -> Iterator[str]:
-    """Within this block, one request is the one at hand: for callables that take the requests of a call one by one.
+    """Make one request the current one within this block, for callables that handle a call's requests one by one.
 
-    It holds for this thread or this task, and for those that copy its context.
+    Applies to this thread or task, and to those that copy its context.
 
     Args:
-        request: a `Request`, or an id
+        request: a `Request`, or an ID
     """
     name = request if isinstance(request, str) else request.request_id
     token = _bound.set(name)
@@ -79,10 +79,10 @@ def bound(request: Any) -> Iterator[str]:
 
 
 class RequestIds(logging.Filter):
-    """A filter that gives each log record a `request_id`; put it on a handler."""
+    """A logging filter that adds `request_id` to each log record; add it to a handler."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Give the record its id."""
+        """Add the ID to the record."""
         record.request_id = request_id()
         return True
 
@@ -90,7 +90,7 @@ class RequestIds(logging.Filter):
 def add_request_id(
     logger: Any, method_name: str, event: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
-    """Give an event its `request_id`: a processor for structlog."""
+    """Add `request_id` to an event: a processor for structlog."""
     name = request_id()
     if name:
         event.setdefault("request_id", name)
@@ -101,18 +101,18 @@ def add_request_id(
 
 
 def serve(server: Server) -> None:
-    """Tell who serves in this process. Called by a worker that has its process for itself."""
+    """Set the model that serves in this process. Called by a worker with its own process."""
     global _of_process
     _of_process = weakref.ref(server)
 
 
 def serve_in_thread(server: Server) -> None:
-    """Tell who serves in this thread. Called by a worker that is a thread."""
+    """Set the model that serves in this thread. Called by a worker that runs in a thread."""
     _here.server = weakref.ref(server)
 
 
 def name_of(ref: Any) -> str:
-    """Return the id of a request that is being served, by what the worker knows of it."""
+    """Return the ID of a request that is being served, given the worker's record of it."""
     server = _server()
     return "" if server is None else server.id_of(ref)
 

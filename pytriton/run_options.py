@@ -1,11 +1,11 @@
-"""The options of `register` and its like, each declared once: they say how a model runs.
+"""The options of `register` and similar functions, each declared once: they define how a model runs.
 
-What follows from a declaration here:
+Derived from a declaration here:
 
 - the keyword argument of `DaemonClient.register`, `register_model`, `register_repository`, `declare` and
   `Triton.bind`, with its type;
 - its line in `help(DaemonClient.register)`, its default, and the check of a value;
-- what it becomes in `messages.ModelSpec`, if that has a field of the same name.
+- its value in `messages.ModelSpec`, if that has a field of the same name.
 
 Example of a function that passes options on, with completion and types::
 
@@ -43,23 +43,23 @@ __all__ = [
 ]
 
 StrPath = Union[str, "os.PathLike[str]"]
-#: Values of variables (None: leave it out), or names of variables of this process to copy.
+#: Values of variables (None: unset it), or names of variables of this process to copy.
 Env = Union[Mapping[str, Optional[str]], Sequence[str]]
-#: A GPU by number or UUID, several of them for one instance, "cpu" or "" for none, None to leave it
-#: to the worker.
+#: A GPU by number or UUID, several of them for one instance, "cpu" or "" for none, None to let the worker
+#: choose.
 Device = Union[int, str, tuple[Union[int, str], ...], None]
 
 
 @dataclass(frozen=True)
 class Option:
-    """The facts about an option besides its type.
+    """Metadata of an option besides its type.
 
     Args:
-        doc: what it does; ends with the default in brackets where `default` does not say it
-        default: what holds when neither the caller nor `@declare` says anything
-        check: looks at a value other than None
-        message: makes the field of `messages.ModelSpec` of a value
-        of_process: only a process of its own can have it: threads share their process's
+        doc: description; ends with the default in brackets unless `default` states it
+        default: value used when neither the caller nor `@declare` sets one
+        check: validates a value other than None
+        message: converts a value to the field of `messages.ModelSpec`
+        of_process: only available to a worker with its own process: threads share their process's
     """
 
     doc: str
@@ -78,8 +78,8 @@ class WorkerOptions(TypedDict, total=False):
     instances: Annotated[
         Optional[Instances],
         Option(
-            "number of workers, or the fewest and the most, such as (1, 8), or `Autoscale(...)`: as many as the load "
-            "takes (1, or one for each callable or device)",
+            "number of workers, or a minimum and a maximum, such as (1, 8), or `Autoscale(...)`, which follow the load "
+            "(1, or one for each callable or device)",
             check=checks.instances,
         ),
     ]
@@ -95,7 +95,7 @@ class WorkerOptions(TypedDict, total=False):
         Optional[StrPath],
         Option(
             "interpreter of the workers, or folder or archive of a virtual or conda environment, with numpy "
-            "(this process's); what a worker needs besides is fetched once, if it lacks that",
+            "(this process's); packages that a worker needs and it lacks are downloaded once",
             of_process=True,
         ),
     ]
@@ -125,7 +125,7 @@ class WorkerOptions(TypedDict, total=False):
     on_crash: Annotated[
         Optional[str],
         Option(
-            'what becomes of the batch that a worker was running when it ended: "retry" runs its requests once '
+            'handling of the batch that a worker was running when it crashed: "retry" runs its requests once '
             'more, each by itself, in another worker; "fail" answers them with an error, for callables that must '
             "not run twice",
             "retry",
@@ -136,7 +136,7 @@ class WorkerOptions(TypedDict, total=False):
     spares: Annotated[
         Optional[int],
         Option(
-            "workers beyond `instances`, loaded and idle, that take over at once",
+            "loaded, idle workers beyond `instances` that take over at once",
             0,
             checks.whole(0),
             of_process=True,
@@ -145,7 +145,7 @@ class WorkerOptions(TypedDict, total=False):
     lazy: Annotated[
         Optional[bool],
         Option(
-            "the model is served at once, and its workers load it when the first request comes",
+            "serve the model at once; its workers load it on the first request",
             False,
             checks.truth,
             of_process=True,
@@ -154,7 +154,7 @@ class WorkerOptions(TypedDict, total=False):
     execution_timeout_s: Annotated[
         Optional[float],
         Option(
-            "seconds a batch may run; the worker of one over it is replaced, and the request that hangs is answered "
+            "seconds a batch may run; beyond that its worker is replaced, and the request that hangs is answered "
             "with an error (no limit)",
             check=checks.seconds,
             of_process=True,
@@ -324,15 +324,15 @@ class RegisterOptions(DeclareOptions, total=False):
     ]
 
 
-# ── what follows from them ───────────────────────────────────────────────────────────────────────
+# ── derived data ───────────────────────────────────────────────────────────────────────
 
 
 def names_of(kind: Any) -> list[str]:
-    """Return the names of the options of one of the classes above."""
+    """Return the names of the options in one of the classes above."""
     return list(get_type_hints(kind))
 
 
-#: All of them by name.
+#: All options by name.
 OPTIONS: Mapping[str, Option] = {
     name: hint.__metadata__[0]
     for name, hint in get_type_hints(RegisterOptions, include_extras=True).items()

@@ -1,4 +1,4 @@
-"""A model that a daemon serves, as its clients hold it."""
+"""A handle to a model that a daemon serves."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from pytriton._protocol import messages
     from pytriton.daemon import DaemonClient
 
-#: States of an instance that do not become "ready" any more.
+#: States of an instance that will not become "ready" any more.
 _AT_AN_END = ("failed", "stopping", "stopped")
 
 
 class Model:
-    """A model that the daemon serves, by its name; its facts are asked for when they are read."""
+    """A model that the daemon serves, by its name. Properties query the daemon when they are read."""
 
     def __init__(self, client: DaemonClient, info: messages.ModelInfo) -> None:
         self._client = client
@@ -30,7 +30,7 @@ class Model:
 
     @property
     def version(self) -> int:
-        """The version that is served."""
+        """The served version."""
         return self._info.version
 
     @property
@@ -48,34 +48,35 @@ class Model:
 
     @property
     def instances(self) -> list[messages.InstanceInfo]:
-        """The instances as they are now: state, pid and device of each worker."""
+        """The current instances: state, pid and device of each worker."""
         return self.info().instances
 
     def info(self) -> messages.ModelInfo:
-        """Ask the daemon about the model.
+        """Query the daemon for the model's facts.
 
         Raises:
-            ModelNotFoundError: it is not served any more.
+            ModelNotFoundError: the model is not served any more.
         """
         self._info = self._client.model_info(self.name)
         return self._info
 
     def wait_ready(self, timeout_s: float = 60.0) -> None:
-        """Return when tritonserver is up and every instance that has not failed for good is ready.
+        """Wait until tritonserver is up and every instance is ready, except those that failed for good.
 
-        `register` returns a ready model; this is for after a crash of a worker or of tritonserver. One that sleeps is
-        ready: its first request wakes it.
+        `register` already returns a ready model; use this after a crash of a worker or of tritonserver. A suspended
+        model
+        counts as ready: its first request resumes it.
 
         Raises:
             ModelNotFoundError: the model is not served.
-            PyTritonDaemonError: all instances have failed for good, or it is not ready in time.
+            PyTritonDaemonError: all instances have failed for good, or the timeout expired.
         """
         deadline = time.monotonic() + timeout_s
         while True:
             status = self._client.status()
             self._info = self._client.model_info(self.name, status.models)
             states = [instance.state for instance in self._info.instances]
-            if self._info.served_by == "tritonserver":  # no instances of ours to look at
+            if self._info.served_by == "tritonserver":  # no instances of ours to check
                 states = [self._info.state]
             changing = [state for state in states if state not in ("ready", *_AT_AN_END)]
             changing += [self._info.state] if self._info.state in ("restoring", "loading") else []
@@ -91,7 +92,7 @@ class Model:
                     f"Model {self.name!r} is not ready after {timeout_s:g} s: tritonserver is "
                     f"{status.server.state}, the model is {self._info.state}; {self._story()}"
                 )
-            time.sleep(0.05)  # the daemon sends no news of its own accord
+            time.sleep(0.05)  # the daemon does not push state changes
 
     def _story(self) -> str:
         instances = ", ".join(
@@ -102,15 +103,15 @@ class Model:
         return f"{instances or self._info.error or self._info.state}. See `pytriton-daemon logs {self.name}`."
 
     def scale(self, instances: Instances) -> None:
-        """Serve the model with another number of instances; see `DaemonClient.scale`."""
+        """Change the number of instances of the model; see `DaemonClient.scale`."""
         self._client.scale(self.name, instances)
 
     def rollback(self) -> None:
-        """Put back what the model was before it was last replaced; see `DaemonClient.rollback`."""
+        """Restore what the model was before its last replacement; see `DaemonClient.rollback`."""
         self._client.rollback(self.name)
 
     def unregister(self) -> None:
-        """Stop serving the model: requests under way are answered, then its workers end."""
+        """Stop serving the model: in-flight requests are answered, then its workers exit."""
         self._client.unregister(self.name)
 
     def __repr__(self) -> str:

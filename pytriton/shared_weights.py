@@ -1,4 +1,4 @@
-"""Weights that all workers of a machine have in common."""
+"""Weights shared by all workers of a machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FRAMEWORKS = ("numpy", "torch")
 
 
 class _Making(threading.local):
-    """The key under which this thread makes something."""
+    """The key of what this thread is currently creating."""
 
     label: str | None = None
 
@@ -34,31 +34,33 @@ def shared(
     key: str | os.PathLike[str] | None = None,
     framework: str = "numpy",
 ) -> Any:
-    """Return arrays that are in memory once, however many workers of this machine have them.
+    """Return arrays that all workers of this machine share, so that memory holds one copy of them.
 
-    A loader calls it in each worker. The first one makes what is shared; the others wait for that, and map it. It is
-    gone when the last process that has it ends, however that ends.
+    Call it in a loader, in each worker. The first worker creates the shared data; the others wait, then map it. It is
+    freed when the last process that uses it has exited, even after a crash.
 
-    Arrays of numpy cannot be written. A tensor of torch can be: what is written is the worker's own then.
+    NumPy arrays are read-only. A torch tensor can be written; written pages become private to the worker.
 
     Args:
-        source: a .safetensors or .npy file, which is mapped as it is; or a function that makes arrays, and is called
-            in the first worker alone; or arrays that are there already. Arrays are of numpy, or tensors of torch on the
-            CPU, in dictionaries, lists and tuples. The function, and threads or processes that it waits for, must not
-            share something under a key themselves: share that before
-        key: what is the same for the same content, such as "resnet-50 v3"; or a path, for what is made of that file:
-            it is made anew when the file has changed. Arrays that are there already need none: they are compared
-        framework: what a file's arrays become: "numpy" or "torch"
+        source: a .safetensors or .npy file, which is mapped directly; or a function that creates arrays, called in
+        the
+          first worker only; or existing arrays. Arrays are numpy arrays, or torch tensors on the
+            CPU, in dictionaries, lists and tuples. The function, and any thread or process it waits for, must not
+              itself share something under a key: share that first
+        key: an identifier of the content, such as "resnet-50 v3"; or a path, if the content is derived from that
+        file:
+          it is created again after the file has changed. Existing arrays need none: they are compared
+        framework: what a file's arrays are returned as: "numpy" or "torch"
 
     Returns:
-        The dictionary of a .safetensors file, the array of an .npy file, or what the function returned, of the same
-        form.
+        The dictionary of a .safetensors file, the array of an .npy file, or a copy of what the function returned.
 
     Raises:
-        PyTritonValidationError: it is nothing that can be shared, or a function without a key; or a function asks for
-            something with a key
-        FileNotFoundError: there is no such file
-        MemoryError: there is not enough memory
+        PyTritonValidationError: the source cannot be shared, or is a function without a key; or a function itself
+        shares
+          something with a key
+        FileNotFoundError: the file does not exist
+        MemoryError: not enough memory
 
     Example:
         >>> def load():                                                        # doctest: +SKIP
@@ -79,7 +81,7 @@ def shared(
     if callable(source):
         if key is None:
             raise PyTritonValidationError(
-                "pytriton.shared: a function needs a key, which says what is the same for all workers, such as "
+                "pytriton.shared: a function needs a key, which identifies what all workers share, such as "
                 "key='resnet-50 v3'."
             )
         return _made(_digest_of_key(key), str(key), source)
@@ -95,8 +97,8 @@ def shared(
 def _made(digest: str, label: str, make: Callable[[], Any]) -> Any:
     if _making.label is not None:
         raise PyTritonValidationError(
-            f"pytriton.shared: the function that makes {_making.label!r} asks for {label!r}. Two workers that begin "
-            f"with one of them each would wait for each other for ever: share {label!r} before, and use it in the "
+            f"pytriton.shared: the function that creates {_making.label!r} itself shares {label!r}. Two workers that "
+            f"start with one of them each would deadlock: share {label!r} first, and use it in the "
             "function."
         )
 

@@ -1,6 +1,6 @@
 """Serve callables from a script or a notebook, as PyTriton does: docs/how-to/pytriton.md.
 
-Importing this starts nothing.
+Importing this module starts nothing.
 
 Example::
 

@@ -1,4 +1,4 @@
-"""The base of `Triton` and `RemoteTriton`: they bind models and serve until a signal."""
+"""Base class of `Triton` and `RemoteTriton`: binds models and serves until a signal."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ logger = logging.getLogger("pytriton.triton")
 #: The monitoring period of `serve`, in seconds.
 MONITORING_PERIOD_S = 10.0
 _FAILED = ("failed", "stopping", "stopped")
-_LOST = "A model has no worker any more, or the server has ended."
+_LOST = "A model has no worker left, or the server has ended."
 
 
 class _Terminated(KeyboardInterrupt):
-    """SIGTERM, as SIGINT comes: whatever this process is waiting for is interrupted."""
+    """SIGTERM raised like SIGINT: it interrupts whatever the main thread waits for."""
 
 
 class TritonBase(ABC):
-    """Models that are bound, and the daemon that serves them.
+    """The bound models and the daemon that serves them.
 
-    Threads: any. `bind` and `connect` exclude each other; `stop` waits for neither, it interrupts them.
+    Thread-safe. `bind` and `connect` exclude each other; `stop` interrupts both instead of waiting.
     """
 
-    #: Whether a model takes the place of one of that name that others have registered.
+    #: Whether a model replaces one of the same name registered by another process.
     _replaces = False
 
     def __init__(self, trace_config: Sequence[str] | None = None) -> None:
         self._models: list[BoundModel] = []
         self._client: DaemonClient | None = None
         self._trace_config = trace_config
-        self._lock = threading.RLock()  #: held for moments only
-        self._loading = threading.RLock()  #: held while models are loaded
-        self._ended = threading.Event()  #: is set while there is no server
+        self._lock = threading.RLock()  #: held only briefly
+        self._loading = threading.RLock()  #: held while models are loading
+        self._ended = threading.Event()  #: set while there is no server
         self._ended.set()
         self._pid = os.getpid()
 
@@ -77,15 +77,15 @@ class TritonBase(ABC):
         Args:
             model_name: letters, digits, dots, underscores, dashes
             infer_func: a callable that takes a list of requests and returns a list of dicts (or is decorated, see
-                pytriton.decorators), or a sequence of callables: one instance of the model each
-            inputs: tensors it takes, without the batch axis; those without a name are INPUT_1, INPUT_2, ...
-            outputs: tensors it returns
-            model_version: the number in the model's URLs
+              pytriton.decorators), or a sequence of callables: one instance of the model each
+            inputs: the model's input tensors, without the batch axis; unnamed ones become INPUT_1, INPUT_2, ...
+            outputs: the model's output tensors
+            model_version: the version number in the model's URLs
             config: batching, queueing and more (``ModelConfig()``)
             strict: outputs must have exactly the declared dtype and shape
-            trace_config: settings of tracing for this model; those of TritonConfig by default
-            replace: take the place of the model that is bound with that name, if there is one: it serves until the new
-                one is ready, and goes on serving if that fails. So the cell of a notebook can be run again
+            trace_config: tracing settings of this model; default: those of TritonConfig
+            replace: replace a model already bound with that name. The old one serves until the new one is ready, and
+              keeps serving if that fails. This lets you rerun a notebook cell
             progress: as for `DaemonClient.register`
             options: any further argument of `DaemonClient.register` but `temporary`, such as `instances`, `devices`,
                 `factory`, `limits`, `python`; see `pytriton.run_options`. `isolation="process"` (default) copies the
@@ -93,10 +93,10 @@ class TritonBase(ABC):
                 pickled or share live objects with this script
 
         Raises:
-            PyTritonValidationError, PyTritonBadParameterError: an argument is wrong
-            PyTritonInvalidOperationError: a model of that name is bound already, and `replace` was not given
-            PicklingError: the callable cannot be sent to another process; says what in it, and the ways out
-            RegistrationError: it failed in its worker or in tritonserver; carries the remote traceback
+            PyTritonValidationError, PyTritonBadParameterError: an argument is invalid
+            PyTritonInvalidOperationError: a model of that name is already bound, and `replace` was not set
+            PicklingError: the callable cannot be sent to another process; names the cause and possible solutions
+            RegistrationError: loading failed in the worker or in tritonserver; carries the remote traceback
 
         Example:
             >>> triton.bind("linear", infer_fn, [Tensor(...)], [Tensor(...)])  # doctest: +SKIP
@@ -118,11 +118,11 @@ class TritonBase(ABC):
             self._models = [*others, model]
 
     def unbind(self, model_name: str) -> None:
-        """Serve a model no longer: requests under way are answered. Its name can be bound again.
+        """Stop serving a model: in-flight requests are answered. Its name can be bound again.
 
         Raises:
             ModelNotFoundError: no model of that name is bound
-            PyTritonDaemonError: it could not be taken out of the server; it is bound still
+            PyTritonDaemonError: it could not be removed from the server and remains bound
         """
         with self._loading:
             found = [model for model in self._models if model.name == model_name]
@@ -141,10 +141,10 @@ class TritonBase(ABC):
     # ── life ─────────────────────────────────────────────────────────────────────────────────────
 
     def connect(self) -> None:
-        """Wait for the server and have it serve the models that are bound; nothing to do when connected.
+        """Wait for the server and load the bound models; does nothing when already connected.
 
         Raises:
-            TimeoutError: there is no server, or it does not come up
+            TimeoutError: the server is missing or does not become ready
             RegistrationError: a model cannot be served
         """
         with self._loading:
@@ -159,11 +159,11 @@ class TritonBase(ABC):
                 self._client = client
 
     def is_connected(self) -> bool:
-        """Return whether models are served, and what is bound now will be at once."""
+        """Return whether models are being served and newly bound ones will be loaded at once."""
         return self._client is not None
 
     def is_alive(self) -> bool:
-        """Return whether the server runs and every model that is bound has a worker, or will have again."""
+        """Return whether the server runs and every bound model has a worker, or will have one again."""
         client = self._client
         if client is None or self._ended.is_set():
             return False
@@ -176,24 +176,26 @@ class TritonBase(ABC):
 
     @property
     def http_url(self) -> str:
-        """The URL of HTTP, e.g. `http://127.0.0.1:8000`; empty when HTTP is off or nothing is connected."""
+        """The HTTP URL, e.g. `http://127.0.0.1:8000`; empty when HTTP is off or not connected."""
         client = self._client
         return client.status().server.http_url if client is not None else ""
 
     @property
     def grpc_url(self) -> str:
-        """The URL of gRPC, e.g. `grpc://127.0.0.1:8001`; empty when gRPC is off or nothing is connected."""
+        """The gRPC URL, e.g. `grpc://127.0.0.1:8001`; empty when gRPC is off or not connected."""
         client = self._client
         return client.status().server.grpc_url if client is not None else ""
 
     def serve(self, monitoring_period_s: float = MONITORING_PERIOD_S) -> None:
         """Serve until SIGINT or SIGTERM, until `stop`, or until the server or a model has ended for good.
 
-        Requests under way are answered, then all ends and this returns. Signals are heard in the main thread;
-        handlers of your own for them are respected.
+        In-flight requests are answered, then everything stops and this returns. Signals are handled in the main
+        thread;
+        your own handlers for them are kept.
 
         Args:
-            monitoring_period_s: seconds from one look at the models to the next; the server's end is noticed at once
+            monitoring_period_s: interval between checks of the models, in seconds; the server's exit is noticed at
+            once
         """
         try:
             with _sigterm_interrupts():
@@ -201,7 +203,7 @@ class TritonBase(ABC):
                     self._before_serving()
                     while not self._ended.wait(monitoring_period_s):
                         if not self.is_alive():
-                            if self._client is not None:  # else somebody stops it
+                            if self._client is not None:  # otherwise another thread is stopping it
                                 logger.error(_LOST)
                             break
                 except KeyboardInterrupt as signalled:
@@ -221,23 +223,23 @@ class TritonBase(ABC):
 
     @abstractmethod
     def stop(self) -> bool:
-        """End it; whether there was anything to end."""
+        """Stop serving. Return whether anything was running."""
 
     @abstractmethod
     def _before_serving(self) -> None:
-        """Start what there is to start."""
+        """Start the server if this object has one."""
 
     @abstractmethod
     def _reach(self) -> DaemonClient:
         """Return a client of the daemon once it is ready.
 
         Raises:
-            TimeoutError: it is not
+            TimeoutError: the daemon did not become ready in time
         """
 
     @abstractmethod
     def get_access_token(self) -> str | None:
-        """Return the access token that is in force, None when there is none."""
+        """Return the access token in force, None if there is none."""
 
     def _forget_served(self) -> None:
         self._client = None
@@ -247,7 +249,7 @@ class TritonBase(ABC):
 
 def _may_serve(info: messages.ModelInfo) -> bool:
     states = [instance.state for instance in info.instances]
-    if info.state in ("asleep", "waking"):  # a request finds out
+    if info.state in ("asleep", "waking"):  # a request resumes it
         return True
     return info.state != "failed" and any(state not in _FAILED for state in states)
 
@@ -266,7 +268,7 @@ def _announce(model: BoundModel, server: messages.ServerInfo) -> None:
 
 @contextmanager
 def _sigterm_interrupts() -> Iterator[None]:
-    """Have SIGTERM interrupt the main thread as SIGINT does, unless this process handles it already."""
+    """Make SIGTERM interrupt the main thread as SIGINT does, unless this process handles it already."""
     usual = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if threading.current_thread() is not threading.main_thread() or not usual:
         yield

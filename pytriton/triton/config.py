@@ -1,4 +1,4 @@
-"""Settings of the tritonserver that a `Triton` object starts: PyTriton's names, checked."""
+"""Settings of the tritonserver that a `Triton` object starts, under PyTriton's names and validated."""
 
 from __future__ import annotations
 
@@ -22,70 +22,70 @@ _NO_POSITIONAL = "TritonConfig initialization can't be used with positional argu
 
 @dataclass
 class TritonConfig:
-    """Options of tritonserver by their names, with `_` for `-`. What is None is tritonserver's own default.
+    """Options of tritonserver, with `_` for `-`. None means tritonserver's own default.
 
-    A field can be set by a variable, too: `PYTRITON_TRITON_CONFIG_HTTP_PORT=9000`; an entry of a list by a number
-    at its end: `PYTRITON_TRITON_CONFIG_CACHE_CONFIG_0=local,size=1048576`. What is given to `Triton(config=...)` wins
-    over the environment, and that over the defaults, field by field.
+    A field can also be set by an environment variable: `PYTRITON_TRITON_CONFIG_HTTP_PORT=9000`; an entry of a list by
+    a number at its end: `PYTRITON_TRITON_CONFIG_CACHE_CONFIG_0=local,size=1048576`. Field by field,
+    `Triton(config=...)` overrides the environment, which overrides the defaults.
 
     Args:
-        model_repository: folder of further models that tritonserver loads at its start
-        id: name of the server in its answers
-        log_verbose: level of tritonserver's verbose log; above 0 it costs speed
+        model_repository: folder of further models that tritonserver loads at startup
+        id: name of the server in its responses
+        log_verbose: level of tritonserver's verbose log; levels above 0 cost performance
         log_file: file for tritonserver's log; None: the standard output of this process
-        exit_timeout_secs: seconds that `stop` waits for requests under way
-        exit_on_error: end when something fails at the start
+        exit_timeout_secs: seconds that `stop` waits for in-flight requests
+        exit_on_error: exit if something fails at startup
         strict_readiness: ready only when all models are
         allow_http: serve HTTP
         http_address: address to listen on; None: 0.0.0.0, all interfaces
         http_port: None: 8000; 0 takes a free one
-        http_header_forward_pattern: regular expression of the headers that the callable gets as parameters
-        http_thread_count: threads that answer HTTP
-        http_restricted_api: `ENDPOINT,...:triton-access-token=TOKEN`; rather use `TritonSecurityConfig`
+        http_header_forward_pattern: regular expression of the headers passed to the callable as parameters
+        http_thread_count: number of HTTP threads
+        http_restricted_api: `ENDPOINT,...:triton-access-token=TOKEN`; prefer `TritonSecurityConfig`
         allow_grpc: serve gRPC
-        grpc_address: as `http_address`
+        grpc_address: like `http_address`
         grpc_port: None: 8001; 0 takes a free one
         grpc_header_forward_pattern: as for HTTP
-        grpc_infer_allocation_pool_size: messages kept for reuse
-        grpc_restricted_protocol: as `http_restricted_api`
-        grpc_use_ssl: TLS
-        grpc_use_ssl_mutual: TLS with certificates of clients
-        grpc_server_cert: certificate (PEM)
-        grpc_server_key: its key (PEM)
-        grpc_root_cert: certificates of authorities (PEM)
+        grpc_infer_allocation_pool_size: number of messages kept for reuse
+        grpc_restricted_protocol: like `http_restricted_api`
+        grpc_use_ssl: use TLS
+        grpc_use_ssl_mutual: require client certificates
+        grpc_server_cert: server certificate (PEM)
+        grpc_server_key: its private key (PEM)
+        grpc_root_cert: CA certificates (PEM)
         grpc_infer_response_compression_level: none, low, medium or high
-        grpc_keepalive_time: milliseconds
-        grpc_keepalive_timeout: milliseconds
+        grpc_keepalive_time: interval between keepalive pings, in milliseconds
+        grpc_keepalive_timeout: timeout of a keepalive ping, in milliseconds
         grpc_keepalive_permit_without_calls: ping idle connections
-        grpc_http2_max_pings_without_data: number
-        grpc_http2_min_recv_ping_interval_without_data: milliseconds
-        grpc_http2_max_ping_strikes: number
-        allow_metrics: serve metrics for Prometheus
-        allow_gpu_metrics: with those of GPUs
-        allow_cpu_metrics: with those of CPUs
-        metrics_interval_ms: milliseconds from one look at the devices to the next
+        grpc_http2_max_pings_without_data: maximum number of pings without data
+        grpc_http2_min_recv_ping_interval_without_data: minimum interval of received pings, in milliseconds
+        grpc_http2_max_ping_strikes: number of bad pings before a connection is closed
+        allow_metrics: serve Prometheus metrics
+        allow_gpu_metrics: include GPU metrics
+        allow_cpu_metrics: include CPU metrics
+        metrics_interval_ms: interval between device measurements, in milliseconds
         metrics_port: None: 8002; 0 takes a free one
-        metrics_address: as `http_address`
+        metrics_address: like `http_address`
         metrics_config: list of NAME=VALUE
         allow_sagemaker: serve SageMaker's endpoints
-        sagemaker_port: their port
+        sagemaker_port: port of these endpoints
         sagemaker_safe_port_range: e.g. "8081-8083"
-        sagemaker_thread_count: threads
+        sagemaker_thread_count: number of threads
         allow_vertex_ai: serve Vertex AI's endpoints
-        vertex_ai_port: their port
-        vertex_ai_thread_count: threads
-        vertex_ai_default_model: model that answers them; None: the first that is bound
+        vertex_ai_port: port of these endpoints
+        vertex_ai_thread_count: number of threads
+        vertex_ai_default_model: model that serves these requests; None: the first one bound
         trace_config: list of `level=TIMESTAMPS`, `mode=opentelemetry`, ...
         cache_config: e.g. ["local,size=1048576"]
-        cache_directory: folder of the caches' libraries
-        buffer_manager_thread_count: threads that copy
-        response_cache_byte_size: bytes of the local response cache, as `cache_config` with `local,size=`
+        cache_directory: folder of the cache libraries
+        buffer_manager_thread_count: number of threads that copy buffers
+        response_cache_byte_size: size of the local response cache in bytes, like `cache_config` with `local,size=`
 
-    Values may be text that stands for them, such as a port that comes from a variable or the command line.
+    Values may also be given as text, such as a port from a variable or the command line.
 
     Raises:
-        TypeError: positional arguments, or a name that there is not
-        PyTritonValidationError: a value is none of what its field takes; or neither HTTP nor gRPC is allowed
+        TypeError: positional arguments, or an unknown name
+        PyTritonValidationError: a value does not suit its field; or neither HTTP nor gRPC is allowed
 
     Example:
         >>> TritonConfig(http_port=9000, response_cache_byte_size=1024 * 1024).http_port
@@ -145,7 +145,7 @@ class TritonConfig:
     response_cache_byte_size: int | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> TritonConfig:
-        """Refuse what `dataclass` would take (its kw_only is not in Python 3.9), and help with misspelt names."""
+        """Reject positional arguments (kw_only requires Python 3.10) and suggest names for misspelt ones."""
         if args:
             raise TypeError(_NO_POSITIONAL)
         for name in kwargs:
@@ -168,12 +168,12 @@ class TritonConfig:
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> TritonConfig:
-        """Return the settings in a dict, whose values may be text.
+        """Return the settings from a dict whose values may be text.
 
-        Names that there are not are left out, with a warning in the log.
+        Unknown names are ignored with a warning in the log.
 
         Raises:
-            PyTritonValidationError: a value is none of what its field takes
+            PyTritonValidationError: a value does not suit its field
 
         Example:
             >>> TritonConfig.from_dict({"http_port": "9000", "allow_metrics": "False"}).allow_metrics
@@ -189,12 +189,12 @@ class TritonConfig:
 
     @classmethod
     def from_env(cls) -> TritonConfig:
-        """Return the settings in the environment's `PYTRITON_TRITON_CONFIG_*`; empty ones count as not set.
+        """Return the settings from the environment's `PYTRITON_TRITON_CONFIG_*`; empty variables count as not set.
 
-        Names that there are not are left out, with a warning in the log.
+        Unknown names are ignored with a warning in the log.
 
         Raises:
-            PyTritonValidationError: a value is none of what its field takes; names the variable
+            PyTritonValidationError: a value does not suit its field; names the variable
         """
         values = {}
         for name, (variable, value) in of_environment(_types()).items():
@@ -205,7 +205,7 @@ class TritonConfig:
         return cls(**values)
 
     def over(self, other: TritonConfig) -> TritonConfig:
-        """Return these settings, and those of `other` where these are None."""
+        """Return these settings, with None filled in from `other`."""
         return TritonConfig(
             **{
                 name: theirs if getattr(self, name) is None else getattr(self, name)
@@ -219,7 +219,7 @@ def _fields(config: TritonConfig) -> dict[str, Any]:
 
 
 def _types() -> dict[str, str]:
-    """Return the kind of each field: "bool", "int", "str", "Path" or "list[str]"."""
+    """Return the type of each field: "bool", "int", "str", "Path" or "list[str]"."""
     return {
         field.name: str(field.type).partition(" |")[0] for field in dataclasses.fields(TritonConfig)
     }

@@ -1,4 +1,4 @@
-"""`Triton`: a server of one's own, for as long as the script wants it, at most as long as the script lives."""
+"""`Triton`: a private server that lives until it is stopped, at most as long as the script."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pytriton.utils.workspace import Workspace, new_path, remove
 if TYPE_CHECKING:
     from pytriton.daemon import DaemonClient
 
-#: Seconds within which the daemon tells how it is.
+#: Timeout for the daemon's answer to a status request, in seconds.
 _PATIENCE_S = 60.0
 WorkspacePath = Union[Workspace, str, "os.PathLike[str]", None]
 
@@ -33,18 +33,18 @@ WorkspacePath = Union[Workspace, str, "os.PathLike[str]", None]
 class Triton(TritonBase):
     """Triton Inference Server for the callables of this script.
 
-    It starts a private daemon: tritonserver, and a worker process for each instance of a model. All of it ends with
-    `stop`, with the `with` block, with the script, and with whatever kills the script.
+    It starts a private daemon: tritonserver, and a worker process for each instance of a model. All of them exit with
+    `stop`, at the end of the `with` block, or when the script ends for any reason.
 
     Args:
-        config: settings of the server; they win over PYTRITON_TRITON_CONFIG_* in the environment
-        workspace: a folder to make, which must not exist, or a `Workspace`; None: a new one
+        config: settings of the server; they override PYTRITON_TRITON_CONFIG_* in the environment
+        workspace: a folder to create, which must not exist, or a `Workspace`; None: a new one
         triton_lifecycle_policy: when the server starts
-        security_config: which endpoints ask for the access token
+        security_config: which endpoints require the access token
 
     Raises:
         FileExistsError: the workspace exists
-        PyTritonValidationError: a setting is wrong
+        PyTritonValidationError: a setting is invalid
 
     Example:
         >>> with Triton() as triton:                                    # doctest: +SKIP
@@ -69,7 +69,7 @@ class Triton(TritonBase):
         self._server: ServerProcess | None = None
         self._closing = (
             threading.RLock()
-        )  #: held while the server stops: the next one starts afterwards
+        )  #: held while the server stops, so that the next one starts afterwards
         if triton_lifecycle_policy is None:
             vertex = self._config.allow_vertex_ai
             triton_lifecycle_policy = (
@@ -77,7 +77,7 @@ class Triton(TritonBase):
             )
         self._policy = triton_lifecycle_policy
         self._triton_server_config = ServerConfig(self._config)
-        daemon_settings(self._config, self._security, Path())  # what is wrong is told now
+        daemon_settings(self._config, self._security, Path())  # reports invalid settings now
 
     def __enter__(self) -> Triton:
         """Start the server, unless the policy says to wait for `run` or `serve`."""
@@ -90,12 +90,13 @@ class Triton(TritonBase):
         return self
 
     def run(self) -> None:
-        """Start the server, serve the models that are bound, and return: serving goes on in the background.
+        """Start the server, load the bound models, and return; serving continues in the background.
 
-        After `stop` it can be called again.
+        It can be called again after `stop`.
 
         Raises:
-            DaemonStartError: the server did not start, for one because a port is in use; says by whom
+            DaemonStartError: the server did not start, for example because a port is in use; names the process using
+            it
             RegistrationError: a model cannot be served; nothing is left running
         """
         started = self._start()
@@ -107,10 +108,10 @@ class Triton(TritonBase):
             raise
 
     def stop(self) -> bool:
-        """Answer the requests under way, then end the server and all workers, and remove the workspace.
+        """Answer the in-flight requests, then stop the server and all workers, and remove the workspace.
 
         Returns:
-            False when there was nothing to stop.
+            False if nothing was running.
         """
         with self._closing:
             with self._lock:
@@ -128,11 +129,11 @@ class Triton(TritonBase):
         return True
 
     def get_access_token(self) -> str | None:
-        """Return the token that restricted endpoints ask for; None when nothing is restricted and none was given."""
+        """Return the token that restricted endpoints require; None if nothing is restricted and none was given."""
         return self._security.access_token
 
     def _start(self) -> bool:
-        """Start the daemon and return when it is ready; False when it has been started already."""
+        """Start the daemon and wait until it is ready. Return False if it was started already."""
         from pytriton._clash import clashing_distribution
 
         clash = clashing_distribution()
@@ -141,7 +142,7 @@ class Triton(TritonBase):
         with self._closing, self._lock:
             if self._server is not None and os.getpid() == self._pid:
                 return False
-            self._forget_served()  # of the parent, if this is a forked child
+            self._forget_served()  # the parent's, if this is a forked child
             self._pid = os.getpid()
             try:
                 server = self._server = self._new_server(self._workspace_path())
@@ -168,7 +169,7 @@ class Triton(TritonBase):
 
     def _load(self, client: DaemonClient, model: BoundModel, *, replace: bool = False) -> None:
         super()._load(client, model, replace=replace)
-        # At exit the server is stopped first, while the threads that serve models here still do.
+        # At exit, stop the server first, while the threads that serve models here still run.
         atexit.unregister(self.stop)
         atexit.register(self.stop)
 
@@ -182,7 +183,7 @@ class Triton(TritonBase):
                 "run() or serve(), or use `with Triton() as triton:`."
             )
         server.wait_ready()
-        # A machine that is overloaded for a while is no reason to take the server for dead.
+        # Do not take the server of a temporarily overloaded machine for dead.
         return connect(server.runtime_dir, timeout_s=_PATIENCE_S)
 
     def _before_serving(self) -> None:
@@ -193,7 +194,7 @@ class Triton(TritonBase):
         )
 
     def _server_ended(self, server: ServerProcess, reason: str) -> None:
-        """The daemon has ended by itself; this is its follower's thread."""
+        """Handle a daemon that exited by itself; called in the thread that follows it."""
         with self._closing:
             with self._lock:
                 if self._server is not server:
@@ -207,15 +208,15 @@ class Triton(TritonBase):
         if not self._ended.is_set():
             self._warn_of_verbose_log()
         atexit.unregister(self.stop)
-        # Unless it was ready, it may have found a folder of somebody else there.
+        # Unless the daemon was ready, it may have found a folder that belongs to another process.
         if server.was_ready and server.workspace is not None:
-            remove(server.workspace)  # nothing is there, unless the daemon was killed
+            remove(server.workspace)  # left behind only if the daemon was killed
         if isinstance(self._workspace_wanted, Workspace):
             self._workspace_wanted.clean()
         self._ended.set()
 
     def _workspace_path(self) -> Path:
-        """Return the folder that the daemon is to make; a `Workspace` has been made already."""
+        """Return the folder that the daemon should create; a `Workspace` is created already."""
         wanted = self._workspace_wanted
         if wanted is None:
             return new_path()
@@ -236,19 +237,19 @@ class Triton(TritonBase):
 
 
 class ServerConfig:
-    """The settings that the server was started with, for people to look at."""
+    """The settings that the server was started with, for display."""
 
     def __init__(self, config: TritonConfig) -> None:
         self._config = config
 
     def to_cli_string(self) -> str:
-        """Return it as options of tritonserver, such as `--http-port=9000`."""
+        """Return them as options of tritonserver, such as `--http-port=9000`."""
         return command_line(self._config)
 
 
 def _refuse_existing(path: Path) -> None:
     if path.exists():
         raise FileExistsError(
-            f"The workspace {path} exists already. Name a folder that does not: it is made at the "
+            f"The workspace {path} exists already. Name a folder that does not exist: it is created at the "
             "start and removed with all that is in it at the stop."
         )

@@ -1,4 +1,4 @@
-"""The arguments of `bind`: one model, checked before anything is started."""
+"""The arguments of `bind`: one model, validated before anything is started."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class BoundModel:
-    """A model as it was bound, and what the daemon made of it."""
+    """A model as it was bound, and its registration with the daemon."""
 
     name: str
     infer_func: Any
@@ -38,11 +38,11 @@ class BoundModel:
     registered_at: float = 0.0
 
     def check(self) -> None:
-        """See what can be seen before there is a server.
+        """Validate everything that can be checked without a server.
 
         Raises:
-            PyTritonValidationError, PyTritonBadParameterError: an argument is wrong
-            TypeError: an option that there is not
+            PyTritonValidationError, PyTritonBadParameterError: an argument is invalid
+            TypeError: an unknown option
         """
         from pytriton._model_names import validate_model_name
         from pytriton.model_config import to_triton_config
@@ -72,26 +72,26 @@ class BoundModel:
             )
         if "temporary" in self.options:
             raise PyTritonBadParameterError(
-                "bind() takes no temporary=: what is bound is served until this object is stopped. For a model "
+                "bind() takes no temporary=: a bound model is served until this object is stopped. For a model "
                 "that stays, use pytriton.daemon.connect().register(...)."
             )
         check_names("bind", self.options, [*names_of(CallableOptions), "trace_config"])
 
     def load(self, client: DaemonClient, *, replace: bool) -> None:
-        """Have a daemon serve it until this process ends; it answers when this returns.
+        """Register the model with a daemon until this process ends. Return when it serves.
 
         Raises:
-            RegistrationError: it cannot be served; nothing of the attempt is left
-            DaemonNotRunningError: the daemon ended meanwhile
+            RegistrationError: the model cannot be served; the attempt was undone completely
+            DaemonNotRunningError: the daemon exited during the call
         """
         options: dict[str, Any] = {
             name: value for name, value in self.options.items() if value is not None
         }
         said = {**self._declared(), **options}
-        if said.get("isolation") != "thread":  # which has them anyway
+        if said.get("isolation") != "thread":  # a thread has them anyway
             from pytriton._register.environment import wanted_variables
 
-            # Nothing of it is kept when the script ends, so its secrets go, too.
+            # Nothing of it persists after the script, so secret variables may be forwarded, too.
             own = said.get("python") is None and said.get("requirements") is None
             everything = env_variables.whole(environment(), own_interpreter=own)
             options["env"] = {**everything, **wanted_variables(said.get("env"))}
@@ -112,16 +112,16 @@ class BoundModel:
         self.served = served
 
     def unload(self, client: DaemonClient) -> None:
-        """Have the daemon serve it no longer, unless somebody else has put another model in its place.
+        """Unregister the model from the daemon, unless another process has replaced it.
 
         Raises:
-            PyTritonDaemonError: it could not be done
+            PyTritonDaemonError: unregistering failed
         """
         try:
             if client.model_info(self.name).registered_at == self.registered_at:
                 client.unregister(self.name)
         except ModelNotFoundError:
-            return  # somebody else has taken it out
+            return  # already unregistered by another process
 
     def _declared(self) -> Mapping[str, Any]:
         from pytriton.declaration import declaration_of
@@ -135,7 +135,7 @@ class BoundModel:
 
 
 def refuse_twin(model: BoundModel, others: Sequence[BoundModel]) -> None:
-    """Raise PyTritonInvalidOperationError if another model has the name; capitals make no difference."""
+    """Raise PyTritonInvalidOperationError if another model has the same name, ignoring case."""
     for other in others:
         if other.name.lower() == model.name.lower():
             raise PyTritonInvalidOperationError(

@@ -1,4 +1,4 @@
-"""The policy that says when a `Triton` object starts its server."""
+"""When a `Triton` object starts its server."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ class TritonLifecyclePolicy:
     """The moment at which the server starts.
 
     Args:
-        launch_triton_on_startup: at `with Triton() as triton:`; otherwise at `run` or `serve`, when models are bound
-        local_model_store: kept for PyTriton's sake. A model's configuration travels with the request that loads it,
-            so there are no files to write; warm-up and all else work either way
+        launch_triton_on_startup: at `with Triton() as triton:`; otherwise at `run` or `serve`, after models were
+        bound
+        local_model_store: accepted for compatibility with PyTriton. A model's configuration is part of the request
+        that
+          loads it, so no files are written; warm-up and everything else works either way
     """
 
     launch_triton_on_startup: bool = True
@@ -26,7 +28,7 @@ class TritonLifecyclePolicy:
 
 
 DefaultTritonLifecyclePolicy = TritonLifecyclePolicy()
-#: Vertex AI asks which models there are as soon as the server starts. (PyTriton's spelling.)
+#: Vertex AI lists the models as soon as the server starts. (PyTriton's spelling.)
 VertextAILifecyclePolicy = TritonLifecyclePolicy(
     launch_triton_on_startup=False, local_model_store=True
 )

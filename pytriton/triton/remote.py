@@ -1,4 +1,4 @@
-"""`RemoteTriton`: models of this script in a server that somebody else has started on this machine."""
+"""`RemoteTriton`: serves this script's models in a server that runs already on this machine."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ if TYPE_CHECKING:
 
 #: The module that a daemon runs.
 _DAEMON = "pytriton.dispatcher"
-#: Between two looks for a server that is still to come: nobody tells when one listens.
+#: Interval between checks for a server that is not listening yet.
 _LOOK_S = 0.2
-#: Seconds within which a server that is well says that it lives.
+#: Seconds within which a healthy server responds to a liveness check.
 _ANSWER_S = 5.0
-#: The end of the server is an event; whether it is to be watched still is looked at this often.
+#: Interval between checks whether the server still needs to be watched; its exit itself is an event.
 _WATCH_MS = 1000
 
 
 class RemoteTriton(TritonBase):
-    """Binds models into a running daemon, or into another script's `Triton`, on this machine.
+    """Bind models into a running daemon, or into another script's `Triton`, on this machine.
 
-    They are served until this is closed, or this process ends, however it does. A model takes the place of one that
-    has the same name; afterwards there is none of that name.
+    The models are served until this object is closed or this process ends for any reason. A model replaces one of
+    the same name; the replaced one is not restored afterwards.
 
     Args:
-        url: where the server answers: `localhost`, `localhost:8000`, `http://...`, `grpc://...`
-        workspace: not needed, for PyTriton's sake
-        access_token: the server's; None: it is found. Other users' servers cannot be used with it either
+        url: address of the server: `localhost`, `localhost:8000`, `http://...`, `grpc://...`
+        workspace: unused, accepted for compatibility with PyTriton
+        access_token: the server's; None: it is looked up. It does not give access to other users' servers
 
     Raises:
-        PyTritonClientInvalidUrlError: the url is none
+        PyTritonClientInvalidUrlError: the URL is invalid
 
     Example:
         >>> with RemoteTriton(url="localhost") as triton:               # doctest: +SKIP
@@ -73,10 +73,10 @@ class RemoteTriton(TritonBase):
         return self
 
     def stop(self) -> bool:
-        """Take this object's models out of the server, which goes on.
+        """Remove this object's models from the server, which keeps running.
 
         Returns:
-            False when there was nothing to take out.
+            False if there was nothing to remove.
         """
         with self._lock:
             client = self._client
@@ -88,9 +88,9 @@ class RemoteTriton(TritonBase):
         return True
 
     def is_alive(self) -> bool:
-        """Return whether the server runs and every model that is served from here has a worker, or will have again.
+        """Return whether the server runs and every model served from here has a worker, or will have one again.
 
-        While this is not connected, the server is asked.
+        When not connected, ask the server.
         """
         return super().is_alive() if self.is_connected() else self._answers()
 
@@ -113,26 +113,26 @@ class RemoteTriton(TritonBase):
             connection.close()
 
     def close(self) -> None:
-        """Do the same as `stop`."""
+        """Alias of `stop`."""
         self.stop()
 
     def get_access_token(self) -> str | None:
-        """Return the server's access token; None when there is none.
+        """Return the server's access token; None if there is none.
 
         Raises:
-            PyTritonDaemonError: it cannot be read, and none was given
+            PyTritonDaemonError: the token cannot be read, and none was given
         """
         if self._access_token is not None or self._client is None:
             return self._access_token
         return self._client.access_token
 
     def connect(self) -> None:
-        """Wait for the server, two minutes at the most, and have it serve the models that are bound.
+        """Wait up to two minutes for the server, and load the bound models into it.
 
         Raises:
-            TimeoutError: nobody comes to listen at the URL
-            PyTritonInvalidOperationError: who listens there is no daemon of this user on this machine
-            RegistrationError: a model cannot be served; none of this object's is then
+            TimeoutError: nothing listens at the URL
+            PyTritonInvalidOperationError: the listener is not a daemon of this user on this machine
+            RegistrationError: a model cannot be served; none of this object's models is served then
         """
         try:
             super().connect()
@@ -149,7 +149,9 @@ class RemoteTriton(TritonBase):
                 try:
                     model.unload(client)
                 except PyTritonDaemonError as error:
-                    logger.warning("Model %s is not taken out of the server: %s", model.name, error)
+                    logger.warning(
+                        "Could not remove model %s from the server: %s", model.name, error
+                    )
         finally:
             self._ended.set()
 
@@ -165,8 +167,8 @@ class RemoteTriton(TritonBase):
         client = self._daemon()
         if self._access_token is not None and client.access_token not in (None, self._access_token):
             raise PyTritonDaemonError(
-                f"The access token that was given is not that of the server at "
-                f"{self._url.with_scheme}. Leave it out: it is found in the server's runtime directory."
+                f"The given access token does not match the server at "
+                f"{self._url.with_scheme}. Omit it: it is read from the server's runtime directory."
             )
         self._pid = os.getpid()
         self._ended.clear()
@@ -177,10 +179,10 @@ class RemoteTriton(TritonBase):
         return client
 
     def _find(self) -> Path:
-        """Return the runtime directory of the daemon whose tritonserver answers at the URL.
+        """Return the runtime directory of the daemon whose tritonserver listens at the URL.
 
         Raises:
-            TimeoutError: nobody comes to listen there
+            TimeoutError: nothing listens there
         """
         deadline = time.monotonic() + self._timeout_s
         while True:
@@ -189,14 +191,14 @@ class RemoteTriton(TritonBase):
                 return found
             if time.monotonic() > deadline:
                 raise TimeoutError(
-                    "Triton Inference Server is not ready after timeout. Nobody listens at "
-                    f"{self._url.with_scheme} for {self._timeout_s:g} s: start a Triton() or "
+                    "Triton Inference Server is not ready after timeout. Nothing listens at "
+                    f"{self._url.with_scheme} after {self._timeout_s:g} s: start a Triton() or "
                     "`pytriton-daemon start` there first, as the same user."
                 )
             time.sleep(_LOOK_S)
 
     def _watch(self, client: DaemonClient, pid: int) -> None:
-        """Notice the daemon's end, until this object has done with it."""
+        """Wait for the daemon's exit, until this object no longer needs it."""
         try:
             ended = linux.pidfd_open(pid)
         except ProcessLookupError:
@@ -220,10 +222,10 @@ class RemoteTriton(TritonBase):
 
 
 def runtime_dir_at(url: TritonUrl) -> Path | None:
-    """Return the runtime directory of the daemon that serves a URL; None when nobody listens there.
+    """Return the runtime directory of the daemon that serves a URL; None when nothing listens there.
 
     Raises:
-        PyTritonInvalidOperationError: it is no daemon of this user on this machine
+        PyTritonInvalidOperationError: the listener is not a daemon of this user on this machine
     """
     import psutil
 
@@ -241,22 +243,22 @@ def runtime_dir_at(url: TritonUrl) -> Path | None:
     try:
         words = psutil.Process(holder).cmdline() if holder else []
         found = _served_from(psutil.Process(holder)) if holder else None
-    except psutil.Error:  # it has ended since
+    except psutil.Error:  # it has exited since
         return None
     if found is not None or _DAEMON in words:
-        # A daemon that starts its server again will be found later.
+        # A daemon that is restarting its server will be found later.
         return found
     who = f"process {holder} ({' '.join(words)[:80]})" if holder else "a process of another user"
     raise PyTritonInvalidOperationError(
-        f"What listens at {url.with_scheme} is no pytriton daemon of this user, but {who}. Name the "
+        f"The listener at {url.with_scheme} is not a pytriton daemon of this user, but {who}. Give the "
         "address of a Triton() of another script, or of a `pytriton-daemon`."
     )
 
 
 def _served_from(holder: Any) -> Path | None:
-    """Return the runtime directory of who listens: the server runs in its folder of backends.
+    """Return the runtime directory of the listening process: the server runs in its folder of backends.
 
-    With the native front, its daemon has the sockets as well.
+    With the native frontend, the daemon holds the sockets as well.
     """
     for process in (holder, *holder.children()):
         folder = Path(process.cwd())
@@ -266,7 +268,7 @@ def _served_from(holder: Any) -> Path | None:
 
 
 def _own_address(url: TritonUrl) -> str:
-    """Return the address in a URL, which has to be one of this machine."""
+    """Return the address in a URL, which must be one of this machine."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(
             url.hostname, url.port, type=socket.SOCK_DGRAM
@@ -275,7 +277,7 @@ def _own_address(url: TritonUrl) -> str:
             probe.bind((address[0], 0))
     except OSError as error:
         raise PyTritonInvalidOperationError(
-            f"{url.hostname} is no address of this machine ({error}): RemoteTriton binds models into "
+            f"{url.hostname} is not an address of this machine ({error}): RemoteTriton binds models into "
             "servers on this machine only. For others use pytriton.daemon.connect('tcp://...')."
         ) from error
     return str(address[0])

@@ -1,4 +1,4 @@
-"""Access to Triton's endpoints: names, defaults, the access token."""
+"""Access control of Triton's endpoints: names, defaults, the access token."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = [
     "TritonSecurityConfig",
 ]
 
-#: The header of HTTP that carries the token; over gRPC `triton-grpc-protocol-` stands before it.
+#: The HTTP header that carries the token; gRPC prefixes it with `triton-grpc-protocol-`.
 TRITON_ACCESS_HEADER = ACCESS_HEADER
 #: Every endpoint that can be restricted.
 VALID_TRITON_ENDPOINTS = {
     "health", "metadata", "inference", "shared-memory", "model-config", "model-repository",
     "statistics", "trace", "logging",
 }  # fmt: skip
-#: Those that are unless something else is said: they change the server, or tell about its users.
+#: Restricted by default: endpoints that change the server or reveal data about its users.
 DEFAULT_PROTECTED_ENDPOINTS = [
     "shared-memory", "model-repository", "statistics", "trace", "logging",
 ]  # fmt: skip
@@ -35,16 +35,16 @@ _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,512}")
 @closest_keywords
 @dataclass
 class TritonSecurityConfig:
-    """The endpoints that ask for the access token, and the token. Both fields hold the final values.
+    """The endpoints that require the access token, and the token. Both fields hold the final values.
 
-    Every `Triton` that gets the same object asks for the same token.
+    All `Triton` objects that share this object require the same token.
 
     Args:
-        access_token: letters, digits and `-._~+/=`; None: a random one of 256 bits, if anything is restricted
+        access_token: letters, digits and `-._~+/=`; None: a random 256-bit token, if anything is restricted
         restricted_endpoints: None: DEFAULT_PROTECTED_ENDPOINTS; an empty list: none
 
     Raises:
-        PyTritonValidationError: there is no such endpoint, or the token cannot travel in a header
+        PyTritonValidationError: an endpoint is unknown, or the token cannot be sent in a header
 
     Example:
         >>> TritonSecurityConfig(restricted_endpoints=["statistics"]).restricted_endpoints
@@ -85,7 +85,7 @@ class TritonSecurityConfig:
 
 
 def unknown_endpoints(names: Collection[str]) -> str:
-    """Say which of these names are no endpoints, and which there are; an empty text if all are."""
+    """Return a message that names the unknown endpoints and the valid ones; empty if all are valid."""
     known = sorted(VALID_TRITON_ENDPOINTS)
     unknown = [str(name) for name in names if name not in known]
     if not unknown:

@@ -1,4 +1,4 @@
-"""The private daemon of a `Triton` object or a runner: a child process that ends when this one ends, however it ends.
+"""The private daemon of a `Triton` object or a runner: a child process that always ends with this one.
 
 The daemon watches this process (dispatcher/runtime/owner.py) and reports about itself over a pipe.
 """
@@ -23,26 +23,26 @@ from typing import Any, TextIO
 from pytriton._protocol.files.rundir import MAX_SOCKET_PATH, RuntimeDir
 from pytriton.exceptions import DaemonStartError
 
-#: Of a service manager, or for an interpreter that somebody sits at: neither is for a child.
+#: Variables of a service manager or an interactive interpreter, which a child must not inherit.
 STAYING = (
     "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "PYTHONINSPECT", "PYTHONSTARTUP",
     "PYTHONBREAKPOINT",
 )  # fmt: skip
-#: What an orderly stop may take beside the grace period, and what one in a hurry may.
+#: Time limits of an orderly stop beyond the grace period, and of a forced one.
 _MARGIN_S, _HURRY_S = 15.0, 5.0
 
 OnEnd = Callable[["ServerProcess", str], None]
 
 
 def environment() -> dict[str, str]:
-    """Return this process's environment as its daemon and its workers get it."""
+    """Return this process's environment, prepared for its daemon and workers."""
     return {name: value for name, value in os.environ.items() if name not in STAYING}
 
 
 def new_runtime_dir() -> Path:
-    """Choose a runtime directory with a short path: those of unix sockets have at most 107 bytes.
+    """Choose a runtime directory with a short path: unix socket paths have at most 107 bytes.
 
-    The daemon makes it, so that nothing is left if this process is killed in between.
+    The daemon creates it, so nothing is left behind if this process is killed first.
     """
     folders = [os.environ.get("XDG_RUNTIME_DIR") or "", tempfile.gettempdir(), "/tmp"]
     for folder in folders:
@@ -51,25 +51,25 @@ def new_runtime_dir() -> Path:
         if folder and short and os.access(folder, os.W_OK | os.X_OK):
             return path
     raise DaemonStartError(
-        f"No runtime directory can be made in {', '.join(filter(None, folders))}: not writable, or "
-        "the path is too long. Set TMPDIR to a short path of a folder that you may write to."
+        f"Cannot create a runtime directory in {', '.join(filter(None, folders))}: not writable, or "
+        "the path is too long. Set TMPDIR to a short path of a writable folder."
     )
 
 
 class ServerProcess:
-    """One daemon, from its start to its end.
+    """One daemon process, from start to exit.
 
     Args:
-        settings: what `daemon_settings` returns
-        on_end: is called, from a thread, with the reason, if it ends by itself once it was ready
-        workspace: a folder that it makes at its start and removes at its end
-        quiet: its log does not go to this process's standard output
+        settings: the result of `daemon_settings`
+        on_end: called from a thread, with the reason, if the daemon exits by itself after it was ready
+        workspace: a folder that the daemon creates at startup and removes when it exits
+        quiet: keep its log out of this process's standard output
 
     Attributes:
-        runtime_dir: where its control socket lies
-        workspace: the folder that it makes, if any
-        ended: is set when it has ended and has been reaped
-        was_ready: whether it ever was
+        runtime_dir: directory of its control socket
+        workspace: the folder that it creates, if any
+        ended: set when the process has exited and was reaped
+        was_ready: whether it ever became ready
     """
 
     def __init__(
@@ -94,18 +94,19 @@ class ServerProcess:
         self._spawning = threading.Lock()
 
     def start(self) -> None:
-        """Begin to start the process; `wait_ready` tells what becomes of it.
+        """Start the process in the background; `wait_ready` reports the outcome.
 
-        A thread does it all: only the main thread can be interrupted (Ctrl-C), and an interruption in the middle of it
-        could leave a process that nobody knows of.
+        A thread does all of it: only the main thread can be interrupted (Ctrl-C), and an interruption halfway could
+        leave
+        an orphaned process.
         """
         threading.Thread(target=self._live, name="pytriton-daemon", daemon=True).start()
 
     def wait_ready(self, timeout_s: float | None = None) -> None:
-        """Return when models can be registered.
+        """Wait until models can be registered.
 
         Raises:
-            DaemonStartError: it ended before, and says why; or `timeout_s` seconds were not enough.
+            DaemonStartError: the daemon exited first, with the reason; or `timeout_s` expired.
         """
         if not self._up.wait(timeout_s):
             raise DaemonStartError(f"Triton Inference Server was not ready within {timeout_s:g} s")
@@ -114,13 +115,13 @@ class ServerProcess:
         code = self._end.get("code")
         reason = self._end.get("reason") or self._how_it_ended()
         if self._told_to_stop:
-            reason = "it was told to stop meanwhile"
+            reason = "it was stopped during startup"
         raise DaemonStartError(f"Triton Inference Server did not start: {reason}", exit_code=code)
 
     def stop(self) -> None:
-        """Answer what is under way, end the daemon with all that it has started, and return then.
+        """Answer in-flight requests, stop the daemon and everything it started, and wait for that.
 
-        An interruption (Ctrl-C) while this waits ends it at once.
+        An interruption (Ctrl-C) during the wait kills it at once.
         """
         with self._spawning:
             self._told_to_stop = True
@@ -139,17 +140,17 @@ class ServerProcess:
         self._kill()
 
     def _kill(self) -> None:
-        self._signal(signal.SIGTERM)  # the second one: it ends at once, and leaves nothing
+        self._signal(signal.SIGTERM)  # the second one makes it exit at once, leaving nothing behind
         if not self.ended.wait(_HURRY_S):
             self._signal(signal.SIGKILL)
             self.ended.wait(_HURRY_S)
 
     def _signal(self, number: int) -> None:
-        assert self._process is not None  # `stop` has seen to it
+        assert self._process is not None  # checked by `stop`
         self._process.send_signal(number)
 
     def _live(self) -> None:
-        """Start the process, read its reports until it ends, reap it, and clean up behind it."""
+        """Start the process, read its reports until it exits, reap it, and clean up after it."""
         try:
             reports = self._spawn()
             if reports is None:
@@ -157,9 +158,9 @@ class ServerProcess:
             with reports:
                 for line in reports:
                     self._take(json.loads(line))
-            assert self._process is not None  # `_spawn` made it
+            assert self._process is not None  # set by `_spawn`
             self._process.wait()
-        except Exception as error:  # no process or no descriptor left, for one
+        except Exception as error:  # e.g. out of processes or file descriptors
             self._end = {"reason": f"{type(error).__name__}: {error}"}
         shutil.rmtree(self.runtime_dir, ignore_errors=True)  # if it was killed
         self.ended.set()
@@ -175,7 +176,7 @@ class ServerProcess:
             self._end = report
 
     def _spawn(self) -> TextIO | None:
-        """Start the process and return where it reports; None when `stop` came before."""
+        """Start the process and return the pipe it reports on; None if `stop` was called first."""
         with self._spawning:
             if self._told_to_stop:
                 return None
@@ -207,19 +208,19 @@ class ServerProcess:
             stderr=subprocess.STDOUT,
             env=environment(),
             pass_fds=[writing],
-            start_new_session=True,  # Ctrl-C is for the script, which then stops this in order
-            cwd="/",  # not a folder with a pytriton/ or a worker.py of the user's in it
+            start_new_session=True,  # Ctrl-C goes to the script, which then stops this in order
+            cwd="/",  # not a folder that may contain the user's own pytriton/ or worker.py
         )
 
     def _how_it_ended(self) -> str:
         code = self._process.returncode if self._process is not None else None
         if code is not None and code < 0:
             return f"its daemon was killed by signal {-code}"
-        return f"its daemon ended with code {code}; what it said is in the output of this process"
+        return f"its daemon exited with code {code}; see its messages in the output of this process"
 
 
 def _standard_output() -> int:
-    """Return where the daemon's log goes: our standard output, unless that is closed, or was when Python started."""
+    """Return where the daemon's log goes: our standard output, unless that is or was closed."""
     stream = sys.__stdout__
     try:
         os.fstat(1)
@@ -229,7 +230,7 @@ def _standard_output() -> int:
 
 
 def _pipe() -> tuple[int, int]:
-    """Return a pipe whose writing end has a number that is no standard descriptor's: a child gets those anew."""
+    """Return a pipe whose write end avoids the standard descriptors, which a child replaces."""
     reading, writing = os.pipe()
     try:
         return reading, fcntl.fcntl(writing, fcntl.F_DUPFD_CLOEXEC, 3)

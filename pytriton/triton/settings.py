@@ -1,4 +1,4 @@
-"""The settings of a private daemon (pytriton/_host/settings), made of TritonConfig and TritonSecurityConfig."""
+"""The settings of a private daemon (pytriton/_host/settings), derived from TritonConfig and TritonSecurityConfig."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ _PORTS = {
 }
 #: PyTriton's servers listen on all interfaces, and containers rely on it.
 _ADDRESS = "0.0.0.0"
-#: Fields that become settings of their own, below; all others are options of tritonserver.
+#: Fields that become settings of the daemon, below; all others are options of tritonserver.
 _OWN = (
     *(f"{part}_{name}" for name in ("port", "address") for part in _PORTS),
     *(f"allow_{part}" for part in _PORTS),
     "cache_config", "exit_timeout_secs", "grpc_restricted_protocol", "http_restricted_api",
     "model_repository", "response_cache_byte_size",
 )  # fmt: skip
-#: Seconds that tritonserver may take, and that `stop` waits for requests under way: as in PyTriton.
+#: Seconds that tritonserver may take, and that `stop` waits for in-flight requests: as in PyTriton.
 _START_S, _GRACE_S = 120.0, 30.0
-#: Settings of the daemon that a script's environment decides, by PYTRITON_DAEMON_*.
+#: Settings of the daemon that a script's environment may set, by PYTRITON_DAEMON_*.
 _FROM_ENVIRONMENT = (
     "tritonserver", "front", "proxy_python", "cache_dir", "log_format", "log_level",
 )  # fmt: skip
 
 
 def secured(config: TritonConfig, security: TritonSecurityConfig | None) -> TritonSecurityConfig:
-    """Return the security that holds, with its token: what is given, or else what `config` restricts.
+    """Return the effective security settings, with a token: those given, else the restrictions in `config`.
 
     Raises:
-        PyTritonValidationError: `config` restricts with another header than the access token's
+        PyTritonValidationError: `config` restricts with a header other than the access token's
     """
     endpoints: list[str] = []
     token = None
@@ -54,7 +54,7 @@ def secured(config: TritonConfig, security: TritonSecurityConfig | None) -> Trit
         security = TritonSecurityConfig(token, endpoints) if endpoints else TritonSecurityConfig()
     elif endpoints:
         raise PyTritonValidationError(
-            "TritonConfig restricts endpoints, and a security_config is given: say all in "
+            "TritonConfig restricts endpoints, and a security_config is given: put everything in "
             "TritonSecurityConfig(access_token=..., restricted_endpoints=[...])."
         )
     return dataclasses.replace(security)  # checked again, and safe from later changes
@@ -67,7 +67,7 @@ def _restriction(name: str, entry: str) -> tuple[str, list[str]]:
         raise PyTritonValidationError(
             f"TritonConfig: {name} has to be 'ENDPOINT,...:{ACCESS_HEADER}=TOKEN' (the value is "
             "not shown): the header's name is fixed, so that every client of pytriton knows it. "
-            "Rather use TritonSecurityConfig(access_token=..., restricted_endpoints=[...])."
+            "Prefer TritonSecurityConfig(access_token=..., restricted_endpoints=[...])."
         )
     short = {"shm": "shared-memory"}
     named = [short.get(one.strip(), one.strip()) for one in endpoints.split(",")]
@@ -83,13 +83,13 @@ def daemon_settings(
     runtime_dir: Path,
     model_names: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """Return the settings of a daemon, as JSON may hold them.
+    """Return the settings of a daemon as JSON-compatible values.
 
     Args:
-        config: what was asked for
+        config: the user's configuration
         security: with its token
         runtime_dir: the daemon's
-        model_names: those that are bound already, in order
+        model_names: models bound so far, in order
 
     Raises:
         PyTritonValidationError: two fields contradict each other
@@ -117,7 +117,7 @@ def daemon_settings(
 
 
 def server_options(config: TritonConfig, model_names: Iterable[str] = ()) -> dict[str, Any]:
-    """Return the options of tritonserver by their names, without what the daemon has settings for."""
+    """Return the options of tritonserver, without those that are settings of the daemon."""
     options: dict[str, Any] = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -136,7 +136,7 @@ def server_options(config: TritonConfig, model_names: Iterable[str] = ()) -> dic
 
 
 def command_line(config: TritonConfig) -> str:
-    """Return the settings as options on tritonserver's command line, for people to look at."""
+    """Return the settings as options on tritonserver's command line, for display."""
     words = []
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)

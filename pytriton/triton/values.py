@@ -1,4 +1,4 @@
-"""The values of TritonConfig's fields, read from text and from the environment."""
+"""Parsing of TritonConfig's values from text and from the environment."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _ALIASES = {"log_verbosity": "log_verbose"}
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
 _WORD, _BEGINS = re.compile(r"[a-zA-Z_]\w*"), re.compile(r"[a-zA-Z_]\w*(=|$)")
-#: One entry of these has commas in it.
+#: Lists whose entries contain commas.
 _WHOLE = ("cache_config", "http_restricted_api", "grpc_restricted_protocol")
 
 
 def of_environment(kinds: Mapping[str, str]) -> dict[str, tuple[str, Any]]:
-    """Return name -> (variable, value) for every variable of ours, whether there is such a field or not.
+    """Return name -> (variable, value) for every variable with our prefix, even if no such field exists.
 
     Args:
-        kinds: the kind of each field; entries of a list are put together in the order of their numbers
+        kinds: the type of each field; entries of a list are joined in the order of their numbers
     """
     found: dict[str, tuple[str, Any]] = {}
     entries: dict[str, dict[int, str]] = {}
@@ -45,16 +45,16 @@ def of_environment(kinds: Mapping[str, str]) -> dict[str, tuple[str, Any]]:
 
 
 def cast(name: str, kind: str, value: Any, shown: str) -> Any:
-    """Return a field's value.
+    """Convert a value to the type of its field.
 
     Args:
-        name: the field
+        name: name of the field
         kind: "bool", "int", "str", "Path" or "list[str]"
-        value: it, or text that stands for it
-        shown: how an error calls it
+        value: the value, or its text form
+        shown: name to use in an error
 
     Raises:
-        PyTritonValidationError: it is none of what the field takes
+        PyTritonValidationError: the value does not suit the field
 
     Example:
         >>> cast("allow_http", "bool", "False", "allow_http")
@@ -104,9 +104,9 @@ def _boolean(value: Any) -> bool:
 
 
 def _split(name: str, text: str) -> list[str]:
-    """Return the entries of a list that is one text: `a=1,b=2` are two, `opentelemetry,url=x` is one.
+    """Split a list given as one text: `a=1,b=2` has two entries, `opentelemetry,url=x` has one.
 
-    Commas also stand inside of entries, so a new one begins only where a name stands.
+    Entries may contain commas, so a new one begins only at a name.
     """
     if name in _WHOLE:
         return [text]

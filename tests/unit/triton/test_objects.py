@@ -149,7 +149,7 @@ def test_only_what_nobody_has_stopped_is_lost(
     stopping: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     Watched(stopping=stopping).serve(monitoring_period_s=0.001)
-    assert ("A model has no worker any more" in caplog.text) is not stopping
+    assert ("A model has no worker left" in caplog.text) is not stopping
 
 
 def test_arguments_have_names() -> None:
@@ -172,7 +172,7 @@ def test_without_launch_at_startup_nothing_starts() -> None:
 
 
 def test_remote_servers_of_this_machine_only() -> None:
-    with pytest.raises(PyTritonInvalidOperationError, match="no address of this machine"):
+    with pytest.raises(PyTritonInvalidOperationError, match="not an address of this machine"):
         RemoteTriton("192.0.2.1:8000").connect()
 
 

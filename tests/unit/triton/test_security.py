@@ -102,6 +102,6 @@ def test_restrictions_in_the_servers_own_words() -> None:
     security = secured(TritonConfig(http_restricted_api=[word]), None)
     assert security.endpoints == ["inference", "shared-memory"]
     assert security.access_token == "abc=def"
-    with pytest.raises(PyTritonValidationError, match="Rather use TritonSecurityConfig") as caught:
+    with pytest.raises(PyTritonValidationError, match="Prefer TritonSecurityConfig") as caught:
         secured(TritonConfig(grpc_restricted_protocol=["health:admin=hidden"]), None)
     assert "hidden" not in str(caught.value)
