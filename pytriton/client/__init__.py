@@ -1,16 +1,16 @@
-"""Clients that ask models: of this daemon, of PyTriton, or of any Triton server.
+"""Inference clients for models of this daemon, of PyTriton, or of any Triton server.
 
-| client | a call gives | over |
+| client | a call returns | protocol |
 |---|---|---|
 | `ModelClient` | the outputs | HTTP, gRPC |
 | `FuturesModelClient` | a future of the outputs | HTTP, gRPC |
 | `DecoupledModelClient` | an iterator of responses | gRPC |
-| `AsyncioModelClient` | something to await | HTTP, gRPC |
+| `AsyncioModelClient` | an awaitable of the outputs | HTTP, gRPC |
 | `AsyncioDecoupledModelClient` | an async iterator of responses | gRPC |
 
-They are a thin layer over tritonclient, which speaks the protocols. Everything a user imports lies in this folder.
-Two packages below it are private: `_inference` holds one request, from its checks to its responses; `_transport`
-holds the way to a server.
+They are a thin layer over tritonclient, which implements the protocols. The public names are in this folder.
+Two packages below it are private: `_inference` processes a request, from validation to its responses;
+`_transport` handles the connection to a server.
 """
 
 from __future__ import annotations

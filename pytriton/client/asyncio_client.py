@@ -1,4 +1,4 @@
-"""`AsyncioModelClient`: ask a model from a coroutine."""
+"""`AsyncioModelClient`: call a model from a coroutine."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ Self = TypeVar("Self", bound="AsyncClient[Any]")
 
 
 class AsyncClient(BaseClient[R]):
-    """A client for one model whose methods are awaited. One event loop may use it, with any number of tasks.
+    """A client for one model whose methods are awaited. For use in one event loop, by any number of tasks.
 
-    It may be made outside the loop; nothing is opened before the first request.
+    It can be created outside the loop; no connection is opened before the first request.
     """
 
     _connect = staticmethod(aconnect)
     _server_error = "Error occurred on Triton Inference Server side: {text}"
 
     _initialising: asyncio.Future[TritonModelConfig] | None = None
-    #: The event loop that has used it: its connections are of that one.
+    #: The event loop that first used the client: its connections belong to that loop.
     _loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def model_config(self) -> Awaitable[TritonModelConfig]:
-        """The model's configuration, to be awaited; waits for the model if it was not seen yet."""
+        """The model's configuration, to be awaited; waits for the model if it was not seen ready yet."""
         return self._initialise()
 
     async def wait_for_server(self, timeout_s: float) -> None:
@@ -57,15 +57,15 @@ class AsyncClient(BaseClient[R]):
         config: str | Mapping[str, Any] | None = None,
         files: Mapping[str, bytes] | None = None,
     ) -> None:
-        """Have the server load the model; see `ModelClient.load_model`."""
+        """Load the model on the server; see `ModelClient.load_model`."""
         await self._run(self._core.load(config, files))
 
     async def unload_model(self) -> None:
-        """Have the server unload the model; see `ModelClient.unload_model`."""
+        """Unload the model on the server; see `ModelClient.unload_model`."""
         await self._run(self._core.unload())
 
     async def close(self) -> None:
-        """Close all connections. A second time does nothing."""
+        """Close all connections. Does nothing if already closed."""
         self._core.closed = True
         for server in self._core.servers:
             await server.connection.close()
@@ -95,17 +95,17 @@ class AsyncClient(BaseClient[R]):
         if core.initialised:
             assert core.config is not None
             return core.config
-        if self._initialising is None:  # the first of many tasks asks for all
+        if self._initialising is None:  # the first task starts it for all
             task = asyncio.ensure_future(self._run(core.initialise()))
             task.add_done_callback(self._initialised)
             self._initialising = task
-        # Shielded: one task that is cancelled must not end it for the others.
+        # Shielded: cancelling one task must not cancel it for the others.
         return await asyncio.shield(self._initialising)
 
     def _initialised(self, task: asyncio.Future[TritonModelConfig]) -> None:
         self._initialising = None
         if not task.cancelled():
-            task.exception()  # seen, even if all that waited for it were cancelled
+            task.exception()  # mark it as retrieved, even if all waiting tasks were cancelled
 
     async def _run(self, steps: Steps[T]) -> T:
         self._core.require_open()
@@ -120,7 +120,7 @@ class AsyncClient(BaseClient[R]):
             raise PyTritonClientError(
                 f"{type(self).__name__} belongs to the event loop that used it first, and this is another one. Make "
                 "a client for each event loop, such as each asyncio.run(...); from_existing_client(...) makes one "
-                "that need not ask for the model again."
+                "that does not query the model again."
             )
 
     async def _pause(self, seconds: float) -> None:
@@ -129,7 +129,7 @@ class AsyncClient(BaseClient[R]):
 
 
 class AsyncioModelClient(AsyncClient[Coroutine[Any, Any, Outputs]]):
-    """A client for coroutines. Arguments are those of `ModelClient`.
+    """An asyncio client. Arguments are those of `ModelClient`.
 
     Example:
         >>> async with AsyncioModelClient("localhost", "linear") as client:      # doctest: +SKIP

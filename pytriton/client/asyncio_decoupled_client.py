@@ -1,4 +1,4 @@
-"""`AsyncioDecoupledModelClient`: read the responses of a decoupled model in a coroutine."""
+"""`AsyncioDecoupledModelClient`: iterate over a decoupled model's responses in a coroutine."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["AsyncioDecoupledModelClient"]
 
 
 class AsyncioDecoupledModelClient(AsyncClient[AsyncIterator[Outputs]]):
-    """A client for one decoupled model in coroutines, over gRPC. Arguments are those of `ModelClient`.
+    """An asyncio client for one decoupled model, over gRPC. Arguments are those of `ModelClient`.
 
-    `infer_sample` and `infer_batch` return an async iterator of the responses; any number of requests may be
-    under way. Leaving an iterator early cancels its request. `inference_timeout_s` is the longest wait for each
+    `infer_sample` and `infer_batch` return an async iterator over the responses; any number of requests may be
+    in flight. Leaving an iterator early cancels its request. `inference_timeout_s` limits the wait for each
     response.
 
     Example:
@@ -31,17 +31,19 @@ class AsyncioDecoupledModelClient(AsyncClient[AsyncIterator[Outputs]]):
     _decoupled = True
 
     async def _infer(self, request: Request) -> AsyncIterator[Outputs]:
-        # An async generator: the call returns it at once, as the base class says.
+        # An async generator: calling it returns the iterator at once, as the base class requires.
         await self._initialise()
         prepared = await self._run(self._core.prepared(request))
         server = await self._run(self._core.choose())
         client = server.connection.client()  # type: ignore[attr-defined]  # of gRPC only
-        # tritonclient's aio has no way to ask for an empty final response. So the request is the only one of
-        # its stream: Triton ends the stream when it has sent all its responses.
+        # tritonclient's aio cannot request an empty final response. So each request gets a stream of its own,
+        # which Triton ends after the last response.
         stream = client.stream_infer(_once(prepared), headers=prepared.headers)
         try:
             while (result := await self._next(stream, server)) is not None:
-                if result.get_response().outputs:  # else it says the end, which comes anyway
+                if (
+                    result.get_response().outputs
+                ):  # otherwise it only marks the end, which the stream reports anyway
                     yield self._core.finish(decode(result), prepared)
         finally:
             stream.cancel()
@@ -51,7 +53,7 @@ class AsyncioDecoupledModelClient(AsyncClient[AsyncIterator[Outputs]]):
         try:
             result, error = await asyncio.wait_for(stream.__anext__(), self._settings.deadline_s)
         except asyncio.CancelledError:
-            self._core.require_open()  # close() cancels what reads from the channel
+            self._core.require_open()  # close() cancels reads from the channel
             raise
         except StopAsyncIteration:
             self._core.require_open()

@@ -1,4 +1,4 @@
-"""The access token of Triton's restricted endpoints, as a client shows it."""
+"""The access token of Triton's restricted endpoints, as sent by a client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def create_auth_headers(access_token: str, protocol: str) -> dict[str, str]:
         protocol: "http" or "grpc", in any case
 
     Raises:
-        ValueError: the token is empty, or there is no such protocol
+        ValueError: the token is empty, or the protocol is unknown
 
     Example:
         >>> create_auth_headers("secret", "HTTP")
@@ -36,10 +36,10 @@ def create_auth_headers(access_token: str, protocol: str) -> dict[str, str]:
 
 
 def extract_access_token_from_headers(headers: Mapping[str, Any] | None) -> str | None:
-    """Return the token that headers of HTTP or metadata of gRPC carry; None when they carry none.
+    """Return the token in HTTP headers or gRPC metadata; None if there is none.
 
     Raises:
-        ValueError: they hold both forms, with different tokens
+        ValueError: both header names are present, with different tokens
     """
     known = {str(key).lower(): value for key, value in (headers or {}).items()}
     tokens = [str(known[key]) for key in (ACCESS_HEADER, _GRPC_HEADER) if known.get(key)]

@@ -1,4 +1,4 @@
-"""The clients at the path that PyTriton's scripts import them from; `pytriton.client` has them, too."""
+"""The clients under the path from which PyTriton scripts import them. `pytriton.client` exports them, too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`DecoupledModelClient`: ask a model that answers with any number of responses, and read them as they come."""
+"""`DecoupledModelClient`: call a model that sends any number of responses, and iterate over them as they arrive."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["DecoupledModelClient"]
 class DecoupledModelClient(SyncClient[Iterator[Outputs]]):
     """A blocking client for one decoupled model, over gRPC. Arguments are those of `ModelClient`.
 
-    `infer_sample` and `infer_batch` send the request and return an iterator of its responses. One request is under way
-    at a time: read the iterator to its end, or close it, before the next. Requests of several clients run side by side.
-    Leaving the iterator early (its ``close()``, or the end of its life once it was read) cancels the request.
-    `inference_timeout_s` is the longest wait for each response.
+    `infer_sample` and `infer_batch` send the request and return an iterator over its responses. One request is in
+    flight at a time: exhaust or close the iterator before the next. Requests of several clients run in parallel.
+    Leaving the iterator early (``close()``, or dropping a partly read iterator) cancels the request.
+    `inference_timeout_s` limits the wait for each response.
 
     Example:
         >>> with DecoupledModelClient("grpc://localhost", "llm") as client:      # doctest: +SKIP
@@ -32,18 +32,18 @@ class DecoupledModelClient(SyncClient[Iterator[Outputs]]):
 
     def _set_up(self) -> None:
         self._lock = threading.Lock()
-        self._stream: Stream | None = None  #: the last one that was begun
+        self._stream: Stream | None = None  #: the last stream started
         super()._set_up()
 
     def close(self) -> None:
-        """Close all connections; a stream under way ends with `PyTritonClientClosedError`."""
+        """Close all connections; a stream in flight ends with `PyTritonClientClosedError`."""
         self._core.closed = True  # before the reader wakes up
         if self._stream is not None:
             self._stream.close()
         super().close()
 
     def __del__(self) -> None:
-        stream = getattr(self, "_stream", None)  # not there when it could not be made
+        stream = getattr(self, "_stream", None)  # missing if the constructor failed
         if stream is not None:
             stream.close()  # tritonclient would wait for its end
 
@@ -64,9 +64,9 @@ class DecoupledModelClient(SyncClient[Iterator[Outputs]]):
     def _require_idle(self) -> None:
         stream = self._stream
         if stream is not None and stream.buffer.last is not None:
-            stream.close()  # nobody read it, and it has ended by now
+            stream.close()  # unread, and finished by now
         if stream is not None and not stream.closed:
             raise PyTritonClientInferenceServerError(
-                "Inference is already in progress. Read the iterator of the former request to its "
+                "Inference is already in progress. Read the iterator of the previous request to its "
                 "end, close it, or use another DecoupledModelClient."
             )

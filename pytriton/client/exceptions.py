@@ -1,7 +1,7 @@
-"""The exceptions of the inference clients. Names and meanings are those of PyTriton.
+"""The exceptions of the inference clients, with PyTriton's names and meanings.
 
-`PyTritonClientModelUnavailableError` is a `PyTritonClientTimeoutError`: PyTriton documents the one and raises
-the other when a model does not become ready; here both `except` clauses hold.
+`PyTritonClientModelUnavailableError` is a `PyTritonClientTimeoutError`: PyTriton documents the former and raises
+the latter when a model does not become ready; here both `except` clauses match.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ __all__ = [
 
 
 class PyTritonClientError(PyTritonError):
-    """Base of all exceptions of the clients."""
+    """Base class of all client exceptions."""
 
 
 class PyTritonClientValueError(PyTritonClientError):
-    """An argument of a client or of an inference cannot be right; nothing was sent."""
+    """An argument of a client or of an inference is invalid; nothing was sent."""
 
 
 class PyTritonClientInvalidUrlError(PyTritonClientValueError):
-    """A URL cannot be read, has a scheme that is none of ours, or one that what answers there does not speak."""
+    """A URL cannot be parsed, its scheme is unknown, or the server there does not speak that protocol."""
 
 
 class PyTritonClientTimeoutError(PyTritonClientError):
-    """The server did not answer in time, or could not be reached at all."""
+    """The server did not respond in time, or could not be reached at all."""
 
 
 class PyTritonClientModelUnavailableError(PyTritonClientTimeoutError):
-    """The server is there, but does not have the model, or not that version, ready."""
+    """The server responds, but the model, or that version of it, is missing or not ready."""
 
 
 class PyTritonClientClosedError(PyTritonClientError):
@@ -51,12 +51,12 @@ class PyTritonClientModelDoesntSupportBatchingError(PyTritonClientError):
 
 
 class PyTritonClientInferenceServerError(PyTritonClientError):
-    """The server answered with an error: the callable raised, or the request was refused."""
+    """The server responded with an error: the callable raised, or the request was rejected."""
 
 
 class PyTritonClientQueueFullError(PyTritonClientError):
-    """A `FuturesModelClient` with ``non_blocking=True`` has as many requests waiting as it may."""
+    """The queue of a `FuturesModelClient` with ``non_blocking=True`` is full."""
 
 
 class PyTritonClientTlsError(PyTritonClientError):
-    """No secure connection: a certificate is not trusted, missing, or made out to another name."""
+    """TLS failed: a certificate is untrusted, missing, or issued for another name."""

@@ -1,4 +1,4 @@
-"""`FuturesModelClient`: ask a model many times at once, from one thread."""
+"""`FuturesModelClient`: send many requests in parallel from one thread."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ __all__ = ["FuturesModelClient"]
 T = TypeVar("T")
 Self = TypeVar("Self", bound="FuturesModelClient")
 
-#: Threads are made when they are needed; this many is no limit.
+#: Threads are created on demand; this number stands for no limit.
 _UNLIMITED_WORKERS = 100_000
 
 
 class FuturesModelClient(InferMethods[Future[Outputs]], Closeable):
-    """A client whose methods return futures at once; threads of its own wait for the answers.
+    """A client whose methods return futures at once; its own threads wait for the responses.
 
     Args:
         url: see `ModelClient`
         model_name: name of the model
-        model_version: its version; None is the latest
-        max_workers: most requests under way; None is without limit
-        max_queue_size: most requests that wait for their turn besides; None is without limit
-        non_blocking: when as many wait as may, raise `PyTritonClientQueueFullError` instead of waiting
-        init_timeout_s: see `ModelClient`; the time in the queue is no part of the time-outs
+        model_version: version of the model; None is the latest
+        max_workers: maximum number of requests in flight; None is without limit
+        max_queue_size: maximum number of requests queued in addition; None is without limit
+        non_blocking: when the queue is full, raise `PyTritonClientQueueFullError` instead of waiting
+        init_timeout_s: see `ModelClient`; time spent in the queue does not count towards the timeouts
         inference_timeout_s: see `ModelClient`
         ensure_model_is_ready: see `ModelClient`
         access_token: see `ModelClient`
@@ -49,7 +49,7 @@ class FuturesModelClient(InferMethods[Future[Outputs]], Closeable):
 
     Raises:
         ValueError: `max_workers` or `max_queue_size` is below 1
-        PyTritonClientValueError: another argument cannot be
+        PyTritonClientValueError: another argument is invalid
 
     Example:
         >>> with FuturesModelClient("localhost", "linear") as client:            # doctest: +SKIP
@@ -91,25 +91,25 @@ class FuturesModelClient(InferMethods[Future[Outputs]], Closeable):
         self._limit = None if max_queue_size is None else workers + max_queue_size
         self._non_blocking = non_blocking
         self._changed = threading.Condition()
-        self._count = 0  #: requests that wait or are under way
+        self._count = 0  #: requests queued or in flight
         self._closed = False
-        self._abandoned = False  #: those that wait are not to begin any more
+        self._abandoned = False  #: set when queued requests must not start any more
         _awaited.add(self)
 
     def model_config(self) -> Future[TritonModelConfig]:
-        """Ask for the model's configuration."""
+        """Return a future of the model's configuration."""
         return self._submit(lambda: self._client.model_config)
 
     def wait_for_model(self, timeout_s: float) -> Future[None]:
-        """Wait for the model for at most `timeout_s` seconds; errors are those of `ModelClient`."""
+        """Wait up to `timeout_s` seconds for the model; raises as `ModelClient`."""
         return self._submit(lambda: self._client.wait_for_model(timeout_s))
 
     def close(self, wait: bool = True) -> None:
-        """Take no more requests. A second time does nothing more.
+        """Accept no more requests. Does nothing if already closed.
 
         Args:
-            wait: return when all requests are answered. Otherwise those that wait for their turn end with
-                `PyTritonClientClosedError`, and those under way are answered in the background
+            wait: wait until all requests are answered. Otherwise queued requests fail with
+              `PyTritonClientClosedError`, and requests in flight finish in the background
         """
         with self._changed:
             self._closed = True
@@ -119,7 +119,7 @@ class FuturesModelClient(InferMethods[Future[Outputs]], Closeable):
         if idle:
             self._client.close()
         if self._abandoned:
-            self._threads.run_waiting()  # each ends at once, though all threads are busy
+            self._threads.run_waiting()  # they fail at once, even though all threads are busy
         self._threads.end(wait=wait)
 
     def __enter__(self: Self) -> Self:
@@ -132,11 +132,11 @@ class FuturesModelClient(InferMethods[Future[Outputs]], Closeable):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if kind is not None:  # nobody collects results after an exception, Ctrl-C above all
+        if kind is not None:  # after an exception, Ctrl-C above all, results are not collected
             _awaited.discard(self)
         try:
             self.close(wait=kind is None)
-        except BaseException:  # Ctrl-C while it waits
+        except BaseException:  # Ctrl-C during the wait
             _awaited.discard(self)
             raise
 
@@ -149,8 +149,8 @@ class FuturesModelClient(InferMethods[Future[Outputs]], Closeable):
             while self._limit is not None and self._count >= self._limit:
                 if self._non_blocking:
                     raise PyTritonClientQueueFullError(
-                        f"The queue of {self._client!r} is full: {self._count} requests wait or "
-                        "are under way. Collect results first, or raise max_queue_size."
+                        f"The queue of {self._client!r} is full: {self._count} requests are queued or "
+                        "in flight. Collect results first, or raise max_queue_size."
                     )
                 self._changed.wait()
                 self._require_open()
@@ -165,10 +165,10 @@ class FuturesModelClient(InferMethods[Future[Outputs]], Closeable):
                 raise self._closed_error()
             return work()
         finally:
-            self._give_back()  # before the future is done: whoever sees it done may submit
+            self._give_back()  # before the future is done: its observer may submit the next request
 
     def _give_back_cancelled(self, future: Future[Any]) -> None:
-        if future.cancelled():  # it never began
+        if future.cancelled():  # it never started
             self._give_back()
 
     def _give_back(self) -> None:
@@ -192,11 +192,11 @@ def _require_size(name: str, size: int | None) -> None:
         raise ValueError(f"{name} must be greater than 0, or None for no limit; got {size}.")
 
 
-#: Those whose requests a process waits for at its end.
+#: Clients whose requests the process waits for at exit.
 _awaited: weakref.WeakSet[FuturesModelClient] = weakref.WeakSet()
 
 
-@atexit.register  # after connections.py, which closes all connections then
+@atexit.register  # runs before connections.py closes all connections
 def _wait_for_all() -> None:
     for client in list(_awaited):
         client._threads.end(wait=True)

@@ -1,4 +1,4 @@
-"""`ModelClient`: ask a model and wait for the answer."""
+"""`ModelClient`: call a model and wait for the response."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ class ModelClient(SyncClient[Outputs]):
 
     Args:
         url: server, such as ``"localhost"``, ``"host:8000"``, ``"grpc://host:8001"``,
-            ``"https://host"`` or ``"grpcs://host:8001"``. Of several servers that serve the same model a
-            list: requests go to them in turn, and pass over those that are away
+          ``"https://host"`` or ``"grpcs://host:8001"``. A list of servers that serve the same model
+          distributes requests in turn and skips unavailable servers
         model_name: name of the model
-        model_version: its version; None is the latest
+        model_version: version of the model; None is the latest
         lazy_init: False waits for the model at once, True before the first request
-        init_timeout_s: longest wait for server and model, in seconds. None is 300 s, of which at most 10 s for
-            a model that a running server does not know
-        inference_timeout_s: longest wait for an answer (of a decoupled model: for the next answer), in
-            seconds; None is 60 s
-        model_config: the model's configuration, if it is known; saves asking the server
-        ensure_model_is_ready: False does not ask whether the model is ready before the first request
-        access_token: shown with every call; needed for endpoints that the server restricts
-        tls: certificates for https and grpcs; None trusts what the machine trusts
+        init_timeout_s: maximum wait for server and model, in seconds. None is 300 s, of which at most 10 s if
+          a running server does not know the model
+        inference_timeout_s: maximum wait for a response (of a decoupled model: for the next response), in
+          seconds; None is 60 s
+        model_config: the model's configuration, if known; saves a query
+        ensure_model_is_ready: False skips the readiness check before the first request
+        access_token: sent with every call; required for endpoints that the server restricts
+        tls: certificates for https and grpcs; None uses the system's trust store
 
     Raises:
-        PyTritonClientInvalidUrlError: a URL cannot be read
-        PyTritonClientValueError: another argument cannot be
+        PyTritonClientInvalidUrlError: a URL cannot be parsed
+        PyTritonClientValueError: another argument is invalid
 
     Example:
         >>> import numpy as np

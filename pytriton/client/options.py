@@ -25,7 +25,7 @@ Value = Union[str, int, bool]
 Parameters = Optional[Mapping[str, Value]]
 Headers = Optional[Mapping[str, Value]]
 
-#: Parameter that Triton keeps for itself -> the field of RequestOptions that sets it.
+#: Parameter reserved by Triton -> the field of RequestOptions that sets it.
 _RESERVED = {
     "priority": "priority",
     "timeout": "timeout_s",
@@ -34,13 +34,14 @@ _RESERVED = {
     "sequence_end": "sequence_end",
 }
 _RESERVED_PREFIX = "triton_"
-#: Values of 64 bits, which both protocols carry whole: JSON takes larger ones for floating-point numbers.
+#: 64-bit values, which both protocols carry exactly: JSON parsers read larger ones as floating-point numbers.
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
-#: Headers by which a server finds the end of a request: another value makes the next request of what is left.
+#: Headers that delimit a request: another value would corrupt the connection's next request.
 _OF_THE_CONNECTION = ("connection", "content-length", "transfer-encoding")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
-#: The same in gRPC; source: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md, "Custom-Metadata"
+#: The same for gRPC; source: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md,
+#: "Custom-Metadata"
 _METADATA_NAME = re.compile(r"[0-9a-z_.-]+")
 _METADATA_VALUE = re.compile(r"[\x20-\x7e]*")
 
@@ -48,21 +49,21 @@ _METADATA_VALUE = re.compile(r"[\x20-\x7e]*")
 @closest_keywords
 @dataclass(frozen=True)
 class RequestOptions:
-    """Settings of one request that Triton itself reads. Given as ``options=`` to `infer_*`.
+    """Settings of one request that Triton itself interprets. Passed as ``options=`` to `infer_*`.
 
     Args:
         priority: 1 is the highest of the model's `priority_levels`; 0 is the model's default
-        timeout_s: longest wait in the server's queue, in seconds. Triton heeds it where the model's
-            `QueuePolicy` has `allow_timeout_override` and a longer `default_timeout_microseconds`.
-            The client's own patience is `inference_timeout_s`
-        request_id: name of the request in logs and traces; None counts "0", "1", … per client
+        timeout_s: maximum wait in the server's queue, in seconds. Takes effect if the model's
+          `QueuePolicy` has `allow_timeout_override` and a longer `default_timeout_microseconds`.
+          The client's own timeout is `inference_timeout_s`
+        request_id: ID of the request in logs and traces; None counts "0", "1", … per client
         sequence_id: sequence that the request belongs to; 0 is none
-        sequence_start: it is the first of its sequence
-        sequence_end: it is the last of its sequence
+        sequence_start: the request is the first of its sequence
+        sequence_end: the request is the last of its sequence
         requested_outputs: names of the outputs to return; None returns all
 
     Raises:
-        PyTritonClientValueError: a field is out of its range
+        PyTritonClientValueError: a field is out of range
 
     Example:
         >>> client.infer_sample(x, options=RequestOptions(priority=1))      # doctest: +SKIP
@@ -115,7 +116,7 @@ class RequestOptions:
             )
 
     def as_arguments(self, request_id: str) -> dict[str, Any]:
-        """Return them as tritonclient's `infer` names them; the time-out is in µs there."""
+        """Return the arguments of tritonclient's `infer`, which takes the timeout in µs."""
         return {
             "request_id": request_id if self.request_id is None else self.request_id,
             "priority": self.priority,
@@ -130,7 +131,7 @@ def check_parameters(parameters: Parameters) -> dict[str, Value] | None:
     """Return the request's parameters for tritonclient.
 
     Raises:
-        PyTritonClientValueError: a name or a value that Triton does not take
+        PyTritonClientValueError: Triton does not accept a name or a value
     """
     if parameters is None:
         return None
@@ -158,7 +159,7 @@ def check_headers(headers: Headers) -> dict[str, str]:
     """Return the request's headers as text.
 
     Raises:
-        PyTritonClientValueError: a name or a value that is none
+        PyTritonClientValueError: a name or a value is not valid in a header
     """
     checked = _checked("headers", {} if headers is None else headers)
     texts = {name: str(value) for name, value in checked.items()}
@@ -177,10 +178,10 @@ def check_headers(headers: Headers) -> dict[str, str]:
 
 
 def as_metadata(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return checked headers as gRPC carries them: without capitals.
+    """Return checked headers as gRPC metadata, with lower-case names.
 
     Raises:
-        PyTritonClientValueError: gRPC cannot carry one; HTTP may
+        PyTritonClientValueError: gRPC cannot carry a header that HTTP may
     """
     metadata = {name.lower(): value for name, value in headers.items()}
     for name, value in metadata.items():
@@ -224,7 +225,7 @@ def _checked(what: str, given: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def _is_text(value: object) -> bool:
-    """Return whether it is a string that can be sent: a lone surrogate, as of a file's odd name, cannot."""
+    """Return whether it is a string that can be encoded: a lone surrogate, as in an odd file name, cannot."""
     try:
         return isinstance(value, str) and value.encode() is not None
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""A client's TLS settings: the servers that it trusts, and its own certificate, over https and grpcs."""
+"""A client's TLS settings for https and grpcs: trusted servers, and its own certificate."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _File = Union[str, "os.PathLike[str]", None]
 @closest_keywords
 @dataclass(frozen=True)
 class TlsOptions:
-    """Files of a secure connection, all PEM.
+    """The files of a TLS connection, all PEM.
 
     Args:
-        ca_certificate: certificates of authorities to trust; None is those of the machine
-        client_certificate: the client's own certificate, where the server asks for one
+        ca_certificate: CA certificates to trust; None uses the system's trust store
+        client_certificate: the client's own certificate, if the server requires one
         client_key: its private key
 
     Raises:
-        PyTritonClientValueError: a file cannot be read, or certificate and key are not both given
+        PyTritonClientValueError: a file cannot be read, or only one of certificate and key is given
 
     Example:
         >>> TlsOptions(ca_certificate="ca.pem")                                # doctest: +SKIP
@@ -45,10 +45,10 @@ class TlsOptions:
             _check_readable(name, getattr(self, name))
 
     def context(self, module: Any = ssl) -> Any:
-        """Make the context for https, with the module ssl or gevent's.
+        """Return the context for https, of the module ssl or of gevent's.
 
         Raises:
-            PyTritonClientValueError: a file holds no certificate or key, or they do not belong together
+            PyTritonClientValueError: a file contains no certificate or key, or they do not match
         """
         try:
             context = module.create_default_context(cafile=_path(self.ca_certificate))
@@ -59,7 +59,7 @@ class TlsOptions:
         return context
 
     def grpc_options(self) -> dict[str, str | None]:
-        """Return the files as tritonclient's gRPC client names them."""
+        """Return the files as arguments of tritonclient's gRPC client."""
         return {
             "root_certificates": _path(self.ca_certificate),
             "certificate_chain": _path(self.client_certificate),

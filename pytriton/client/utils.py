@@ -1,4 +1,4 @@
-"""Helpers for URLs of servers: parsing one, making tritonclient's client for it, and waiting with that client."""
+"""Helpers for server URLs: parse one, create tritonclient's client for it, and wait with that client."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ __all__ = [
 
 
 def create_client_from_url(url: str, network_timeout_s: float | None = None) -> Any:
-    """Return tritonclient's own client for a URL: of its module http or grpc.
+    """Return tritonclient's own client for a URL: from its module http or grpc.
 
     Args:
         url: see `TritonUrl.from_url`; without TLS, whose options tritonclient takes itself
-        network_timeout_s: longest wait for a connection and for each answer, in seconds (HTTP only: gRPC
-            takes it with each call); None is tritonclient's default
+        network_timeout_s: timeout of the connection and of each response, in seconds (HTTP only: gRPC
+          takes it with each call); None is tritonclient's default
 
     Raises:
-        PyTritonClientInvalidUrlError: the URL cannot be read
+        PyTritonClientInvalidUrlError: the URL cannot be parsed
     """
     parsed = TritonUrl.from_url(url)
     module = importlib.import_module(f"tritonclient.{'grpc' if parsed.is_grpc else 'http'}")
@@ -49,12 +49,12 @@ def wait_for_server_ready(
     """Wait until a server is ready.
 
     Args:
-        client: tritonclient's, see `create_client_from_url`. Over HTTP its own time-outs limit each look
-        timeout_s: longest wait, in seconds; None is 300 s
-        headers: of every request, such as those of `create_auth_headers`
+        client: tritonclient's, see `create_client_from_url`. Over HTTP its own timeouts limit each check
+        timeout_s: maximum wait, in seconds; None is 300 s
+        headers: headers of every request, such as those of `create_auth_headers`
 
     Raises:
-        PyTritonClientTimeoutError: it was not within the time
+        PyTritonClientTimeoutError: the server did not become ready in time
     """
     timeout_s = _limit(timeout_s)
     run(wait_for_server(_servers(client, "", "", headers), timeout_s), time.sleep)
@@ -67,18 +67,18 @@ def wait_for_model_ready(
     timeout_s: float | None = None,
     headers: dict[str, str] | None = None,
 ) -> None:
-    """Wait until a server has a model ready.
+    """Wait until a model is ready on a server.
 
     Args:
         client: as for `wait_for_server_ready`
         model_name: name of the model
-        model_version: its version; None is the latest
-        timeout_s: longest wait, in seconds; None is 300 s
-        headers: of every request
+        model_version: version of the model; None is the latest
+        timeout_s: maximum wait, in seconds; None is 300 s
+        headers: headers of every request
 
     Raises:
-        PyTritonClientModelUnavailableError: the server answers, but did not have it ready within the time
-        PyTritonClientTimeoutError: no server answered
+        PyTritonClientModelUnavailableError: the server responds, but the model did not become ready in time
+        PyTritonClientTimeoutError: the server did not respond
     """
     timeout_s = _limit(timeout_s)
     version = "" if model_version is None else str(model_version)
@@ -96,11 +96,13 @@ def _servers(client: Any, name: str, version: str, headers: dict[str, str] | Non
 
 
 class _Given:
-    """A client of tritonclient that the user has made, as a `Connection`."""
+    """Adapt a tritonclient client made by the user to `Connection`."""
 
     def __init__(self, client: Any) -> None:
         self.client = client
-        self.url: Any = SimpleNamespace(with_scheme="the server")  # tritonclient does not tell
+        self.url: Any = SimpleNamespace(
+            with_scheme="the server"
+        )  # tritonclient does not expose its URL
 
     @property
     def module(self) -> Any:
@@ -117,4 +119,4 @@ class _Given:
             fail(error)
 
     def close(self) -> None:
-        """Leave it to the user."""
+        """Do nothing: the user closes the client."""

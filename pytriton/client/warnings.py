@@ -1,7 +1,7 @@
 """Warnings of the clients.
 
-The clients of this package respect every time-out over either protocol, so nothing here is issued by them; the
-class exists for programs that filter it by name.
+The clients of this package respect every timeout over either protocol and never issue these warnings; the class
+exists for programs that filter it by name.
 """
 
 from __future__ import annotations
@@ -10,4 +10,4 @@ __all__ = ["NotSupportedTimeoutWarning"]
 
 
 class NotSupportedTimeoutWarning(UserWarning):
-    """A time-out was given that the protocol does not support. Never issued by this package."""
+    """A timeout was given that the protocol does not support. Never issued by this package."""

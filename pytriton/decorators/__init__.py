@@ -1,16 +1,16 @@
-"""Decorators that turn a list of requests into the arguments a model wants, and its results back.
+"""Decorators that turn a list of requests into a model's arguments, and its results into responses.
 
-They run inside the worker, together with the user's callable, and work without any server too:
-a decorated function can be called with a list of `pytriton.proxy.types.Request` in a unit test.
+They run inside the worker, together with the user's callable, and also work without a server:
+a unit test can call a decorated function with a list of `pytriton.proxy.types.Request`.
 
-Order in a stack, outermost first (each may be left out)::
+Order in a stack, outermost first (each is optional)::
 
     fill_optionals -> group_by_keys -> batch -> group_by_values -> pad_batch -> first_value
                    -> triton_context -> your function
 
 Down to ``batch`` (or ``sample``) the argument is the list of requests; below it, every input is a
 keyword argument. Functions, methods, ``__call__``, coroutine functions, generators and
-asynchronous generators can all be decorated; what comes out is of the same kind.
+asynchronous generators can all be decorated; the result is of the same kind.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ __all__ = [
     "triton_context",
 ]
 
-# For annotations of callables, and of decorators of one's own.
+# For type annotations of callables and custom decorators.
 InputNames = list[str]
 InferenceRequest = Union[Request, dict[str, NDArray[Any]]]
 InferenceRequests = list[InferenceRequest]

@@ -1,9 +1,9 @@
 """``@batch`` and ``@sample``: from a list of requests to keyword arguments and back.
 
 This is the hot path of every model that uses them. Four ways to one array per input, cheapest
-first: one request has its array already; a worker has gathered a batch before and says so
-(`Pieces`); requests that lie one behind the other in memory are taken as the one array they are;
-all others are concatenated. Responses are `Pieces`, too: a worker lays down the whole.
+first: a single request has its array already; a worker may have gathered the batch already
+(`Pieces`); requests adjacent in memory are viewed as one array;
+all others are concatenated. Responses are `Pieces`, too: the worker writes the whole array.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ __all__ = ["batch", "gather", "get_inference_request_batch_size", "sample", "spl
 
 _Array = NDArray[Any]
 
-# Asking an array for its address is slow in Python. Measured for 8 arrays (2 busy cores, numpy 2):
-# recognising adjacency 39 µs at any size; concatenating 4 µs at 64 B each, 11 µs at 16 KiB, 32 µs
-# at 64 KiB, 406 µs at 600 KB. So smaller ones are simply concatenated.
+# Getting an array's address is slow in Python. Measured for 8 arrays (2 busy cores, numpy 2): detecting
+# adjacency 39 µs at any size; concatenating 4 µs at 64 B each, 11 µs at 16 KiB, 32 µs at 64 KiB, 406 µs at
+# 600 KB. So smaller arrays are simply concatenated.
 _ADJACENCY_MIN_BYTES = 64 * 1024
 
 
@@ -46,21 +46,21 @@ def batch(
     The wrapped callable is called with one array per input as keyword arguments, each of shape
     ``(rows of all requests, *shape)``, and returns a dict of arrays by output name, or a list or
     tuple in the order of the model's outputs. An output may also be a list with an array for each
-    row. An exception in place of a row is the answer to the request that the row came with.
+    row. An exception in place of a row becomes the response to the request of that row.
 
     Args:
         wrapped: the callable (when used without parentheses)
-        parameters: also hand over a keyword argument ``parameters``: an array of dicts, one for each
-            row, with the parameters and forwarded headers of the request that the row came with.
-            Like an input, it is split by ``@group_by_values("parameters")``, padded by
-            ``@pad_batch``, and made one dict by ``@first_value("parameters")``.
-        requests: also hand over a keyword argument ``requests``: the list of the `Request` objects
+        parameters: also pass a keyword argument ``parameters``: an array of dicts, one for each
+          row, with the parameters and forwarded headers of the row's request.
+          Like an input, it is split by ``@group_by_values("parameters")``, padded by
+          ``@pad_batch``, and reduced to one dict by ``@first_value("parameters")``.
+        requests: also pass a keyword argument ``requests``: the list of the `Request` objects
             (requested output names, `is_cancelled`, `traced_span`)
 
     Raises (when called):
         PyTritonValidationError: the requests have different inputs (see `group_by_keys`), or the
             outputs cannot be named
-        ValueError: an output's batch axis is not as long as that of the inputs
+        ValueError: an output's batch axis differs in length from that of the inputs
 
     Example:
         >>> @batch
@@ -88,13 +88,13 @@ def sample(
 def sample(
     wrapped: Callable[..., Any] | None = None, *, parameters: bool = False, request: bool = False
 ) -> Any:
-    """Hand over the first request's inputs as keyword arguments; for models without batching.
+    """Pass the first request's inputs as keyword arguments; for models without batching.
 
     Args:
         wrapped: the callable (when used without parentheses)
-        parameters: also hand over a keyword argument ``parameters``: the dict of the request's
+        parameters: also pass a keyword argument ``parameters``: the dict of the request's
             parameters and forwarded headers
-        request: also hand over a keyword argument ``request``: the `Request` itself
+        request: also pass a keyword argument ``request``: the `Request` itself
 
     Example:
         >>> @sample
@@ -108,7 +108,7 @@ def sample(
 
 
 def get_inference_request_batch_size(inference_request: Mapping[str, Any]) -> int:
-    """Length of the batch axis of a request.
+    """Return the length of a request's batch axis.
 
     Raises:
         PyTritonValidationError: the request has no inputs, or its first one has no batch axis
@@ -176,7 +176,7 @@ def _parameters_of(request: Any) -> dict[str, Any]:
 
 
 def _by_row(requests: Sequence[Any], sizes: list[int]) -> _Array:
-    """Return the requests' parameters, as often as they have rows; once, where nothing is batched."""
+    """Return the requests' parameters, repeated for each row; once, if nothing is batched."""
     found = [_parameters_of(request) for request in requests]
     rows = np.empty(sum(sizes) if sizes else len(found), dtype=np.object_)
     start = 0
@@ -189,8 +189,8 @@ def _by_row(requests: Sequence[Any], sizes: list[int]) -> _Array:
 def _with(inputs: dict[str, Any], keyword: str, value: Any) -> dict[str, Any]:
     if keyword in inputs:
         raise PyTritonValidationError(
-            f"The model has an input called {keyword!r}, so the decorator's {keyword}=True has no "
-            "keyword to hand over what was asked for. Rename the input."
+            f"The model has an input called {keyword!r}, which conflicts with the decorator's {keyword}=True: "
+            "both need that keyword. Rename the input."
         )
     return {**inputs, keyword: value}
 
@@ -199,18 +199,18 @@ def gather(requests: Sequence[Mapping[str, _Array]]) -> tuple[dict[str, Any], li
     """Join requests along their batch axis.
 
     Returns:
-        input name -> array, and the number of rows of each request; no numbers for a single
+        input name -> array, and the number of rows of each request; empty for a single
         request without inputs
 
     Raises:
-        PyTritonValidationError: no requests, or with different inputs
+        PyTritonValidationError: the list is empty, or the requests have different inputs
     """
     datas = [request.data if type(request) is Request else request for request in requests]
     if not datas:
         raise PyTritonValidationError("Cannot batch an empty list of requests.")
     first = datas[0]
     if len(datas) == 1:
-        # A model without inputs does not batch: there is nothing to count rows by, nor to split.
+        # A model without inputs does not batch: nothing defines the number of rows, or could be split.
         return dict(first), [_rows(first)] if first else []
     names = first.keys()
     for data in datas:
@@ -249,7 +249,7 @@ def _join(arrays: list[_Array]) -> _Array:
 
 
 def _adjacent(arrays: list[_Array]) -> _Array | None:
-    """The one array of which `arrays` are consecutive slices along axis 0, or None."""
+    """Return the array of which `arrays` are consecutive slices along axis 0, or None."""
     first = arrays[0]
     base, dtype, shape = first.base, first.dtype, first.shape[1:]
     if not isinstance(base, np.ndarray) or not base.flags.c_contiguous:
@@ -280,12 +280,12 @@ def _address(array: _Array) -> int:
 
 
 def split(outputs: dict[str, Any], sizes: list[int]) -> list[dict[str, Any]]:
-    """Cut outputs into responses along their batch axis; the pieces are views.
+    """Split outputs into responses along their batch axis; the pieces are views.
 
-    Without sizes (see `gather`) the outputs are the one response.
+    Without sizes (see `gather`) the outputs form the only response.
 
     Raises:
-        ValueError: an output is no array, or its batch axis is not as long as the requests' together
+        ValueError: an output is not an array, or its batch axis differs from the requests' total size
     """
     if not sizes:
         return [outputs]
@@ -306,7 +306,7 @@ def split(outputs: dict[str, Any], sizes: list[int]) -> list[dict[str, Any]]:
 
 
 def _joined(name: str, rows: Any) -> Any:
-    """Return the rows of one request as an array, or the exception that one of them is."""
+    """Return one request's rows as an array, or the exception found in place of a row."""
     if type(rows) is not list:
         return rows
     error = next((row for row in rows if isinstance(row, BaseException)), None)
@@ -314,7 +314,7 @@ def _joined(name: str, rows: Any) -> Any:
 
 
 def _response(outputs: dict[str, Any]) -> Any:
-    """Return the response to one request: an exception in place of an output is all of it."""
+    """Return the response to one request: an exception in place of an output replaces all of it."""
     for value in outputs.values():
         if isinstance(value, BaseException):
             return value
@@ -341,7 +341,7 @@ def _length(value: Any) -> int:
 
 def _wrong_sizes(outputs: dict[str, Any], total: int) -> ValueError:
     for name, value in outputs.items():
-        if not hasattr(value, "shape"):  # its length counts something else: letters, say
+        if not hasattr(value, "shape"):  # its length counts something else, such as letters
             return ValueError(
                 f"Output `{name}` is {with_article(type(value).__name__)}, not a numpy array. "
                 f"Expected: an array with batch size {total}, the number of rows of the inputs."

@@ -1,4 +1,4 @@
-"""The check of a callable's signature against the arguments that its model gives it."""
+"""Check of a callable's signature against the arguments that its model passes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["factory_misfit", "misfit"]
 
 
 def misfit(infer: Callable[..., Any], inputs: Iterable[str]) -> str | None:
-    """Return what is wrong with a callable for a model with these inputs, and what to do; None: nothing is seen.
+    """Return why a callable does not suit a model with these inputs, and the remedy; None if no problem is found.
 
-    Only our own decorators are looked through: another one may call what it decorates as it likes.
+    Only our own decorators are unwrapped: others may call what they decorate in any way.
     """
     function, owner = _function_of(infer)
     by_name, given = False, set(inputs)
@@ -29,7 +29,7 @@ def misfit(infer: Callable[..., Any], inputs: Iterable[str]) -> str | None:
     name = getattr(infer, "__name__", type(infer).__name__)
     try:
         signature = inspect.signature(function, follow_wrapped=False)
-    except (TypeError, ValueError):  # of a builtin, say
+    except (TypeError, ValueError):  # e.g. of a builtin
         return None
     if by_name:
         why = _cannot(signature, (None,) * owner, given)
@@ -42,14 +42,14 @@ def misfit(infer: Callable[..., Any], inputs: Iterable[str]) -> str | None:
     why = _cannot(signature, (None,) * (owner + 1), ())
     if why is None:
         return None
-    way = "decorate it with @batch, which hands over inputs by name"
+    way = "decorate it with @batch, which passes inputs by name"
     if _cannot(signature, (None,) * owner, ()) is None:
         way = "if it makes the callable, register it with factory=True"
     return f"{name}{signature} cannot be called with a list of requests: {why}; {way}."
 
 
 def factory_misfit(factory: Callable[..., Any]) -> str | None:
-    """Return why a factory cannot be called, which is done without arguments, and what to do; None: nothing is seen."""
+    """Return why a factory cannot be called without arguments, and the remedy; None if no problem is found."""
     function, owner = _function_of(factory)
     name = getattr(factory, "__name__", type(factory).__name__)
     if _is_ours(function):
@@ -57,7 +57,7 @@ def factory_misfit(factory: Callable[..., Any]) -> str | None:
             f"{name} is decorated as a callable that takes requests, and factory=True calls it without arguments; "
             "leave factory=True out, or register the function that makes it"
         )
-    if not inspect.isfunction(function):  # a class or a partial, whose error says enough
+    if not inspect.isfunction(function):  # a class or a partial, whose error is clear enough
         return None
     signature = inspect.signature(function, follow_wrapped=False)
     why = _cannot(signature, (None,) * owner, ())
@@ -70,7 +70,7 @@ def factory_misfit(factory: Callable[..., Any]) -> str | None:
 
 
 def _function_of(infer: Any) -> tuple[Any, int]:
-    """Return what is called, and how many arguments come before the first: the object of a method."""
+    """Return the called function, and the number of arguments bound before the first: the object of a method."""
     if inspect.ismethod(infer):
         return infer.__func__, 1
     if isinstance(infer, functools.partial) or inspect.isroutine(infer) or inspect.isclass(infer):

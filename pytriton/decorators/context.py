@@ -1,13 +1,13 @@
-"""The way in which a decorator learns the configuration of its model.
+"""How decorators find the configuration of their model.
 
 A worker serves one model, so the process has one current configuration: `set_triton_context` is
-called once, before the first request. Where several callables live in one process (tests, scripts),
-each keeps its own configuration as well, found by the callable. A worker that is a thread has one
+called once, before the first request. If several callables live in one process (tests, scripts),
+each also keeps its own configuration, found by the callable. A worker that runs in a thread has one
 current configuration for its thread (`serve_in_thread`).
 
 PyTriton keeps the context in an attribute ``__triton_context__`` of the callable or of the object
-that has the method. Code that sets it itself is honoured: the attribute wins, whatever it holds and
-whichever layer of a stack of decorators has it, the undecorated function included.
+that has the method. Code that sets the attribute itself is supported: the attribute takes precedence,
+whichever layer of a stack of decorators has it, including the undecorated function.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ CONTEXT_ATTRIBUTE = "__triton_context__"
 
 
 class ModelConfigDict(MutableMapping[Callable[..., Any], TritonModelConfig]):
-    """Callable -> model configuration, by identity.
+    """Mapping of callables to model configurations, by identity.
 
     All layers of decorators around one function are the same key, and so are all the bound-method
     objects that Python makes of one method of one object. Callables need not be hashable.
     """
 
     def __init__(self) -> None:
-        # The callable is kept beside its configuration: an id is only good as long as it lives.
+        # Keep the callable beside its configuration: an id is only valid as long as the object lives.
         self.entries: dict[tuple[int, ...], tuple[Callable[..., Any], TritonModelConfig]] = {}
 
     def __getitem__(self, key: Callable[..., Any]) -> TritonModelConfig:
@@ -67,7 +67,7 @@ class ModelConfigDict(MutableMapping[Callable[..., Any], TritonModelConfig]):
         return iter([key for key, _ in self.entries.values()])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Ids mean nothing in another process: travel as pairs, not as the table.
+        # Ids are meaningless in another process: pickle as pairs, not as the table.
         return (_restore_configs, (list(self.entries.values()),))
 
 
@@ -92,7 +92,7 @@ def _innermost(callable_: Any) -> Any:
 
 
 class TritonContext:
-    """The context that the ``@triton_context`` decorator hands over.
+    """The context that the ``@triton_context`` decorator passes.
 
     Attributes:
         model_configs: configuration of every callable known in this process
@@ -104,7 +104,7 @@ class TritonContext:
 
     @property
     def model_config(self) -> TritonModelConfig:
-        """Configuration of the model being served.
+        """Return the configuration of the model being served.
 
         Raises:
             PyTritonValidationError: no model is being served in this process
@@ -116,16 +116,16 @@ class TritonContext:
 
     @property
     def request_id(self) -> str:
-        """Id of the request in the call at hand; of several, their ids with commas between them. "": there is none."""
+        """IDs of the requests in the current call, joined by commas; "" if there is none."""
         return request_ids.request_id()
 
     @property
     def request_ids(self) -> list[str]:
-        """Ids of the requests in the call at hand."""
+        """IDs of the requests in the current call."""
         return request_ids.request_ids()
 
     def find(self, *candidates: Callable[..., Any] | None) -> TritonModelConfig | None:
-        """Configuration of the first known candidate, else of the model served, else None."""
+        """Return the configuration of the first known candidate, else of the served model, else None."""
         if self is _process_context and hasattr(_here, "config"):
             return _here.config  # type: ignore[no-any-return]
         if self._current is not None and len(self.model_configs.entries) <= 1:
@@ -139,43 +139,43 @@ class TritonContext:
         return configs[0] if len(configs) == 1 else None
 
     def serve(self, callable_: Callable[..., Any], model_config: TritonModelConfig) -> None:
-        """Note the configuration of a callable and make it the current one."""
+        """Record the configuration of a callable and make it the current one."""
         self.model_configs[callable_] = model_config
         self._current = model_config
 
 
 _process_context = TritonContext()
-#: `config`: of the model that this thread serves, in a thread that serves one.
+#: `config`: configuration of the model that a thread serves, set in that thread.
 _here = threading.local()
 
 
 def set_triton_context(
     callable_: Callable[..., Any], model_config: TritonModelConfig
 ) -> TritonContext:
-    """Tell the decorators of this process which model is being served. Called by the worker.
+    """Set the model that this process serves, for its decorators. Called by the worker.
 
     Args:
         callable_: the inference callable, decorated or not
         model_config: its model's configuration
 
     Returns:
-        the context that decorated callables see
+        the context that decorated callables receive
     """
     _process_context.serve(callable_, model_config)
     return _process_context
 
 
 def serve_in_thread(callable_: Callable[..., Any], model_config: TritonModelConfig) -> None:
-    """Tell the decorators which model this thread serves; other threads find it by the callable.
+    """Set the model that this thread serves, for its decorators; other threads find it by the callable.
 
-    Called by a worker that is a thread.
+    Called by a worker that runs in a thread.
     """
     _here.config = model_config
     _process_context.model_configs[callable_] = model_config
 
 
 def forget(callable_: Callable[..., Any], model_config: TritonModelConfig) -> None:
-    """A thread serves its model no longer: let the callable go, unless it has another model by now."""
+    """Release the callable when a thread stops serving it, unless it serves another model by now."""
     vars(_here).pop("config", None)
     if _process_context.model_configs.get(callable_) is model_config:
         del _process_context.model_configs[callable_]
@@ -190,7 +190,7 @@ def _unbound() -> PyTritonValidationError:
 
 
 def _context_of(wrapped: Callable[..., Any], instance: Any | None) -> Any:
-    """Return the context that was set by hand, whatever it is, else that of this process."""
+    """Return the manually set context, of any type, else that of this process."""
     owners = (wrapped,) if instance is None else (instance, wrapped)
     for owner in owners:
         layer: Any = owner
@@ -204,14 +204,14 @@ def _context_of(wrapped: Callable[..., Any], instance: Any | None) -> Any:
 
 
 def get_triton_context(wrapped: Callable[..., Any], instance: Any | None = None) -> TritonContext:
-    """Context for a decorated callable; for custom decorators.
+    """Return the context of a decorated callable; for custom decorators.
 
     Args:
-        wrapped: the function that is decorated
+        wrapped: the decorated function
         instance: the object whose method it is, if any
 
     Raises:
-        PyTritonValidationError: the callable is not being served, and nobody has set a context
+        PyTritonValidationError: the callable is not being served, and no context was set
     """
     context: TritonContext = _context_of(wrapped, instance)
     if context is _process_context and find_model_config(wrapped, instance) is None:
@@ -222,9 +222,9 @@ def get_triton_context(wrapped: Callable[..., Any], instance: Any | None = None)
 def find_model_config(
     wrapped: Callable[..., Any], instance: Any | None = None
 ) -> TritonModelConfig | None:
-    """Like `get_model_config`, but None where no model is being served."""
+    """Like `get_model_config`, but return None if no model is being served."""
     context = _context_of(wrapped, instance)
-    if not isinstance(context, TritonContext):  # a test's, say
+    if not isinstance(context, TritonContext):  # a test's, for example
         found: TritonModelConfig | None = getattr(context, "model_config", None)
         return found
     if instance is None:
@@ -235,10 +235,10 @@ def find_model_config(
 
 
 def get_model_config(wrapped: Callable[..., Any], instance: Any | None = None) -> TritonModelConfig:
-    """Configuration of the model that a decorated callable serves; for custom decorators.
+    """Return the configuration of the model that a decorated callable serves; for custom decorators.
 
     Args:
-        wrapped: the function that is decorated
+        wrapped: the decorated function
         instance: the object whose method it is, if any
 
     Raises:

@@ -30,9 +30,9 @@ _Padder = Callable[[list[_Outputs]], list[_Outputs]]
 
 
 def group_by_keys(wrapped: Callable[..., Any]) -> Callable[..., Any]:
-    """Call the wrapped callable once per set of inputs that occurs; keep the order of answers.
+    """Call the wrapped callable once per distinct set of inputs; keep the order of responses.
 
-    Stands above ``@batch``, for models with optional inputs.
+    Place it above ``@batch``, for models with optional inputs.
     """
     return decorate(wrapped, _GroupByKeys())
 
@@ -40,13 +40,13 @@ def group_by_keys(wrapped: Callable[..., Any]) -> Callable[..., Any]:
 def group_by_values(
     *keys: str, pad_fn: _Padder | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Call the wrapped callable once per combination of values of some inputs.
+    """Call the wrapped callable once per distinct combination of values of some inputs.
 
-    Stands below ``@batch``. All rows of one call have the same values in these inputs. An input
-    that the requests left out is not looked at.
+    Place it below ``@batch``. All rows of one call have the same values in these inputs. Inputs that the
+    requests omit are ignored.
 
     Args:
-        keys: names of the inputs; ``"parameters"``, too, below ``@batch(parameters=True)``
+        keys: names of the inputs; also ``"parameters"``, below ``@batch(parameters=True)``
         pad_fn: makes the groups' outputs fit together, see `ConstantPadder`; takes and returns a
             list of dicts of arrays
 
@@ -75,7 +75,7 @@ class ConstantPadder:
     The batch axis is left alone. Byte strings and texts are padded with empty ones.
 
     Args:
-        pad_value: what numbers are padded with
+        pad_value: padding value for numbers
     """
 
     def __init__(self, pad_value: Any = 0) -> None:
@@ -117,7 +117,7 @@ class ConstantPadder:
 def _largest_shape(name: str, values: list[_Array]) -> tuple[int, ...]:
     first = values[0]
     for value in values:
-        # S and U arrays differ in their item size with every text: only the kind has to agree.
+        # The item size of S and U arrays depends on the texts: only the kind has to agree.
         same = value.dtype.kind in "SU" and value.dtype.kind == first.dtype.kind
         if not same and value.dtype != first.dtype:
             raise PyTritonRuntimeError(
@@ -235,12 +235,12 @@ def _concatenate(name: str, results: list[_Outputs]) -> _Array:
 
 
 def takes_requests(args: tuple[Any, ...]) -> bool:
-    """Whether a decorated callable was called with the list of requests, and not with inputs by name."""
+    """Return whether a decorated callable was called with the list of requests, not with inputs by name."""
     return bool(args) and isinstance(args[-1], (list, tuple))
 
 
 def require_inputs_by_name(decorator: str, args: tuple[Any, ...]) -> None:
-    """Raise `PyTritonRuntimeError` for a decorator that would see no input where it stands."""
+    """Raise `PyTritonRuntimeError` if a decorator stands where it receives no inputs."""
     if takes_requests(args):
         raise PyTritonRuntimeError(
             f"The @{decorator} decorator must be used after the @batch decorator."
@@ -248,7 +248,7 @@ def require_inputs_by_name(decorator: str, args: tuple[Any, ...]) -> None:
 
 
 def require_requests(decorator: str, args: tuple[Any, ...]) -> None:
-    """Raise `PyTritonRuntimeError` for a decorator that takes the list of requests, and gets inputs by name."""
+    """Raise `PyTritonRuntimeError` if a decorator that takes the list of requests receives inputs by name."""
     if not takes_requests(args):
         raise PyTritonRuntimeError(
             f"The @{decorator} decorator must be used before (above) the @batch decorator."
@@ -256,7 +256,7 @@ def require_requests(decorator: str, args: tuple[Any, ...]) -> None:
 
 
 def row_keys(values: _Array) -> list[Hashable]:
-    """Something hashable for every row of an array, equal where the rows are equal."""
+    """Return a hashable value for every row of an array; equal for equal rows."""
     if values.dtype.kind in "OSU":
         return [_hashable(row) for row in values]
     contiguous = np.ascontiguousarray(values)
@@ -276,10 +276,10 @@ def require_keys(
     wrapped: Callable[..., Any],
     args: tuple[Any, ...],
 ) -> None:
-    """Raise `PyTritonBadParameterError` for a key that is no input of the model.
+    """Raise `PyTritonBadParameterError` for a key that is not an input of the model.
 
-    An input that the model has but the requests left out is fine. Where no model is being served,
-    every key has to be there.
+    An input of the model that the requests omit is allowed. If no model is being served,
+    every key has to be present.
     """
     missing = [key for key in keys if key not in inputs]
     if not missing:
@@ -291,5 +291,5 @@ def require_keys(
     unknown = [key for key in missing if key not in known]
     if unknown:
         raise PyTritonBadParameterError(
-            f"@{decorator} names {unknown[0]!r}, which is no input. Inputs: {', '.join(known)}."
+            f"@{decorator} names {unknown[0]!r}, which is not an input. Inputs: {', '.join(known)}."
         )

@@ -1,4 +1,4 @@
-"""Decorators that change inputs on their way: fill, pad, unpack, and hand over the context."""
+"""Decorators that change inputs: fill, pad, unpack, and pass the context."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _SPECIAL_KEYS = (TRITON_CONTEXT_FIELD_NAME, CONTEXT_ATTRIBUTE)
 
 
 def fill_optionals(**defaults: _Array) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give inputs that a client did not send a default. Stands above ``@batch``.
+    """Fill in defaults for inputs that a client did not send. Place it above ``@batch``.
 
     Args:
         defaults: input name -> array without the batch axis; of the input's dtype and shape
 
     Raises:
-        PyTritonBadParameterError: a default is no numpy array; when called: the model has no such
-            input, or of another dtype or shape
+        PyTritonBadParameterError: a default is not a numpy array; when called: the model does not have such an
+          input, or its dtype or shape differs
     """
     for name, value in defaults.items():
         if is_masked(value):
@@ -56,8 +56,8 @@ def fill_optionals(**defaults: _Array) -> Callable[[Callable[..., Any]], Callabl
 def pad_batch(wrapped: Callable[..., Any]) -> Callable[..., Any]:
     """Repeat the last row until the batch has a preferred size; cut the outputs back.
 
-    Stands below ``@batch``. The size is the smallest of the model's `preferred_batch_size` and
-    `max_batch_size` that holds the batch. Without a served model the batch stays as it is.
+    Place it below ``@batch``. The size is the smallest of the model's `preferred_batch_size` and
+    `max_batch_size` that holds the batch. Without a served model the batch is not changed.
     """
     return decorate(wrapped, _PadBatch())
 
@@ -65,17 +65,17 @@ def pad_batch(wrapped: Callable[..., Any]) -> Callable[..., Any]:
 def first_value(
     *keys: str, squeeze_single_values: bool = True, strict: bool = True
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Hand over one value in place of a batch of equal ones. Stands below ``@batch``, or without it.
+    """Replace a batch of equal values by one value. Place it below ``@batch``, or use it without.
 
-    Above a callable that takes the list of requests, it does so in each request by itself.
+    Above a callable that takes the list of requests, it applies to each request separately.
 
     An input of shape ``(batch, *shape)`` becomes its first row of shape ``shape``. A key that is not
-    among the inputs is passed over: the requests left it out, or the model does not have it.
+    among the inputs is ignored: the requests omit it, or the model does not have it.
 
     Args:
         keys: names of the inputs
         squeeze_single_values: a row of one element becomes a scalar (numpy's, or bytes)
-        strict: all rows have to be equal
+        strict: require all rows to be equal
 
     Raises:
         PyTritonBadParameterError: a key is reserved
@@ -90,13 +90,13 @@ def first_value(
 
 
 def triton_context(wrapped: Callable[..., Any]) -> Callable[..., Any]:
-    """Hand over a keyword argument ``triton_context``.
+    """Pass a keyword argument ``triton_context``.
 
     ``triton_context.model_config`` is the configuration of the model being served, and
     ``triton_context.model_configs[callable]`` that of a callable of this process.
 
     Raises (when called):
-        PyTritonValidationError: the callable is not being served, and nobody has set a context
+        PyTritonValidationError: the callable is not being served, and no context was set
     """
     return decorate(wrapped, _HandOverContext())
 
@@ -134,7 +134,7 @@ class _FillOptionals(Adapter):
 
 
 def _changed(request: Any, inputs: dict[str, Any]) -> Any:
-    """Return a request with some inputs changed."""
+    """Return a request with some inputs replaced."""
     changed = {**request, **inputs}
     if not isinstance(request, Request):
         return changed
@@ -153,7 +153,7 @@ def _check_defaults(defaults: Mapping[str, _Array], config: TritonModelConfig) -
     for name, default in defaults.items():
         if name not in specs:
             raise PyTritonBadParameterError(
-                f"@fill_optionals has a default for {name!r}, which is no input of model "
+                f"@fill_optionals has a default for {name!r}, which is not an input of model "
                 f"{config.model_name!r}. Inputs: {', '.join(specs)}."
             )
         _check_default(name, default, specs[name], config.model_name)
@@ -181,7 +181,7 @@ class _PadBatch(Adapter):
         size = rows if config is None or not config.batching else _padded_size(rows, config)
         if size == rows or rows == 0:
             return [(args, kwargs)], only
-        # Row numbers 0 1 2 2 2: the last row again and again.
+        # Row numbers 0 1 2 2 2: the last row is repeated.
         take = np.minimum(np.arange(size), rows - 1)
         padded = {
             name: value[take] if isinstance(value, np.ndarray) else value

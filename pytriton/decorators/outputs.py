@@ -1,4 +1,4 @@
-"""The outputs of a callable by name, made of what it returns."""
+"""Conversion of a callable's return value to outputs by name."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ def convert_output(
     instance: Any | None = None,
     model_config: TritonModelConfig | None = None,
 ) -> dict[str, Any]:
-    """Give outputs their names.
+    """Return the outputs by name.
 
     Args:
         outputs: a dict by name, or a list or tuple in the order of the model's outputs
-        wrapped: the decorated callable, to find its configuration
+        wrapped: the decorated callable, used to find its configuration
         instance: the object whose method it is, if any
         model_config: the configuration, if known already
 
     Returns:
-        outputs by name. Where no model is being served (a unit test), those of a list are called
-        ``OUTPUT_1``, ``OUTPUT_2``..., the names of unnamed tensors.
+        outputs by name. If no model is being served (in a unit test), those of a list are named
+        ``OUTPUT_1``, ``OUTPUT_2``..., like unnamed tensors.
 
     Raises:
-        PyTritonValidationError: neither dict, list nor tuple, or not as many as configured
+        PyTritonValidationError: not a dict, list or tuple, or the number differs from the configuration
     """
     if isinstance(outputs, dict):
         return outputs
@@ -72,7 +72,7 @@ def _unsupported(
 def named_outputs(
     outputs: Any, wrapped: Callable[..., Any], args: tuple[Any, ...]
 ) -> dict[str, Any]:
-    """`convert_output` for adapters; `args` holds the method's object, if any."""
+    """`convert_output` for adapters; `args` contains the method's object, if any."""
     if type(outputs) is dict:  # the common case
         return outputs
     if isinstance(outputs, BaseException):  # in place of a result

@@ -1,17 +1,17 @@
-"""The base of all decorators: they wrap a callable of any kind without changing its kind.
+"""The base of all decorators: they wrap a callable of any kind and preserve its kind.
 
-A decorator is an `Adapter`. For one call of the decorated callable, its `plan` says which calls of
+A decorator is an `Adapter`. For one call of the decorated callable, its `plan` defines which calls of
 the wrapped one to make and how to merge their results::
 
     requests ──plan──▶ [call, call, ...] ──wrapped callable──▶ [result, ...] ──merge──▶ responses
 
-The four wrappers below carry that out for functions, coroutine functions, generators and
-asynchronous generators. They are plain nested functions, not `wrapt` proxies, because then methods
-bind, `inspect` sees the kind, and cloudpickle takes them as it takes any function, all without code
-of ours; and a proxy costs more on every request. Each only hands over to a function of this module,
-so no logic of ours travels by value inside a pickled callable.
+The four wrappers below execute the plan for functions, coroutine functions, generators and
+asynchronous generators. They are plain nested functions, not `wrapt` proxies: that way methods
+bind, `inspect` sees the kind, and cloudpickle handles them as any function, without code of ours;
+and a proxy costs more on every request. Each only calls a function of this module, so none of our
+logic is pickled by value with a callable.
 
-A method's object arrives as the first positional argument and is passed on untouched.
+A method's object is the first positional argument and is passed on unchanged.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ ASYNCHRONOUS = (Kind.COROUTINE, Kind.ASYNC_GENERATOR)
 
 
 def kind_of(callable_: Callable[..., Any]) -> Kind:
-    """Kind of a function, method, partial, or object with ``__call__``."""
+    """Return the kind of a function, method, partial, or object with ``__call__``."""
     while isinstance(callable_, functools.partial):
         callable_ = callable_.func
     if not (inspect.isroutine(callable_) or inspect.isclass(callable_)):
-        # Only the type's own __call__ counts, as in a call.
+        # As in a call, only the type's own __call__ counts.
         callable_ = getattr(type(callable_), "__call__", callable_)  # noqa: B004
     if inspect.isasyncgenfunction(callable_):
         return Kind.ASYNC_GENERATOR
@@ -77,29 +77,29 @@ def kind_of(callable_: Callable[..., Any]) -> Kind:
 
 
 class Adapter:
-    """One decorator with its settings. Has to be picklable: it travels with the callable."""
+    """One decorator with its settings. Must be picklable, since it is sent along with the callable."""
 
     def plan(self, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Plan:
-        """Say what to call and how to merge the results.
+        """Return the calls to make and the function that merges their results.
 
         Args:
-            wrapped: the decorated callable; by it the model's configuration is found
+            wrapped: the decorated callable, used to find the model's configuration
             args: positional arguments: the method's object, if any, then the list of requests, if
                 this decorator stands above ``@batch``
             kwargs: inputs by name, if it stands below
         """
         raise NotImplementedError
 
-    #: Whether it hands over inputs by name instead of requests.
+    #: Whether it passes inputs by name instead of requests.
     names_inputs = False
 
     def handed_over(self) -> set[str]:
-        """Return the names of keyword arguments that it adds."""
+        """Return the names of the keyword arguments that it adds."""
         return set()
 
 
 class Decorator:
-    """A decorator with its settings made; an object, so that one kept in a variable pickles."""
+    """A decorator with its settings applied; an object, so that one stored in a variable can be pickled."""
 
     def __init__(self, adapter: Adapter) -> None:
         self._adapter = adapter
@@ -116,7 +116,7 @@ def adapter_of(wrapper: Any) -> Adapter:
 
 
 def only(results: list[Any]) -> Any:
-    """Merge the results of a single call: there is nothing to merge."""
+    """Return the result of a single call, which needs no merging."""
     return results[0]
 
 
@@ -135,7 +135,7 @@ def decorate(wrapped: Any, adapter: Adapter) -> Callable[..., Any]:
             "keyword arguments, e.g. @batch(parameters=True)."
         )
     wrapper = _WRAPPERS[kind_of(wrapped)](wrapped, adapter)
-    # Attributes of a callable object stay with it: copying them would copy a model's state.
+    # Do not copy the attributes of a callable object: that would copy a model's state.
     updated = functools.WRAPPER_UPDATES if inspect.isfunction(wrapped) else ()
     return functools.update_wrapper(wrapper, wrapped, updated=updated)
 
@@ -189,7 +189,7 @@ def _plan(
     kwargs: dict[str, Any],
 ) -> Plan:
     if CONTEXT_ATTRIBUTE in wrapper.__dict__ and inspect.isfunction(wrapped):
-        # A context that was set on the outer layer by hand is meant for those below it, too.
+        # A context set manually on the outer layer applies to those below it, too.
         wrapped.__dict__[CONTEXT_ATTRIBUTE] = wrapper.__dict__[CONTEXT_ATTRIBUTE]
     return adapter.plan(wrapper, args, kwargs)
 
@@ -209,7 +209,7 @@ def _run(
 
 
 def _merge_late(results: list[Any], merge: Merge) -> Any:
-    # A lambda that calls a coroutine function or a generator cannot be told from its outside.
+    # A lambda that calls a coroutine function or a generator cannot be recognised from outside.
     if isinstance(results[0], CoroutineType):
         return _merge_awaited(results, merge)
     if isinstance(results[0], GeneratorType):

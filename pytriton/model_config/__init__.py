@@ -1,6 +1,6 @@
 """The configuration of a model: its tensors, batching, queueing, cache and warm-up.
 
-Plain dataclasses without any tie to a running server. `to_triton_config` turns them into Triton's
+Plain dataclasses without any connection to a running server. `to_triton_config` converts them to Triton's
 model configuration, `TritonModelConfig.from_triton_config` reads one.
 """
 

@@ -1,8 +1,8 @@
 """Parts of a model configuration: batcher, queue policies, device kinds, response cache, warm-up.
 
-Field names and meanings are those of Triton's model_config.proto. Everything is checked when it is
-made, so that a mistake is reported on the line that contains it, and again when the configuration
-is handed to Triton, since these objects may be changed in between.
+Field names and meanings are those of Triton's model_config.proto. Everything is validated on
+construction, so that a mistake is reported on the line that contains it, and again when the configuration
+is passed to Triton, since these objects may be modified in between.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class DeviceKind(enum.Enum):
 
 
 class TimeoutAction(enum.Enum):
-    """The fate of a request that has waited in the queue for too long."""
+    """What happens to a request that has waited in the queue for too long."""
 
     REJECT = "REJECT"
     DELAY = "DELAY"
@@ -52,9 +52,9 @@ class QueuePolicy:
 
     Args:
         timeout_action: reject a request that waited too long, or serve it after the others
-        default_timeout_microseconds: longest wait in µs; 0 is for ever
-        allow_timeout_override: a request may ask for a shorter wait
-        max_queue_size: a request that would make the queue longer is refused; 0 is no limit
+        default_timeout_microseconds: maximum wait in µs; 0 is no limit
+        allow_timeout_override: allow requests to set a shorter wait
+        max_queue_size: maximum length of the queue; further requests are rejected; 0 is no limit
     """
 
     timeout_action: TimeoutAction = TimeoutAction.REJECT
@@ -66,7 +66,7 @@ class QueuePolicy:
         self.validate()
 
     def validate(self) -> None:
-        """Raise `PyTritonBadParameterError` if a field is unusable."""
+        """Raise `PyTritonBadParameterError` if a field is invalid."""
         if not isinstance(self.timeout_action, TimeoutAction):
             raise PyTritonBadParameterError(
                 "The `timeout_action` must be TimeoutAction.REJECT or TimeoutAction.DELAY, "
@@ -82,19 +82,19 @@ class QueuePolicy:
 @closest_keywords
 @dataclass
 class DynamicBatcher:
-    """The rules by which Triton puts requests together into a batch.
+    """The rules by which Triton combines requests into a batch.
 
     Args:
         max_queue_delay_microseconds: how long a request may wait for others, in µs
-        preferred_batch_size: sizes at which a batch is sent off at once
-        preserve_ordering: answer in the order of arrival, also with several instances
-        priority_levels: number of priorities; 1 is the highest, 0 is no priorities
-        default_priority_level: priority of requests that name none; 1 to `priority_levels`
-        default_queue_policy: queue policy of priorities that have none of their own
+        preferred_batch_size: sizes at which a batch is sent at once
+        preserve_ordering: respond in the order of arrival, also with several instances
+        priority_levels: number of priorities; 1 is the highest, 0 disables priorities
+        default_priority_level: priority of requests that set none; 1 to `priority_levels`
+        default_queue_policy: queue policy of priorities without their own
         priority_queue_policy: priority -> queue policy
 
     Raises:
-        PyTritonBadParameterError: a field is out of its range
+        PyTritonBadParameterError: a field is out of range
     """
 
     max_queue_delay_microseconds: int = 0
@@ -109,7 +109,7 @@ class DynamicBatcher:
         self.validate()
 
     def validate(self) -> None:
-        """Raise `PyTritonBadParameterError` if a field, or a policy in it, is unusable."""
+        """Raise `PyTritonBadParameterError` if a field, or a policy in it, is invalid."""
         for field in ("max_queue_delay_microseconds", "priority_levels", "default_priority_level"):
             require_integer(getattr(self, field), field, minimum=0)
         if isinstance(self.preferred_batch_size, np.ndarray):
@@ -126,7 +126,7 @@ class DynamicBatcher:
         self._validate_policies()
 
     def _validate_default_priority(self) -> None:
-        # 0 with levels is refused by ModelConfig: the default is only missing so far.
+        # 0 with levels is rejected by ModelConfig: at this point the default is merely missing.
         if self.default_priority_level > self.priority_levels:
             raise PyTritonBadParameterError(
                 "The `default_priority_level` must be between 1 and `priority_levels` "
@@ -155,13 +155,13 @@ class DynamicBatcher:
 @closest_keywords
 @dataclass
 class ResponseCache:
-    """The use of Triton's response cache for repeated identical requests."""
+    """Whether Triton's response cache answers repeated identical requests."""
 
     enable: bool
 
 
 def require_integer(value: Any, field: str, *, minimum: int) -> int:
-    """Return `value` as an int; refuse what is not an integer or is below `minimum`."""
+    """Return `value` as an int; reject non-integers and values below `minimum`."""
     try:
         if isinstance(value, bool):
             raise TypeError
@@ -178,7 +178,7 @@ def require_integer(value: Any, field: str, *, minimum: int) -> int:
 
 
 def require_bool(value: Any, field: str) -> bool:
-    """Return `value` as a bool; refuse all that is none: `"no"` and `"false"` would count as true."""
+    """Return `value` as a bool; reject everything else: `"no"` and `"false"` would count as true."""
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
     raise PyTritonBadParameterError(f"The `{field}` must be True or False, got {value!r}.")

@@ -1,4 +1,4 @@
-"""The spellings of a dtype, and the Triton data type of each.
+"""The spellings of a dtype, and the corresponding Triton data types.
 
 Names follow Triton's inference protocol ("FP32", "BYTES"); in a model configuration the same types
 are spelt "TYPE_FP32" and "TYPE_STRING" (model_config.proto, enum DataType).
@@ -24,7 +24,7 @@ __all__ = [
 _NUMERIC: dict[str, type[np.generic]] = {
     name: dtype.type for name, dtype in datatypes.NUMERIC.items() if name != "BF16"
 }
-# By kind and size rather than by type: np.longlong and np.int64 are different types of one width.
+# By kind and size rather than by type: np.longlong and np.int64 are different types of the same width.
 _BY_LAYOUT = {(np.dtype(t).kind, np.dtype(t).itemsize): (name, t) for name, t in _NUMERIC.items()}
 _BUILTINS: dict[type, type] = {bool: np.bool_, int: np.int64, float: np.float64, str: np.str_}
 _BYTES_TYPES: tuple[type, ...] = (bytes, object, np.bytes_, np.object_, np.str_)
@@ -41,7 +41,7 @@ _KNOWN_WORDS = sorted(
 
 
 def normalise_dtype(dtype: Any) -> type:
-    """Reduce what a user wrote for a dtype to the scalar type that tensors keep.
+    """Convert any spelling of a dtype to the scalar type that tensors store.
 
     Args:
         dtype: a numpy dtype or scalar type, one of the builtins bool, int, float, bytes, str and
@@ -49,11 +49,11 @@ def normalise_dtype(dtype: Any) -> type:
             ("FP32", "BYTES", "TYPE_FP32"), "bytes", "object" or "bfloat16"
 
     Returns:
-        a numpy scalar type such as ``np.float32``; of the bytes family, what was given
+        a numpy scalar type such as ``np.float32``; of the bytes family, the type that was given
         (``bytes``, ``object``, ``np.bytes_``, ``np.object_`` or ``np.str_``)
 
     Raises:
-        PyTritonBadParameterError: Triton has no such type, or ml_dtypes is needed and missing
+        PyTritonBadParameterError: Triton does not support the type, or ml_dtypes is required and missing
     """
     if isinstance(dtype, str):
         return _from_word(dtype)
@@ -68,7 +68,7 @@ def normalise_dtype(dtype: Any) -> type:
 
 
 def to_triton_datatype(dtype: Any) -> str:
-    """Name of Triton's data type for anything `normalise_dtype` accepts.
+    """Return the name of Triton's data type for anything `normalise_dtype` accepts.
 
     Example:
         >>> to_triton_datatype(np.float32), to_triton_datatype(bytes), to_triton_datatype("<i8")
@@ -84,13 +84,13 @@ def to_triton_datatype(dtype: Any) -> str:
 
 
 def to_config_datatype(dtype: Any) -> str:
-    """The same as `to_triton_datatype`, spelt as model configurations do ("TYPE_FP32")."""
+    """Like `to_triton_datatype`, but in the spelling of model configurations ("TYPE_FP32")."""
     datatype = to_triton_datatype(dtype)
     return "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
 
 
 def to_numpy_dtype(datatype: str) -> np.dtype[Any]:
-    """numpy dtype of arrays that hold a Triton data type; BYTES are held as objects.
+    """Return the numpy dtype of arrays for a Triton data type; BYTES are stored as objects.
 
     Args:
         datatype: "FP32" or "TYPE_FP32"; any case

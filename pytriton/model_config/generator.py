@@ -1,4 +1,4 @@
-"""`ModelConfigGenerator`: Triton's model configuration of a `TritonModelConfig`, as a dict or a file."""
+"""`ModelConfigGenerator`: converts a `TritonModelConfig` to Triton's model configuration, a dict or a file."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["ModelConfigGenerator"]
 
 
 class ModelConfigGenerator:
-    """Writes a configuration the way Triton reads it; `ModelConfigParser` is the way back.
+    """Convert a configuration to Triton's format; `ModelConfigParser` does the reverse.
 
     Args:
-        config: what to write. Its `model_warmup` is left out: workers warm up, not Triton.
+        config: the configuration. Its `model_warmup` is omitted: workers warm up, not Triton.
 
     Example:
         >>> config = TritonModelConfig("m", batching=False)
@@ -34,7 +34,7 @@ class ModelConfigGenerator:
         """Return the JSON form of Triton's message ModelConfig, with the proto's own field names.
 
         Raises:
-            PyTritonBadParameterError: a field is out of its range
+            PyTritonBadParameterError: a field is out of range
         """
         config = self._config
         document: dict[str, Any] = {"name": config.model_name, "backend": config.backend}
@@ -62,13 +62,13 @@ class ModelConfigGenerator:
         """Write the configuration as protobuf text, the format of `config.pbtxt`.
 
         Args:
-            config_path: where to; folders are made, a file that is there is replaced
+            config_path: destination; folders are created, an existing file is replaced
 
         Raises:
-            PyTritonBadParameterError: a field is out of its range
-            OSError: it cannot be written
+            PyTritonBadParameterError: a field is out of range
+            OSError: the file cannot be written
         """
-        # Here: it loads grpc, which takes 0.3 s.
+        # Imported here because it loads grpc, which takes 0.3 s.
         from google.protobuf import json_format, text_format
         from tritonclient.grpc import model_config_pb2
 
@@ -105,7 +105,7 @@ def _tensor(spec: TensorSpec) -> dict[str, Any]:
         "dims": list(spec.shape),
     }
     if not spec.shape:
-        entry.update(dims=[1], reshape={"shape": []})  # as Triton wants a scalar written
+        entry.update(dims=[1], reshape={"shape": []})  # how Triton represents a scalar
     if spec.optional:
         entry["optional"] = True
     return entry

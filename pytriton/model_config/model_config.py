@@ -19,24 +19,24 @@ __all__ = ["ModelConfig"]
 @closest_keywords
 @dataclass
 class ModelConfig:
-    """Configuration of one model beside its name, inputs and outputs.
+    """Configuration of one model, apart from its name, inputs and outputs.
 
     Args:
-        batching: requests have a batch axis and Triton may put several together
-        max_batch_size: most rows in one call of the callable; not used without batching
-        batcher: how batches are made; None hands over every request on its own
+        batching: requests have a batch axis and Triton may combine several of them
+        max_batch_size: maximum number of rows per call of the callable; ignored without batching
+        batcher: how batches are formed; None passes every request on its own
         response_cache: answer repeated identical requests from Triton's cache
         decoupled: any number of responses per request (streaming)
-        model_warmup: requests that every worker's callable is given before it counts as ready
-        parameters: free parameters, kept in Triton's configuration as strings
+        model_warmup: requests that every worker's callable processes before it counts as ready
+        parameters: custom parameters, stored in Triton's configuration as strings
         extra: other fields of Triton's model configuration in its JSON form, passed through:
             ``sequence_batching``, ``version_policy``, ``optimization``, ``metric_tags``...; names
             and types are checked against Triton's own schema. The rate limiter is
             ``{"instance_group": [{"rate_limiter": {...}}]}``
 
     Raises:
-        PyTritonBadParameterError: a field is out of its range, or `extra` has an unknown field or
-            a value of a wrong type
+        PyTritonBadParameterError: a field is out of range, or `extra` has an unknown field or
+          a value of a wrong type
 
     Example:
         >>> ModelConfig(max_batch_size=64, batcher=DynamicBatcher(max_queue_delay_microseconds=99))
@@ -57,9 +57,9 @@ class ModelConfig:
         self.validate()
 
     def validate(self) -> None:
-        """Raise `PyTritonBadParameterError` if a field is unusable.
+        """Raise `PyTritonBadParameterError` if a field is invalid.
 
-        Called when the object is made and again when it is handed to Triton.
+        Called on construction and again when the object is passed to Triton.
         """
         for name in ("batching", "response_cache", "decoupled"):
             setattr(self, name, require_bool(getattr(self, name), name))
@@ -111,7 +111,7 @@ class ModelConfig:
 
 
 def _validate_for_triton(batcher: DynamicBatcher) -> None:
-    # What Triton 2.51 refuses at load (seen), with less to go by than these texts.
+    # What Triton 2.51 rejects at load (observed), with less helpful messages than these.
     if batcher.priority_levels > 0 and batcher.default_priority_level == 0:
         raise PyTritonBadParameterError(
             "The `default_priority_level` must be between 1 and `priority_levels` "

@@ -1,4 +1,4 @@
-"""`ModelConfigParser`: a `TritonModelConfig` of Triton's model configuration, from a dict or a file."""
+"""`ModelConfigParser`: reads Triton's model configuration, a dict or a file, into a `TritonModelConfig`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["ModelConfigParser"]
 
 
 class ModelConfigParser:
-    """Reads what `ModelConfigGenerator` writes, `config.pbtxt` files, and what a server answers."""
+    """Read the output of `ModelConfigGenerator`, `config.pbtxt` files, and a server's responses."""
 
     @classmethod
     def from_dict(cls, model_config_dict: Mapping[str, Any]) -> TritonModelConfig:
@@ -24,7 +24,7 @@ class ModelConfigParser:
             model_config_dict: the fields by the proto's own names; 64-bit numbers may be strings
 
         Raises:
-            PyTritonModelConfigError: it is no model configuration
+            PyTritonModelConfigError: the dict is not a model configuration
         """
         return TritonModelConfig.from_triton_config(model_config_dict)
 
@@ -32,15 +32,15 @@ class ModelConfigParser:
     def from_file(cls, config_path: str | Path) -> TritonModelConfig:
         """Read a `config.pbtxt` (protobuf text).
 
-        A model whose file says no name has that of its folder, as in a model repository.
+        A model whose file contains no name is named after its folder, as in a model repository.
 
         Args:
             config_path: path of the file
 
         Raises:
-            PyTritonModelConfigError: it cannot be read, or is no model configuration
+            PyTritonModelConfigError: the file cannot be read, or is not a model configuration
         """
-        # Here: few need it.
+        # Imported here because few need it.
         from google.protobuf import json_format, text_format
 
         path = Path(config_path)

@@ -1,8 +1,8 @@
-"""Fields of Triton's model configuration that are passed through as they are, checked before.
+"""Fields of Triton's model configuration that are validated and passed through unchanged.
 
-Names and types come from tritonclient's own copy of model_config.proto, so nothing here lists what
-Triton knows; only what we make ourselves, and where to say it, is listed. Where tritonclient is not
-installed (a worker's environment) names of the first level are checked alone: what reaches Triton
+Names and types come from tritonclient's own copy of model_config.proto, so Triton's fields are not
+listed here; only those that we set ourselves are, with the place to set them. If tritonclient is not
+installed (in a worker's environment) only names of the first level are checked: what reaches Triton
 was checked in the process that registered.
 """
 
@@ -46,12 +46,12 @@ _SAID_ELSEWHERE = {
     "response_cache": "use ModelConfig(response_cache=...)",
     "runtime": "it is always the proxy's",
 }
-#: What of an instance group is the user's to say; the rest is the dispatcher's.
+#: Fields of an instance group that the user may set; the dispatcher sets the rest.
 _OF_AN_INSTANCE_GROUP = ("host_policy", "rate_limiter")
 
 
 def check_extra(extra: Any) -> None:
-    """Raise `PyTritonBadParameterError` for a field or value that Triton, or the daemon, would refuse.
+    """Raise `PyTritonBadParameterError` for a field or value that Triton, or the daemon, would reject.
 
     Args:
         extra: fields of Triton's message ModelConfig, in its JSON form
@@ -69,7 +69,7 @@ def check_extra(extra: Any) -> None:
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
-    """Return " Did you mean 'x'?", or nothing when no known name is near."""
+    """Return " Did you mean 'x'?", or an empty string if no known name is similar."""
     import difflib  # takes 2 ms, which each worker would pay
 
     found = difflib.get_close_matches(str(name), list(known), n=1)
@@ -103,7 +103,8 @@ def _check_instance_group(groups: Any) -> None:
 
 def _check_sequences(section: Any) -> None:
     if section and "state" in section:
-        # Seen in 2.51: the initial state comes as an input, but the backend has no call that sets another.
+        # Observed in 2.51: the initial state arrives as an input, but the backend has no call that sets
+        # another.
         raise PyTritonBadParameterError(
             "The field sequence_batching.state cannot be used: Triton's Python backend sets no implicit "
             "state. Keep the state of a sequence in the callable, under its correlation id (a control "
@@ -113,7 +114,7 @@ def _check_sequences(section: Any) -> None:
 
 def _check_against_the_schema(extra: Mapping[str, Any]) -> None:
     try:
-        # Here: it is not everywhere.
+        # Imported here because it is not installed everywhere.
         from google.protobuf import json_format
 
         message_class = pbtxt.message_class()
@@ -129,7 +130,7 @@ def _check_against_the_schema(extra: Mapping[str, Any]) -> None:
 
 
 def _check_message(value: Any, descriptor: Any, path: str) -> None:
-    """Follow a value along Triton's schema; `path` says where we are."""
+    """Check a value recursively against Triton's schema; `path` is its location."""
     if not isinstance(value, Mapping):
         raise PyTritonBadParameterError(
             f"`{path}` has to be a dict of fields of Triton's {descriptor.name} "
@@ -164,7 +165,7 @@ def _check_field(value: Any, field: Any, path: str) -> None:
 
 
 def _is_repeated(field: Any) -> bool:
-    # protobuf 6 deprecates `label`, older ones have no `is_repeated`.
+    # protobuf 6 deprecates `label`, older versions have no `is_repeated`.
     found = getattr(field, "is_repeated", None)
     return bool(field.label == field.LABEL_REPEATED if found is None else found)
 

@@ -20,19 +20,20 @@ class Tensor:
     """An input or output of a model.
 
     Args:
-        shape: size of each dimension, -1 where it may differ between requests. The batch axis of a
-            batching model is not part of it.
+        shape: size of each dimension, -1 if it may differ between requests. Excludes the batch axis of
+          a batching model.
         dtype: data type, see `pytriton.model_config.dtypes.normalise_dtype` for all the spellings.
-            Kept as a numpy scalar type (``np.float32``). ``str``, ``bytes`` and ``object`` are all
-            Triton's BYTES: an input of ``str`` arrives as an object array of ``str`` (UTF-8), of
-            the others as one of ``bytes``. numpy drops trailing NULs of ``bytes`` arrays, so use
+          Stored as a numpy scalar type (``np.float32``). ``str``, ``bytes`` and ``object`` all map to
+          Triton's BYTES: an input of ``str`` arrives as an object array of ``str`` (UTF-8), the others
+          as one of
+            ``bytes``. numpy drops trailing NULs of ``bytes`` arrays, so use
             ``object`` for binary data.
-        name: name of the tensor; when left out, ``INPUT_1``, ``INPUT_2``... and ``OUTPUT_1``...
-            by position
+        name: name of the tensor; default: ``INPUT_1``, ``INPUT_2``... and ``OUTPUT_1``...
+          by position
         optional: a client need not send this input (inputs only)
 
     Raises:
-        PyTritonBadParameterError: a dtype that Triton does not know, an unusable shape or name
+        PyTritonBadParameterError: a dtype unknown to Triton, an invalid shape or name
 
     Example:
         >>> import numpy as np
@@ -46,7 +47,7 @@ class Tensor:
     optional: bool = False
 
     def __post_init__(self) -> None:
-        # object.__setattr__ is how a frozen dataclass may normalise its own fields.
+        # object.__setattr__ lets a frozen dataclass normalise its own fields.
         object.__setattr__(self, "shape", _checked_shape(self.shape, self.name))
         object.__setattr__(self, "dtype", normalise_dtype(self.dtype))
         if self.name is not None and (not isinstance(self.name, str) or not self.name):
@@ -57,7 +58,7 @@ class Tensor:
 
 
 def shape_fits(shape: Sequence[int], declared: Sequence[int]) -> bool:
-    """Whether an array of this shape is what a tensor declares, where -1 takes any size."""
+    """Return whether an array of this shape fits a tensor's declaration, where -1 matches any size."""
     return len(shape) == len(declared) and all(
         wanted in (-1, size) for size, wanted in zip(shape, declared)
     )

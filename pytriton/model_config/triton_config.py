@@ -1,8 +1,8 @@
-"""Triton's model configuration, made from what the user said.
+"""Conversion of a model's declaration to Triton's model configuration.
 
-The result is the JSON form of the message ModelConfig in Triton's model_config.proto, as the
-`config` parameter of the model-repository load request takes it. Backend, instance groups and the
-proxy's own parameters are added by the dispatcher.
+The result is the JSON form of the message ModelConfig in Triton's model_config.proto, as expected by the
+`config` parameter of the model-repository load request. The dispatcher adds backend, instance groups and the
+proxy's own parameters.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def name_tensors(tensors: Sequence[Tensor], prefix: str) -> list[tuple[str, Tens
         prefix: "INPUT" or "OUTPUT": a tensor without a name becomes ``INPUT_<position from 1>``
 
     Raises:
-        PyTritonValidationError: two tensors have the same name, or one is no `Tensor`
+        PyTritonValidationError: two tensors have the same name, or one is not a `Tensor`
     """
     named: dict[str, Tensor] = {}
     for position, tensor in enumerate(tensors, start=1):
@@ -56,22 +56,22 @@ def to_triton_config(
     config: ModelConfig | None = None,
     version: int = 1,
 ) -> dict[str, Any]:
-    """Make Triton's model configuration in its JSON form.
+    """Return Triton's model configuration in its JSON form.
 
     Args:
         model_name: name of the model
-        inputs: tensors the callable takes. Without any, the model does not batch, whatever `config`
-            says: Triton reads the size of a batch from the first input.
+        inputs: tensors the callable takes. Without inputs the model does not batch, whatever `config`
+          says: Triton derives the batch size from the first input.
         outputs: tensors the callable returns
-        config: the rest; None is ``ModelConfig()``
+        config: further configuration; None is ``ModelConfig()``
         version: version number under which the model is served, from 1
 
     Returns:
         a dict of JSON values, without backend and instance groups
 
     Raises:
-        PyTritonValidationError: unusable name or tensors, or `config` is no ModelConfig
-        PyTritonBadParameterError: unusable value in `config`, or a version below 1
+        PyTritonValidationError: invalid name or tensors, or `config` is not a ModelConfig
+        PyTritonBadParameterError: invalid value in `config`, or a version below 1
 
     Example:
         >>> import numpy as np
@@ -82,7 +82,7 @@ def to_triton_config(
     said, config = config, ModelConfig() if config is None else config
     if not isinstance(config, ModelConfig):
         raise PyTritonValidationError(
-            f"config has to be a ModelConfig, got {config!r}. Write ModelConfig(max_batch_size=64), say."
+            f"config has to be a ModelConfig, got {config!r}. Example: ModelConfig(max_batch_size=64)."
         )
     config.validate()
     validate_model_name(model_name)
@@ -107,7 +107,7 @@ def to_triton_config(
     check_warmups(config.model_warmup or (), name_tensors(inputs, "INPUT"))
     extra = dict(config.extra or {})
     _check_version(extra.get("version_policy"), version)
-    # Triton allows one scheduler per model, and no scheduler of ours without a batch axis.
+    # Triton allows one scheduler per model, and none of ours without a batch axis.
     if batching and config.batcher is not None and "sequence_batching" not in extra:
         document["dynamic_batching"] = dynamic_batching(config.batcher)
     if config.response_cache:
@@ -120,7 +120,7 @@ def to_triton_config(
             for key, value in config.parameters.items()
         }
     if version != 1:
-        # Without it Triton serves the highest version folder, whatever that is.
+        # Otherwise Triton serves the highest version folder.
         document["version_policy"] = {"specific": {"versions": [version]}}
     return {**document, **extra}
 
@@ -174,8 +174,8 @@ def _tensor(name: str, tensor: Tensor) -> dict[str, Any]:
     if tensor.shape:
         entry["dims"] = list(tensor.shape)
     else:
-        # Triton refuses empty dims ("must specify 'dims'"). A scalar is a [1] for the client, and
-        # is reshaped to no dimensions (beside the batch axis) for the callable.
+        # Triton rejects empty dims ("must specify 'dims'"). A scalar is a [1] for the client, and is reshaped
+        # to no dimensions (besides the batch axis) for the callable.
         entry.update(dims=[1], reshape={"shape": []})
     return entry
 

@@ -1,4 +1,4 @@
-"""`TritonModelConfig`: a model configuration as the server knows it, read from its JSON form."""
+"""`TritonModelConfig`: a model configuration as known to the server, parsed from its JSON form."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ class TensorSpec:
 @closest_keywords
 @dataclass
 class TritonModelConfig:
-    """The configuration of a model as the server gives it, and as decorators get it.
+    """The configuration of a model as the server returns it and decorators receive it.
 
     Args:
         model_name: name of the model
         model_version: version number, from 1
-        max_batch_size: most rows in one batch; 0 without batching
+        max_batch_size: maximum number of rows in one batch; 0 without batching
         batching: requests have a batch axis
-        batcher: dynamic batching, None if batches are not put together
+        batcher: dynamic batching, None if batches are not combined
         instance_group: device kind -> number of instances; None is Triton's default
         decoupled: any number of responses per request
         backend_parameters: parameters of the model, as strings
         inputs: tensors the model takes, in order
         outputs: tensors the model returns, in order
         response_cache: whether repeated requests are answered from the cache
-        model_warmup: warm-up requests (kept by the worker, not by the server)
+        model_warmup: warm-up requests (stored by the worker, not by the server)
         backend: name of the Triton backend
     """
 
@@ -76,8 +76,8 @@ class TritonModelConfig:
         """Read Triton's model configuration from its JSON form.
 
         Args:
-            document: what `to_triton_config` makes, or what the server's config endpoint answers
-                (int64 values may be strings there, as protobuf's JSON prescribes)
+            document: the result of `to_triton_config`, or of the server's config endpoint
+              (which may give int64 values as strings, as protobuf's JSON prescribes)
             version: version number the configuration belongs to
 
         Raises:
@@ -157,6 +157,6 @@ def _parse_instances(groups: Sequence[Mapping[str, Any]]) -> dict[DeviceKind, in
     for group in groups:
         kind = DeviceKind[group.get("kind", "KIND_AUTO")]
         count = None if group.get("count") is None else int(group["count"])
-        # A group that says no number has Triton's default, one; alone, it is shown as unsaid.
+        # A group without a number has Triton's default, one; a single such group is shown as unset.
         counts[kind] = (counts[kind] or 1) + (count or 1) if kind in counts else count
     return counts

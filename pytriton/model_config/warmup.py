@@ -1,8 +1,8 @@
-"""Warm-up: requests that a model is given before it is called ready.
+"""Warm-up: requests that a model processes before it counts as ready.
 
-They are made and answered in each worker while it loads, not by Triton: so replacements, spares and
-added instances are warm, too, and a warm-up that fails makes the registration fail. Random data is
-the same on every start: its seed is made of the names of the warm-up and of the input.
+They are generated and processed in each worker while it loads, not by Triton: so replacements, standby workers and
+added instances are warm, too, and a failing warm-up fails the registration. Random data is
+the same on every start: it is seeded with the names of the warm-up and of the input.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _SOURCES = ("zero_data", "random_data", "input_data_file")
 @closest_keywords
 @dataclass
 class WarmupInput:
-    """The source of one warm-up input's values. Exactly one source has to be chosen.
+    """The source of one warm-up input's values. Exactly one source must be set.
 
     Args:
         dtype: data type, as for `Tensor`
-        shape: shape without the batch axis; every dimension is known
+        shape: shape without the batch axis; all dimensions fixed
         zero_data: zeros (empty strings for BYTES)
         random_data: random values, the same ones on every start
-        input_data_file: a .npy file (its path, or opened for reading), with or without a batch
-            axis; its array is repeated or cut to the batch. It is read when the model is registered.
+        input_data_file: a .npy file (a path, or a file opened for reading), with or without a batch
+          axis; its array is repeated or cut to the batch size. It is read at registration.
 
     Raises:
-        PyTritonBadParameterError: unusable dtype or shape, or not exactly one source
+        PyTritonBadParameterError: invalid dtype or shape, or not exactly one source
     """
 
     dtype: Any
@@ -67,11 +67,11 @@ class WarmupInput:
             )
 
     def generate(self, batch_size: int, seed: int = 0) -> NDArray[Any]:
-        """Make the array of one warm-up request.
+        """Generate the array of one warm-up request.
 
         Args:
             batch_size: size of the batch axis; 0 for a model without one
-            seed: start of the pseudo-random numbers
+            seed: seed of the pseudo-random numbers
 
         Returns:
             array of shape ``(batch_size, *shape)``, or ``shape`` when `batch_size` is 0
@@ -105,10 +105,10 @@ class WarmupInput:
         return values
 
     def file_content(self) -> bytes:
-        """Return what `input_data_file` holds; nothing if there is none.
+        """Return the content of `input_data_file`; empty if there is none.
 
         Raises:
-            PyTritonBadParameterError: it cannot be read
+            PyTritonBadParameterError: the file cannot be read
         """
         if self.input_data_file is None:
             return b""
@@ -163,8 +163,8 @@ class ModelWarmup:
     Args:
         name: name of the warm-up, for logs
         batch_size: size of the batch axis (1 for models without batching)
-        inputs: input name -> where its values come from
-        count: how many times the request is made
+        inputs: input name -> source of its values
+        count: number of times the request is sent
     """
 
     name: str
@@ -189,7 +189,7 @@ class ModelWarmup:
                 )
 
     def arrays(self, *, batching: bool = True) -> dict[str, NDArray[Any]]:
-        """Make the inputs of one request of this warm-up; the same ones every time.
+        """Return the inputs of one request of this warm-up, which are the same every time.
 
         Args:
             batching: whether they have a batch axis
@@ -206,7 +206,7 @@ class ModelWarmup:
 
 
 def check_warmups(warmups: Sequence[ModelWarmup], inputs: Sequence[tuple[str, Tensor]]) -> None:
-    """See that warm-up requests are requests that the model takes.
+    """Check that the model accepts the warm-up requests.
 
     Args:
         warmups: the warm-ups
@@ -224,7 +224,7 @@ def check_warmups(warmups: Sequence[ModelWarmup], inputs: Sequence[tuple[str, Te
                 near = difflib.get_close_matches(name, declared, n=1)
                 hint = f" Did you mean {near[0]!r}?" if near else ""
                 raise PyTritonBadParameterError(
-                    f"Warm-up {warmup.name!r} has data for {name!r}, which is no input of the "
+                    f"Warm-up {warmup.name!r} has data for {name!r}, which is not an input of the "
                     f"model.{hint} Inputs: {', '.join(declared)}."
                 )
             _check_source(warmup.name, name, source, declared[name])

@@ -1,1 +1,1 @@
-"""One request: its checks, its tensors, its steps, its responses. Over `_transport`. Private."""
+"""Processing of one request: validation, tensors, steps, responses. Uses `_transport`. Private."""

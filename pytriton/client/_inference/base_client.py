@@ -1,4 +1,4 @@
-"""The base of the four clients that hold connections: their arguments and their properties."""
+"""Base class of the four clients that hold connections: their arguments and properties."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ class BaseClient(InferMethods[R]):
 
     @classmethod
     def from_existing_client(cls: type[Self], existing_client: BaseClient[Any]) -> Self:
-        """Make a client for the same model on the same servers, with connections of its own.
+        """Create a client for the same model on the same servers, with connections of its own.
 
-        It does not ask whether the model is ready, nor for the configuration that the existing client knows.
+        It skips the readiness check, and reuses the configuration if the existing client knows it.
         Nothing is sent.
         """
         settings = existing_client._settings

@@ -41,9 +41,9 @@ __all__ = ["Core", "Prepared", "Settings"]
 
 DEFAULT_INIT_TIMEOUT_S = 300.0
 DEFAULT_INFERENCE_TIMEOUT_S = 60.0
-#: How long a server that answers may not know the model, where the user has not said how long to wait.
+#: Default limit of the wait for a model that a running server does not know.
 UNKNOWN_MODEL_GRACE_S = 10.0
-#: Longest time that a server may take to say that it is back, while an inference waits for it.
+#: Timeout of a readiness check of a failed server, made while an inference waits.
 _COMEBACK_S = 2.0
 
 
@@ -89,21 +89,21 @@ class Settings:
 
     @property
     def patience_s(self) -> float:
-        """The most seconds to wait for server and model."""
+        """Maximum wait for server and model, in seconds."""
         if self.init_timeout_s is None:
             return DEFAULT_INIT_TIMEOUT_S
         return min(self.init_timeout_s, LONGEST_CALL_S)
 
     @property
     def deadline_s(self) -> float:
-        """The most seconds that one inference may take."""
+        """Maximum duration of one inference, in seconds."""
         if self.inference_timeout_s is None:
             return DEFAULT_INFERENCE_TIMEOUT_S
         return min(self.inference_timeout_s, LONGEST_CALL_S)
 
 
 def require_timeout(name: str, seconds: float | None) -> None:
-    """Raise `PyTritonClientValueError` unless it is a number of seconds above 0, or None."""
+    """Raise `PyTritonClientValueError` unless the timeout is a number of seconds above 0, or None."""
     if seconds is None:
         return
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
@@ -123,14 +123,14 @@ class Prepared:
 
 
 class Core:
-    """State and steps of one client; a blocking or an asyncio client does the steps.
+    """State and steps of one client; a blocking or an asyncio client runs the steps.
 
     Args:
-        owner: name of the client's class, for texts
-        settings: what the user said
-        connect: makes the connection to a server
-        decoupled: whether the client is one for decoupled models
-        server_error: how a message of the server is introduced
+        owner: name of the client's class, for messages
+        settings: the client's arguments
+        connect: creates the connection to a server
+        decoupled: whether the client is for decoupled models
+        server_error: prefix of error messages from the server
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Core:
         self._decoupled = decoupled
         self._server_error = server_error
         self._ready = not settings.ensure_model_is_ready
-        self._stale = False  #: the configuration may be that of another model by now
+        self._stale = False  #: the model may have been replaced since its configuration was read
         self._ids = itertools.count()
         self._token_headers: dict[str, str] = {}
         if settings.access_token is not None:
@@ -172,12 +172,12 @@ class Core:
         return f"{self._owner} is closed"
 
     def require_open(self) -> None:
-        """Raise `PyTritonClientClosedError` once the client is closed."""
+        """Raise `PyTritonClientClosedError` if the client is closed."""
         if self.closed:
             raise PyTritonClientClosedError(self._is_closed)
 
     def initialise(self) -> Steps[TritonModelConfig]:
-        """Wait for the model as long as `init_timeout_s`, unless it was seen, and read its configuration."""
+        """Wait up to `init_timeout_s` for the model, unless seen ready before, and read its configuration."""
         settings = self.settings
         if not self._ready:
             grace_s = UNKNOWN_MODEL_GRACE_S if settings.init_timeout_s is None else None
@@ -189,7 +189,7 @@ class Core:
         return self.config
 
     def wait_for_model(self, timeout_s: float) -> Steps[None]:
-        """Wait for the model, whether or not it was seen before."""
+        """Wait for the model, even if it was seen ready before."""
         yield from wait_for_model(self.servers, timeout_s, None)
         self._ready = True
 
@@ -207,7 +207,9 @@ class Core:
 
     def _on_all(self, method: str, doing: str, arguments: dict[str, Any]) -> Steps[None]:
         self._ready = not self.settings.ensure_model_is_ready
-        self.config = self.settings.model_config  # what was read may be another's now
+        self.config = (
+            self.settings.model_config
+        )  # the model may be replaced, so forget the configuration that was read
         arguments = {"model_name": self.settings.model_name, **arguments}
         for server in self.servers:
             yield from self._call(server, method, doing, self.settings.patience_s, arguments)
@@ -223,7 +225,7 @@ class Core:
             raise call_error(failure, server.url, doing, timeout_s) from failure
 
     def prepared(self, request: Request) -> Steps[Prepared]:
-        """Return a request that fits the model, which may be another one than when its configuration was read.
+        """Return a validated request; reread the configuration if the model may have been replaced.
 
         Raises:
             PyTritonClientError, RuntimeError: as `prepare`
@@ -239,10 +241,10 @@ class Core:
         return self.prepare(request)
 
     def prepare(self, request: Request) -> Prepared:
-        """Check a request against the model's configuration, which must be known.
+        """Validate a request against the model's configuration, which must be known.
 
         Raises:
-            PyTritonClientValueError: there are no inputs, though the model takes some; gRPC cannot carry a header
+            PyTritonClientValueError: inputs are missing; gRPC cannot carry a header
             PyTritonClientInferenceServerError: the model is decoupled and the client is not, or vice versa
             PyTritonClientValueError, PyTritonClientModelDoesntSupportBatchingError, RuntimeError:
                 see `named_inputs`
@@ -281,10 +283,10 @@ class Core:
         )
 
     def infer(self, request: Request) -> Steps[Outputs]:
-        """Send a request to the server whose turn it is, or to the next that takes it.
+        """Send a request to the next server in turn, or to the first one after it that accepts it.
 
-        What does not fit is sent once more if the model has been replaced by another one since its configuration was
-        read: such a request has not reached the callable.
+        A request that does not fit is sent once more if the model was replaced since its configuration was read:
+        such a request has not reached the callable.
         """
         prepared = yield from self.prepared(request)
         deadline = time.monotonic() + self.settings.deadline_s
@@ -312,13 +314,13 @@ class Core:
         return Call(server.connection, "infer", left_s, prepared.arguments, prepared.headers)
 
     def _has_changed(self, known: TritonModelConfig, deadline: float) -> Steps[bool]:
-        """Read the model's configuration again; return whether it differs from the one that was known."""
-        if self.settings.model_config is not None:  # the user knows
+        """Reread the model's configuration; return whether it has changed."""
+        if self.settings.model_config is not None:  # given by the user
             return False
         try:
             config = yield from read_config(self.servers, max(0.001, deadline - time.monotonic()))
         except PyTritonClientError:
-            return False  # the failure at hand says more
+            return False  # the original failure is more informative
         self.config = config
         return known != config
 
@@ -331,9 +333,9 @@ class Core:
         return self.finish(decode(result), prepared)
 
     def stream_failed(self, error: Exception, server: Server) -> Exception:
-        """Return the exception for a stream that failed; the next one reads the model's configuration again.
+        """Return the exception for a failed stream; the next request rereads the model's configuration.
 
-        What is said in a stream has no status, and the model may have been replaced by another one.
+        Errors in a stream have no status code, and the model may have been replaced.
         """
         failure = describe(error)
         if failure is None:
@@ -343,7 +345,7 @@ class Core:
         return self.inference_error(failure, server)
 
     def choose(self) -> Steps[Server]:
-        """Return the server for a stream: the next that says it has the model, where there are several."""
+        """Return the server for a stream: with several, the next one on which the model is ready."""
         for server, is_last in self.servers.in_turn():
             if len(self.servers) == 1:
                 return server
@@ -358,7 +360,7 @@ class Core:
         raise AssertionError("a client has at least one server")
 
     def inference_error(self, failure: CallFailed, server: Server) -> Exception:
-        """Return the exception for an inference that failed, perhaps since the client was closed meanwhile."""
+        """Return the exception for a failed inference; if the client was closed in the meantime, say that."""
         if self.closed:
             return PyTritonClientClosedError(self._is_closed)
         return call_error(

@@ -1,4 +1,4 @@
-"""Threads that run what they are given, in its order. Unlike those of an executor, a process may end without them."""
+"""Threads that run jobs in order. Unlike an executor's threads, they do not keep the process alive."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ __all__ = ["DaemonThreads"]
 T = TypeVar("T")
 
 if TYPE_CHECKING:
-    #: Work with the future of its result; None: a thread is to end.
+    #: A job and the future of its result; None ends a thread.
     Jobs = queue.SimpleQueue[Optional[tuple[Future[Any], Callable[[], Any]]]]
 
 
 class DaemonThreads:
-    """Threads that are made when they are needed, and stay for what comes next.
+    """A pool of threads that are created on demand and reused.
 
     Args:
-        most: how many there may be
-        name: how their names begin
+        most: maximum number of threads
+        name: prefix of their names
     """
 
     def __init__(self, most: int, name: str) -> None:
@@ -33,11 +33,11 @@ class DaemonThreads:
         self._unfinished = 0
         self._jobs: Jobs = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        # Threads have no reference to this object: they end with it.
+        # The threads hold no reference to this object, so they end with it.
         weakref.finalize(self, _tell_all, self._jobs, self._threads).atexit = False
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Have a thread run `work`; return the future of what it returns."""
+        """Run `work` in a thread; return the future of its result."""
         future: Future[T] = Future()
         with self._lock:
             if len(self._threads) <= self._unfinished and len(self._threads) < self._most:
@@ -51,7 +51,7 @@ class DaemonThreads:
         return future
 
     def run_waiting(self) -> None:
-        """Run all that waits for a thread in this one."""
+        """Run all queued jobs in this thread."""
         while True:
             try:
                 job = self._jobs.get_nowait()
@@ -61,7 +61,7 @@ class DaemonThreads:
                 _do(*job)
 
     def end(self, *, wait: bool) -> None:
-        """Have the threads end when all is done; with `wait`, return then."""
+        """End the threads when all jobs are done; with `wait`, wait for that."""
         _tell_all(self._jobs, self._threads)
         for thread in self._threads if wait else ():
             thread.join()
@@ -74,7 +74,7 @@ class DaemonThreads:
 def _run(jobs: Jobs) -> None:
     while (job := jobs.get()) is not None:
         _do(*job)
-        del job  # the next one may be long in coming
+        del job  # release it: the next job may be a long time coming
 
 
 def _do(future: Future[Any], work: Callable[[], Any]) -> None:
@@ -84,7 +84,7 @@ def _do(future: Future[Any], work: Callable[[], Any]) -> None:
         result = work()
     except BaseException as error:
         future.set_exception(error)
-        del future, work  # the error holds this frame
+        del future, work  # the error references this frame
     else:
         future.set_result(result)
 

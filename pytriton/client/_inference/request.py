@@ -1,4 +1,4 @@
-"""The way in that all clients share: `infer_sample` and `infer_batch`, and what is given to them."""
+"""The entry point of all clients: `infer_sample` and `infer_batch`, and their arguments."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NO_OPTIONS = RequestOptions()
 
 @dataclass(frozen=True)
 class Request:
-    """One call of `infer_sample` or `infer_batch`, as far as it can be checked without the model."""
+    """One call of `infer_sample` or `infer_batch`, checked as far as possible without the model."""
 
     positional: Sequence[Any]
     named: Mapping[str, Any]
@@ -45,12 +45,12 @@ class Request:
         *,
         sample: bool,
     ) -> Request:
-        """Check the arguments.
+        """Validate the arguments.
 
         Raises:
-            PyTritonClientValueError: one of them cannot be
+            PyTritonClientValueError: an argument is invalid
         """
-        # A model may have inputs of these names: an array can be nothing else.
+        # A model may have inputs of these names: an array can only be an input.
         ours = {"parameters": parameters, "headers": headers, "options": options}
         arrays = {name: value for name, value in ours.items() if hasattr(value, "dtype")}
         if arrays:
@@ -74,7 +74,7 @@ class Request:
 
 
 class InferMethods(Generic[R]):
-    """The inference methods of all five clients; they differ in what comes back."""
+    """The inference methods of all five clients; they differ in what they return."""
 
     def infer_sample(
         self,
@@ -85,26 +85,27 @@ class InferMethods(Generic[R]):
         options: RequestOptions | None = None,
         **named_inputs: Any,
     ) -> R:
-        """Ask the model about one sample: inputs and outputs without the batch axis.
+        """Run inference on one sample: inputs and outputs without the batch axis.
 
         Args:
             inputs: numpy arrays, in the order of the model's inputs
             parameters: request parameters (str, int or bool) for the callable
             headers: HTTP headers, or gRPC metadata
-            options: priority, request id, queue time-out, sequence, wanted outputs
-            named_inputs: or arrays by the inputs' names; not both. An array given as `parameters`, `headers` or
-                `options` is the input of that name; where a model has one and a request needs the argument, too,
-                give inputs in order
+            options: priority, request ID, queue timeout, sequence, requested outputs
+            named_inputs: arrays by input name, instead of `inputs`. An array given as `parameters`, `headers` or
+              `options` is the input of that name; if a model has such an input and the request needs the argument,
+              too,
+              pass inputs by position
 
         Returns:
-            the outputs by name, in the way of the client: as a dict, a Future of one, something to
-            await, or an iterator of the responses
+            the outputs by name, in the form of the client: a dict, a Future of one, an awaitable,
+            or an iterator over the responses
 
         Raises:
-            PyTritonClientValueError: the arguments cannot be
-            PyTritonClientTimeoutError: no answer within `inference_timeout_s`, or no connection;
-                `PyTritonClientModelUnavailableError` where the server does not have the model
-            PyTritonClientInferenceServerError: the server answered with an error
+            PyTritonClientValueError: an argument is invalid
+            PyTritonClientTimeoutError: no response within `inference_timeout_s`, or no connection;
+              `PyTritonClientModelUnavailableError` if the server does not have the model
+            PyTritonClientInferenceServerError: the server responded with an error
             PyTritonClientClosedError: the client is closed
         """
         return self._infer(
@@ -120,7 +121,7 @@ class InferMethods(Generic[R]):
         options: RequestOptions | None = None,
         **named_inputs: Any,
     ) -> R:
-        """Ask the model about a batch: the first axis of all inputs and outputs is the batch's.
+        """Run inference on a batch: the first axis of all inputs and outputs is the batch axis.
 
         Arguments and errors are those of `infer_sample`.
 

@@ -1,4 +1,4 @@
-"""A request to a decoupled model, and the way of its responses from gRPC's thread to the user's."""
+"""A request to a decoupled model, and its responses on their way from gRPC's thread to the user's."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ __all__ = ["ResponseBuffer", "Responses", "Stream", "is_final", "stream_argument
 
 T = TypeVar("T")
 
-#: Responses that may wait for the user. When there are more, gRPC's thread waits, reads no further, and so the
-#: server's flow control slows the model down: a slow reader does not fill its memory.
+#: Maximum number of unread responses. When it is reached, gRPC's thread stops reading, and flow control slows
+#: the model down: a slow reader does not fill its memory.
 _WAITING = 16
 
-#: Longest wait for the reason why a stream did not begin, in seconds; it is there as a rule.
+#: Maximum wait for the reason why a stream failed to start, in seconds; it is usually available at once.
 _REASON_S = 1.0
 
 Response = tuple[Any, Any]
 
 
 class ResponseBuffer:
-    """Hands responses from one thread to another; neither runs far ahead."""
+    """Pass responses from one thread to another with a bounded buffer."""
 
     def __init__(self) -> None:
         self._responses: deque[Response] = deque()
         self._changed = threading.Condition()
         self._closed = False
         self._unwanted = False
-        #: The last response, once it has been thrown away.
+        #: The last response, after it was discarded.
         self.last: Response | None = None
 
     def put(self, result: Any, error: Any) -> None:
-        """Take a response; waits while many are unread. tritonclient calls this in a thread of its own."""
+        """Add a response; block while too many are unread. Called by tritonclient's own thread."""
         with self._changed:
             while len(self._responses) >= _WAITING and not (self._closed or self._unwanted):
                 self._changed.wait()
@@ -60,14 +60,14 @@ class ResponseBuffer:
         """Return the next response; None once the buffer is closed.
 
         Raises:
-            CallFailed: none came within the time
+            CallFailed: no response arrived in time
         """
         deadline = time.monotonic() + timeout_s
         with self._changed:
             while not self._responses and not self._closed:
                 left_s = deadline - time.monotonic()
                 if left_s <= 0 or not self._changed.wait(left_s):
-                    raise CallFailed(Kind.TIMEOUT, "no response within the time")
+                    raise CallFailed(Kind.TIMEOUT, "no response in time")
             if self._closed:
                 return None
             response = self._responses.popleft()
@@ -75,7 +75,7 @@ class ResponseBuffer:
             return response
 
     def throw_away(self) -> None:
-        """Drop all responses up to the last one, because no reader is left."""
+        """Discard all responses up to the last one, because there is no reader any more."""
         with self._changed:
             self._unwanted = True
             while self._responses:
@@ -88,7 +88,7 @@ class ResponseBuffer:
             self.last = response
 
     def close(self) -> None:
-        """Drop what waits, and let neither side wait any longer."""
+        """Discard the buffered responses and unblock both sides."""
         with self._changed:
             self._closed = True
             self._responses.clear()
@@ -96,10 +96,10 @@ class ResponseBuffer:
 
 
 class Stream:
-    """A request to a decoupled model: the client sends it and reads its responses one by one.
+    """A request to a decoupled model: sends it and reads its responses one by one.
 
     Args:
-        core: of the client
+        core: core of the client
         prepared: the request
     """
 
@@ -108,10 +108,10 @@ class Stream:
         self._core = core
         self._prepared = prepared
         self._server: Server | None = None
-        self._client: Any = None  #: tritonclient's, while it is under way
+        self._client: Any = None  #: tritonclient's, while the stream is in flight
         self._final = False
         self.pid = os.getpid()
-        self.closed = False  #: nothing of it is under way any more
+        self.closed = False  #: nothing of the stream is in flight any more
 
     def begin(self, server: Server) -> None:
         """Send the request."""
@@ -119,13 +119,13 @@ class Stream:
         client = self._client = server.connection.client()  # type: ignore[attr-defined]  # of gRPC only
         headers = self._prepared.headers
         _open.add(self)
-        # The thread of tritonclient that reads the stream lasts as long as the stream. A program must not wait at its
-        # end for responses that nobody reads: threads are daemons where the thread that starts them is one.
+        # tritonclient's reader thread lives as long as the stream. The program must not wait at exit for
+        # unread responses: a thread started by a daemon thread is a daemon, too.
         _as_daemon(lambda: client.start_stream(self.buffer.put, headers=headers))
         try:
             client.async_stream_infer(**stream_arguments(self._prepared.arguments))
         except InferenceServerException as error:
-            # A stream that could not even begin. Why is told where the responses come.
+            # The stream failed to start. The reason arrives where responses do.
             with suppress(CallFailed):
                 _, told = self.buffer.get(_REASON_S) or (None, None)
                 error = told or error
@@ -147,7 +147,7 @@ class Stream:
         except CallFailed as late:
             raise self._core.inference_error(late, self._server) from None
         if response is None:
-            self._core.require_open()  # raises: only close() closes a buffer that is read
+            self._core.require_open()  # raises: only close() closes a buffer that is being read
         result, error = response or (None, None)
         if error is not None:
             raise self._failed(error)
@@ -157,29 +157,31 @@ class Stream:
         return error if self._server is None else self._core.stream_failed(error, self._server)
 
     def close(self) -> None:
-        """End it; a request that is not answered to its end is cancelled. A second time does nothing."""
+        """End the stream; cancel the request if it is unfinished. Does nothing if already closed."""
         client, self._client = self._client, None
         last = self.buffer.last
         final = self._final or (last is not None and last[1] is None)
         self.buffer.close()
         try:
             if client is not None:
-                # Only what is not over: tritonserver (2.51) loses track of a stream that is cancelled while it
-                # ends, and takes its model for being in use until the grace period of an unregister is over.
+                # Only if it is unfinished: tritonserver (2.51) loses track of a stream that is cancelled
+                # while it ends, and considers its model in use until the grace period of an unregister
+                # expires.
                 client.stop_stream(cancel_requests=not final)
         finally:
             self.closed = True
 
 
 class Responses(Iterator[Outputs]):
-    """The responses of one request, as the user reads them.
+    """Iterator over the responses of one request.
 
-    Its end of life cancels a request that was read in part. One that was never read runs on unread: it was sent to be
-    done.
+    Garbage collection cancels a request that was read in part. One that was never read runs to its end: it was sent
+    to
+    be executed.
 
     Args:
-        stream: the request, which has been sent
-        owner: the client, which is to live as long as this
+        stream: the request, already sent
+        owner: the client, kept alive by this reference
     """
 
     def __init__(self, stream: Stream, owner: object) -> None:
@@ -202,7 +204,7 @@ class Responses(Iterator[Outputs]):
         return response
 
     def close(self) -> None:
-        """Read no more: cancel the request if it is under way still."""
+        """Stop reading: cancel the request if it is still in flight."""
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.close()
@@ -214,13 +216,13 @@ class Responses(Iterator[Outputs]):
             self._stream.buffer.throw_away()
 
 
-#: Streams that were begun and are not forgotten.
+#: Streams that were started and are still referenced.
 _open: weakref.WeakSet[Stream] = weakref.WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
-    """Cancel what is under way at the program's end: afterwards nobody can end the threads that read."""
+    """Cancel streams in flight at exit: later, the reader threads cannot be stopped any more."""
     for stream in list(_open):
         if stream.pid == os.getpid():
             stream.close()
@@ -232,7 +234,7 @@ def _as_daemon(work: Callable[[], T]) -> T:
     def run() -> None:
         try:
             done.set_result(work())
-        except BaseException as error:  # the caller's
+        except BaseException as error:  # raise it in the caller
             done.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
@@ -240,11 +242,11 @@ def _as_daemon(work: Callable[[], T]) -> T:
 
 
 def stream_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a request, for a stream: the end is to be said, even by an empty response."""
+    """Return the arguments of a streaming request: the end must be marked, even by an empty response."""
     return {**arguments, "enable_empty_final_response": True}
 
 
 def is_final(result: Any) -> bool:
-    """Return whether no response follows this one."""
+    """Return whether this is the last response."""
     final = result.get_response().parameters.get("triton_final_response")
     return final is not None and bool(final.bool_param)

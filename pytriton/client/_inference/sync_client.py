@@ -1,4 +1,4 @@
-"""Clients that block: what `ModelClient` and `DecoupledModelClient` have in common."""
+"""Blocking clients: the common part of `ModelClient` and `DecoupledModelClient`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Self = TypeVar("Self", bound="SyncClient[Any]")
 
 
 class SyncClient(BaseClient[R], Closeable):
-    """A blocking client for one model. It may be used by several threads."""
+    """A blocking, thread-safe client for one model."""
 
     _connect = staticmethod(connect)
 
@@ -38,22 +38,22 @@ class SyncClient(BaseClient[R], Closeable):
 
     @property
     def model_config(self) -> TritonModelConfig:
-        """The model's configuration; waits for the model if it was not seen yet."""
+        """The model's configuration; waits for the model if it was not seen ready yet."""
         return self._initialise()
 
     @property
     def is_batching_supported(self) -> bool:
-        """True if `infer_batch` can be used; waits for the model if it was not seen yet."""
+        """True if `infer_batch` can be used; waits for the model if it was not seen ready yet."""
         return self.model_config.batching
 
     def wait_for_server(self, timeout_s: float) -> None:
         """Wait until the server is ready.
 
         Args:
-            timeout_s: longest wait, in seconds
+            timeout_s: maximum wait, in seconds
 
         Raises:
-            PyTritonClientTimeoutError: it was not within the time
+            PyTritonClientTimeoutError: the server did not become ready in time
         """
         require_timeout("timeout_s", timeout_s)
         self._run(wait_for_server(self._core.servers, timeout_s))
@@ -62,11 +62,11 @@ class SyncClient(BaseClient[R], Closeable):
         """Wait until the model is ready.
 
         Args:
-            timeout_s: longest wait, in seconds
+            timeout_s: maximum wait, in seconds
 
         Raises:
-            PyTritonClientModelUnavailableError: a server answers, but did not have it ready within the time
-            PyTritonClientTimeoutError: no server answered
+            PyTritonClientModelUnavailableError: a server responds, but the model did not become ready in time
+            PyTritonClientTimeoutError: no server responded
         """
         require_timeout("timeout_s", timeout_s)
         self._run(self._core.wait_for_model(timeout_s))
@@ -76,27 +76,27 @@ class SyncClient(BaseClient[R], Closeable):
         config: str | Mapping[str, Any] | None = None,
         files: Mapping[str, bytes] | None = None,
     ) -> None:
-        """Have the server load the model from its repository, or load it anew.
+        """Load or reload the model on the server from its repository.
 
         Args:
             config: configuration to load it with, as JSON or a dict
             files: files to load it from: ``{"file:1/model.py": b"..."}``; needs `config`
 
         Raises:
-            PyTritonClientInferenceServerError: it was refused; the endpoint wants an access token by default
+            PyTritonClientInferenceServerError: the server refused; by default the endpoint requires an access token
         """
         self._run(self._core.load(config, files))
 
     def unload_model(self) -> None:
-        """Have the server unload the model.
+        """Unload the model on the server.
 
         Raises:
-            PyTritonClientInferenceServerError: it was refused; the endpoint wants an access token by default
+            PyTritonClientInferenceServerError: the server refused; by default the endpoint requires an access token
         """
         self._run(self._core.unload())
 
     def close(self) -> None:
-        """Close all connections. A second time does nothing."""
+        """Close all connections. Does nothing if already closed."""
         self._core.closed = True
         self._closing.set()
         for server in self._core.servers:

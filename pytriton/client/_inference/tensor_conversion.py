@@ -1,4 +1,4 @@
-"""Inputs as the user gives them, as Triton takes them, and outputs back again."""
+"""Conversion of inputs from the user's form to Triton's, and of outputs back."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Outputs = dict[str, Array]
 
 
 def check_convention(positional: Sequence[Any], named: Mapping[str, Any]) -> None:
-    """Raise `PyTritonClientValueError` when inputs are given by position and by name."""
+    """Raise `PyTritonClientValueError` if inputs are given both by position and by name."""
     if positional and named:
         raise PyTritonClientValueError(
             "Use either positional either keyword method arguments convention: got "
@@ -46,7 +46,7 @@ def check_convention(positional: Sequence[Any], named: Mapping[str, Any]) -> Non
 def require_inputs(
     config: TritonModelConfig, positional: Sequence[Any], named: Mapping[str, Any]
 ) -> None:
-    """Raise `PyTritonClientValueError` when no input is given to a model that takes some."""
+    """Raise `PyTritonClientValueError` if a model has inputs but none is given."""
     if config.inputs and not positional and not named:
         names = _listed(spec.name for spec in config.inputs)
         raise PyTritonClientValueError(
@@ -61,18 +61,19 @@ def named_inputs(
     *,
     sample: bool,
 ) -> dict[str, Array]:
-    """Give every input its name and the shape that Triton expects.
+    """Return the inputs by name, in the shapes that Triton expects.
 
     Args:
         config: the model's configuration
-        positional: inputs in the order of the model's; optional ones may be missing at the end
-        named: or inputs by name
-        sample: the inputs have no batch axis; it is added if the model has one
+        positional: inputs in the model's order; trailing optional ones may be omitted
+        named: inputs by name, instead of `positional`
+        sample: the inputs lack the batch axis; it is added if the model has one
 
     Raises:
-        PyTritonClientValueError: too many inputs, or one that is no array of a type Triton has, or has no rows
+        PyTritonClientValueError: too many inputs, or an input that is not an array, has an unsupported type, or no
+        rows
         PyTritonClientModelDoesntSupportBatchingError: a batch for a model without batch axis
-        RuntimeError: unicode, or objects that are not bytes
+        RuntimeError: unicode strings, or objects that are not bytes
     """
     if not sample and not config.batching:
         raise PyTritonClientModelDoesntSupportBatchingError(
@@ -87,7 +88,7 @@ def named_inputs(
             array = array[np.newaxis, ...]
         elif not sample and array.ndim and array.shape[0] == 0:
             raise PyTritonClientValueError(
-                f"Input {name!r} has no rows (its shape is {array.shape}). A batch has one at least."
+                f"Input {name!r} has no rows (its shape is {array.shape}). A batch needs at least one."
             )
         arrays[name] = _wire_shape(array, specs.get(name), config)
     return arrays
@@ -101,7 +102,7 @@ def _by_name(
             f"Model {config.model_name} takes {len(names)} inputs ({_listed(names)}), "
             f"got {len(positional)} positional arguments."
         )
-    return dict(zip(names, positional))  # fewer are allowed: optional inputs
+    return dict(zip(names, positional))  # optional inputs may be omitted
 
 
 def _checked(name: str, value: Any) -> Array:
@@ -136,7 +137,7 @@ def _require_bytes(name: str, array: Array) -> None:
 
 
 def _is_scalar(spec: TensorSpec | None) -> bool:
-    # Triton has no tensors without an axis beside the batch's: on the wire such a value is a [1].
+    # Triton has no tensors without an axis beside the batch axis: on the wire such a value has shape [1].
     return spec is not None and spec.shape == ()
 
 
@@ -146,15 +147,15 @@ def _wire_shape(array: Array, spec: TensorSpec | None, config: TritonModelConfig
     return array
 
 
-#: Finding it out takes longer than all the rest of a request's preparation.
+#: Cached: computing it takes longer than the rest of a request's preparation.
 _datatype = functools.lru_cache(maxsize=64)(to_triton_datatype)
 
 
 def encode(arrays: Mapping[str, Array], module: Any) -> list[Any]:
-    """Make the inputs of a request, with the classes of one of tritonclient's modules.
+    """Build a request's inputs with the classes of one of tritonclient's modules.
 
     Raises:
-        PyTritonClientValueError: Triton has no such data type
+        PyTritonClientValueError: Triton does not support the data type
     """
     tensors = []
     for name, array in arrays.items():
@@ -169,7 +170,7 @@ def encode(arrays: Mapping[str, Array], module: Any) -> list[Any]:
 
 
 def decode(result: Any) -> Outputs:
-    """Return the outputs of a response of tritonclient, over either protocol."""
+    """Return the outputs of a tritonclient response, over either protocol."""
     response = result.get_response()
     if isinstance(response, dict):
         names = [output["name"] for output in response.get("outputs", ())]
@@ -179,7 +180,7 @@ def decode(result: Any) -> Outputs:
 
 
 def restore(outputs: Outputs, config: TritonModelConfig, *, sample: bool) -> Outputs:
-    """Undo what `named_inputs` did to shapes: scalars lose their [1], samples the batch axis."""
+    """Undo the reshaping by `named_inputs`: scalars lose their [1], samples the batch axis."""
     specs = {spec.name: spec for spec in config.outputs or ()}
     restored = {}
     for name, array in outputs.items():

@@ -1,1 +1,1 @@
-"""The way to a server: addresses, connections, whose turn it is, waiting, and what can go wrong. Private."""
+"""Communication with servers: addresses, connections, load balancing, waiting, and failures. Private."""

@@ -1,4 +1,4 @@
-"""The exception that the user gets for a failed call: of PyTriton's type, with one line that says it all."""
+"""The exception raised for a failed call: of PyTriton's type, with a one-line message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytriton.client.exceptions import (
 
 __all__ = ["SERVER_ERROR", "Problem", "call_error", "waiting_error"]
 
-#: How the clients begin a message of the server. {doing} is "inference request" or the like.
+#: Prefix of messages from the server. {doing} is "inference request" or the like.
 SERVER_ERROR = "Error occurred during {doing}. Message: {text}"
 
 #: A server's URL, and why it is not ready.
@@ -34,11 +34,11 @@ def call_error(
     """Return the exception for a call that failed.
 
     Args:
-        failure: of the call
-        url: of the server
-        doing: what was being done, for the text
-        timeout_s: how long it might have taken, in seconds
-        template: how a message of the server is introduced
+        failure: the call's failure
+        url: URL of the server
+        doing: the operation, for the message
+        timeout_s: timeout of the operation, in seconds
+        template: prefix of messages from the server
     """
     text = failure.text
     if failure.kind is Kind.TLS:
@@ -49,9 +49,9 @@ def call_error(
             "the port of HTTP, 8000 where no other was chosen."
         )
     late = {
-        Kind.TIMEOUT: f"{url} did not answer within the time ({text})",
+        Kind.TIMEOUT: f"{url} did not respond in time ({text})",
         Kind.UNREACHABLE: f"cannot connect to {url}: {text}",
-        Kind.BROKEN: f"the connection to {url} ended before the answer came: {text}",
+        Kind.BROKEN: f"the connection to {url} ended before the response arrived: {text}",
     }.get(failure.kind)
     if late is not None:
         return PyTritonClientTimeoutError(
@@ -69,9 +69,9 @@ def waiting_error(
 
     Args:
         what: "server", or "model NAME/VERSION"
-        problems: of each server, why it is not ready
-        waited_s: how long was waited, in seconds
-        advice: what the user may do
+        problems: why each server is not ready
+        waited_s: time waited, in seconds
+        advice: what the user can do
     """
     said = "; ".join(f"{url}: {problem.text}" for url, problem in problems)
     message = f"Waiting for {what} to be ready timed out. After {waited_s:.3g} s: {said}."

@@ -1,7 +1,7 @@
-"""Connections to one server: tritonclient's four clients behind one way to call them.
+"""Connections to one server: a common interface to tritonclient's four clients.
 
-`call` waits no longer than it is told to, whatever the protocol, and fails with `CallFailed` only. tritonclient
-is imported with the first connection of its kind: gevent and grpc are slow to import, and a program needs one.
+`call` respects its timeout with every protocol, and fails only with `CallFailed`. tritonclient is imported with the
+first connection of its kind: gevent and grpc are slow to import, and a program usually needs one of them.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from pytriton.client.tls import TlsOptions
 
 __all__ = ["Connection", "aconnect", "connect", "fail"]
 
-#: tritonclient's own limits. Each call has its own deadline, which is to be the one that counts.
+#: Disables tritonclient's own limits. Each call has its own deadline, which is the one that should apply.
 _NEVER_S = 7 * 24 * 3600.0
-#: A server that comes up is found within a second; and no connection is shared with another client of this
-#: process, whose failed attempts would delay ours.
+#: Detects a restarted server within a second. Connections are not shared with other clients of this process,
+#: whose failed attempts would delay ours.
 _CHANNEL = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
@@ -35,7 +35,7 @@ _CHANNEL = [
 
 
 class Connection(Protocol):
-    """The interface of a connection to the clients; `call` returns an awaitable for asyncio."""
+    """A connection as the clients use it; for asyncio, `call` returns an awaitable."""
 
     url: TritonUrl
 
@@ -49,7 +49,7 @@ class Connection(Protocol):
         """Call a method of tritonclient's client."""
 
     def close(self) -> Any:
-        """Close it; a second time does nothing."""
+        """Close the connection. Does nothing if already closed."""
 
 
 def connect(url: TritonUrl, tls: TlsOptions | None) -> Connection:
@@ -77,7 +77,7 @@ class _Grpc:
         return importlib.import_module("tritonclient.grpc")
 
     def client(self) -> Any:
-        """Return tritonclient's client, made on first use."""
+        """Return tritonclient's client, created on first use."""
         with self._lock:
             if self._client is None:
                 options = (self._tls or TlsOptions()).grpc_options() if self.url.is_secure else {}
@@ -117,7 +117,7 @@ class _Grpc:
 
 
 class _SyncGrpc(_Grpc):
-    pid = 0  #: of the process that has made the channel
+    pid = 0  #: the process that created the channel
 
     def client(self) -> Any:
         client = super().client()
@@ -127,7 +127,7 @@ class _SyncGrpc(_Grpc):
         return client
 
 
-#: Those that may have a channel.
+#: Connections that may have an open channel.
 _open: weakref.WeakSet[_SyncGrpc] = weakref.WeakSet()
 
 
@@ -135,11 +135,11 @@ _open: weakref.WeakSet[_SyncGrpc] = weakref.WeakSet()
 def _close_all() -> None:
     """Close gRPC's channels while its threads still run.
 
-    At the interpreter's end, gRPC's threads stop wherever they are, perhaps with a lock that closing a channel takes: a
-    program whose clients were not closed hung there for ever.
+    At interpreter exit, gRPC's threads stop wherever they are, perhaps holding a lock that closing a channel needs:
+    programs that did not close their clients used to hang forever.
     """
     for connection in list(_open):
-        if connection.pid == os.getpid():  # a fork has none of the threads
+        if connection.pid == os.getpid():  # a forked child has none of the threads
             connection.close()
 
 
@@ -160,11 +160,11 @@ class _AioGrpc(_Grpc):
 
 @functools.cache
 def _gevent() -> Any:
-    """Import gevent, and let every process that is forked from now on have what it needs of its own."""
+    """Import gevent, and give every process forked from now on its own state."""
     gevent = importlib.import_module("gevent")
 
     def renew() -> None:
-        # Before anything else: without it, the loop of the thread that forked waits for ever.
+        # This must come first: otherwise, the loop of the forking thread waits forever.
         gevent.reinit()
         for connection in list(_carried_over):
             connection.renew()
@@ -174,9 +174,9 @@ def _gevent() -> Any:
 
 
 class _Resolver:
-    """A hub's way to resolve names, in a thread of gevent's, and without one where none can be started any more.
+    """Name resolution for a hub, in a gevent thread, or in this thread if none can be started any more.
 
-    From the end of the main thread on, Python 3.12 starts none. Requests of other threads are answered all the same.
+    Python 3.12 starts no threads after the main thread has ended. Requests of other threads still work.
     """
 
     def __init__(self, usual: Any) -> None:
@@ -193,14 +193,16 @@ class _Resolver:
 
 
 class _Http:
-    """A connection for each thread that calls: gevent's sockets belong to the thread that made them."""
+    """One connection per calling thread: gevent's sockets belong to the thread that created them."""
 
     def __init__(self, url: TritonUrl, tls: TlsOptions | None) -> None:
         _gevent()
         self.url = url
         self.module: Any = importlib.import_module("tritonclient.http")
         self._context = None
-        if url.is_secure:  # gevent's own: the other would block its loop, and with it the timer
+        if (
+            url.is_secure
+        ):  # gevent's own: the standard one would block its loop, and with it the timer
             self._context = (tls or TlsOptions()).context(importlib.import_module("gevent.ssl"))
         self._mine = threading.local()
         self._all: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -208,30 +210,30 @@ class _Http:
         _carried_over.add(self)
 
     def renew(self) -> None:
-        """Let go of the parent's connections, in a forked child: an answer would reach either of the two."""
+        """Drop the parent's connections in a forked child: a response could reach either process."""
         self._mine = threading.local()
         self._all = weakref.WeakSet()
-        self._lock = threading.Lock()  # a thread that the child has not may have held it
+        self._lock = threading.Lock()  # a thread that does not exist in the child may have held it
 
     def call(
         self, method: str, timeout_s: float, arguments: dict[str, Any], headers: dict[str, str]
     ) -> Any:
         gevent = _gevent()
         client = self._client()
-        # Not tritonclient's own time-outs: they count each wait for bytes anew.
+        # Not tritonclient's own timeouts: they restart with each wait for bytes.
         timer = gevent.Timeout.start_new(timeout_s)
         try:
             answer = getattr(client, method)(**arguments, headers=headers)
             if answer is False:
-                # tritonclient does not read the text of a refusal (a proxy's, say): while it is
-                # unread the connection is taken, and the next call would wait for it.
+                # tritonclient does not read the body of a rejection (from a proxy, for example): an unread
+                # body blocks the connection, and the next call would wait for it.
                 self._drop(client)
             return answer
         except gevent.Timeout as late:
             if late is not timer:
                 raise
-            self._drop(client)  # what is still to come must not be taken for the next answer
-            raise CallFailed(Kind.TIMEOUT, "no answer within the time") from None
+            self._drop(client)  # a late response must not be taken for the next one
+            raise CallFailed(Kind.TIMEOUT, "no response in time") from None
         except Exception as error:
             fail(error)
         finally:
@@ -267,7 +269,7 @@ class _Http:
             client.close()
 
 
-#: Those that a forked child has, too.
+#: Connections that forked children inherit.
 _carried_over: weakref.WeakSet[_Http] = weakref.WeakSet()
 
 
@@ -281,7 +283,7 @@ class _AioHttp:
     async def call(
         self, method: str, timeout_s: float, arguments: dict[str, Any], headers: dict[str, str]
     ) -> Any:
-        if self._client is None:  # here: aiohttp wants a running loop
+        if self._client is None:  # created here because aiohttp needs a running loop
             self._client = self.module.InferenceServerClient(
                 self.url.without_scheme,
                 conn_timeout=_NEVER_S,
@@ -301,7 +303,7 @@ class _AioHttp:
 
 
 def fail(error: Exception) -> NoReturn:
-    """Raise what an exception of tritonclient means; others as they are."""
+    """Raise the `CallFailed` for an exception of tritonclient; raise others unchanged."""
     failure = describe(error)
     if failure is None:
         raise error

@@ -1,4 +1,4 @@
-"""The error for all failures on the way to a server, over either transport."""
+"""The error for all failures in communicating with a server, over either transport."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ __all__ = ["NOT_BEGUN", "CallFailed", "Kind", "describe"]
 
 
 class Kind(enum.Enum):
-    """The meaning of a failure to the caller."""
+    """The meaning of a failure for the caller."""
 
-    TIMEOUT = "timeout"  #: no answer within the time
-    UNREACHABLE = "unreachable"  #: no connection; surely nothing was sent
-    BROKEN = "broken"  #: the connection ended before the answer
-    TLS = "tls"  #: no secure connection: trying again does not help
-    NO_HTTP = "no http"  #: what answers speaks another protocol: trying again does not help
-    RESTRICTED = "restricted"  #: the endpoint wants the access token
+    TIMEOUT = "timeout"  #: no response in time
+    UNREACHABLE = "unreachable"  #: no connection; nothing was sent
+    BROKEN = "broken"  #: the connection ended before the response
+    TLS = "tls"  #: no secure connection: a retry does not help
+    NO_HTTP = "no http"  #: the listener speaks another protocol: a retry does not help
+    RESTRICTED = "restricted"  #: the endpoint requires the access token
     UNKNOWN_MODEL = "unknown model"  #: the server does not know the model, or not that version
     NOT_READY = "not ready"  #: the server knows the model, but it is not ready
-    MISFIT = "misfit"  #: the request does not fit the model, which may be another one by now
-    REFUSED = "refused"  #: any other error that the server answered with
+    MISFIT = "misfit"  #: the request does not fit the model, which may have been replaced
+    REFUSED = "refused"  #: any other error response
 
 
-#: Kinds after which another server may be asked: this one has not begun with the request.
+#: Kinds after which another server may be tried: this one has not started on the request.
 NOT_BEGUN = frozenset({Kind.UNREACHABLE, Kind.UNKNOWN_MODEL, Kind.NOT_READY})
 
 
@@ -35,8 +35,8 @@ class CallFailed(Exception):
     """A call of a server failed.
 
     Args:
-        kind: what it means
-        text: what was said about it
+        kind: meaning of the failure
+        text: the error message
     """
 
     def __init__(self, kind: Kind, text: str) -> None:
@@ -45,15 +45,15 @@ class CallFailed(Exception):
         self.text = text
 
 
-#: What Triton says -> its kind. Texts of Triton 2.51; the status differs between the protocols.
+#: Triton's message -> its kind. Messages of Triton 2.51; the status differs between the protocols.
 _SERVER_TEXTS: Mapping[str, Kind] = {
     "unknown model": Kind.UNKNOWN_MODEL,
     "is not at ready state": Kind.NOT_READY,
     "is restricted, expecting header": Kind.RESTRICTED,
 }
-#: Statuses of both protocols for a request that the model, as it is, cannot have.
+#: Statuses of both protocols for a request that does not suit the model.
 _MISFITS = ("400", "501", "INVALID_ARGUMENT", "UNIMPLEMENTED")
-#: What gRPC says with the status UNAVAILABLE, which Triton uses, too (for a full queue).
+#: gRPC's messages with the status UNAVAILABLE, which Triton uses, too (for a full queue).
 _GRPC_TEXTS: Mapping[str, Kind] = {
     "certificate_verify_failed": Kind.TLS,
     "handshake": Kind.TLS,
@@ -71,24 +71,24 @@ _GRPC_TEXTS: Mapping[str, Kind] = {
     "endpoint closing": Kind.BROKEN,
     "transport": Kind.BROKEN,
 }
-#: Packages whose exceptions tell of connections, beside those that are OSErrors.
+#: Packages whose exceptions describe connection failures, besides OSErrors.
 _TRANSPORTS = frozenset({"aiohttp", "geventhttpclient"})
-#: Names of geventhttpclient's and aiohttp's exceptions for an answer that is no HTTP.
+#: Names of geventhttpclient's and aiohttp's exceptions for a response that is not HTTP.
 _NO_HTTP = frozenset({"HTTPParseError", "ClientResponseError"})
 
 
 def describe(error: BaseException) -> CallFailed | None:
-    """Return what an exception of tritonclient or of its transport means; None for any other."""
+    """Return the kind and message of an exception of tritonclient or its transport; None for any other."""
     if isinstance(error, CallFailed):
         return error
     if type(error).__name__ in _NO_HTTP:
-        return CallFailed(Kind.NO_HTTP, "what answers there does not speak HTTP")
+        return CallFailed(Kind.NO_HTTP, "the listener there does not speak HTTP")
     message = getattr(error, "message", None)
     if callable(message) and hasattr(error, "status"):  # InferenceServerException
         return _server_said(str(message()), str(error.status() or ""))
     code, details = getattr(error, "code", None), getattr(error, "details", None)
     if callable(code) and callable(details):
-        # gRPC's own, which tritonclient lets pass here and there.
+        # gRPC's own exceptions, which tritonclient does not always wrap.
         return _server_said(str(details()), str(code()))
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, (asyncio.TimeoutError, TimeoutError, socket.timeout)):
@@ -119,10 +119,10 @@ def _first(kinds: Mapping[str, Kind], text: str) -> Kind | None:
 
 
 def _certificate_refused(error: Any) -> bool:
-    # aiohttp wraps them: in `os_error`, or in `certificate_error`.
+    # aiohttp wraps them in `os_error` or `certificate_error`.
     inner = getattr(error, "os_error", None) or getattr(error, "certificate_error", None)
     return isinstance(inner, (ssl.SSLError, ssl.CertificateError))
 
 
 def _never_connected(error: BaseException) -> bool:
-    return type(error).__name__.startswith("ClientConnector")  # aiohttp's, one per reason
+    return type(error).__name__.startswith("ClientConnector")  # aiohttp has one class per reason

@@ -1,7 +1,7 @@
-"""The servers of one client: whose turn it is, and which of them rest.
+"""The servers of one client: whose turn it is, and which are skipped.
 
-With several URLs, requests go to one after another in turn. A server that cannot be reached, or does not have the
-model, rests for some seconds; then it is asked whether it is ready before it gets a request again.
+With several URLs, requests go to the servers in turn. A server that cannot be reached, or does not have the model,
+is skipped for some seconds; after that it must pass a readiness check before it gets a request again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _REST_S = 3.0
 
 @dataclass
 class Server:
-    """A server, and the facts known about it."""
+    """A server and its known state."""
 
     connection: Connection
     ready: bool = True  #: as far as is known
@@ -31,7 +31,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Its URL, for texts."""
+        """Its URL, for messages."""
         return self.connection.url.with_scheme
 
 
@@ -41,7 +41,7 @@ class Servers:
     Args:
         servers: at least one
         model_name: name of the model
-        version: its version, "" for the latest
+        version: version of the model, "" for the latest
         headers: headers of every call: the access token
     """
 
@@ -67,13 +67,13 @@ class Servers:
 
     @property
     def label(self) -> str:
-        """The model in texts."""
+        """Name and version of the model, for messages."""
         return f"model {self.model_name}/{self.version or '<latest>'}"
 
     def in_turn(self) -> Iterator[tuple[Server, bool]]:
-        """Go through all servers once, beginning with the one whose turn it is; those at rest come last.
+        """Iterate over all servers once, starting with the one whose turn it is; skipped ones come last.
 
-        The flag says which is the last of them.
+        The flag marks the last server.
         """
         count = len(self._servers)
         first = next(self._turns) % count
@@ -83,28 +83,28 @@ class Servers:
         return ((server, number == count) for number, server in enumerate(turned, start=1))
 
     def rest(self, server: Server) -> None:
-        """Let a server rest, unless it is the only one."""
+        """Skip a server for a while, unless it is the only one."""
         if len(self._servers) > 1:
             server.ready = False
             server.rests_until = time.monotonic() + _REST_S
 
     def call(self, server: Server, method: str, timeout_s: float, **arguments: Any) -> Steps[Any]:
-        """Call a method of one server with the token."""
+        """Call a method of one server, with the token."""
         return (yield Call(server.connection, method, timeout_s, arguments, self._headers))
 
     def check(self, server: Server, timeout_s: float) -> Steps[None]:
-        """Ask a server whether it has the model ready.
+        """Check that the model is ready on a server.
 
         Raises:
-            CallFailed: it has not; the text says why
+            CallFailed: it is not; the text gives the reason
         """
         model = {"model_name": self.model_name, "model_version": self.version}
         if not (yield from self.call(server, "is_model_ready", timeout_s, **model)):
-            # It only said no. The configuration's answer says why.
+            # The server only said no. The response to a configuration request gives the reason.
             yield from self.call(server, "get_model_config", timeout_s, **model)
             if not (yield from self.call(server, "is_server_live", timeout_s)):
                 raise CallFailed(
-                    Kind.RESTRICTED, "it knows the model, but does not tell whether it is ready"
+                    Kind.RESTRICTED, "it knows the model, but restricts access to its readiness"
                 )
             raise CallFailed(Kind.NOT_READY, "it knows the model, which is not ready")
         server.ready = True

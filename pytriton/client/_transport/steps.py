@@ -1,7 +1,7 @@
-"""The steps of a client with a server, written once for blocking and for asyncio clients.
+"""The steps of a client's operations, written once for blocking and asyncio clients.
 
-A generator says step by step what is to be done: a `Call`, or a `Pause`. `run` does that and waits;
-`arun` awaits it. The generator gets each step's answer, or `CallFailed` thrown in.
+A generator yields each step: a `Call` or a `Pause`. `run` executes them and blocks; `arun` awaits them. The
+generator receives each step's result, or `CallFailed` thrown in.
 
     def ready(server):                        # what
         return (yield Call(server, "is_server_ready", 5.0))
@@ -28,11 +28,11 @@ class Call:
     """Call a method of tritonclient's client.
 
     Args:
-        connection: to a server
-        method: its name
-        timeout_s: how long the answer may take
-        arguments: all but headers and time-out
-        headers: of this call
+        connection: connection to a server
+        method: name of the method
+        timeout_s: timeout of the call, in seconds
+        arguments: all arguments but headers and timeout
+        headers: headers of this call
     """
 
     connection: Any
@@ -44,7 +44,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Pause:
-    """Wait before going on."""
+    """Wait before the next step."""
 
     seconds: float
 
@@ -53,7 +53,7 @@ Steps = Generator[Union[Call, Pause], Any, T]
 
 
 def run(steps: Steps[T], pause: Callable[[float], object]) -> T:
-    """Do the steps one after another in this thread, and return what the generator returns."""
+    """Run the steps in this thread, and return the generator's return value."""
 
     def do(step: Call | Pause) -> tuple[Any, CallFailed | None]:
         try:
@@ -71,7 +71,7 @@ def run(steps: Steps[T], pause: Callable[[float], object]) -> T:
 
 
 async def arun(steps: Steps[T], pause: Callable[[float], Awaitable[object]]) -> T:
-    """Do the same as `run`, awaiting each step."""
+    """Like `run`, but await each step."""
 
     async def do(step: Call | Pause) -> tuple[Any, CallFailed | None]:
         try:

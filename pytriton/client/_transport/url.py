@@ -15,7 +15,7 @@ __all__ = ["TritonUrl", "Urls", "parse_urls"]
 #: One URL, or several of servers that serve the same model.
 Urls = Union[str, Sequence[str]]
 
-#: Scheme -> port where the URL names none. Triton itself serves no https: a proxy in front of it does.
+#: Scheme -> default port. Triton itself does not serve https: a proxy in front of it does.
 _DEFAULT_PORTS = {"http": 8000, "https": 443, "grpc": 8001, "grpcs": 8001}
 _HINT = "Use host, host:port, http://…, https://…, grpc://… or grpcs://…"
 
@@ -45,11 +45,11 @@ class TritonUrl:
         """Parse a URL.
 
         Args:
-            url: ``host`` or ``host:port`` (http is meant), or a URL with one of the four schemes.
-                Ports where none is named: 8000 (http), 443 (https), 8001 (grpc, grpcs)
+            url: ``host`` or ``host:port`` (implies http), or a URL with one of the four schemes.
+              Default ports: 8000 (http), 443 (https), 8001 (grpc, grpcs)
 
         Raises:
-            PyTritonClientInvalidUrlError: it is not one of these
+            PyTritonClientInvalidUrlError: the URL cannot be parsed
         """
         if not isinstance(url, str) or not url.strip():
             raise PyTritonClientInvalidUrlError(f"Invalid url {url!r}. {_HINT}")
@@ -79,7 +79,7 @@ class TritonUrl:
 
     @property
     def is_loopback(self) -> bool:
-        """True if the host is this machine by its own name for itself."""
+        """True if the host is a loopback address or name of this machine."""
         name = self.hostname.rstrip(".").lower()
         if name == "localhost" or name.endswith(".localhost"):
             return True
@@ -90,9 +90,9 @@ class TritonUrl:
 
     @property
     def channel_options(self) -> list[tuple[str, int]]:
-        """Options of every gRPC channel: messages of any size, and no proxy to what is on this machine.
+        """Options of every gRPC channel: messages of any size, and no proxy for hosts on this machine.
 
-        gRPC heeds $http_proxy for every address that $no_proxy does not name; Triton's HTTP clients heed neither.
+        gRPC uses $http_proxy for every address not in $no_proxy; Triton's HTTP clients use neither.
         """
         sizes = ("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)
         return [*sizes, *([("grpc.enable_http_proxy", 0)] if self.is_loopback else [])]
@@ -121,7 +121,7 @@ def _check(url: str, parts: SplitResult) -> None:
             f"Invalid url {url!r}: user names, queries and fragments have no meaning here. {_HINT}"
         )
     base, of_model, _ = parts.path.partition("/v2/models")
-    if of_model:  # what `register` returns, and status shows, is easily taken for it
+    if of_model:  # easily confused with the URL that `register` returns and status shows
         raise PyTritonClientInvalidUrlError(
             f"Invalid url {url!r}: it is the address of a model. Give the server's, "
             f"{parts.scheme}://{parts.netloc}{base}, and the model's name beside it."
@@ -134,10 +134,10 @@ def parse_urls(urls: Urls) -> tuple[TritonUrl, ...]:
     """Parse one URL or several.
 
     Raises:
-        PyTritonClientInvalidUrlError: one of them cannot be read
-        PyTritonClientValueError: there is none, or their schemes differ
+        PyTritonClientInvalidUrlError: a URL cannot be parsed
+        PyTritonClientValueError: the list is empty, or the schemes differ
     """
-    # What is no list is taken for one URL, whose error says what is wrong with it.
+    # Anything but a list is treated as one URL, whose error describes the problem.
     given: Any = urls if isinstance(urls, (list, tuple)) else [urls]
     parsed = tuple(TritonUrl.from_url(url) for url in given)
     if not parsed:

@@ -15,25 +15,25 @@ from pytriton.model_config.triton_model_config import TritonModelConfig
 
 __all__ = ["LONGEST_CALL_S", "read_config", "wait_for_model", "wait_for_server"]
 
-# Triton tells nobody when a model becomes ready: it has to be asked, less and less often.
+# Triton does not announce when a model becomes ready: poll, with growing intervals.
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.5
 _GROWTH = 1.5
 
-#: The longest time-out of one call. gRPC takes one of centuries (or `math.inf`) for one that has passed,
-#: and the locks of some systems take no more than 49 days.
+#: The longest timeout of one call. gRPC treats one of centuries (or `math.inf`) as expired, and the locks of
+#: some systems accept at most 49 days.
 LONGEST_CALL_S = 30 * 24 * 3600.0
 
-#: Waiting longer does not mend these.
+#: Failures that waiting does not fix.
 _HOPELESS = frozenset({Kind.TLS, Kind.NO_HTTP, Kind.RESTRICTED})
 
 
 def wait_for_server(servers: Servers, timeout_s: float) -> Steps[None]:
-    """Wait until one of the servers says that it is ready.
+    """Wait until one of the servers is ready.
 
     Raises:
-        PyTritonClientTimeoutError: none does within the time
-        PyTritonClientTlsError, PyTritonClientInvalidUrlError, PyTritonClientInferenceServerError: none ever will
+        PyTritonClientTimeoutError: none became ready in time
+        PyTritonClientTlsError, PyTritonClientInvalidUrlError, PyTritonClientInferenceServerError: waiting cannot help
     """
 
     def check(server: Server, limit_s: float) -> Steps[None]:
@@ -48,18 +48,18 @@ def wait_for_server(servers: Servers, timeout_s: float) -> Steps[None]:
 
 
 def wait_for_model(servers: Servers, timeout_s: float, grace_s: float | None) -> Steps[None]:
-    """Wait until one of the servers has the model ready; those that have not get to rest.
+    """Wait until one of the servers has the model ready; the others are skipped for a while.
 
     Args:
-        servers: to be asked
-        timeout_s: longest wait in seconds
-        grace_s: longest wait once all servers answer, and none knows the model; None is `timeout_s`
+        servers: the client's servers
+        timeout_s: maximum wait in seconds
+        grace_s: maximum wait once all servers respond and none knows the model; None is `timeout_s`
 
     Raises:
-        PyTritonClientModelUnavailableError: a server answers, but does not have it ready
-        PyTritonClientTimeoutError: no server answers
+        PyTritonClientModelUnavailableError: a server responds, but the model is not ready on it
+        PyTritonClientTimeoutError: no server responds
         PyTritonClientTlsError, PyTritonClientInvalidUrlError, PyTritonClientInferenceServerError: waiting
-            longer cannot help
+          cannot help
     """
     yield from _wait(servers, servers.label, servers.check, timeout_s, grace_s)
 
@@ -82,7 +82,7 @@ def _wait(
             try:
                 yield from check(server, min(left_s / len(servers), LONGEST_CALL_S))
             except CallFailed as failure:
-                # The last look may have little time: what was said before tells more than that.
+                # The last check may have had little time: the earlier reason is more informative.
                 if failure.kind is not Kind.TIMEOUT or server.url not in reasons:
                     reasons[server.url] = failure
                 problems.append((server.url, reasons[server.url]))
@@ -111,12 +111,12 @@ def _give_up_if_hopeless(what: str, problems: list[Problem], timeout_s: float) -
 
 
 def read_config(servers: Servers, timeout_s: float) -> Steps[TritonModelConfig]:
-    """Read the model's configuration from the first server that tells it.
+    """Read the model's configuration from the first server that returns it.
 
     Raises:
         PyTritonClientTimeoutError, PyTritonClientInferenceServerError, PyTritonClientTlsError:
-            none does
-        PyTritonClientError: it cannot be understood
+          no server returns it
+        PyTritonClientError: it cannot be parsed
     """
     model = {"model_name": servers.model_name, "model_version": servers.version}
     doing = f"reading the configuration of {servers.label}"
@@ -127,7 +127,7 @@ def read_config(servers: Servers, timeout_s: float) -> Steps[TritonModelConfig]:
             if is_last:
                 raise call_error(failure, server.url, doing, timeout_s) from failure
             continue
-        document = document.get("config", document)  # gRPC's answer has it inside
+        document = document.get("config", document)  # gRPC's response contains it as a field
         try:
             return TritonModelConfig.from_triton_config(document, int(servers.version or 1))
         except PyTritonModelConfigError as error:

@@ -96,7 +96,7 @@ def test_random_data_are_the_same_in_every_process_and_differ_between_inputs() -
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ({"xx": ZEROS}, "data for 'xx', which is no input.*Did you mean 'x'.*Inputs: x, o"),
+        ({"xx": ZEROS}, "data for 'xx', which is not an input.*Did you mean 'x'.*Inputs: x, o"),
         ({}, "has no data for the input 'x'"),
         ({"x": WarmupInput(np.float64, (3,), True)}, "makes FP64 for the input 'x'.*takes FP32"),
         ({"x": WarmupInput(np.float32, (3, 1), True)}, r"shape \(3, 1\) for the input 'x'"),

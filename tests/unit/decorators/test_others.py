@@ -119,7 +119,7 @@ def test_a_key_that_is_no_input_is_refused(served: bool) -> None:
 
     if served:
         set_triton_context(infer, CONFIG)
-    with pytest.raises(PyTritonBadParameterError, match="names 'kk', which is no input"):
+    with pytest.raises(PyTritonBadParameterError, match="names 'kk', which is not an input"):
         infer([request(1)])
 
 
@@ -198,7 +198,7 @@ def test_fill_optionals_fills_with_a_batch_axis_and_keeps_parameters() -> None:
 @pytest.mark.parametrize(
     ("defaults", "message"),
     [
-        ({"kk": np.array([7])}, "'kk', which is no input of model 'm'"),
+        ({"kk": np.array([7])}, "'kk', which is not an input of model 'm'"),
         ({"k": np.array([7.0])}, "has dtype float64.*int64"),
         ({"k": np.array([7, 8])}, r"has shape \(2,\)"),
         ({"k": np.array(7)}, r"has shape \(\)"),

@@ -101,9 +101,9 @@ def test_what_has_nothing_to_do_with_a_connection_is_passed_on() -> None:
 @pytest.mark.parametrize(
     ("kind", "error", "words"),
     [
-        (Kind.TIMEOUT, PyTritonClientTimeoutError, "u did not answer within the time (x)"),
+        (Kind.TIMEOUT, PyTritonClientTimeoutError, "u did not respond in time (x)"),
         (Kind.UNREACHABLE, PyTritonClientTimeoutError, "cannot connect to u: x"),
-        (Kind.BROKEN, PyTritonClientTimeoutError, "the connection to u ended before the answer"),
+        (Kind.BROKEN, PyTritonClientTimeoutError, "the connection to u ended before the response"),
         (Kind.TLS, PyTritonClientTlsError, "No secure connection to u: x. Pass tls="),
         (Kind.RESTRICTED, PyTritonClientInferenceServerError, "Message: x. Pass access_token="),
         (
