@@ -1,4 +1,4 @@
-"""A model's configuration, completed from its file: what config.pbtxt says stays as it is."""
+"""Completion of a model's configuration from its file; values in config.pbtxt are kept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytriton.formats.loaded import FormatError, Loaded, TensorInfo
 
 #: The largest batch where config.pbtxt says nothing and the file allows any.
 DEFAULT_MAX_BATCH_SIZE = 64
-#: Of a configuration, what is not for the proxy that stands in the model's place.
+#: Fields of a configuration that do not apply to the proxy that replaces the model.
 _NOT_FOR_TRITON = (
     "backend",
     "cc_model_filenames",
@@ -24,10 +24,10 @@ _NOT_FOR_TRITON = (
 
 
 def check_fit(loaded: Loaded, config: Mapping[str, Any], path: str) -> None:
-    """See that the tensors of a configuration are those of the file, where the file tells.
+    """Check that the tensors of a configuration match the file, if the file describes them.
 
     Raises:
-        FormatError: a name or a data type differs; tells what the file has.
+        FormatError: a name or a data type differs; describes the file's tensors.
     """
     for what, known in (("input", loaded.inputs), ("output", loaded.outputs)):
         if known is None:
@@ -49,7 +49,7 @@ def check_fit(loaded: Loaded, config: Mapping[str, Any], path: str) -> None:
 
 
 def is_complete(config: Mapping[str, Any]) -> bool:
-    """Return whether a configuration says all that is needed to serve the model."""
+    """Return whether a configuration is sufficient to serve the model."""
     return all(
         config.get(what) and all("data_type" in one and one.get("dims") for one in config[what])
         for what in ("input", "output")
@@ -57,10 +57,10 @@ def is_complete(config: Mapping[str, Any]) -> bool:
 
 
 def complete(config: Mapping[str, Any], loaded: Loaded, path: str) -> dict[str, Any]:
-    """Return the configuration with what is missing in it.
+    """Return the configuration with missing fields filled in.
 
     Raises:
-        FormatError: the file does not tell; config.pbtxt has to.
+        FormatError: the file does not describe them; config.pbtxt must.
     """
     check_fit(loaded, config, path)
     document = dict(config)
@@ -89,11 +89,11 @@ def lanes_for(config: Mapping[str, Any]) -> int:
 
 
 def for_triton(config: Mapping[str, Any], versions: list[int]) -> dict[str, Any]:
-    """Return the configuration of the proxy that stands in the model's place in tritonserver."""
+    """Return the configuration of the proxy that replaces the model in tritonserver."""
     document = {key: value for key, value in config.items() if key not in _NOT_FOR_TRITON}
     document.setdefault("max_batch_size", 0)
     if int(document["max_batch_size"]) == 0:
-        document.pop("dynamic_batching", None)  # there is nothing to put together
+        document.pop("dynamic_batching", None)  # nothing can be batched
     document["version_policy"] = {"specific": {"versions": versions}}
     return document
 
@@ -120,7 +120,7 @@ def _tensors(
         if said and all("data_type" in one and one.get("dims") for one in said):
             return [dict(one) for one in said]
         raise FormatError(
-            f"{path} does not tell the names, types and shapes of its {what}s: write them into config.pbtxt, "
+            f"{path} does not describe the names, types and shapes of its {what}s: write them into config.pbtxt, "
             f'e.g.  {what} [ {{ name: "{what.upper()}__0" data_type: TYPE_FP32 dims: [ -1, 28, 28 ] }} ]'
         )
     of_file = {info.name: _entry(info, batching) for info in infos}
@@ -139,5 +139,5 @@ def _entry(info: TensorInfo, batching: bool) -> dict[str, Any]:
         "data_type": "TYPE_STRING" if info.datatype == "BYTES" else f"TYPE_{info.datatype}",
     }
     dims = list(info.shape[1:] if batching else info.shape)
-    # Triton has no empty dims: see pytriton.model_config.triton_config.
+    # Triton does not allow empty dims: see pytriton.model_config.triton_config.
     return {**entry, "dims": dims} if dims else {**entry, "dims": [1], "reshape": {"shape": []}}

@@ -6,26 +6,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-if TYPE_CHECKING:  # the dispatcher uses this module, and needs no numpy
+if TYPE_CHECKING:  # the dispatcher uses this module without numpy
     import numpy.typing as npt
     from typing_extensions import TypeAlias
 
 Array: TypeAlias = "npt.NDArray[Any]"
-#: From inputs by name, in the configuration's order, to the outputs by name.
+#: Maps inputs by name, in the configuration's order, to outputs by name.
 Infer: TypeAlias = "Callable[[dict[str, Array]], Mapping[str, Array]]"
 
 
 class FormatError(Exception):
-    """A model's file, or what its configuration says about it, cannot be served; says why."""
+    """A model's file or its configuration cannot be served; the message gives the reason."""
 
 
 class TensorInfo(NamedTuple):
-    """A tensor as a file tells of it.
+    """A tensor as described by a file.
 
     Args:
-        name: its name
-        datatype: Triton's, such as "FP32"
-        shape: with the batch axis if there is one; -1 is any size
+        name: name of the tensor
+        datatype: Triton's data type, such as "FP32"
+        shape: including the batch axis, if any; -1 is any size
     """
 
     name: str
@@ -38,10 +38,10 @@ class Loaded:
     """A loaded model file.
 
     Args:
-        inputs: None when the file does not tell; then config.pbtxt has to
-        outputs: the same
-        infer: runs it
-        batching: the first axis of all tensors is the batch's; False: nobody knows
+        inputs: None if the file does not describe them; then config.pbtxt must
+        outputs: likewise
+        infer: runs the model
+        batching: whether the first axis of all tensors is the batch axis; False: unknown
     """
 
     inputs: Sequence[TensorInfo] | None
@@ -56,7 +56,7 @@ def parameter(config: Mapping[str, Any], name: str, default: str = "") -> str:
 
 
 def flag(config: Mapping[str, Any], name: str) -> bool:
-    """Return one of the `parameters` that is true or false; false when it is not there."""
+    """Return a boolean entry of the `parameters`; false if missing."""
     return parameter(config, name).strip().lower() in ("true", "1", "yes", "on")
 
 

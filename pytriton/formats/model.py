@@ -1,4 +1,4 @@
-"""The callable behind a model of a repository: one loaded file per version, whole batches at a time."""
+"""The callable of a repository's model: one loaded file per version, whole batches at a time."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class FolderModel:
         self._versions[str(newest)] = self._newest
 
     def __call__(self, requests: Sequence[Any]) -> list[dict[str, Array]]:
-        """Answer each request; those of one version and shape go through the model together."""
+        """Answer each request; requests with the same version and shape are batched together."""
         answers: list[dict[str, Array]] = [{} for _ in requests]
         for version, indexes in self._groups(requests).items():
             group = [requests[index] for index in indexes]
@@ -91,10 +91,10 @@ class FolderModel:
         for index, request in enumerate(requests):
             version = str((request.parameters or {}).get(VERSION_PARAMETER, ""))
             if version not in self._versions:
-                # Where there is only one, it is the client's own parameter.
+                # If there is only one version, it is the client's own parameter.
                 version = ""
             shapes = tuple((name, array.shape[1:]) for name, array in request.items())
-            # Without a batch axis nothing can be put together.
+            # Without a batch axis nothing can be batched.
             alone = () if self._batching else (index,)
             key = (version or next(reversed(self._versions)), shapes, *alone)
             groups.setdefault(key, []).append(index)
@@ -113,7 +113,7 @@ class FolderModel:
 
 
 def _array(value: Any, dtype: np.dtype[Any]) -> Array:
-    """Return a result as an array; the worker casts it to the declared dtype where that loses no values."""
+    """Return a result as an array; the worker casts it to the declared dtype if no values are lost."""
     array: Array = np.asanyarray(value)
     return array.astype(dtype) if array.dtype.kind == "O" else array
 

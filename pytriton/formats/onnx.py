@@ -1,4 +1,4 @@
-"""ONNX models, with ONNX Runtime."""
+"""ONNX models, run by ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from pytriton.formats.loaded import Array, FormatError, Loaded, TensorInfo, names_of, parameter
 
-#: ONNX Runtime's names of types -> Triton's (onnxruntime's NodeArg.type).
+#: ONNX Runtime's type names -> Triton's (onnxruntime's NodeArg.type).
 _DATATYPES = {
     "tensor(bool)": "BOOL",
     "tensor(uint8)": "UINT8",
@@ -30,10 +30,10 @@ _DATATYPES = {
 
 
 def load(path: str, config: Mapping[str, Any]) -> Loaded:
-    """Load a file. Parameters as of Triton's backend: intra_op_thread_count, inter_op_thread_count.
+    """Load a file. Parameters of Triton's backend: intra_op_thread_count, inter_op_thread_count.
 
     Raises:
-        FormatError: a tensor has a type that Triton has not.
+        FormatError: Triton lacks the type of a tensor.
     """
     runtime = importlib.import_module("onnxruntime")
     options = runtime.SessionOptions()
@@ -53,7 +53,7 @@ def load(path: str, config: Mapping[str, Any]) -> Loaded:
 
 
 def _as_text(arrays: dict[str, Array]) -> dict[str, Array]:
-    """Return inputs as ONNX Runtime takes them: it has text where Triton has bytes."""
+    """Return inputs for ONNX Runtime, which uses text where Triton has bytes."""
     if all(array.dtype.kind != "O" for array in arrays.values()):
         return arrays
     return {
@@ -80,7 +80,7 @@ def _providers(runtime: Any) -> list[str]:
 def _info(node: Any, path: str) -> TensorInfo:
     if node.type not in _DATATYPES:
         raise FormatError(
-            f"{path}: tensor {node.name!r} is a {node.type}, which Triton cannot carry"
+            f"{path}: tensor {node.name!r} is a {node.type}, which Triton does not support"
         )
     shape = tuple(size if isinstance(size, int) and size >= 0 else -1 for size in node.shape or ())
     return TensorInfo(node.name, _DATATYPES[node.type], shape)

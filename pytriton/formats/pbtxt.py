@@ -1,4 +1,4 @@
-"""config.pbtxt: read and written with the message that tritonclient brings, as tritonserver itself reads it."""
+"""Reading and writing of config.pbtxt with tritonclient's copy of the message, like tritonserver itself."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ FILE = "config.pbtxt"
 
 
 class ConfigFileError(Exception):
-    """A configuration cannot be read; names the file and the place in it."""
+    """A configuration cannot be read; names the file and the position."""
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the JSON form of a file.
+    """Return a file's content as JSON.
 
     Raises:
-        ConfigFileError: it cannot be read, or is no model configuration.
+        ConfigFileError: the file cannot be read, or is not a model configuration.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -30,12 +30,12 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def parse(text: str, where: str = FILE) -> dict[str, Any]:
-    """Return the JSON form of a configuration's text; sizes are numbers, not strings.
+    """Return a configuration's text as JSON; sizes are numbers, not strings.
 
     Raises:
-        ConfigFileError: it is no model configuration.
+        ConfigFileError: the text is not a model configuration.
     """
-    # The first use of protobuf, a dependency of tritonclient's.
+    # The first use of protobuf, a dependency of tritonclient.
     from google.protobuf import text_format
     from google.protobuf.json_format import MessageToDict
 
@@ -52,10 +52,10 @@ def parse(text: str, where: str = FILE) -> dict[str, Any]:
 
 
 def write(config: Mapping[str, Any]) -> str:
-    """Return the text of a configuration in its JSON form.
+    """Return the text of a JSON configuration.
 
     Raises:
-        ConfigFileError: it is no model configuration.
+        ConfigFileError: it is not a model configuration.
     """
     from google.protobuf import json_format, text_format
 
@@ -68,10 +68,10 @@ def write(config: Mapping[str, Any]) -> str:
 
 @functools.cache
 def message_class() -> Any:
-    """Return protobuf's class of a model configuration.
+    """Return the protobuf class of a model configuration.
 
-    It is read from its file alone. The package that it lies in imports numpy and a whole client of tritonserver, which
-    a daemon, and `pytriton-daemon`, do without. Where it is imported, too, protobuf knows both as the same class.
+    It is loaded from its file alone. Its package imports numpy and a complete tritonserver client, which the daemon
+    and `pytriton-daemon` do not need. If that is imported, too, protobuf treats both as the same class.
 
     Raises:
         ImportError: tritonclient is not installed, or protobuf is not.

@@ -1,4 +1,4 @@
-"""Completes a model's configuration from its file: a program of its own, run in the workers' environment.
+"""Complete a model's configuration from its file: a separate program, run in the workers' environment.
 
 Standard input: a JSON object with `title`, `loader`, `path` and `config`. Standard output, its last line:
 a JSON object with `config`, or with `error`: a sentence.
@@ -17,7 +17,7 @@ from pytriton.formats.model import load_file
 
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:
-    """Return what is printed."""
+    """Return the result to be printed."""
     config, path = question["config"], question["path"]
     try:
         loaded = load_file(question["title"], question["loader"], path, config)
@@ -28,7 +28,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Read, answer, return the exit code."""
+    """Read the input, print the result, and return the exit code."""
     print("\n" + json.dumps(answer(json.load(sys.stdin))), flush=True)  # noqa: T201
     return 0
 

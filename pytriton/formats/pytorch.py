@@ -1,8 +1,8 @@
-"""TorchScript files (`model.pt`) and programs of torch.export (`model.pt2`), with PyTorch.
+"""TorchScript files (`model.pt`) and torch.export programs (`model.pt2`), run by PyTorch.
 
-Neither tells names, types or shapes, so config.pbtxt has to. Which tensor is which argument follows Triton's
+Neither describes names, types or shapes, so config.pbtxt must. Tensors are mapped to arguments as by Triton's
 backend (pytorch_backend, "Model Configuration"): by the names of `forward`'s arguments, by the number after
-`__` in the name, or else in order.
+`__` in the name, or else by position.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NUMBER = re.compile(r".*__(\d+)")
 
 
 def load(path: str, config: Mapping[str, Any]) -> Loaded:
-    """Load a file. Parameters as of Triton's backend: INTRA_OP_THREAD_COUNT, INTER_OP_THREAD_COUNT.
+    """Load a file. Parameters of Triton's backend: INTRA_OP_THREAD_COUNT, INTER_OP_THREAD_COUNT.
 
     Raises:
         FormatError: the names of the tensors contradict each other.
@@ -72,7 +72,7 @@ def in_order(names: Sequence[str], arguments: Sequence[str]) -> list[str]:
 
 
 def _read(torch: Any, path: str, device: str) -> tuple[Any, list[str]]:
-    """Return the module, and the names of its arguments where they are known."""
+    """Return the module, and the names of its arguments if known."""
     if path.endswith(".pt2"):
         return torch.export.load(path).module().to(device), []
     module = torch.jit.load(path, map_location=device).eval()

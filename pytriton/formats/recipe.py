@@ -1,4 +1,4 @@
-"""The payload of a repository's model: the place of its files. Imports nothing heavy."""
+"""The payload of a repository's model: the location of its files. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pytriton._protocol.payload import Header, pack
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """The instructions for making the callable; each worker calls it once.
+    """Instructions for creating the callable; called once by each worker.
 
     Args:
-        name: of the model
-        title: of its format
+        name: name of the model
+        title: title of its format
         loader: module that loads the format
         config: its complete configuration
         files: version -> path of its file
@@ -31,7 +31,7 @@ class Recipe:
     files: Mapping[int, str]
 
     def __call__(self) -> Callable[[Any], Any]:
-        """Load all versions and return what serves them.
+        """Load all versions and return the callable that serves them.
 
         Raises:
             FormatError: a file does not fit the configuration, or a package is missing.
@@ -41,6 +41,6 @@ class Recipe:
         return serve(self)
 
     def payload(self) -> bytes:
-        """Return it as workers get their callables; no code travels in it."""
+        """Return the recipe as a worker's payload; it contains no code."""
         version = (sys.version_info[0], sys.version_info[1])
         return pack(Header(version, by_reference=True), pickle.dumps(self, protocol=5))

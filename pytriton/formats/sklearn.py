@@ -1,9 +1,9 @@
-"""scikit-learn's estimators, written by joblib or pickle.
+"""scikit-learn estimators, saved by joblib or pickle.
 
 Outputs are named after the estimator's methods: `predict`, `predict_proba`, `transform` and the like. A
-single output of another name is what the parameter `method` says, by default `predict`.
+single output of another name comes from the method in the parameter `method`, by default `predict`.
 
-Unpickling runs code: a repository is trusted as the code of a registered callable is.
+Unpickling runs code: a repository is trusted like the code of a registered callable.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def load(path: str, config: Mapping[str, Any]) -> Loaded:
     """Load a file.
 
     Raises:
-        FormatError: what is in it has none of an estimator's methods, or not the one asked for.
+        FormatError: the object has none of an estimator's methods, or not the requested one.
     """
     estimator = importlib.import_module("joblib").load(path)
     if not any(hasattr(estimator, method) for method in _METHODS):
@@ -47,7 +47,7 @@ def load(path: str, config: Mapping[str, Any]) -> Loaded:
         TensorInfo(name, *_result(estimator, method.__name__)) for name, method in methods.items()
     ]
     said = bool(config.get("input")), bool(config.get("output"))
-    # Any name and type will do for numbers: they are taken as they come.
+    # Numbers may have any name and type: they are passed on as they are.
     return Loaded(None if said[0] else inputs, None if said[1] else outputs, infer, batching=True)
 
 
@@ -76,7 +76,7 @@ def _as_array(result: Any) -> Array:
 
 
 def _result(estimator: Any, method: str) -> tuple[str, tuple[int, ...]]:
-    """Return type and shape of what a method returns."""
+    """Return type and shape of a method's result."""
     classes = getattr(estimator, "classes_", None)
     if method == "predict":
         return ("FP64" if classes is None else to_triton_datatype(np.asarray(classes).dtype)), (-1,)

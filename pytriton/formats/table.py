@@ -1,7 +1,7 @@
 """The formats that workers can serve. Imports no framework: the daemon decides by this table alone.
 
 Names of backends, platforms and default files are Triton's (model_configuration.md, "Model Platform or
-Backend", and model_repository.md, "Model Files"); scikit-learn has no backend there, so its name is ours.
+Backend", and model_repository.md, "Model Files"); Triton has no scikit-learn backend, so that name is ours.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ class Format:
     """One format of model files.
 
     Args:
-        title: how texts call it
-        backend: Triton's backend for it: where tritonserver has that, it serves the model itself
-        platforms: what `platform` in config.pbtxt may say instead of `backend`
+        title: name of the format in messages
+        backend: Triton's backend for it: if tritonserver has it, it serves the model itself
+        platforms: values of `platform` in config.pbtxt that may replace `backend`
         files: names of the file (or folder) in a version's folder; the first is the usual one
         loader: module with `load`
-        packages: what pip has to install for it: import name -> pip's name
+        packages: pip packages that it requires: import name -> pip's name
     """
 
     title: str
@@ -83,16 +83,16 @@ FORMATS: tuple[Format, ...] = (
     ),
 )
 
-#: Triton Python models, which have a way of their own into workers (dispatcher/repository/folder_spec.py).
+#: Triton Python models, which reach workers another way (dispatcher/repository/folder_spec.py).
 PYTHON = Format("Python", "python", (), ("model.py",), "", {"numpy": "numpy"})
 
 
 def backend_of(config: Mapping[str, Any], files: Iterable[str]) -> str:
-    """Return the backend that serves a model; "" when nothing tells.
+    """Return the backend that serves a model; "" if unknown.
 
     Args:
         config: its configuration; may be empty
-        files: what lies in its version folders
+        files: the files in its version folders
     """
     if config.get("backend"):
         return str(config["backend"])
@@ -109,9 +109,9 @@ def backend_of(config: Mapping[str, Any], files: Iterable[str]) -> str:
 
 
 def format_of(config: Mapping[str, Any], files: Iterable[str]) -> Format | None:
-    """Return the format of a model; None when workers cannot serve it.
+    """Return the format of a model; None if workers cannot serve it.
 
-    Several formats have one backend (`fil`): then the files decide, or the parameter `model_type`.
+    Several formats share one backend (`fil`): then the files decide, or the parameter `model_type`.
     """
     names = set(files)
     backend = backend_of(config, names)
@@ -129,7 +129,7 @@ def format_of(config: Mapping[str, Any], files: Iterable[str]) -> Format | None:
 
 
 def file_name(form: Format, config: Mapping[str, Any], files: Iterable[str]) -> str | None:
-    """Return the name of the model's file in a version's folder; None when it is not there."""
+    """Return the name of the model's file in a version's folder; None if missing."""
     names = set(files)
     named = str(config.get("default_model_filename", ""))
     if named:
@@ -138,9 +138,9 @@ def file_name(form: Format, config: Mapping[str, Any], files: Iterable[str]) -> 
 
 
 def missing(form: Format, python: str, lacking: Iterable[str]) -> str:
-    """Return the sentence about packages that an interpreter lacks, with the line that installs them."""
+    """Return a message about packages that an interpreter lacks, with the command that installs them."""
     packages = " ".join(form.packages.get(module, module) for module in lacking)
     return (
         f"{form.title} models need {packages}, which {python} lacks: {python} -m pip install {packages}\n"
-        "(or switch the daemon's setting install_packages on)"
+        "(or turn on the daemon's setting install_packages)"
     )

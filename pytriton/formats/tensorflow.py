@@ -1,4 +1,4 @@
-"""TensorFlow's SavedModels, by their signature `serving_default` or the one that a parameter names."""
+"""TensorFlow SavedModels, called by their signature `serving_default` or the one set by a parameter."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pytriton.model_config.dtypes import to_triton_datatype
 
 
 def load(path: str, config: Mapping[str, Any]) -> Loaded:
-    """Load a folder. Parameter as of Triton's backend: TF_SIGNATURE_DEF.
+    """Load a folder. Parameter of Triton's backend: TF_SIGNATURE_DEF.
 
     Raises:
-        FormatError: it has no such signature.
+        FormatError: the model has no such signature.
     """
     tensorflow = importlib.import_module("tensorflow")
     model = tensorflow.saved_model.load(path)
@@ -31,7 +31,7 @@ def load(path: str, config: Mapping[str, Any]) -> Loaded:
 
     def infer(arrays: dict[str, Array]) -> dict[str, Array]:
         tensors = {key: tensorflow.constant(array) for key, array in arrays.items()}
-        # Through the model each time: its variables live as long as it does.
+        # Call through the model: its variables live only as long as it does.
         answer = model.signatures[name](**tensors)
         return {key: value.numpy() for key, value in answer.items()}
 

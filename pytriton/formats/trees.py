@@ -1,4 +1,4 @@
-"""The common part of XGBoost and LightGBM: tensors and parameters as of Triton's FIL backend."""
+"""Common code of XGBoost and LightGBM: tensors and parameters as in Triton's FIL backend."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ INPUT, OUTPUT = "input__0", "output__0"
 def framework(name: str) -> Any:
     """Return a framework's module, imported without scikit-learn.
 
-    Where that is installed, XGBoost and LightGBM import it for estimators of their own, which boosters have no use for:
-    it takes three quarters of their time. Where it has been imported already, they have it.
+    If scikit-learn is installed, XGBoost and LightGBM import it for their own estimators, which boosters do not need:
+    that takes three quarters of the import time. If it is imported already, they use it.
     """
     if "sklearn" in sys.modules:
         return importlib.import_module(name)
-    sys.modules["sklearn"] = None  # type: ignore[assignment]  # as if there were none
+    sys.modules["sklearn"] = None  # pretend that it is not installed
     try:
         return importlib.import_module(name)
     finally:
@@ -35,15 +35,16 @@ def trees(
     """Return a model of trees.
 
     Args:
-        predict: from rows to scores: (rows,), or (rows, classes)
-        features: columns that it takes
+        predict: maps rows to scores: (rows,), or (rows, classes)
+        features: number of input columns
         classes: columns of `predict`; 1 for one score per row
-        config: its parameters `predict_proba`, `output_class` and `threshold` say what becomes of scores
+        config: its parameters `predict_proba`, `output_class` and `threshold` control how scores are returned
     """
     proba, output_class = flag(config, "predict_proba"), flag(config, "output_class")
     threshold = float(parameter(config, "threshold", "0.5"))
     output = (names_of(config, "output") or [OUTPUT])[0]
-    # The FIL backend's documents declare one score per row with `dims: [ 1 ]`; without it, a row is one number.
+    # The FIL backend's documents declare one score per row with `dims: [ 1 ]`; without it, a row is one
+    # number.
     column = any(len(one.get("dims", ())) == 1 for one in config.get("output", ())[:1])
 
     def infer(arrays: dict[str, Array]) -> dict[str, Array]:

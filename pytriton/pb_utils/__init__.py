@@ -1,14 +1,15 @@
-"""The module that a Triton `model.py` imports as `triton_python_backend_utils`: our own implementation of it.
+"""Our implementation of `triton_python_backend_utils`, the module that a Triton `model.py` imports.
 
-In a worker it is installed under that name before the model is imported, so `import
-triton_python_backend_utils as pb_utils` needs no tritonserver around it. In a script or a test of
-your own, `install()` does the same:
+A worker installs it under that name before importing the model, so `import
+triton_python_backend_utils as pb_utils` needs no tritonserver. In your own script or test,
+`install()` does the same:
 
     >>> from pytriton import pb_utils
     >>> pb_utils.install()  # doctest: +SKIP
     >>> import model  # a model.py, doctest: +SKIP
 
-Names and behaviour follow the documentation of Triton's python backend; docs/how-to/model-py.md lists what differs.
+Names and behaviour follow the documentation of Triton's python backend; docs/how-to/model-py.md lists the
+differences.
 """
 
 from __future__ import annotations
@@ -92,5 +93,5 @@ __all__ = [
 
 
 def install() -> None:
-    """Make `import triton_python_backend_utils` give this package, in this process."""
+    """Make `import triton_python_backend_utils` return this package in this process."""
     sys.modules[MODULE_NAME] = sys.modules[__name__]

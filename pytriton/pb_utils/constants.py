@@ -1,4 +1,4 @@
-"""Flags and kinds of memory, with the values that tritonserver gives them (tritonserver.h)."""
+"""Flags and memory types, with tritonserver's values (tritonserver.h)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TRITONSERVER_MEMORY_CPU = _MemoryType.TRITONSERVER_MEMORY_CPU
 
 
 class PreferredMemory:
-    """The preferred memory for the outputs of a call to another model. A worker always gets them on the CPU."""
+    """The preferred memory for outputs of a call to another model. In a worker they are always on the CPU."""
 
     def __init__(self, preferred_memory_type: _MemoryType, preferred_device_id: int = 0) -> None:
         if not isinstance(preferred_memory_type, _MemoryType):

@@ -1,4 +1,4 @@
-"""The model loading API: other models of the tritonserver, by name."""
+"""The model loading API: loads and unloads other models of the tritonserver by name."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ __all__ = ["is_model_ready", "load_model", "unload_model"]
 def load_model(
     model_name: str, config: str = "", files: Optional[Mapping[str, bytes]] = None
 ) -> None:
-    """Have a model served, or served anew; returns when it is, and what was there serves until then.
+    """Load or reload a model; return when it is ready. A loaded version serves until then.
 
-    It is one of the daemon's model repositories, or comes as files. One that is registered is served
-    already: then there is nothing to do.
+    The model comes from one of the daemon's model repositories, or from `files`. A registered model is
+    served already: then nothing happens.
 
     Args:
-        model_name: the model
-        config: its configuration, JSON, instead of the one in its folder; has to come with `files`
-        files: contents by name, "file:1/model.onnx": all that the model's folder is to hold
+        model_name: name of the model
+        config: a configuration (JSON) that overrides the one in its folder; requires `files`
+        files: contents by name, "file:1/model.onnx": the complete content of the model's folder
 
     Raises:
-        TritonModelException: it cannot be loaded; says why. What was there serves on.
-        TypeError: an argument is of another type.
+        TritonModelException: loading failed, with the reason; a loaded version keeps serving.
+        TypeError: an argument has a wrong type.
 
     Example:
         >>> load_model("m", config=json.dumps(config), files={"file:1/model.onnx": data})  # doctest: +SKIP
@@ -42,15 +42,15 @@ def load_model(
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
-    """Have a model of a repository unloaded; returns when that has begun. One that is not loaded is no error.
+    """Start to unload a model of a repository and return. Unloading a model that is not loaded is not an error.
 
     Args:
-        model_name: the model
-        unload_dependents: those that an ensemble consists of, too
+        model_name: name of the model
+        unload_dependents: also unload the models that an ensemble consists of
 
     Raises:
-        TritonModelException: it is registered: then whoever did that unregisters it.
-        TypeError: an argument is of another type.
+        TritonModelException: the model is registered: its owner has to unregister it.
+        TypeError: an argument has a wrong type.
     """
     _check(model_name=(model_name, str))
     host.current().control("unload", model_name, unload_dependents=bool(unload_dependents))
@@ -60,8 +60,8 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
     """Return whether a model is ready; without a version, whether any version of it is.
 
     Raises:
-        TritonModelException: that is no version, or the daemon could not be asked.
-        TypeError: an argument is of another type.
+        TritonModelException: the version is invalid, or the daemon could not be reached.
+        TypeError: an argument has a wrong type.
     """
     _check(model_name=(model_name, str), model_version=(model_version, str))
     return host.current().control("is_ready", model_name, model_version=model_version)

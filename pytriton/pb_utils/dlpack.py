@@ -1,8 +1,8 @@
-"""Arrays by DLPack, bfloat16 and bool among them: numpy knows the first not at all, the second from 1.25 on.
+"""DLPack conversion including bfloat16 and bool: numpy lacks the former, and supports the latter from 1.25 on.
 
 DLPack 0.8, `dlpack.h`: a capsule named "dltensor" points to a DLManagedTensor, which begins with the
-DLTensor: data at byte 0, type code at byte 20. A bfloat16 tensor is handed over, or taken, as one of
-16-bit words whose type code is changed in the capsule; one of bools likewise, as bytes.
+DLTensor: data at byte 0, type code at byte 20. A bfloat16 tensor is exported, or imported, as 16-bit
+words whose type code is changed in the capsule; a bool tensor likewise, as bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _get_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 class _Capsule:
-    """Hands one capsule to numpy, which asks for it by protocol."""
+    """Passes one capsule to numpy, which requests it through the protocol."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule
@@ -45,7 +45,7 @@ class _Capsule:
 
 def export(array: Array, *, bfloat: bool) -> Any:
     """Return a capsule of an array's data; with `bfloat`, of 16-bit words as bfloat16."""
-    if not array.flags.writeable:  # DLPack cannot say so, and numpy refuses
+    if not array.flags.writeable:  # DLPack cannot express this, and numpy refuses
         array = array.copy()
     is_bool = array.dtype == np.bool_
     words = array.view(np.uint8) if is_bool else array
@@ -58,10 +58,10 @@ def export(array: Array, *, bfloat: bool) -> Any:
 
 
 def take(source: Any) -> tuple[Array, bool]:
-    """Return the array of a capsule, or of what has `__dlpack__`, and whether its words are bfloat16.
+    """Return the array of a capsule, or of an object with `__dlpack__`, and whether its words are bfloat16.
 
     Raises:
-        TritonModelException: it is no DLPack tensor, or of a type or in memory that numpy cannot take.
+        TritonModelException: it is not a DLPack tensor, or has a type or memory that numpy does not support.
     """
     try:
         capsule = _capsule_of(source)

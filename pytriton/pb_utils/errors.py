@@ -8,7 +8,7 @@ __all__ = ["TritonError", "TritonModelException"]
 
 
 class TritonModelException(Exception):
-    """Raise it in `initialize`, `execute` or `finalize`: the text goes to the client, or to who loads the model."""
+    """Raised in `initialize`, `execute` or `finalize`: the text goes to the client, or to the loader of the model."""
 
 
 class _ErrorCode(enum.IntEnum):
@@ -23,7 +23,7 @@ class _ErrorCode(enum.IntEnum):
 
 
 class TritonError:
-    """The error of one request: its text, and the status that the client gets.
+    """The error of one request: its text and status code.
 
     Example:
         >>> error = TritonError("no such user", TritonError.NOT_FOUND)

@@ -1,6 +1,6 @@
-"""Plain functions: tensors by name, the model's configuration, types, strings as bytes.
+"""Functions for tensors by name, the model's configuration, types, and strings as bytes.
 
-Triton's data types as numbers are those of TRITONSERVER_DataType (tritonserver.h).
+The numbers of Triton's data types are those of TRITONSERVER_DataType (tritonserver.h).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Array = npt.NDArray[Any]
 
 #: In the order of TRITONSERVER_DataType, from 1.
 DATATYPES = datatypes.TRITON_CODES[1:]
-#: The type's name in a model configuration -> numpy's type. BF16 is not among them: numpy has none.
+#: Type name in a model configuration -> numpy type. Excludes BF16, which numpy lacks.
 TRITON_STRING_TO_NUMPY: dict[str, Any] = {
     "TYPE_STRING" if name == "BYTES" else f"TYPE_{name}": (
         np.object_ if name == "BYTES" else datatypes.NUMERIC[name].type
@@ -37,12 +37,12 @@ TRITON_STRING_TO_NUMPY["TYPE_BOOL"] = bool  # as in Triton's own table
 
 
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Optional[Tensor]:
-    """Return an input of a request, or None when it has none of this name."""
+    """Return an input of a request by name, or None."""
     return _named(inference_request.inputs(), name)
 
 
 def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Optional[Tensor]:
-    """Return an output of a response, or None when it has none of this name."""
+    """Return an output of a response by name, or None."""
     return _named(inference_response.output_tensors(), name)
 
 
@@ -54,12 +54,12 @@ def _named(among: Iterable[Tensor], name: str) -> Optional[Tensor]:
 
 
 def get_input_config_by_name(model_config: dict[str, Any], name: str) -> Optional[dict[str, Any]]:
-    """Return the configuration of an input, or None when there is none of this name."""
+    """Return the configuration of an input by name, or None."""
     return _entry(model_config, "input", name)
 
 
 def get_output_config_by_name(model_config: dict[str, Any], name: str) -> Optional[dict[str, Any]]:
-    """Return the configuration of an output, or None when there is none of this name."""
+    """Return the configuration of an output by name, or None."""
     return _entry(model_config, "output", name)
 
 
@@ -72,18 +72,18 @@ def _entry(model_config: dict[str, Any], side: str, name: str) -> Optional[dict[
 
 
 def using_decoupled_model_transaction_policy(model_config: dict[str, Any]) -> bool:
-    """Return whether the configuration says that the model is decoupled."""
+    """Return whether the configuration declares the model decoupled."""
     return bool(model_config.get("model_transaction_policy", {}).get("decoupled", False))
 
 
 def get_model_dir() -> str:
-    """Return the folder of the model's version: the one that `model.py` lies in."""
+    """Return the folder of the model's version, which contains `model.py`."""
     folder = host.current().model_dir
     return folder if folder is not None else str(Path.cwd())
 
 
 def triton_to_numpy_type(data_type: int) -> Any:
-    """Return numpy's type for a TRITONSERVER_DataType; None when there is none."""
+    """Return the numpy type for a TRITONSERVER_DataType, or None."""
     if not 1 <= int(data_type) <= len(DATATYPES) or DATATYPES[int(data_type) - 1] == "BF16":
         return None
     name = DATATYPES[int(data_type) - 1]
@@ -91,16 +91,16 @@ def triton_to_numpy_type(data_type: int) -> Any:
 
 
 def numpy_to_triton_type(data_type: Any) -> Optional[int]:
-    """Return the TRITONSERVER_DataType for a numpy type; None when there is none."""
+    """Return the TRITONSERVER_DataType for a numpy type, or None."""
     name = datatype_of(np.dtype(data_type))
     return None if name is None else DATATYPES.index(name) + 1
 
 
 def triton_string_to_numpy(triton_type_string: str) -> Any:
-    """Return numpy's type for a type's name in a model configuration ("TYPE_FP32").
+    """Return the numpy type for a type name in a model configuration ("TYPE_FP32").
 
     Raises:
-        KeyError: there is none.
+        KeyError: the name is unknown.
     """
     return TRITON_STRING_TO_NUMPY[triton_type_string]
 
@@ -109,7 +109,7 @@ _BY_DTYPE = {dtype: name for name, dtype in datatypes.NUMERIC.items() if name !=
 
 
 def datatype_of(dtype: np.dtype[Any]) -> Optional[str]:
-    """Return Triton's name of a numpy type; None when there is none."""
+    """Return Triton's name of a numpy type, or None."""
     found = _BY_DTYPE.get(dtype)
     if found is not None:
         return found
@@ -121,10 +121,10 @@ def datatype_of(dtype: np.dtype[Any]) -> Optional[str]:
 
 
 def serialize_byte_tensor(input_tensor: Array) -> Any:
-    """Return the elements as Triton serializes them, each behind its length in 4 bytes.
+    """Return the elements in Triton's serialization: each preceded by its length in 4 bytes.
 
-    Elements that are neither bytes nor str are sent as their `str`. An empty tensor gives (), and
-    one that holds no strings None, as in Triton's python backend.
+    Elements that are neither bytes nor str are sent as their `str`. As in Triton's python backend, an empty
+    tensor returns (), and one without strings None.
     """
     if input_tensor.size == 0:
         return ()
@@ -140,7 +140,7 @@ def serialize_byte_tensor(input_tensor: Array) -> Any:
 
 
 def deserialize_bytes_tensor(encoded_tensor: Any) -> Array:
-    """Return the elements of what `serialize_byte_tensor` made, as a flat object array of bytes."""
+    """Return the elements serialized by `serialize_byte_tensor`, as a flat object array of bytes."""
     data = memoryview(bytes(encoded_tensor))
     count = start = 0
     while start < len(data):

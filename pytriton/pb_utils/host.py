@@ -1,7 +1,7 @@
-"""The interface between `pb_utils` and the process that it runs in.
+"""The interface between `pb_utils` and its process.
 
-Outside of a worker, in a script or a test, the default holds: log lines go to standard error, metrics
-count only for themselves, and what needs a tritonserver says that there is none.
+Outside of a worker, in a script or a test, the default applies: log lines go to standard error, metrics
+are only counted locally, and calls that need a tritonserver raise.
 """
 
 from __future__ import annotations
@@ -17,48 +17,48 @@ if TYPE_CHECKING:
 
 
 class Host:
-    """The default: no tritonserver around.
+    """The default host, without a tritonserver.
 
     Attributes:
-        model_dir: the folder that `model.py` lies in, if it is known.
-        model_name: for errors.
+        model_dir: the folder of `model.py`, if known.
+        model_name: name of the model, for errors.
     """
 
     model_dir: Optional[str] = None
     model_name: str = ""
 
     def log(self, line: str) -> None:
-        """Write one line of the log, in the format of tritonserver's own."""
+        """Write one log line in tritonserver's format."""
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
 
     def metric(self, update: MetricUpdate) -> None:
-        """A custom metric has changed."""
+        """Report a change of a custom metric."""
 
     def delete_metric(self, update: MetricUpdate) -> None:
         """Note that a custom metric was deleted. The garbage collector may call this: it takes no lock."""
 
     def infer(self, request: InferenceRequest, *, decoupled: bool) -> Any:
-        """Have another model answer a request: return its response, or an iterator of them.
+        """Send a request to another model: return its response, or an iterator over its responses.
 
         Raises:
-            TritonModelException: it cannot be asked.
+            TritonModelException: the request cannot be sent.
         """
         raise TritonModelException(self._cannot("other models cannot be called"))
 
     async def async_infer(self, request: InferenceRequest, *, decoupled: bool) -> Any:
-        """Do the same as `infer` without blocking the event loop.
+        """Like `infer`, without blocking the event loop.
 
         Raises:
-            TritonModelException: it cannot be asked.
+            TritonModelException: the request cannot be sent.
         """
         raise TritonModelException(self._cannot("other models cannot be called"))
 
     def control(self, action: str, model_name: str, **arguments: Any) -> bool:
-        """Have tritonserver "load" or "unload" a model, or tell whether it "is_ready".
+        """Make tritonserver "load" or "unload" a model, or return whether it "is_ready".
 
         Raises:
-            TritonModelException: it cannot, or will not.
+            TritonModelException: not possible, or refused.
         """
         raise TritonModelException(self._cannot(f"{action} of {model_name!r} is not possible"))
 
@@ -75,6 +75,6 @@ def current() -> Host:
 
 
 def use(host: Host) -> None:
-    """Take another host from now on."""
+    """Set the host of this process."""
     global _current
     _current = host

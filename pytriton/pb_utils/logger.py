@@ -1,4 +1,4 @@
-"""`Logger`: lines with a level, which the daemon's log keeps."""
+"""`Logger`: writes lines with a level to the model's log."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _write(message: str, level: _LogLevel) -> None:
         raise TypeError(
             f"Logger takes a text and a level such as Logger.INFO, got {message!r:.80}, {level!r:.80}"
         )
-    caller = sys._getframe(2)  # of Logger's method
+    caller = sys._getframe(2)  # the caller of Logger's method
     place = f"{os.path.basename(caller.f_code.co_filename)}:{caller.f_lineno}"
     now = time.time()
     stamp = time.strftime("%m%d %H:%M:%S", time.localtime(now))

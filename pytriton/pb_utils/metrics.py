@@ -1,6 +1,6 @@
-"""`MetricFamily` and `Metric`: custom metrics, which appear on tritonserver's own /metrics.
+"""`MetricFamily` and `Metric`: custom metrics, exposed on tritonserver's own /metrics.
 
-A metric's value is kept here; what changes it is passed on. So `value()` is what this process has
+A metric's value is stored here, and changes are forwarded. So `value()` returns what this process has
 counted, while /metrics shows the sum over all instances of the model.
 
 A metric goes with the last `MetricFamily` that made it, as in Triton's python backend; one of that name that is made
@@ -30,7 +30,7 @@ from pytriton.pb_utils.errors import TritonModelException
 
 __all__ = ["Metric", "MetricFamily"]
 
-#: What Prometheus allows.
+#: Names that Prometheus allows.
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
@@ -42,15 +42,15 @@ class _MetricKind(enum.IntEnum):
 
 
 class MetricFamily:
-    """Metrics of one name, which differ in their labels. Without any, it is not on /metrics.
+    """Metrics with the same name and different labels. A family without metrics is not on /metrics.
 
     Several of one name are one family, with the description of the first. Keep it for as long as its metrics are used:
     they end with it, as in Triton's python backend.
 
     Raises:
-        TypeError: an argument is missing, or of another type.
-        TritonModelException: a name that Prometheus does not allow, one that is another kind's already, or
-            one that only tritonserver's own metrics have (`nv_*`).
+        TypeError: an argument is missing, or has a wrong type.
+        TritonModelException: the name is invalid in Prometheus, belongs to a family of another kind, or is
+          reserved for tritonserver's own metrics (`nv_*`).
 
     Example:
         >>> family = MetricFamily("requests_seen", "Requests", MetricFamily.COUNTER)
@@ -100,10 +100,10 @@ class MetricFamily:
 
         Args:
             labels: names and values, both str
-            buckets: a list of upper bounds, strictly ascending; of histograms, which need them
+            buckets: a list of strictly ascending upper bounds; required for histograms only
 
         Raises:
-            TritonModelException: labels or buckets are unusable, or there are 4096 metrics already
+            TritonModelException: labels or buckets are invalid, or there are 4096 metrics already
         """
         about: dict[str, Any] = {
             "family": self._name,
@@ -137,9 +137,11 @@ def _labels(given: Any, kind: _MetricKind) -> dict[str, str]:
         if not isinstance(name, str) or not _LABEL.fullmatch(name) or name.startswith("__"):
             raise _refused("Metric", f"Invalid label name {name!r:.80}")
         if name == "le" and kind is _MetricKind.HISTOGRAM:
-            raise _refused("Metric", "Invalid label name 'le': a histogram's buckets have it")
+            raise _refused("Metric", "Invalid label name 'le': reserved for a histogram's buckets")
         if not isinstance(value, str) or not _can_travel(value):
-            raise _refused("Metric", f"Invalid value of label {name}: {value!r:.80} is no text")
+            raise _refused(
+                "Metric", f"Invalid value of label {name}: {value!r:.80} is not a string"
+            )
     return dict(given)
 
 
@@ -165,7 +167,7 @@ def _buckets(given: Any, kind: _MetricKind) -> Optional[list[float]]:
 
 
 def _can_travel(text: str) -> bool:
-    """Return whether tritonserver can take a text: it ends at a zero byte there, and is UTF-8."""
+    """Return whether tritonserver can store a text: it must be UTF-8 without zero bytes."""
     return "\0" not in text and text.encode("utf-8", "ignore").decode() == text
 
 
@@ -235,7 +237,7 @@ class Metric:
         """Add to a counter or gauge.
 
         Raises:
-            TritonModelException: a histogram cannot, a counter only grows.
+            TritonModelException: histograms cannot be incremented, and counters cannot decrease.
         """
         self._refuse("increment", _MetricKind.HISTOGRAM)
         value = _as_number(value)
@@ -264,7 +266,7 @@ class Metric:
         self._change("observe", value)
 
     def value(self) -> float:
-        """Return the number as this process has counted it.
+        """Return the value counted by this process.
 
         Raises:
             TritonModelException: a histogram is not one number.
@@ -301,7 +303,7 @@ def _as_number(value: Any) -> float:
     """Return a number as a float.
 
     Raises:
-        TypeError: it is none.
+        TypeError: it is not a number.
     """
     if isinstance(value, (str, bytes)) or not hasattr(value, "__float__"):
         raise TypeError(f"a metric changes by numbers, got {value!r:.80}")

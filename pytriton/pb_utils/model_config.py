@@ -1,4 +1,4 @@
-"""`ModelConfig`: what `auto_complete_config` of a model gets, completes and returns."""
+"""`ModelConfig`: the argument and result of a model's `auto_complete_config`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _REQUIRED = ("name", "data_type", "dims")
 
 
 class ModelConfig:
-    """A model configuration in its JSON form. What it says already may be repeated, not contradicted.
+    """A model configuration as JSON. Values that it has already may be repeated, but not contradicted.
 
     Example:
         >>> config = ModelConfig({"name": "m", "max_batch_size": 0, "input": []})
@@ -26,14 +26,14 @@ class ModelConfig:
         self._config = copy.deepcopy(dict(model_config))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a copy of the configuration; changing it changes nothing."""
+        """Return a copy of the configuration."""
         return copy.deepcopy(self._config)
 
     def set_max_batch_size(self, max_batch_size: int) -> None:
-        """Set it, unless the configuration says another one.
+        """Set max_batch_size, unless the configuration has one.
 
         Raises:
-            ValueError: it does, and a smaller one.
+            ValueError: the configuration has a smaller one.
         """
         said = self._config.get("max_batch_size", 0)
         if said > max_batch_size:
@@ -44,10 +44,10 @@ class ModelConfig:
         self._config["max_batch_size"] = max_batch_size
 
     def set_dynamic_batching(self) -> None:
-        """Have requests batched, unless the configuration says how.
+        """Enable dynamic batching, unless the configuration defines it.
 
         Raises:
-            ValueError: it names another scheduler.
+            ValueError: the configuration has another scheduler.
         """
         for other in ("sequence_batching", "ensemble_scheduling"):
             if other in self._config:
@@ -57,10 +57,10 @@ class ModelConfig:
         self._config.setdefault("dynamic_batching", {})
 
     def set_model_transaction_policy(self, transaction_policy_dict: Mapping[str, Any]) -> None:
-        """Say whether the model is decoupled: {"decoupled": True}.
+        """Set whether the model is decoupled: {"decoupled": True}.
 
         Raises:
-            ValueError: another key, or the configuration says otherwise.
+            ValueError: unknown key, or the configuration contradicts.
         """
         for key in transaction_policy_dict:
             if key != "decoupled":
@@ -78,7 +78,7 @@ class ModelConfig:
         """Add an input: name, data_type, dims, and optional (False) if wanted.
 
         Raises:
-            ValueError: something is missing, or contradicts the configuration.
+            ValueError: a key is missing, or contradicts the configuration.
         """
         self._add("input", input, (*_REQUIRED, "optional"))
 
@@ -86,7 +86,7 @@ class ModelConfig:
         """Add an output: name, data_type, dims.
 
         Raises:
-            ValueError: something is missing, or contradicts the configuration.
+            ValueError: a key is missing, or contradicts the configuration.
         """
         self._add("output", output, _REQUIRED)
 

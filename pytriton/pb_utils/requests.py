@@ -1,4 +1,4 @@
-"""`InferenceRequest`: a request that the model is to answer, or one that it makes to another model."""
+"""`InferenceRequest`: a request for the model to answer, or one that it sends to another model."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ __all__ = ["InferenceRequest", "InferenceTrace"]
 
 
 class InferenceTrace:
-    """The trace of a request: hand it to the requests that are made because of it."""
+    """The trace of a request: pass it to the requests made on its behalf."""
 
     def __init__(self, context: Optional[str] = None) -> None:
         self._context = context
 
     def get_context(self) -> Optional[str]:
-        """Return the context of OpenTelemetry, JSON; None for a request that is not traced."""
+        """Return the OpenTelemetry context as JSON; None for an untraced request."""
         return self._context
 
 
-#: Of arguments that have to be given, though others before them need not.
+#: Marks required arguments that follow optional ones.
 _MISSING: Any = object()
 
 
@@ -64,7 +64,7 @@ def _check_values(outputs: Any, correlation_id: Any, flags: int, timeout: int) -
 class InferenceRequest:
     """A request.
 
-    `execute` gets such objects; make one yourself to call another model, with `exec` or
+    `execute` receives such objects; create one yourself to call another model with `exec` or
     `async_exec`.
 
     Args:
@@ -73,16 +73,16 @@ class InferenceRequest:
         inputs: tensors
         requested_output_names: outputs to return
         model_name: the model to call
-        model_version: of it; -1: the one that Triton chooses
+        model_version: version of the model; -1: Triton's choice
         flags: TRITONSERVER_REQUEST_FLAG_SEQUENCE_START, ..._END
         timeout: microseconds; 0: none
-        preferred_memory: taken and not heeded: outputs are on the CPU
-        trace: that of the request being answered
+        preferred_memory: accepted and ignored: outputs are on the CPU
+        trace: the trace of the request being answered
         parameters: str to bool, int or str
 
     Raises:
-        TypeError: inputs, requested_output_names or model_name is missing, or something is of another type.
-        TritonModelException: an input is None, or a value is none that a request can have.
+        TypeError: inputs, requested_output_names or model_name is missing, or an argument has a wrong type.
+        TritonModelException: an input is None, or a value is invalid for a request.
     """
 
     __slots__ = (
@@ -155,7 +155,7 @@ class InferenceRequest:
         request._requested = set(requested)
         request._parameters = (
             parameters or "{}"
-        )  # as Triton's python backend says that there are none
+        )  # Triton's python backend represents no parameters like this
         request._request_id = request_id
         request._correlation_id = correlation_id
         request._flags = flags
@@ -168,57 +168,57 @@ class InferenceRequest:
         return request
 
     def bind(self, sender: Callable[[], ResponseSender], cancelled: Callable[[], bool]) -> None:
-        """Say how the request is answered, and whether its client has gone. For workers."""
+        """Set how the request is answered, and how to see whether it was cancelled. For workers."""
         self._sender = sender
         self._cancelled = cancelled
 
     def inputs(self) -> list[Tensor]:
-        """The input tensors; an optional one that the client did not send is absent."""
+        """Return the input tensors, without optional ones that the client did not send."""
         return self._inputs
 
     def request_id(self) -> str:
-        """The id that the client gave, or ''."""
+        """Return the ID set by the client, or ''."""
         return self._request_id
 
     def correlation_id(self) -> Union[int, str]:
-        """The sequence that the request belongs to; 0 for none."""
+        """Return the sequence that the request belongs to; 0 for none."""
         return self._correlation_id
 
     def model_name(self) -> str:
-        """The model that the request is for."""
+        """Return the name of the requested model."""
         return self._model_name
 
     def model_version(self) -> int:
-        """The version of it."""
+        """Return the requested version of the model."""
         return self._model_version
 
     def requested_output_names(self) -> set[str]:
-        """The outputs that are wanted."""
+        """Return the names of the requested outputs."""
         return self._requested
 
     def flags(self) -> int:
-        """The flags of the sequence."""
+        """Return the sequence flags."""
         return self._flags
 
     def set_flags(self, flags: int) -> None:
-        """Set the flags of the sequence.
+        """Set the sequence flags.
 
         Raises:
-            TypeError: they are no int.
+            TypeError: the flags are not an int.
         """
         _check_types(flags=(flags, int))
         self._flags = flags
 
     def timeout(self) -> int:
-        """The time-out in microseconds; 0 for none."""
+        """Return the timeout in microseconds; 0 for none."""
         return self._timeout
 
     def parameters(self) -> str:
-        """The parameters, a JSON object."""
+        """Return the parameters as a JSON object."""
         return self._parameters
 
     def given_parameters(self) -> dict[str, Any]:
-        """The parameters as a dict."""
+        """Return the parameters as a dict."""
         found: dict[str, Any] = json.loads(self._parameters) if self._parameters else {}
         return found
 
@@ -227,13 +227,13 @@ class InferenceRequest:
         return self._trace
 
     def preferred_memory(self) -> None:
-        """Return the memory that outputs should lie in; a worker ignores it."""
+        """Return the preferred memory of the outputs, which a worker ignores."""
 
     def is_cancelled(self) -> bool:
-        """Return whether the client has gone, or has given up; known about a quarter of a second later.
+        """Return whether the client has disconnected or cancelled; known after about a quarter of a second.
 
         Raises:
-            TritonModelException: this is no request to be answered.
+            TritonModelException: this is not a request to be answered.
         """
         if self._cancelled is None:
             raise TritonModelException(
@@ -242,24 +242,24 @@ class InferenceRequest:
         return self._cancelled()
 
     def get_response_sender(self) -> ResponseSender:
-        """Return what answers the request, always the same.
+        """Return the sender for this request's responses; always the same object.
 
         Raises:
-            TritonModelException: this is no request to be answered.
+            TritonModelException: this is not a request to be answered.
         """
         if self._sender is None:
             raise TritonModelException("This request was made here, it has no response sender")
         return self._sender()
 
     def set_release_flags(self, flags: int) -> None:
-        """Say, before `execute` returns, what becomes of the request then.
+        """Set what happens to the request when `execute` returns.
 
         Args:
-            flags: TRITONSERVER_REQUEST_RELEASE_ALL, or TRITONSERVER_REQUEST_RELEASE_RESCHEDULE: Triton queues
-                it again (models with iterative_sequence)
+            flags: TRITONSERVER_REQUEST_RELEASE_ALL, or TRITONSERVER_REQUEST_RELEASE_RESCHEDULE to queue the request
+              again (models with iterative_sequence)
 
         Raises:
-            TritonModelException: other flags.
+            TritonModelException: invalid flags.
         """
         if flags not in (TRITONSERVER_REQUEST_RELEASE_ALL, TRITONSERVER_REQUEST_RELEASE_RESCHEDULE):
             raise TritonModelException(
@@ -269,20 +269,20 @@ class InferenceRequest:
 
     @property
     def rescheduled(self) -> bool:
-        """True if Triton shall queue the request again."""
+        """True if Triton should queue the request again."""
         return self._release_flags == TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
 
     def exec(self, decoupled: bool = False) -> Any:
-        """Have the model answer, and wait for it.
+        """Send the request to the model, and wait for its response.
 
         Args:
-            decoupled: return an iterator of all its responses instead of the only one
+            decoupled: return an iterator over all its responses instead of the only one
 
         Raises:
-            TritonModelException: it cannot be asked. An error that it answers is in the response.
+            TritonModelException: the request cannot be sent. An error response is returned as a response.
         """
         return host.current().infer(self, decoupled=decoupled)
 
     async def async_exec(self, decoupled: bool = False) -> Any:
-        """Do the same as `exec` while the event loop does other things."""
+        """Like `exec`, without blocking the event loop."""
         return await host.current().async_infer(self, decoupled=decoupled)

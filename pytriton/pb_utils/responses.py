@@ -1,4 +1,4 @@
-"""`InferenceResponse`, and the sender that answers a request whenever the model likes."""
+"""`InferenceResponse`, and the sender that answers a request at any time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def parameters_text(given: Optional[Parameters]) -> str:
     """Return parameters as JSON.
 
     Raises:
-        TritonModelException: no dict, names that are no str, or values that are no bool, int of 64 bits or str.
+        TritonModelException: not a dict, names that are not str, or values that are not bool, 64-bit int or str.
     """
     if given is None:
         return "{}"
@@ -34,7 +34,9 @@ def parameters_text(given: Optional[Parameters]) -> str:
             raise TritonModelException(
                 f"Expect parameters values to have type bool/int/str, found type {type(value)} of {name!r:.80}"
             )
-        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:  # it would come as another
+        if (
+            isinstance(value, int) and not -(1 << 63) <= value < 1 << 63
+        ):  # it would arrive as another number
             raise TritonModelException(
                 f"Expect parameters values to have 64 bits, found more in {name!r:.80}"
             )
@@ -42,12 +44,12 @@ def parameters_text(given: Optional[Parameters]) -> str:
 
 
 class InferenceResponse:
-    """The answer to one request: tensors, or an error, which then is all that the client gets.
+    """The response to one request: tensors, or an error, which then is all that the client gets.
 
     Args:
-        output_tensors: those that the client did not ask for are left out
+        output_tensors: outputs; those that the client did not request are dropped
         error: fails this request alone
-        parameters: of the response (str to bool, int or str); only the compiled proxy can send them
+        parameters: parameters of the response (str to bool, int or str); only the compiled proxy can send them
     """
 
     __slots__ = ("_error", "_output_tensors", "_parameters")
@@ -68,7 +70,7 @@ class InferenceResponse:
 
     @classmethod
     def received(cls, output_tensors: list[Tensor], parameters: str) -> InferenceResponse:
-        """Return what another model has answered, with its parameters as JSON. For workers."""
+        """Return another model's response, with its parameters as JSON. For workers."""
         response = cls(output_tensors)
         response._parameters = parameters or "{}"
         return response
@@ -78,11 +80,11 @@ class InferenceResponse:
         return self._output_tensors
 
     def has_error(self) -> bool:
-        """Return whether there is an error."""
+        """Return whether the response is an error."""
         return self._error is not None
 
     def error(self) -> Optional[TritonError]:
-        """The error, if there is one."""
+        """Return the error, or None."""
         return self._error
 
     def parameters(self) -> str:
@@ -91,7 +93,7 @@ class InferenceResponse:
 
 
 class ResponseSender:
-    """Answers one request, from any thread, also after `execute` has returned. See `send`."""
+    """Sends the responses to one request, from any thread, even after `execute` has returned. See `send`."""
 
     def __init__(
         self,
@@ -107,16 +109,16 @@ class ResponseSender:
         self._answered = False
 
     def send(self, response: Optional[InferenceResponse] = None, flags: int = 0) -> None:
-        """Send a response, or none with the flag that no more come.
+        """Send a response, or only the flag that ends the responses.
 
         Args:
-            response: one; of a decoupled model there may be any number
-            flags: 0, or TRITONSERVER_RESPONSE_COMPLETE_FINAL with, or after, the last one. A model that is
-                not decoupled answers once, and that is final
+            response: a response; a decoupled model may send any number
+            flags: 0, or TRITONSERVER_RESPONSE_COMPLETE_FINAL with or after the last response. A model that is
+              not decoupled sends one response, which is final
 
         Raises:
-            TritonModelException: all has been sent already, or there is nothing to send.
-            TypeError: `response` is something else.
+            TritonModelException: the final response was sent already, or there is nothing to send.
+            TypeError: `response` has a wrong type.
         """
         if response is not None and not isinstance(response, InferenceResponse):
             raise TypeError(
@@ -132,7 +134,7 @@ class ResponseSender:
         if self._closed and not (self._answered and response is None):
             raise TritonModelException("Unable to send response. Response sender has been closed.")
         if self._closed:
-            return  # the final flag of a model that is not decoupled, behind its response
+            return  # the final flag of a model that is not decoupled, after its response
         if not self._decoupled:
             if response is None:
                 raise TritonModelException(
@@ -143,10 +145,10 @@ class ResponseSender:
         self._send(response, final)
 
     def is_cancelled(self) -> bool:
-        """Return whether the client has gone, or has given up; the final flag is to be sent all the same."""
+        """Return whether the client has disconnected or cancelled; the final flag must still be sent."""
         return self._is_cancelled()
 
     @property
     def closed(self) -> bool:
-        """True if all has been sent."""
+        """True if the final response has been sent."""
         return self._closed

@@ -1,4 +1,4 @@
-"""`Tensor`: a name and an array, in the types that Triton has."""
+"""`Tensor`: a name and an array, in Triton's data types."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Array = npt.NDArray[Any]
 class Tensor:
     """An input or output of a model.
 
-    Of BF16, which numpy does not have, the 16-bit words are kept; with the package ml_dtypes,
-    `as_numpy` returns them as its `bfloat16` and the constructor takes such arrays. DLPack hands
-    them to frameworks that have the type.
+    BF16, which numpy lacks, is stored as 16-bit words; with the package ml_dtypes, `as_numpy` returns
+    them as its `bfloat16` and the constructor accepts such arrays. DLPack passes them to frameworks that
+    support the type.
 
     Example:
         >>> tensor = Tensor("y", np.zeros((2, 3), np.float32))
@@ -34,7 +34,7 @@ class Tensor:
     __slots__ = ("_array", "_datatype", "_name")
 
     def __init__(self, name: str, tensor: Array, /) -> None:
-        """Raises TypeError and TritonModelException for what is no tensor."""
+        """Create a tensor; raise TypeError or TritonModelException for an invalid name, array or dtype."""
         if not isinstance(name, str) or not isinstance(tensor, np.ndarray):
             raise TypeError(
                 f"Tensor takes a name and a numpy array, got {type(name).__name__} and {type(tensor).__name__}"
@@ -61,7 +61,7 @@ class Tensor:
 
     @classmethod
     def of(cls, name: str, array: Array, datatype: str) -> Tensor:
-        """Return a tensor of an array that is known to be right (of BF16: its words). For workers."""
+        """Return a tensor of a known valid array (for BF16: its words). For workers."""
         tensor = cls.__new__(cls)
         tensor._name = name
         tensor._array = array
@@ -70,12 +70,12 @@ class Tensor:
 
     @property
     def datatype(self) -> str:
-        """Triton's name of the type ("FP32")."""
+        """Return Triton's name of the type ("FP32")."""
         return self._datatype
 
     @property
     def raw(self) -> Array:
-        """The array; of BF16 its words."""
+        """Return the array; for BF16 its words."""
         return self._array
 
     def name(self) -> str:
@@ -83,22 +83,22 @@ class Tensor:
         return self._name
 
     def shape(self) -> list[int]:
-        """The shape, with the batch axis."""
+        """Return the shape, including the batch axis."""
         return list(self._array.shape)
 
     def triton_dtype(self) -> int:
-        """The type as a TRITONSERVER_DataType."""
+        """Return the type as a TRITONSERVER_DataType."""
         return DATATYPES.index(self._datatype) + 1
 
     def is_cpu(self) -> bool:
-        """Return whether the data are in memory of the CPU: always, in a worker."""
+        """Return whether the data are in CPU memory: always, in a worker."""
         return True
 
     def as_numpy(self) -> Array:
-        """Return the array itself: what is changed in it is changed in the tensor.
+        """Return the array itself: changing it changes the tensor.
 
         Raises:
-            TritonModelException: of BF16, without ml_dtypes.
+            TritonModelException: BF16 without ml_dtypes.
         """
         if self._datatype != "BF16":
             return self._array
@@ -111,10 +111,10 @@ class Tensor:
             ) from None
 
     def to_dlpack(self) -> Any:
-        """Return a DLPack capsule of the data, which are not copied.
+        """Return a DLPack capsule of the data, without a copy.
 
         Raises:
-            TritonModelException: DLPack has no strings.
+            TritonModelException: strings, which DLPack does not support.
         """
         return self.__dlpack__()
 
@@ -128,10 +128,10 @@ class Tensor:
 
     @staticmethod
     def from_dlpack(name: str, tensor: Any) -> Tensor:
-        """Return a tensor of a DLPack capsule, or of what has `__dlpack__`; data on the CPU are not copied.
+        """Return a tensor of a DLPack capsule, or of an object with `__dlpack__`; data on the CPU are not copied.
 
         Raises:
-            TritonModelException: it is not contiguous in C order, or of a type that Triton lacks.
+            TritonModelException: it is not contiguous in C order, or Triton lacks the type.
         """
         array, is_bfloat = dlpack.take(tensor)
         if not array.flags.c_contiguous:
@@ -146,10 +146,10 @@ class Tensor:
 
 
 def optional_tensors(given: Any, what: str) -> list[Tensor]:
-    """Return a list of tensors as it was given.
+    """Validate an optional list of tensors and return it.
 
     Raises:
-        TypeError: it is something else.
+        TypeError: not a list of tensors.
     """
     found: Optional[list[Tensor]] = list(given) if isinstance(given, (list, tuple)) else None
     if found is None or not all(isinstance(one, Tensor) for one in found):

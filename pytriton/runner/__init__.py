@@ -1,12 +1,12 @@
-"""A model repository as a Python object: each model an attribute, called like a function.
+"""A model repository as a Python object: each model is an attribute, called like a function.
 
     >>> from pytriton.runner import Runner                                   # doctest: +SKIP
     >>> with Runner("vision", model_repository="models") as runner:          # doctest: +SKIP
     ...     result = runner.onnx_mnist.run(images)
     ...     print(result.as_numpy("OUTPUT__0"))
 
-What BentoML's guide "Triton Inference Server" shows works with another import, without BentoML and without a
-container: see docs/how-to/runner.md.
+The examples of BentoML's guide "Triton Inference Server" work after changing the import, without BentoML and
+without a container: see docs/how-to/runner.md.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["InferResult", "Runner", "RunnerArgumentError", "RunnerModel"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is used, when it is used first."""
+    """Import a public name on first use."""
     if name not in _NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_NAMES[name]), name)

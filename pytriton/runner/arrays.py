@@ -1,4 +1,4 @@
-"""Whatever a caller has for a tensor, as a numpy array: without a copy where its memory allows."""
+"""Conversion of a caller's values to numpy arrays, without a copy where possible."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _READABLE = (1, 3, 13)
 def to_array(name: str, value: Any) -> Array:
     """Return a value as an array.
 
-    Takes arrays, what speaks DLPack (torch, cupy, jax) or has numpy's interfaces (PIL's images), pandas' objects,
+    Accepts arrays, objects that support DLPack (torch, cupy, jax) or numpy's interfaces (PIL images), pandas objects,
     numbers, bytes, text, and lists of these.
 
     Raises:
-        RunnerArgumentError: it is nothing of these, a list of unequal lengths, or has a mask.
+        RunnerArgumentError: the type is not supported, a list has unequal lengths, or the array has a mask.
     """
     if is_masked(value):
         raise RunnerArgumentError(f"Input {name!r} {MASKED}")
@@ -38,7 +38,7 @@ def to_array(name: str, value: Any) -> Array:
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise RunnerArgumentError(f"Input {name!r} is no tensor: {error}") from None
+        raise RunnerArgumentError(f"Input {name!r} is not a tensor: {error}") from None
     if array.dtype.kind == "O" and array.ndim == 0 and not isinstance(value, bytes):
         raise RunnerArgumentError(
             f"Input {name!r} cannot be {with_article(type(value).__name__)}: give a numpy array, something that "
@@ -48,10 +48,10 @@ def to_array(name: str, value: Any) -> Array:
 
 
 def as_bytes(name: str, array: Array) -> Array:
-    """Return an array for an input of bytes: text is encoded as UTF-8.
+    """Return an array for a BYTES input: text is encoded as UTF-8.
 
     Raises:
-        RunnerArgumentError: it holds something else.
+        RunnerArgumentError: it contains something else.
     """
     if array.dtype.kind == "S":
         return array
@@ -75,7 +75,7 @@ def _from_dlpack(name: str, value: Any) -> Array:
         value = value.detach()
     device = value.__dlpack_device__()[0] if hasattr(value, "__dlpack_device__") else 1
     if device not in _READABLE:
-        # It has to be copied to this side in any case: by its own library.
+        # It has to be copied to the host in any case: let its own library do it.
         fetch = getattr(value, "get", None) or getattr(value, "cpu", None)
         if fetch is None:
             raise RunnerArgumentError(
@@ -85,5 +85,5 @@ def _from_dlpack(name: str, value: Any) -> Array:
     try:
         return np.from_dlpack(value)
     except (AttributeError, BufferError, RuntimeError, TypeError):
-        # A type that numpy's DLPack has not.
+        # A type that numpy's DLPack does not support.
         return np.asarray(value)

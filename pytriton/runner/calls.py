@@ -1,4 +1,4 @@
-"""tritonclient's calls as methods: those of its clients that BentoML's guide lists, awaited or blocking."""
+"""tritonclient's calls as methods, as listed in BentoML's guide: awaited or blocking."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ Headers = Mapping[str, str]
 
 
 class Calls:
-    """The calls by their names and arguments in tritonclient; results are tritonclient's, too.
+    """tritonclient's calls under their own names and arguments; results are tritonclient's, too.
 
-    Over HTTP `as_json` makes no difference: all is JSON there. Restricted endpoints get the daemon's token.
+    Over HTTP `as_json` has no effect: everything is JSON. Restricted endpoints get the daemon's token.
     """
 
     def __init__(self, links: Links) -> None:
         self._links = links
 
     def _call(self, method: str, headers: Headers | None, arguments: dict[str, Any]) -> Any:
-        """Make a call of tritonclient's."""
+        """Make a tritonclient call."""
         raise NotImplementedError
 
     def _ask(self, question: Callable[[Link], Any]) -> Any:
-        """Answer by asking the daemon as well."""
+        """Make a call that also needs the daemon."""
         raise NotImplementedError
 
     # ── models ───────────────────────────────────────────────────────────────────────────────────
@@ -53,19 +53,19 @@ class Calls:
         headers: Headers | None = None,
         as_json: bool = False,
     ) -> Any:
-        """A model's inputs and outputs."""
+        """Return a model's inputs and outputs."""
         return self._call("get_model_metadata", headers, _of(locals()))
 
     def get_model_repository_index(
         self, headers: Headers | None = None, as_json: bool = False
     ) -> Any:
-        """Return all models of the repositories with their states, whoever serves them."""
+        """Return all models of the repositories with their states, served by workers or by tritonserver."""
         return self._ask(lambda link: merged_index(link, dict(headers or {}), as_json))
 
     def is_model_ready(
         self, model_name: str, model_version: str = "", headers: Headers | None = None
     ) -> Any:
-        """Return whether a model can be asked."""
+        """Return whether a model is ready for requests."""
         return self._call("is_model_ready", headers, _of(locals()))
 
     def load_model(
@@ -75,13 +75,13 @@ class Calls:
         config: str | Mapping[str, Any] | None = None,
         files: Mapping[str, bytes] | None = None,
     ) -> Any:
-        """Load a model of the repositories, or load it anew: the one that is there serves until then.
+        """Load or reload a model of the repositories. A loaded version serves until the new one is ready.
 
         Args:
             model_name: folder of the model
-            headers: of the request
-            config: a configuration (JSON) instead of the one in the folder
-            files: path -> content, instead of the folder's; only for what tritonserver serves itself
+            headers: headers of the request
+            config: a configuration (JSON) that overrides the one in the folder
+            files: path -> content, instead of the folder's; only for models that tritonserver serves itself
         """
         document = json.loads(config) if isinstance(config, str) else config
 
@@ -102,7 +102,7 @@ class Calls:
     def unload_model(
         self, model_name: str, headers: Headers | None = None, unload_dependents: bool = False
     ) -> Any:
-        """Stop serving a model; requests under way are answered."""
+        """Stop serving a model; in-flight requests are answered."""
 
         def unload(link: Link) -> None:
             link.forget()
@@ -111,7 +111,7 @@ class Calls:
             except ModelNotFoundError:
                 arguments = {"model_name": model_name, "unload_dependents": unload_dependents}
                 if model_name in [model.name for model in link.client.models()]:
-                    raise  # registered by somebody: theirs to unregister
+                    raise  # registered by another client, which has to unregister it
                 link.call("unload_model", arguments, dict(headers or {}))
 
         return self._ask(unload)
@@ -123,7 +123,7 @@ class Calls:
         headers: Headers | None = None,
         as_json: bool = False,
     ) -> Any:
-        """Return the statistics of models so far."""
+        """Return the cumulative statistics of models."""
         return self._call("get_inference_statistics", headers, _of(locals()))
 
     def infer(
@@ -134,22 +134,22 @@ class Calls:
         headers: Headers | None = None,
         **options: Any,
     ) -> Any:
-        """Ask a model with tritonclient's own inputs (`InferInput`); `options` are those of its `infer`."""
+        """Call a model with tritonclient's own inputs (`InferInput`); `options` are those of its `infer`."""
         arguments = {"model_name": model_name, "inputs": inputs, "model_version": model_version}
         return self._call("infer", headers, {**arguments, **options})
 
     # ── the server ───────────────────────────────────────────────────────────────────────────────
 
     def is_server_live(self, headers: Headers | None = None) -> Any:
-        """Return whether the server answers."""
+        """Return whether the server is live."""
         return self._call("is_server_live", headers, {})
 
     def is_server_ready(self, headers: Headers | None = None) -> Any:
-        """Return whether the server can be asked for inference."""
+        """Return whether the server is ready for inference."""
         return self._call("is_server_ready", headers, {})
 
     def get_server_metadata(self, headers: Headers | None = None, as_json: bool = False) -> Any:
-        """The server's version and extensions."""
+        """Return the server's version and extensions."""
         return self._call("get_server_metadata", headers, _of(locals()))
 
     def get_log_settings(self, headers: Headers | None = None, as_json: bool = False) -> Any:
@@ -159,13 +159,13 @@ class Calls:
     def update_log_settings(
         self, settings: Mapping[str, Any], headers: Headers | None = None, as_json: bool = False
     ) -> Any:
-        """Change what the server logs."""
+        """Update the server's log settings."""
         return self._call("update_log_settings", headers, _of(locals()))
 
     def get_trace_settings(
         self, model_name: str | None = None, headers: Headers | None = None, as_json: bool = False
     ) -> Any:
-        """Return the settings of the server's traces, for all models or one."""
+        """Return the server's trace settings, for all models or one."""
         return self._call("get_trace_settings", headers, _of(locals()))
 
     def update_trace_settings(
@@ -175,7 +175,7 @@ class Calls:
         headers: Headers | None = None,
         as_json: bool = False,
     ) -> Any:
-        """Change what the server traces, for all models or one."""
+        """Update the server's trace settings, for all models or one."""
         settings = settings or {}
         return self._call("update_trace_settings", headers, _of(locals()))
 
@@ -184,7 +184,7 @@ class Calls:
     def get_system_shared_memory_status(
         self, region_name: str = "", headers: Headers | None = None, as_json: bool = False
     ) -> Any:
-        """The regions of system memory that are registered."""
+        """Return the registered regions of system memory."""
         return self._call("get_system_shared_memory_status", headers, _of(locals()))
 
     def register_system_shared_memory(
@@ -196,13 +196,13 @@ class Calls:
     def unregister_system_shared_memory(
         self, name: str = "", headers: Headers | None = None
     ) -> Any:
-        """Forget one region of system memory, or all."""
+        """Unregister one region of system memory, or all."""
         return self._call("unregister_system_shared_memory", headers, _of(locals()))
 
     def get_cuda_shared_memory_status(
         self, region_name: str = "", headers: Headers | None = None, as_json: bool = False
     ) -> Any:
-        """The regions of GPU memory that are registered."""
+        """Return the registered regions of GPU memory."""
         return self._call("get_cuda_shared_memory_status", headers, _of(locals()))
 
     def register_cuda_shared_memory(
@@ -217,7 +217,7 @@ class Calls:
         return self._call("register_cuda_shared_memory", headers, _of(locals()))
 
     def unregister_cuda_shared_memory(self, name: str = "", headers: Headers | None = None) -> Any:
-        """Forget one region of GPU memory, or all."""
+        """Unregister one region of GPU memory, or all."""
         return self._call("unregister_cuda_shared_memory", headers, _of(locals()))
 
 
@@ -234,7 +234,7 @@ class SyncCalls(Calls):
 
 
 class AsyncCalls(Calls):
-    """The calls, to be awaited."""
+    """The calls as coroutines."""
 
     async def _call(self, method: str, headers: Headers | None, arguments: dict[str, Any]) -> Any:
         link = await self._links.async_link()

@@ -1,4 +1,4 @@
-"""The exceptions that a runner raises before it sends anything."""
+"""The exceptions that a runner raises before sending anything."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ __all__ = ["RunnerArgumentError"]
 
 
 class RunnerArgumentError(PyTritonClientValueError, ValueError):
-    """An argument of a runner or of a call cannot be right; nothing was started or sent."""
+    """An argument of a runner or of a call is invalid; nothing was started or sent."""

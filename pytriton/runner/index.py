@@ -1,4 +1,4 @@
-"""The repository index: tritonserver's, and what only the daemon knows of models that workers serve."""
+"""The repository index: tritonserver's, merged with the daemon's state of models that workers serve."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["merged_index"]
 
 
 def merged_index(link: Link, headers: dict[str, str], as_json: bool) -> Any:
-    """Return the index in the protocol's form: a list of dicts (HTTP), or a message (gRPC; `as_json` a dict).
+    """Return the index in the protocol's format: a list of dicts (HTTP), or a message (gRPC; with `as_json` a dict).
 
     Raises:
-        PyTritonClientError, PyTritonDaemonError: one of the two does not answer.
+        PyTritonClientError, PyTritonDaemonError: tritonserver or the daemon does not respond.
     """
     answer = link.call(
         "get_model_repository_index", {"as_json": False} if link.url.is_grpc else {}, headers

@@ -24,22 +24,22 @@ _NOT_SERVED = (Kind.UNKNOWN_MODEL, Kind.NOT_READY)
 
 
 class Links(Protocol):
-    """The provider of a link; it starts a daemon first if there is none yet."""
+    """Provider of a link; starts a daemon first if there is none yet."""
 
     def link(self) -> Link:
-        """Return it, for threads."""
+        """Return the link, for threads."""
 
     async def async_link(self) -> Link:
-        """Return it, without keeping an event loop waiting."""
+        """Return the link without blocking the event loop."""
 
 
 class Link:
-    """The way to one daemon's tritonserver over one protocol.
+    """Connection to one daemon's tritonserver over one protocol.
 
     Args:
-        client: of the daemon
+        client: client of the daemon
         protocol: "grpc" or "http"
-        timeout_s: longest wait for an answer, in seconds
+        timeout_s: timeout of a call, in seconds
 
     Raises:
         RunnerArgumentError: the daemon does not serve that protocol.
@@ -58,7 +58,7 @@ class Link:
         self.url = TritonUrl.from_url(url)
         try:
             self.headers = client.access_headers(grpc=self.url.is_grpc)
-        except PyTritonDaemonError:  # another user's daemon: what is restricted will be refused
+        except PyTritonDaemonError:  # another user's daemon: it will refuse restricted calls
             self.headers = {}
         self.sync = connect(self.url, None)
         self._by_loop: weakref.WeakKeyDictionary[Any, _Opened] = weakref.WeakKeyDictionary()
@@ -66,7 +66,7 @@ class Link:
         self._lock = threading.Lock()
 
     async def asynchronous(self) -> Connection:
-        """Return the connection of the running event loop; it is closed at that loop's orderly end."""
+        """Return the connection of the running event loop; it is closed when that loop shuts down in order."""
         loop = asyncio.get_running_loop()
         with self._lock:
             opened = self._by_loop.get(loop)
@@ -78,10 +78,10 @@ class Link:
         return opened.connection
 
     def call(self, method: str, arguments: dict[str, Any], headers: dict[str, str]) -> Any:
-        """Call a method of tritonclient's and return what it returns.
+        """Call a method of tritonclient and return its result.
 
         Raises:
-            PyTritonClientError: no answer in time, or an error as answer.
+            PyTritonClientError: timeout, or an error response.
         """
         try:
             return self.sync.call(method, self.timeout_s, arguments, {**self.headers, **headers})
@@ -89,7 +89,7 @@ class Link:
             raise self.error(failure, method) from failure
 
     async def acall(self, method: str, arguments: dict[str, Any], headers: dict[str, str]) -> Any:
-        """Do the same as `call` in an event loop."""
+        """Like `call`, in an event loop."""
         try:
             connection = await self.asynchronous()
             return await connection.call(
@@ -99,7 +99,7 @@ class Link:
             raise self.error(failure, method) from failure
 
     def infer(self, arguments: dict[str, Any], headers: dict[str, str]) -> Any:
-        """Ask a model; one that is not served any more is told with the reason.
+        """Call a model; if it is not served any more, the error gives the reason.
 
         Raises:
             ModelNotFoundError, PyTritonClientError: as `signature` and `call`.
@@ -110,7 +110,7 @@ class Link:
             raise self._explained(error, arguments["model_name"]) from error
 
     async def ainfer(self, arguments: dict[str, Any], headers: dict[str, str]) -> Any:
-        """Do the same as `infer` in an event loop."""
+        """Like `infer`, in an event loop."""
         try:
             return await self.acall("infer", arguments, headers)
         except PyTritonClientError as error:
@@ -118,16 +118,16 @@ class Link:
             raise await asyncio.to_thread(self._explained, error, name) from error
 
     def error(self, failure: CallFailed, doing: str) -> PyTritonClientError:
-        """Return the exception for a call that failed; what is cached may be the reason."""
+        """Return the exception for a failed call; drop cached signatures, which may be the cause."""
         if failure.kind in (Kind.REFUSED, Kind.MISFIT, Kind.UNKNOWN_MODEL, Kind.NOT_READY):
             self.forget()
         return call_error(failure, self.url.with_scheme, doing, self.timeout_s)
 
     def signature(self, model: str, version: str) -> Signature:
-        """Return what a model takes; asked for once.
+        """Return a model's inputs and outputs; cached after the first query.
 
         Raises:
-            ModelNotFoundError: it is not served; says why, as far as the daemon knows.
+            ModelNotFoundError: the model is not served; gives the reason if the daemon knows it.
         """
         known = self._signatures.get((model, version))
         if known is None:
@@ -139,7 +139,7 @@ class Link:
         return known
 
     async def asignature(self, model: str, version: str) -> Signature:
-        """Do the same as `signature` in an event loop."""
+        """Like `signature`, in an event loop."""
         known = self._signatures.get((model, version))
         if known is None:
             try:
@@ -150,11 +150,11 @@ class Link:
         return known
 
     def forget(self) -> None:
-        """Ask again what models take."""
+        """Drop cached signatures."""
         self._signatures.clear()
 
     def close(self) -> None:
-        """Close what can be closed here; a connection of an event loop ends with that."""
+        """Close the connection for threads; a connection of an event loop closes with the loop."""
         self.sync.close()
         with self._lock:
             by_loop, self._by_loop = dict(self._by_loop), weakref.WeakKeyDictionary()
@@ -169,7 +169,7 @@ class Link:
         return signature
 
     def _explained(self, error: PyTritonClientError, model: str) -> Exception:
-        """Say of a model that tritonserver does not know what the daemon knows of it."""
+        """Explain, with the daemon's state, why tritonserver does not know a model."""
         cause = error.__cause__
         if not isinstance(cause, CallFailed) or cause.kind not in _NOT_SERVED:
             return error
@@ -200,8 +200,8 @@ class _Opened(NamedTuple):
 async def _opened(url: TritonUrl) -> AsyncGenerator[Connection, None]:
     """Yield a connection, and close it at the end.
 
-    An event loop ends the generators that were begun in it before it closes (`shutdown_asyncgens`, as `asyncio.run`
-    does): the one event of a loop's end that there is.
+    An event loop closes the generators started in it before it ends (`shutdown_asyncgens`, as `asyncio.run`
+    does): the only hook into a loop's shutdown.
     """
     connection = aconnect(url, None)
     try:

@@ -1,4 +1,4 @@
-"""A model of a runner: you call it like a function, from threads and from event loops."""
+"""A model of a runner, callable like a function from threads and event loops."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytriton.runner.signature import Signature
 
 __all__ = ["RunnerModel"]
 
-#: Options of `infer` in tritonclient, of both protocols and of one of them.
+#: Options of tritonclient's `infer`: common to both protocols, and specific to one.
 _OPTIONS = (
     "headers", "outputs", "parameters", "priority", "request_id", "sequence_end", "sequence_id", "sequence_start",
     "timeout",
@@ -27,11 +27,11 @@ _HTTP_OPTIONS = ("query_params", "request_compression_algorithm", "response_comp
 
 
 class RunnerModel:
-    """A model by its name, and by its version if one is named; holds nothing else.
+    """A model by its name, and optionally its version; holds no other state.
 
-    Inputs are given by position, in the order of config.pbtxt, or by name. Numbers are converted to the declared
-    type of their kind (float64 to float32), one sample gets the leading axis that it lacks where the model lets
-    that have any size. All else that does not fit raises RunnerArgumentError before anything is sent.
+    Inputs are passed by position, in the order of config.pbtxt, or by name. Numbers are converted to the declared
+    width of their kind (float64 to float32). A single sample gets its missing leading axis if the model accepts
+    any size there. Everything else that does not fit raises RunnerArgumentError before anything is sent.
 
     Example:
         >>> runner.onnx_mnist.run(images)                                    # doctest: +SKIP
@@ -51,10 +51,10 @@ class RunnerModel:
         self._options = dict(options or {})
 
     def version(self, number: int | str) -> RunnerModel:
-        """Return the same model in one of its versions.
+        """Return the same model in a specific version.
 
         Raises:
-            RunnerArgumentError: it is no whole number from 1.
+            RunnerArgumentError: the version is not a whole number from 1.
         """
         text = str(number)
         if not text.isdecimal() or int(text) < 1:
@@ -62,13 +62,13 @@ class RunnerModel:
         return RunnerModel(self._links, self._name, text, self._options)
 
     def options(self, **options: Any) -> RunnerModel:
-        """Return the same model, asked with options of tritonclient's `infer`.
+        """Return the same model with options of tritonclient's `infer`.
 
         For example `request_id`, `parameters`, `priority`, `timeout` (microseconds in the queue), `sequence_id`,
         `outputs` (names) and `headers`.
 
         Raises:
-            RunnerArgumentError: there is no such option.
+            RunnerArgumentError: the option is unknown.
         """
         for name in options:
             if name not in (*_OPTIONS, *_GRPC_OPTIONS, *_HTTP_OPTIONS):
@@ -81,13 +81,13 @@ class RunnerModel:
     # ── one answer ───────────────────────────────────────────────────────────────────────────────
 
     def run(self, /, *inputs: Any, **named: Any) -> InferResult:
-        """Ask the model and wait for its answer; from any thread.
+        """Call the model and wait for its response; from any thread.
 
         Raises:
             RunnerArgumentError: the inputs do not fit; nothing was sent.
-            ModelNotFoundError: the model is not served; says why.
-            PyTritonClientInferenceServerError: the model answered with an error.
-            PyTritonClientTimeoutError: there was no answer in time.
+            ModelNotFoundError: the model is not served; gives the reason.
+            PyTritonClientInferenceServerError: the server responded with an error.
+            PyTritonClientTimeoutError: no response in time.
         """
         link = self._links.link()
         signature = link.signature(self._name, self._version)
@@ -95,7 +95,7 @@ class RunnerModel:
         return InferResult(link.infer(call.arguments, call.headers))
 
     async def async_run(self, /, *inputs: Any, **named: Any) -> InferResult:
-        """Do the same as `run` in an event loop."""
+        """Like `run`, in an event loop."""
         link = await self._links.async_link()
         signature = await link.asignature(self._name, self._version)
         call = self._call(link, signature, inputs, named)
@@ -104,15 +104,16 @@ class RunnerModel:
     # ── any number of answers ────────────────────────────────────────────────────────────────────
 
     def stream(self, /, *inputs: Any, **named: Any) -> Iterator[InferResult]:
-        """Ask the model and yield its answers as they come: for decoupled models, over gRPC.
+        """Call the model and yield its responses as they arrive: for decoupled models, over gRPC.
 
-        The request is sent when the first is asked for. Leaving the iterator early cancels it. Raises as `run`.
+        The request is sent when the first response is requested. Leaving the iterator early cancels it. Raises as
+        `run`.
         """
         link = self._links.link()
         self._require_grpc(link)
         signature = link.signature(self._name, self._version)
         call = self._call(link, signature, inputs, named)
-        # A client of tritonclient's has one stream at a time: each gets one.
+        # A tritonclient client has one stream at a time, so each stream gets its own.
         connection = connect(link.url, None)
         client = connection.client()  # type: ignore[attr-defined]  # of gRPC only
         buffer = ResponseBuffer()
@@ -133,7 +134,7 @@ class RunnerModel:
             connection.close()
 
     async def async_stream(self, /, *inputs: Any, **named: Any) -> AsyncIterator[InferResult]:
-        """Do the same as `stream` in an event loop."""
+        """Like `stream`, in an event loop."""
         link = await self._links.async_link()
         self._require_grpc(link)
         signature = await link.asignature(self._name, self._version)
@@ -191,7 +192,7 @@ class RunnerModel:
     def _require_grpc(self, link: Link) -> None:
         if not link.url.is_grpc:
             raise RunnerArgumentError(
-                "Streaming needs gRPC: Runner(..., tritonserver_type='grpc'). Over HTTP, Triton gives one answer"
+                "Streaming needs gRPC: Runner(..., tritonserver_type='grpc'). Over HTTP, Triton sends one response"
             )
 
     def __repr__(self) -> str:

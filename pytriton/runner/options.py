@@ -1,4 +1,4 @@
-"""`cli_args`: options of tritonserver as its command line has them, for the daemon that a runner starts."""
+"""`cli_args`: tritonserver's command line options, for the daemon that a runner starts."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 
 def daemon_settings(cli_args: Sequence[str] | None) -> dict[str, Any]:
-    """Return the settings of the daemon that some options of tritonserver stand for.
+    """Return the daemon settings that correspond to options of tritonserver.
 
-    The daemon checks names and values of what is passed on (`tritonserver_options`) when it starts.
+    The daemon validates passed-through options (`tritonserver_options`) at startup.
 
     Raises:
-        RunnerArgumentError: an argument is no option, or its value none of the setting's.
+        RunnerArgumentError: an argument is not an option, or its value is invalid.
 
     Example:
         >>> daemon_settings(["--http-port=9000", "--log-verbose=1"])

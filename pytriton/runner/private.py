@@ -1,4 +1,4 @@
-"""A daemon of a runner's own: started by it, and ended with it, however this process ends."""
+"""A runner's own daemon: started by the runner, and stopped with it, even if this process crashes."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _SETTINGS = {
     "metrics_port": 0,
     "log_format": "json",
     "grace_period_s": 30.0,
-    # Whoever starts it waits until its models are loaded, and asks each that could not be.
+    # The startup waits until the models are loaded, and reports each failure.
     "ready_when": "up",
 }
-#: A daemon tells of its repository only who asks.
+#: Interval between polls of the daemon's repository, in seconds.
 _LOOK_S = 0.05
 
 
 class PrivateDaemon:
-    """A running daemon in a runtime directory of its own; it keeps no registrations.
+    """A running daemon in its own runtime directory; it persists no registrations.
 
     Args:
-        settings: of the daemon; ports that are not among them are free ones
-        timeout_s: seconds that it may take to be ready; the first start on a machine fetches tritonserver
+        settings: settings of the daemon; unset ports are chosen automatically
+        timeout_s: startup timeout in seconds; the first start on a machine downloads tritonserver
 
     Raises:
-        PyTritonDaemonError: it did not start, and says why; or its models were not loaded in time.
+        PyTritonDaemonError: the daemon did not start, with the reason; or its models were not loaded in time.
     """
 
     def __init__(self, settings: Mapping[str, Any], timeout_s: float) -> None:
@@ -54,7 +54,7 @@ class PrivateDaemon:
             raise
 
     def close(self) -> None:
-        """End the daemon; batches at hand are answered."""
+        """Stop the daemon; current batches are answered."""
         self._server.stop()
 
 
@@ -66,4 +66,4 @@ def _wait_loaded(client: DaemonClient, deadline: float) -> None:
 
 
 def _tell_of_end(server: ServerProcess, reason: str) -> None:
-    logger.error("the runner's daemon has ended: %s", reason)
+    logger.error("the runner's daemon exited: %s", reason)

@@ -1,4 +1,4 @@
-"""The answer of a model: the same methods over both protocols."""
+"""A model's response, with the same methods over both protocols."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class InferResult:
 
     @property
     def outputs(self) -> list[str]:
-        """The names of the outputs in it."""
+        """Return the names of the outputs in the response."""
         response = self._result.get_response()
         if isinstance(response, dict):
             return [str(output["name"]) for output in response.get("outputs", ())]
@@ -34,7 +34,7 @@ class InferResult:
         """Return an output as an array.
 
         Raises:
-            RunnerArgumentError: there is none of that name; says which there are.
+            RunnerArgumentError: the response has no such output; names those it has.
         """
         array: npt.NDArray[Any] | None = self._result.as_numpy(name)
         if array is None:
@@ -42,12 +42,12 @@ class InferResult:
         return array
 
     def get_output(self, name: str, as_json: bool = False) -> Any:
-        """Return what the protocol says of an output: a message (gRPC; with `as_json` a dict) or a dict (HTTP).
+        """Return the protocol's form of an output: a message (gRPC; with `as_json` a dict) or a dict (HTTP).
 
         Raises:
-            RunnerArgumentError: there is none of that name; says which there are.
+            RunnerArgumentError: the response has no such output; names those it has.
         """
-        # Not tritonclient's own as_json (2.73 makes it None).
+        # Not tritonclient's own as_json (2.73 returns None).
         output = self._result.get_output(name)
         if output is None:
             raise self._unknown(name)
@@ -67,11 +67,11 @@ class InferResult:
 
 
 def message_as_json(message: Any) -> Any:
-    """Return a protobuf message as a dict with the names of its fields; what is one already stays as it is."""
+    """Return a protobuf message as a dict with the names of its fields; a dict is returned unchanged."""
     if isinstance(message, dict):
         return message
     from google.protobuf.json_format import (
         MessageToDict,
-    )  # gRPC is in use by now, and protobuf with it
+    )  # gRPC is already imported, and protobuf with it
 
     return MessageToDict(message, preserving_proto_field_name=True)

@@ -1,4 +1,4 @@
-"""`Runner`: the models of a repository behind one object, served by a daemon of its own or one that runs."""
+"""`Runner`: the models of a repository behind one object, served by its own or a running daemon."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ _READY_LOOK_S = 0.1
 
 
 class Runner(AsyncCalls, Closeable):
-    """The models of a model repository: `runner.NAME` or `runner["NAME"]` is one of them.
+    """The models of a model repository, accessed as `runner.NAME` or `runner["NAME"]`.
 
-    Made anywhere, it starts nothing. The first call, `init_local()` or entering it as a context starts a daemon of
-    its own, which ends with it; or it is attached to a daemon that runs, whose repositories it shows. All calls of
-    tritonclient's are coroutines here, and blocking ones in `runner.sync`.
+    Creating it starts nothing. The first call, `init_local()` or entering it as a context starts its own daemon,
+    which is stopped with it; or it attaches to a running daemon and shows that one's repositories. tritonclient's
+    calls are coroutines here, and blocking in `runner.sync`.
 
     Args:
-        name: of the runner, for texts
+        name: name of the runner, for messages
         model_repository: folder in Triton's layout, or s3://, gs:// or as://; or a list of these
-        tritonserver_type: protocol to ask with, "grpc" or "http"
-        cli_args: options of tritonserver for a daemon of its own, each "--name=value"
+        tritonserver_type: protocol, "grpc" or "http"
+        cli_args: options of tritonserver for its own daemon, each "--name=value"
         daemon: a running daemon to attach to: its client, or its runtime directory; instead of a repository
-        timeout_s: longest wait for an answer, in seconds
-        start_timeout_s: seconds that a daemon of its own may take to start and load the models
-        settings: further settings of a daemon of its own, see docs/reference/configuration.md
+        timeout_s: timeout of a call, in seconds
+        start_timeout_s: seconds that its own daemon may take to start and load the models
+        settings: further settings of its own daemon, see docs/reference/configuration.md
 
     Raises:
-        RunnerArgumentError: an argument cannot be right.
+        RunnerArgumentError: an argument is invalid.
 
     Example:
         >>> runner = Runner("vision", model_repository="models")             # doctest: +SKIP
@@ -76,7 +76,7 @@ class Runner(AsyncCalls, Closeable):
         places = _places(model_repository) + options.pop("model_repository", [])
         if (daemon is None) == (not places):
             raise RunnerArgumentError(
-                "A runner needs either model_repository=, for a daemon of its own, or daemon=, one that runs"
+                "A runner needs either model_repository=, for a daemon of its own, or daemon=, a running one"
             )
         if daemon is not None and (cli_args or settings):
             raise RunnerArgumentError(
@@ -97,17 +97,17 @@ class Runner(AsyncCalls, Closeable):
     # ── models ───────────────────────────────────────────────────────────────────────────────────
 
     def __getattr__(self, name: str) -> RunnerModel:
-        """Return a model by its name, where that is no method's."""
+        """Return a model by its name, unless a method has that name."""
         if name.startswith("_"):
             raise AttributeError(name)
         return RunnerModel(self, name)
 
     def __getitem__(self, name: str) -> RunnerModel:
-        """Return a model by its name, whatever that is."""
+        """Return a model by its name, for any name."""
         return RunnerModel(self, name)
 
     def models(self) -> list[str]:
-        """Return the names of the models that are served, from repositories and registered ones."""
+        """Return the names of the served models, both registered and from repositories."""
         client = self.link().client
         served = [one.name for one in client.repository() if one.served_by]
         return sorted({*served, *(one.name for one in client.models())})
@@ -115,12 +115,12 @@ class Runner(AsyncCalls, Closeable):
     # ── life ─────────────────────────────────────────────────────────────────────────────────────
 
     def init_local(self, quiet: bool = False) -> None:
-        """Connect, with a daemon of its own started first; returns when the models are loaded.
+        """Connect, starting the runner's own daemon if needed; return when the models are loaded.
 
-        `quiet` is there for BentoML's sake: nothing is printed in any case.
+        `quiet` is accepted for compatibility with BentoML: nothing is printed in any case.
 
         Raises:
-            PyTritonDaemonError: the daemon did not start, or none runs there.
+            PyTritonDaemonError: the daemon did not start or is not running.
         """
         self.link()
 
@@ -132,16 +132,16 @@ class Runner(AsyncCalls, Closeable):
                 return True
             if time.monotonic() > deadline:
                 return False
-            time.sleep(_READY_LOOK_S)  # tritonserver tells only who asks
+            time.sleep(_READY_LOOK_S)  # tritonserver has to be polled
 
     def destroy(self) -> None:
-        """Close it; the next call starts or connects it anew."""
+        """Close the runner; the next call restarts or reconnects it."""
         with self._lock:
             self.close()
             self._closed = False
 
     def close(self) -> None:
-        """Close the connections, and end the daemon if it is the runner's own: batches at hand are answered."""
+        """Close the connections, and stop the runner's own daemon: current batches are answered."""
         with self._lock:
             self._closed = True
             link, self._link = self._link, None
@@ -157,7 +157,7 @@ class Runner(AsyncCalls, Closeable):
         return self
 
     def link(self) -> Link:
-        """Return the connection, made first where there is none: for the runner's own parts."""
+        """Return the connection, creating it if needed; for internal use."""
         link = self._link
         if link is not None:
             return link
@@ -169,7 +169,7 @@ class Runner(AsyncCalls, Closeable):
             return made
 
     async def async_link(self) -> Link:
-        """Do the same as `link`; a start does not keep the event loop waiting."""
+        """Like `link`, without blocking the event loop during a start."""
         link = self._link
         return await asyncio.to_thread(self.link) if link is None else link
 
@@ -191,7 +191,7 @@ class Runner(AsyncCalls, Closeable):
         headers: dict[str, str] | None = None,
         **options: Any,
     ) -> AsyncIterator[Any]:
-        """tritonclient's stream: from arguments of `infer` to pairs of a result and an error.
+        """Call tritonclient's stream: takes `infer` arguments and yields pairs of a result and an error.
 
         Raises:
             RunnerArgumentError: the protocol is HTTP, which has no streams.

@@ -1,4 +1,4 @@
-"""The inputs and outputs of a model, and the check of a call's arguments before anything is sent."""
+"""The inputs and outputs of a model, and validation of a call's arguments before anything is sent."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ __all__ = ["InputSpec", "Signature"]
 
 
 class InputSpec(NamedTuple):
-    """One input as the configuration has it: `dims` without the batch axis, -1 is any size."""
+    """One input of the configuration: `dims` without the batch axis, -1 is any size."""
 
     name: str
     datatype: str
-    dtype: np.dtype[Any]  #: of arrays that hold it
+    dtype: np.dtype[Any]  #: dtype of arrays for it
     dims: tuple[int, ...]
     optional: bool
-    scalar: bool  #: the callable takes it without its axis of length 1
+    scalar: bool  #: the callable receives it without its axis of length 1
 
 
 class Signature:
     """The inputs and outputs of one model, in the order of its configuration.
 
     Args:
-        config: the model's configuration in its JSON form
+        config: the model's configuration as JSON
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -43,11 +43,11 @@ class Signature:
         self._by_name = {spec.name: spec for spec in self.inputs}
 
     def bind(self, positional: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the inputs by name, ready to be sent: arrays, or tritonclient's own InferInput as it was given.
+        """Return the inputs by name, ready to be sent: arrays, or tritonclient's own InferInput unchanged.
 
         Raises:
-            RunnerArgumentError: positional and named ones together, too few or many, an unknown name, or a value
-                of a wrong type or shape.
+            RunnerArgumentError: both positional and named inputs, too few or many, an unknown name, or a value
+              of a wrong type or shape.
         """
         given = self._given(positional, named)
         bound = {
@@ -101,11 +101,11 @@ class Signature:
         wanted = (-1, *spec.dims) if batching else spec.dims
         if _fits(array.shape, wanted):
             return array
-        # One sample without its leading axis, where that axis may have any size.
+        # One sample without its leading axis, if that axis may have any size.
         if wanted and wanted[0] == -1 and _fits((1, *array.shape), wanted):
             return array[np.newaxis]
         single = (1,) * len(wanted)
-        if not array.shape and _fits(single, wanted):  # a number or a text, alone
+        if not array.shape and _fits(single, wanted):  # a single number or text
             return array.reshape(single)
         if spec.scalar and _fits((*array.shape, 1), wanted):
             return array[..., np.newaxis]
@@ -150,7 +150,7 @@ def _spec(entry: Mapping[str, Any]) -> InputSpec:
 
 
 def _is_ready(value: Any) -> bool:
-    """Return whether a value is an InferInput of tritonclient's: it has a name, type and shape already."""
+    """Return whether a value is a tritonclient InferInput, which has a name, type and shape already."""
     return type(value).__name__ == "InferInput" and hasattr(value, "set_data_from_numpy")
 
 
@@ -167,7 +167,7 @@ def _converted(spec: InputSpec, array: Array) -> Array:
     """Return an array of the input's type; numbers are converted to another width of their kind.
 
     Raises:
-        RunnerArgumentError: it is of another kind, or a number does not fit.
+        RunnerArgumentError: the kind differs, or a number does not fit.
     """
     dtype = spec.dtype
     if array.dtype.kind == "O" or not np.can_cast(array.dtype, dtype, "same_kind"):

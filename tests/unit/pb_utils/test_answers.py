@@ -162,7 +162,7 @@ def test_metrics_count_and_refuse() -> None:
         ("HISTOGRAM", {"buckets": [1], "labels": {"le": "x"}}, "Invalid label name"),
         ("GAUGE", {"buckets": []}, "Unexpected buckets"),
         ("COUNTER", {"labels": [("a", "b")]}, "Labels must be a dictionary"),
-        ("COUNTER", {"labels": {"a": 1}}, "label a: 1 is no text"),
+        ("COUNTER", {"labels": {"a": 1}}, "label a: 1 is not a string"),
         ("COUNTER", {"labels": {"a": "x\0y"}}, "label a"),
         ("COUNTER", {"labels": {"a": "\ud800"}}, "label a"),
         ("COUNTER", {"labels": {"a b": "c"}}, "Invalid label name"),
