@@ -48,7 +48,7 @@ class Autoscale:
         down_after: how long there must have been too many instances before some are removed
         idle_after: how long the model must have been idle before it is suspended; with min=0
         concurrency: batches, or streams, that a busy instance handles at once: more than one if the
-          callable is asynchronous
+            callable is asynchronous
         weight: priority relative to other models if the machine lacks room for all
 
     Raises:

@@ -56,7 +56,7 @@ class ModelCall:
         correlation_id: ID of the sequence, for models with sequence batching; 0: none
         flags: `SEQUENCE_START`, `SEQUENCE_END` or both
         timeout_us: Triton's request timeout in microseconds. It applies while the request waits in the
-          model's queue, if the model's queue policy allows it; 0: none
+            model's queue, if the model's queue policy allows it; 0: none
         stream: the model is decoupled
     """
 

@@ -101,7 +101,7 @@ def connect(
         timeout_s: seconds within which a healthy daemon responds
         key_file: for `tcp://`: the file written by `pytriton-daemon keys add`
         nodes: instead of `runtime_dir`: `dns:NAME[:PORT]`, or a list of HOST[:PORT], see docs/operations/fleet.md;
-          the nodes are not contacted yet
+            the nodes are not contacted yet
         fleet: instead of both: the name of a fleet on a Ray cluster
         ray_address: address of that cluster; default: the cluster of this machine
 
@@ -183,7 +183,7 @@ class DaemonClient(PythonModelRegistration, DaemonLife, Closeable):
             PicklingError: the callable refers to something that cannot be sent to another process.
             ModelExistsError: the name is taken and `replace` was not set.
             RegistrationError: the model failed to load in the worker or in tritonserver; carries the remote
-              traceback.
+                traceback.
 
         Example:
             >>> model = client.register(double, "double", [x], [y], instances=2)  # doctest: +SKIP
@@ -254,14 +254,14 @@ class DaemonClient(PythonModelRegistration, DaemonLife, Closeable):
         Args:
             name: name of a registered model
             instances: number of instances, from 1; devices are assigned in turn. Or a minimum and a maximum, such as
-              (1, 8), or `pytriton.Autoscale(...)` to follow the load from then on
+                (1, 8), or `pytriton.Autoscale(...)` to follow the load from then on
             progress: as for `register`
 
         Raises:
             PyTritonValidationError: `instances` is invalid.
             ModelNotFoundError: the model is not served.
             RegistrationError: a new worker could not be loaded, or the number is not possible; nothing has changed.
-              Or the number was changed, but an instance that had no worker could not be restarted.
+                Or the number was changed, but an instance that had no worker could not be restarted.
         """
         with reporter(progress, name) as report:
             autoscale = autoscale_of(instances)

@@ -65,7 +65,7 @@ def declare(
 
     Args:
         name: name of the model; default: the callable's own name, with characters that are not allowed in
-          model names replaced by ``_``
+            model names replaced by ``_``
         inputs: tensors the callable takes
         outputs: tensors it returns
         config: model configuration

@@ -81,7 +81,7 @@ class CallError(PyTritonRuntimeError):
         message: what failed and what to do
         model_name: the model that was called
         code: name of Triton's error code, such as ``"NOT_FOUND"``, ``"INVALID_ARG"``, ``"UNAVAILABLE"`` or
-          ``"INTERNAL"``, which is also the code of an error raised by the model itself
+            ``"INTERNAL"``, which is also the code of an error raised by the model itself
     """
 
     def __init__(

@@ -24,10 +24,10 @@ class Limits:
 
     Args:
         memory: bytes of private memory above which a worker is replaced, between two batches and
-          without a failed request: for models that leak. Checked at the end of each batch: a peak inside a
-          batch that is freed again does not count; `memory_hard` limits that. Default: 90 % of `memory_hard`
+            without a failed request: for models that leak. Checked at the end of each batch: a peak inside a
+            batch that is freed again does not count; `memory_hard` limits that. Default: 90 % of `memory_hard`
         memory_hard: bytes that a worker cannot exceed: an allocation beyond it fails (MemoryError), and
-          the worker is killed if it and its child processes use more
+            the worker is killed if it and its child processes use more
         open_files: maximum number of open file descriptors
         processes: maximum number of child processes; a worker that exceeds it is killed with all of them
         cpus: numbers of the CPUs the worker may run on (default: all)

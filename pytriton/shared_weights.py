@@ -44,12 +44,12 @@ def shared(
     Args:
         source: a .safetensors or .npy file, which is mapped directly; or a function that creates arrays, called in
         the
-          first worker only; or existing arrays. Arrays are numpy arrays, or torch tensors on the
+            first worker only; or existing arrays. Arrays are numpy arrays, or torch tensors on the
             CPU, in dictionaries, lists and tuples. The function, and any thread or process it waits for, must not
-              itself share something under a key: share that first
+                itself share something under a key: share that first
         key: an identifier of the content, such as "resnet-50 v3"; or a path, if the content is derived from that
         file:
-          it is created again after the file has changed. Existing arrays need none: they are compared
+            it is created again after the file has changed. Existing arrays need none: they are compared
         framework: what a file's arrays are returned as: "numpy" or "torch"
 
     Returns:
@@ -58,7 +58,7 @@ def shared(
     Raises:
         PyTritonValidationError: the source cannot be shared, or is a function without a key; or a function itself
         shares
-          something with a key
+            something with a key
         FileNotFoundError: the file does not exist
         MemoryError: not enough memory
 

@@ -1,5 +1,5 @@
-"""Weights that the workers of a machine share: made once, mapped by all, gone with the last of them.
+"""Weights shared by the workers of a machine: created once, mapped by all, freed with the last of them.
 
-Belongs here: what `pytriton.shared` is made of: files, trees of arrays, sealed memory. May import: `pytriton._protocol`,
-`pytriton.exceptions`, numpy; torch only where somebody asks for tensors.
+Belongs here: the implementation of `pytriton.shared`: files, trees of arrays, sealed memory. May import:
+`pytriton._protocol`, `pytriton.exceptions`, numpy; torch only when tensors are requested.
 """

@@ -1,4 +1,4 @@
-"""Files that are mapped as they are: safetensors, and numpy's .npy."""
+"""Files that are mapped directly: safetensors, and numpy's .npy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytriton._sharing import segments, trees
 from pytriton._sharing.segments import Segment
 from pytriton.exceptions import PyTritonValidationError
 
-#: safetensors' name of a data type -> numpy's ("" where it has none), torch's.
+#: safetensors' name of a data type -> numpy's ("" if missing), torch's.
 _DTYPES = {
     "F64": ("<f8", "float64"),
     "F32": ("<f4", "float32"),
@@ -31,15 +31,15 @@ _DTYPES = {
     "U8": ("|u1", "uint8"),
     "BOOL": ("|b1", "bool"),
 }
-#: Of a safetensors file's header, at most: as its own library has it.
+#: Maximum size of a safetensors header, as in its own library.
 _LONGEST_HEADER = 100_000_000
 
 
 def digest_of(path: Path) -> str:
-    """Return what is the same for one content of a file: its place, when it was written, and its size.
+    """Return a fingerprint of a file's content: its path, device, inode, modification time and size.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file does not exist.
     """
     real = path.resolve(strict=True)
     seen = os.stat(real)
@@ -50,13 +50,14 @@ def load(path: Path, digest: str, framework: str) -> Any:
     """Return the arrays of a file, mapped.
 
     Raises:
-        PyTritonValidationError: it is no such file, or holds what cannot be mapped.
+        PyTritonValidationError: the file has another format, or contents that cannot be mapped.
     """
     suffix = path.suffix.lower()
     if suffix not in (".safetensors", ".npy"):
         raise PyTritonValidationError(
-            f"pytriton.shared: {path} is neither a .safetensors nor a .npy file. For others, share what a function "
-            f"makes of it: pytriton.shared(lambda: load({str(path)!r}), key=Path({str(path)!r}))."
+            f"pytriton.shared: {path} is neither a .safetensors nor a .npy file. For other formats, share the "
+            f"result of a function that reads it: "
+            f"pytriton.shared(lambda: load({str(path)!r}), key=Path({str(path)!r}))."
         )
     if not os.path.getsize(path):
         raise PyTritonValidationError(f"pytriton.shared: {path} is empty.")
@@ -66,7 +67,7 @@ def load(path: Path, digest: str, framework: str) -> Any:
             return _npy(path, segment, framework)
         return _safetensors(segment, framework)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        text = f"pytriton.shared: {path} is no {suffix} file that can be mapped: {error}"
+        text = f"pytriton.shared: {path} is not a {suffix} file that can be mapped: {error}"
         raise PyTritonValidationError(text) from error
 
 
@@ -81,9 +82,9 @@ def _npy(path: Path, segment: Segment, framework: str) -> Any:
         shape, fortran, dtype = read(file)
         at = file.tell()
     if dtype.hasobject:
-        raise ValueError("it holds Python objects")
+        raise ValueError("it contains Python objects")
     if at + dtype.itemsize * int(np.prod(shape, dtype=np.int64)) > segment.size:
-        raise ValueError("it is shorter than it says")
+        raise ValueError("it is truncated")
     sizes = list(reversed(shape)) if fortran else list(shape)
     if framework == "torch":
         found = trees.tensor(segment, at, dtype.name, sizes)
@@ -96,7 +97,7 @@ def _safetensors(segment: Segment, framework: str) -> dict[str, Any]:
     mapped = segment.read_only()
     length = int.from_bytes(mapped[:8], "little")
     if not 2 <= length <= min(_LONGEST_HEADER, segment.size - 8):
-        raise ValueError("its header has no sensible length")
+        raise ValueError("its header length is invalid")
     header = json.loads(mapped[8 : 8 + length])
     header.pop("__metadata__", None)
     return {
@@ -116,7 +117,9 @@ def _tensor(segment: Segment, data: int, name: str, told: Any, framework: str) -
         found = trees.array(segment, data + begin, np.dtype(of_numpy), shape)
         size = found.nbytes
     else:
-        raise ValueError(f"{name} is {told['dtype']}, which numpy has not; say framework='torch'")
+        raise ValueError(
+            f"{name} is {told['dtype']}, which numpy does not support; use framework='torch'"
+        )
     if size != end - begin:
-        raise ValueError(f"{name} has {end - begin} bytes, and {size} by its shape")
+        raise ValueError(f"{name} has {end - begin} bytes, but its shape requires {size}")
     return found

@@ -1,4 +1,4 @@
-"""Mappings that several processes have: found by their digest, made once under a lock, held until this process ends."""
+"""Mappings shared by several processes: found by digest, created once under a lock, held until this process exits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytriton._protocol.files import shared_entries
 from pytriton._protocol.files.shared_entries import ENV_SHARED_DIR, Entry, Holder
 from pytriton._protocol.files.shared_entries import MEMFD_NAME as _NAME
 
-#: What is written at once.
+#: Bytes written at once.
 _CHUNK = 16 << 20
 
 Buffer = Union[bytes, memoryview]
@@ -26,8 +26,8 @@ class Segment:
     """One mapping of this process: sealed memory, or a file.
 
     Attributes:
-        fd: others open it below /proc as long as this process lives
-        size: of the mapping
+        fd: other processes open it below /proc as long as this process lives
+        size: size of the mapping
     """
 
     def __init__(self, fd: int) -> None:
@@ -37,40 +37,40 @@ class Segment:
         self._private: mmap.mmap | None = None
 
     def read_only(self) -> mmap.mmap:
-        """Return the bytes, which nobody can write."""
+        """Return the bytes, read-only."""
         if self._read_only is None:
             self._read_only = mmap.mmap(self.fd, self.size, mmap.MAP_SHARED, mmap.PROT_READ)
         return self._read_only
 
     def private(self) -> mmap.mmap:
-        """Return the bytes; a page that this process writes becomes its own, and is shared no more."""
+        """Return the bytes, copy-on-write: pages that this process writes become private."""
         if self._private is None:
             access = mmap.PROT_READ | mmap.PROT_WRITE
             self._private = mmap.mmap(self.fd, self.size, mmap.MAP_PRIVATE, access)
         return self._private
 
 
-#: Those of this process, by digest; they stay, for arrays of theirs may be anywhere.
+#: This process's segments, by digest. Never removed, since their arrays may be referenced anywhere.
 _segments: dict[str, Segment] = {}
 _alone = threading.RLock()
 
 
 def memory(digest: str, label: str, make: Callable[[], Iterable[Buffer]]) -> Segment:
-    """Return sealed memory; what `make` returns is written to it once on this machine, one piece after the other.
+    """Return sealed memory; the pieces returned by `make` are written to it once on this machine.
 
     Raises:
-        MemoryError: there is not enough.
+        MemoryError: not enough memory.
         OSError: it cannot be shared.
-        Exception: what `make` raised; the next one to ask tries again.
+        Exception: raised by `make`; the next process to request it tries again.
     """
     return _segment(digest, label, "memory", lambda: _made(digest, make))
 
 
 def file(digest: str, path: Path) -> Segment:
-    """Return the mapping of a file; its pages are in memory once, whoever maps it.
+    """Return the mapping of a file; all processes share its pages.
 
     Raises:
-        OSError: it cannot be opened.
+        OSError: the file cannot be opened.
     """
     return _segment(digest, str(path), "file", lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
@@ -93,7 +93,9 @@ def _segment(digest: str, label: str, kind: str, make: Callable[[], int]) -> Seg
                     own = Holder(os.getpid(), started, segment.fd)
                     entry = Entry(label, kind, segment.size, [*holders, own])
                     shared_entries.write(folder, digest, entry)
-                except BaseException:  # nobody would ever find it, and it takes memory
+                except (
+                    BaseException
+                ):  # otherwise it would occupy memory, and no process could find it
                     os.close(segment.fd)
                     raise
             _segments[digest] = segment
@@ -101,10 +103,10 @@ def _segment(digest: str, label: str, kind: str, make: Callable[[], int]) -> Seg
 
 
 def _opened(holder: Holder, digest: str) -> int | None:
-    """Return a descriptor of what another process holds, if it is that memory, and nobody can change it any more."""
+    """Return a descriptor of another process's memory if it is the expected one, and sealed."""
     try:
         fd = os.open(f"/proc/{holder.pid}/fd/{holder.fd}", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:  # it has ended, or is somebody else's
+    except OSError:  # the process has exited, or belongs to another user
         return None
     is_it = f"{_NAME}-{digest} " in os.readlink(f"/proc/self/fd/{fd}") + " "
     if is_it and linux.is_sealed_for_good(fd):
@@ -126,7 +128,7 @@ def _made(digest: str, make: Callable[[], Iterable[Buffer]]) -> int:
         for piece in pieces:
             _write(fd, memoryview(piece).cast("B"))
         linux.seal_for_good(fd)
-        # Read only from now on, also for whoever opens it below /proc.
+        # Read-only from now on, also for processes that open it below /proc.
         return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.close(fd)
@@ -140,7 +142,7 @@ def _write(fd: int, piece: memoryview) -> None:
 
 
 def _folder() -> Path:
-    """Return where entries are: with the daemon of a worker; of other processes, with the user."""
+    """Return the folder of the entries: the daemon's for workers, the user's for other processes."""
     given = os.environ.get(ENV_SHARED_DIR)
     folder = Path(given or os.path.join(tempfile.gettempdir(), f"{_NAME}-{os.geteuid()}"))
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -1,6 +1,6 @@
-"""Arrays and tensors in dictionaries, lists and tuples: laid out in one piece of memory, and built again from it.
+"""Serialization of arrays and tensors in dictionaries, lists and tuples to one block of memory, and back.
 
-[ length of the layout, 8 bytes ][ layout, JSON ] [ array ][ array ] …     each from a multiple of 64 bytes
+[ length of the layout, 8 bytes ][ layout, JSON ] [ array ][ array ] …     each aligned to 64 bytes
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KINDS = "biufcSUV"
 
 
 class Layout:
-    """The layout of a value: what it is made of, and the pieces in memory."""
+    """The layout of a value: its structure, and the pieces in memory."""
 
     def __init__(self, value: Any) -> None:
         self._pieces: list[memoryview] = []
@@ -32,7 +32,7 @@ class Layout:
         tree = self._of(value, "value")
         if not self._leaves:
             raise PyTritonValidationError(
-                "pytriton.shared: there is no array in it; it takes numpy arrays and torch tensors of the CPU, in "
+                "pytriton.shared: the value contains no array; it takes numpy arrays and torch tensors of the CPU, in "
                 "dictionaries, lists and tuples."
             )
         head = json.dumps({"tree": tree, "leaves": self._leaves}).encode()
@@ -40,7 +40,7 @@ class Layout:
         self.head += bytes(_padding(len(self.head)))
 
     def pieces(self) -> Iterator[Buffer]:
-        """Yield what to write, in order."""
+        """Yield the pieces to write, in order."""
         yield self.head
         for piece in self._pieces:
             yield piece
@@ -56,7 +56,7 @@ class Layout:
         if isinstance(value, Mapping):
             wrong = next((key for key in value if not isinstance(key, str)), None)
             if wrong is not None:
-                raise _refusal(where, f"a dictionary with a key {wrong!r} that is no text")
+                raise _refusal(where, f"a dictionary with a key {wrong!r} that is not a string")
             return {"d": {key: self._of(one, f"{where}[{key!r}]") for key, one in value.items()}}
         if isinstance(value, (list, tuple)):
             kind = "l" if isinstance(value, list) else "t"
@@ -98,15 +98,15 @@ class Layout:
 
 
 def built(segment: Segment) -> Any:
-    """Return the value that lies in a mapping.
+    """Deserialize the value stored in a mapping.
 
     Raises:
-        ValueError: it holds something else.
+        ValueError: the mapping contains something else.
     """
     mapped = segment.read_only()
     length = int.from_bytes(mapped[:8], "little")
     if length > segment.size - 8:
-        raise ValueError("pytriton.shared: what is shared under this key has another layout")
+        raise ValueError("pytriton.shared: the value shared under this key has another layout")
     head = json.loads(mapped[8 : 8 + length])
     begin = 8 + length + _padding(8 + length)
     leaves = [_array(segment, begin, leaf) for leaf in head["leaves"]]
@@ -120,7 +120,7 @@ def _array(segment: Segment, begin: int, leaf: Mapping[str, Any]) -> Any:
 
 
 def array(segment: Segment, at: int, dtype: Any, shape: list[int]) -> Any:
-    """Return a part of a mapping as an array, which cannot be written."""
+    """Return a part of a mapping as a read-only array."""
     count = int(np.prod(shape, dtype=np.int64))
     if not count or not dtype.itemsize:
         return np.empty(shape, dtype)
@@ -128,7 +128,7 @@ def array(segment: Segment, at: int, dtype: Any, shape: list[int]) -> Any:
 
 
 def tensor(segment: Segment, at: int, dtype: str, shape: list[int]) -> Any:
-    """Return a part of a mapping as a tensor; what is written to it is this process's own from then on."""
+    """Return a part of a mapping as a tensor; what this process writes to it becomes private."""
     import torch  # type: ignore[import-not-found, unused-ignore]
 
     kind = getattr(torch, dtype)

@@ -1,6 +1,6 @@
-"""`pytriton check`: does it work on this machine? Facts and small examples, and a report to send with a question.
+"""`pytriton check`: verify that it works on this machine. Facts, small examples, and a report for questions.
 
-Importing this starts nothing.
+Importing this module starts nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The example of the check: a model that adds and subtracts, served and asked in one process or in two.
+"""The example of the check: a model that adds and subtracts, served and called in one process or in two.
 
 python -m pytriton.check.add_sub serve HTTP_PORT GRPC_PORT METRICS_PORT
 python -m pytriton.check.add_sub ask URL TIMEOUT_S
@@ -28,7 +28,7 @@ logger = logging.getLogger("pytriton.check")
 
 
 class ExampleError(Exception):
-    """The example did not do what it should; the text says what it did."""
+    """The example failed; the text describes how."""
 
 
 @batch
@@ -47,11 +47,11 @@ def bind(triton: Triton) -> None:
 
 
 def ask(url: str, timeout_s: float) -> None:
-    """Ask it once, and compare.
+    """Call the model once, and check the result.
 
     Raises:
-        ExampleError: the answer is wrong.
-        PyTritonClientError: there is none.
+        ExampleError: the result is wrong.
+        PyTritonClientError: the call failed.
     """
     from pytriton.client import ModelClient
 
@@ -61,14 +61,14 @@ def ask(url: str, timeout_s: float) -> None:
         answer = client.infer_batch(a, b)
     if not np.array_equal(answer["add"], a + b) or not np.array_equal(answer["sub"], a - b):
         raise ExampleError(f"the model answered wrongly: {answer}")
-    logger.info("%s was asked over %s and answered as it should", NAME, url)
+    logger.info("%s was called over %s and returned the expected result", NAME, url)
 
 
 def in_one_process(timeout_s: float) -> None:
-    """Serve and ask in this process, over both protocols.
+    """Serve and call in this process, over both protocols.
 
     Raises:
-        Exception: whatever goes wrong.
+        Exception: any failure.
     """
     import psutil
 
@@ -87,15 +87,15 @@ def in_one_process(timeout_s: float) -> None:
     left = psutil.Process().children(recursive=True)
     if left:
         raise ExampleError(f"stopped, but these processes are left: {left}")
-    logger.info("the server has stopped, and left nothing")
+    logger.info("the server has stopped and cleaned up")
 
 
 def as_scripts(timeout_s: float) -> None:
-    """Serve in one process and ask from another, as users' scripts do; then interrupt the server.
+    """Serve in one process and call from another, as users' scripts do; then interrupt the server.
 
     Raises:
-        ExampleError: one of them failed.
-        Exception: whatever else goes wrong.
+        ExampleError: a process failed.
+        Exception: any other failure.
     """
     ports = find_free_ports(3)
     module = "pytriton.check.add_sub"
@@ -109,17 +109,17 @@ def as_scripts(timeout_s: float) -> None:
                 raise ExampleError(f"the client ended with code {client.returncode}")
     if server.returncode != 0:
         raise ExampleError(f"the server, interrupted, ended with code {server.returncode}, not 0")
-    logger.info("the server was interrupted, and ended in order")
+    logger.info("the server was interrupted, and exited cleanly")
 
 
 def _join(client: ScriptThread, server: ScriptThread, timeout_s: float) -> None:
-    """Wait for the client; without a server there is no use in that."""
+    """Wait for the client; fail early if the server exits."""
     for _ in range(max(1, round(timeout_s))):
         client.join(1)
         if not client.is_alive():
             return
         if not server.is_alive():
-            raise ExampleError(f"the server ended with code {server.returncode} while it was asked")
+            raise ExampleError(f"the server exited with code {server.returncode} during the call")
     raise ExampleError(f"the client had no answer after {timeout_s:g} s")
 
 

@@ -1,4 +1,4 @@
-"""The commands of `pytriton`: each prints what it does; `check` does all and keeps it in an archive."""
+"""The commands of `pytriton`: each prints its actions; `check` runs all and archives the output."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from pytriton.check.scripts import ScriptThread, module_command
 app = typer.Typer(add_completion=False, no_args_is_help=False)
 
 PRIVACY = (
-    "This report may hold what is private: names of users and folders, installed packages, environment "
-    "variables. Look through it before you share it with anyone."
+    "This report may contain private data: names of users and folders, installed packages, environment "
+    "variables. Review it before you share it with anyone."
 )
 _EXAMPLES = ("example-add-sub", "example-add-sub-script")
 
@@ -28,12 +28,12 @@ _WORKSPACE = typer.Option(
     "--workspace",
     "-w",
     metavar="DIR",
-    help="Folder for the results; it is made, and must not exist. Default: an archive in the working directory.",
+    help="Folder for the results; it is created, and must not exist. Default: an archive in the working directory.",
 )
 _TIMEOUT = typer.Option(
     600.0,
     "--timeout",
-    help="Seconds that one example may take; the first one fetches tritonserver where there is none.",
+    help="Timeout of one example, in seconds; the first one downloads tritonserver if necessary.",
 )
 
 
@@ -50,7 +50,7 @@ def _default(
 
 @app.command()
 def check(workspace: Optional[Path] = _WORKSPACE, timeout: float = _TIMEOUT) -> None:
-    """Gather facts about this machine, run the examples, and put all of it into an archive."""
+    """Gather facts about this machine, run the examples, and put all output into an archive."""
     _say(PRIVACY)
     with _report(workspace) as report:
         _env(report)
@@ -85,7 +85,7 @@ def examples(workspace: Optional[Path] = _WORKSPACE, timeout: float = _TIMEOUT) 
 
 @app.command()
 def example_add_sub(timeout: float = _TIMEOUT) -> None:
-    """Serve a model and ask it, in one process."""
+    """Serve a model and call it, in one process."""
     from pytriton.check.add_sub import in_one_process
 
     _run(lambda: in_one_process(timeout))
@@ -93,7 +93,7 @@ def example_add_sub(timeout: float = _TIMEOUT) -> None:
 
 @app.command()
 def example_add_sub_script(timeout: float = _TIMEOUT) -> None:
-    """Serve a model in one process and ask it from another."""
+    """Serve a model in one process and call it from another."""
     from pytriton.check.add_sub import as_scripts
 
     _run(lambda: as_scripts(timeout))
@@ -114,7 +114,7 @@ def _tell_facts(*outputs: IO[str]) -> None:
 
 
 def _run_examples(report: Report, timeout: float) -> list[str]:
-    """Run each example in a process of its own, with its output kept; return those that failed."""
+    """Run each example in its own process and record its output; return the names of those that failed."""
     return [name for name in _EXAMPLES if not _succeeds(name, report, timeout)]
 
 
@@ -132,7 +132,7 @@ def _succeeds(name: str, report: Report, timeout: float) -> bool:
             script.join(timeout)
             late = script.is_alive()
         if late:
-            keep(f"{name} was stopped: it had not ended after {timeout:g} s (--timeout)")
+            keep(f"{name} was stopped: it was still running after {timeout:g} s (--timeout)")
     ended = script.returncode == 0 and not late
     _say(f"{name}: {'ok' if ended else f'FAILED (exit code {script.returncode})'}")
     return ended
@@ -154,11 +154,9 @@ def _report(folder: Path | None) -> Iterator[Report]:
     try:
         report = Report(folder)
     except FileExistsError:
-        _end(
-            f"the folder {folder} exists already. Name one that does not: it is made for the results."
-        )
+        _end(f"the folder {folder} exists already. Name a new one: it is created for the results.")
     except OSError as error:
-        _end(f"the folder {folder} cannot be made: {error}")
+        _end(f"the folder {folder} cannot be created: {error}")
     with report:
         yield report
 

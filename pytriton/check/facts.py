@@ -1,4 +1,4 @@
-"""Facts about a machine where something does not work. Nothing here needs root."""
+"""Facts about a machine, for diagnosing problems. Nothing here needs root."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pathlib import Path
 import psutil
 
 _GIB = 1 << 30
-#: Seconds that another program may take to tell something.
+#: Timeout of another program, in seconds.
 _PROGRAM_S = 60.0
-#: Environment variables whose values are shown, but for what in them looks like a password.
+#: Environment variables whose values are shown, except for parts that look like a password.
 _SHOWN = re.compile(
     r"^(CUDA_|NVIDIA_(?!API)|OMP_|MKL_|PYTHON|PYTRITON_|LD_LIBRARY_PATH$|PATH$|HOME$|LANG$|LC_|TMPDIR$"
     r"|VIRTUAL_ENV|CONDA_|XDG_|http_proxy$|https_proxy$|no_proxy$|HTTP_PROXY$|HTTPS_PROXY$|NO_PROXY$)"
@@ -29,7 +29,7 @@ _PASSWORD = re.compile(r"(://)[^/@\s]+@")
 
 
 def facts() -> Iterator[tuple[str, str]]:
-    """Yield headings with what is known under each; what cannot be known says why."""
+    """Yield headings and the facts under each; unavailable facts give the reason."""
     sections: list[tuple[str, Callable[[], str]]] = [
         ("pytriton", _pytriton),
         ("system", _system),
@@ -50,7 +50,7 @@ def facts() -> Iterator[tuple[str, str]]:
 def _told(tell: Callable[[], str]) -> str:
     try:
         return tell().rstrip()
-    except Exception as error:  # one that is not known must not hide the others
+    except Exception as error:  # one missing fact must not hide the others
         return f"not known: {type(error).__name__}: {error}"
 
 
@@ -112,13 +112,13 @@ def _cgroups() -> str:
     root = Path("/sys/fs/cgroup")
     found = [root / name for name in ("memory.max", "memory.high", "cpu.max", "pids.max")]
     lines = [f"{path.name}: {path.read_text().strip()}" for path in found if path.exists()]
-    return "\n".join(lines) or "no limits are told"
+    return "\n".join(lines) or "no limits found"
 
 
 def _gpus() -> str:
     tool = shutil.which("nvidia-smi")
     if tool is None:
-        return "there is no nvidia-smi: no NVIDIA driver, or not in this container"
+        return "nvidia-smi not found: no NVIDIA driver, or not in this container"
     return _said([tool])
 
 
@@ -128,9 +128,9 @@ def _processes() -> str:
     for process in psutil.process_iter(["pid", "name", "memory_info"]):
         if interesting.search(process.info["name"] or "") and process.info["memory_info"]:
             memory = process.info["memory_info"].rss / (1 << 20)
-            # not the command line: people pass secrets there
+            # not the command line, where people pass secrets
             lines.append(f"{process.info['pid']} {process.info['name']}: {memory:.0f} MiB")
-    return "\n".join(lines) or "none of python or tritonserver"
+    return "\n".join(lines) or "no python or tritonserver process"
 
 
 def _variables() -> str:
@@ -151,7 +151,7 @@ def _packages() -> str:
 
 
 def _doctor() -> str:
-    # A program of its own: only the launcher may import the daemon's parts.
+    # A separate program: only the launcher may import the daemon's parts.
     return _said([sys.executable, "-m", "pytriton._cli", "doctor"])
 
 
@@ -167,5 +167,5 @@ def _said(command: list[str]) -> str:
         env={**os.environ, "COLUMNS": "200"},
         check=False,
     )
-    end = "" if done.returncode == 0 else f"\n(ended with code {done.returncode})"
+    end = "" if done.returncode == 0 else f"\n(exited with code {done.returncode})"
     return f"{done.stdout.rstrip()}{end}"

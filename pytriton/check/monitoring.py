@@ -1,4 +1,4 @@
-"""A log of the resources that a process and its children use: for long tests, and for reports."""
+"""Logs the resource usage of a process and its children: for long tests, and for reports."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _MIB = 1 << 20
 
 
 class ProcessMonitoring:
-    """Looks at one process and its children, whenever it is asked.
+    """Log the state of a process and its children on request.
 
     Args:
-        logger: gets what is seen
+        logger: receives the lines
         process: the process; None: this one
         loglevel: level of the lines
-        custom_monitors: are called at each look with the logger; for what only the caller knows
+        custom_monitors: called with the logger on each dump, for facts only the caller knows
 
     Example:
         >>> import logging
@@ -40,19 +40,19 @@ class ProcessMonitoring:
         self._process = process or psutil.Process()
         self._loglevel = loglevel
         self._custom_monitors = list(custom_monitors)
-        #: Place among the children -> command and pid when it was first seen.
+        #: Position among the children -> command and pid when first seen.
         self._seen: dict[str, list[int]] = {}
 
     def dump_state(self) -> None:
-        """Log memory, threads, descriptors and processor time of the process and each of its children."""
+        """Log memory, threads, descriptors and CPU time of the process and each of its children."""
         for process in self._family():
-            with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+            with contextlib.suppress(psutil.Error):  # it has exited
                 self._log("%s", describe(process))
         for monitor in self._custom_monitors:
             monitor(self._logger)
 
     def dump_threads(self) -> None:
-        """Log processor time of each thread of the process."""
+        """Log CPU time of each thread of the process."""
         with contextlib.suppress(psutil.Error):
             for thread in self._process.threads():
                 self._log(
@@ -63,9 +63,9 @@ class ProcessMonitoring:
                 )
 
     def get_restarted_children(self) -> list[str]:
-        """Return the commands of children that took the place of one that ended, since the first call.
+        """Return the commands of children that replaced one that exited, since the first call.
 
-        A command that more processes have run, in turn, than run it now counts as restarted.
+        A command that more processes have run over time than run it now counts as restarted.
         """
         now: dict[str, list[int]] = {}
         for process in list(self._family())[1:]:
@@ -93,7 +93,7 @@ def describe(process: psutil.Process) -> str:
     """Return one line about a process.
 
     Raises:
-        psutil.Error: it has ended, or is another user's.
+        psutil.Error: the process has exited, or belongs to another user.
     """
     with process.oneshot():
         times = process.cpu_times()
@@ -106,11 +106,11 @@ def describe(process: psutil.Process) -> str:
 
 
 class ProcessMonitoringThread:
-    """Has a ProcessMonitoring look again and again, as a context manager.
+    """Run a ProcessMonitoring periodically, as a context manager.
 
     Args:
-        monitoring: what looks
-        interval: seconds from one look to the next
+        monitoring: the ProcessMonitoring
+        interval: interval between dumps, in seconds
     """
 
     def __init__(self, monitoring: ProcessMonitoring, interval: float = 10.0) -> None:
@@ -126,7 +126,7 @@ class ProcessMonitoringThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Look a last time, and end."""
+        """Dump a last time, and stop."""
         if self._thread is not None:
             self._ended.set()
             self._thread.join()
@@ -152,16 +152,16 @@ class ProcessMonitoringThread:
 
 
 class TestMonitoringContext(ProcessMonitoringThread):
-    """Monitors this process during a `with` block.
+    """Monitor this process during a `with` block.
 
     Args:
-        logger: gets what is seen
-        interval: seconds from one look to the next
+        logger: receives the lines
+        interval: interval between dumps, in seconds
         loglevel: level of the lines
         custom_monitors: as for `ProcessMonitoring`
     """
 
-    __test__ = False  # pytest takes classes of this name for tests
+    __test__ = False  # pytest would collect a class of this name
 
     def __init__(
         self,

@@ -17,12 +17,12 @@ class Report:
     """Files about one check.
 
     Args:
-        folder: where they stay, with the archive; it is made, and must not exist. None: they are
-            gone in the end, and the archive is put into the working directory
+        folder: destination, with the archive; it is created, and must not exist. None: the files are
+            deleted in the end, and the archive is put into the working directory
 
     Raises:
         FileExistsError: the folder exists
-        OSError: it cannot be made
+        OSError: the folder cannot be created
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -34,14 +34,14 @@ class Report:
             self.folder = folder.absolute()
 
     def file(self, name: str) -> Path:
-        """Return the path of a file in it."""
+        """Return the path of a file in the report."""
         return self.folder / name
 
     def archive(self) -> Path:
         """Put all files into an archive; return its path.
 
         Raises:
-            OSError: it cannot be written
+            OSError: the archive cannot be written
         """
         files = sorted(path for path in self.folder.rglob("*") if path.is_file())
         target = self.file(ARCHIVE) if self._stays else _unused(Path.cwd())

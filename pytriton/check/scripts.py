@@ -1,4 +1,4 @@
-"""Running other programs beside this one, with all that they print."""
+"""Runs other programs in the background and records their output."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from typing import Any
 
 import psutil
 
-#: What `stop` leaves a program to end in.
+#: Grace period of `stop` before it kills a program, in seconds.
 _GRACE_S = 20.0
 
 
 class ScriptThread(threading.Thread):
-    """A thread that runs a program, reads what it prints, and waits for its end.
+    """A thread that runs a program, reads its output, and waits for its exit.
 
-    As a context manager it starts the program, and stops it at the end of the block if it still runs.
+    As a context manager it starts the program, and stops it at the end of the block if it is still running.
 
     Args:
         cmd: the program with its arguments
         workdir: its working directory; None: that of this process
-        name: of the thread; each line that the program prints goes to the logger of this name
-        on_line: is called with each line; None: the logger gets it
-        group, target, args, kwargs: as threading.Thread has them; not used
+        name: name of the thread; each output line goes to the logger of this name
+        on_line: called with each line; None: the line is logged
+        group, target, args, kwargs: parameters of threading.Thread; unused
 
     Attributes:
-        returncode: its exit code (negative: the signal that ended it), None while it runs
+        returncode: its exit code (negative: the signal that killed it), None while it runs
         process: the psutil.Popen object (a psutil.Process, too), None before the start
 
     Example:
@@ -67,14 +67,14 @@ class ScriptThread(threading.Thread):
 
     @property
     def output(self) -> str:
-        """The text that the script has printed so far, on both streams."""
+        """The output so far, of both streams."""
         return "".join(list(self._lines))
 
     def start(self, threaded: bool = True) -> None:
-        """Start the program; with `threaded=False`, also wait for its end.
+        """Start the program; with `threaded=False`, also wait for its exit.
 
         Raises:
-            OSError: it cannot be started.
+            OSError: the program cannot be started.
         """
         super().start()
         self._begun.wait()
@@ -86,7 +86,7 @@ class ScriptThread(threading.Thread):
     def run(self) -> None:
         """Be the thread."""
         try:
-            # A session of its own: Ctrl-C is for this process, which then stops the program in order.
+            # Its own session: Ctrl-C goes to this process, which then stops the program in order.
             process = self.process = psutil.Popen(
                 self.cmd,
                 cwd=self.workdir,
@@ -110,13 +110,13 @@ class ScriptThread(threading.Thread):
         self.returncode = process.wait()
 
     def interrupt(self) -> None:
-        """Send SIGINT, as Ctrl-C does; nothing happens when it has ended."""
+        """Send SIGINT, as Ctrl-C does; do nothing if the program has exited."""
         if self.process is not None:
             with contextlib.suppress(psutil.NoSuchProcess):
                 self.process.send_signal(signal.SIGINT)
 
     def stop(self) -> None:
-        """End the program if it still runs: SIGINT, and SIGKILL to it and its children 20 s later."""
+        """Stop the program if it is still running: SIGINT, and after 20 s SIGKILL to it and its children."""
         if self.process is None:
             return
         self.interrupt()
@@ -140,5 +140,5 @@ class ScriptThread(threading.Thread):
 
 
 def module_command(python: str, module: str, *arguments: str | Path) -> list[str]:
-    """Return the command that runs a module of ours; its lines come as they are printed (-u)."""
+    """Return the command that runs a module of ours, with unbuffered output (-u)."""
     return [python, "-u", "-m", module, *map(str, arguments)]

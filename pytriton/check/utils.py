@@ -1,4 +1,4 @@
-"""Helpers for tests of scripts that serve models: PyTriton's names.
+"""Helpers for tests of scripts that serve models, under PyTriton's names.
 
 Example::
 
@@ -46,7 +46,7 @@ _TOO_VERBOSE = re.compile(
     r"Triton Inference Server is running with enabled verbose logs \(log_verbose_level=\d+\)\. "
     r"It may affect inference performance\."
 )
-#: NVIDIA's containers say their version in one of these.
+#: NVIDIA's containers set their version in one of these.
 _CONTAINER_VARIABLES = (
     "NVIDIA_PYTORCH_VERSION",
     "NVIDIA_TENSORFLOW_VERSION",
@@ -56,15 +56,15 @@ _CONTAINER_VARIABLES = (
 
 
 def find_free_port() -> int:
-    """Return a TCP port that nobody listens on, on any interface.
+    """Return a TCP port that is unused on all interfaces.
 
-    Somebody may take it before you do: where you can, let the server choose (port 0) instead.
+    Another process may take it before you do: if possible, let the server choose (port 0) instead.
     """
     return find_free_ports(1)[0]
 
 
 def find_free_ports(count: int) -> list[int]:
-    """Return several such ports. Asked for one after the other, the kernel may give the same one twice."""
+    """Return several unused ports. Requested one by one, the kernel could return the same port twice."""
     with ExitStack() as held:
         probes = [held.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:
@@ -73,7 +73,7 @@ def find_free_ports(count: int) -> list[int]:
 
 
 def search_warning_on_too_verbose_log_level(logs: str) -> bool:
-    """Return whether a log holds the warning of a verbose tritonserver, which is slower.
+    """Return whether a log contains the warning about a verbose, and therefore slower, tritonserver.
 
     Example:
         >>> search_warning_on_too_verbose_log_level("all is well")
@@ -83,18 +83,18 @@ def search_warning_on_too_verbose_log_level(logs: str) -> bool:
 
 
 def get_current_container_version() -> str | None:
-    """Return the version of the NVIDIA container that this runs in, such as "24.07"; None in no such."""
+    """Return the version of the NVIDIA container that this runs in, such as "24.07"; None outside of one."""
     return next((os.environ[name] for name in _CONTAINER_VARIABLES if os.environ.get(name)), None)
 
 
 def verify_docker_image_in_readme_same_as_tested(
     readme_path: str | os.PathLike[str], image_name_with_version: str
 ) -> None:
-    """See that a text names the image that the tests run in.
+    """Check that a text names the image that the tests run in.
 
     Raises:
-        AssertionError: it does not
-        OSError: it cannot be read
+        AssertionError: the text does not name it
+        OSError: the text cannot be read
     """
     text = Path(readme_path).read_text(encoding="utf-8")
     if image_name_with_version not in text:

@@ -109,7 +109,7 @@ class FuturesModelClient(InferMethods[Future[Outputs]], Closeable):
 
         Args:
             wait: wait until all requests are answered. Otherwise queued requests fail with
-              `PyTritonClientClosedError`, and requests in flight finish in the background
+                `PyTritonClientClosedError`, and requests in flight finish in the background
         """
         with self._changed:
             self._closed = True

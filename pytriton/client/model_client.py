@@ -14,15 +14,15 @@ class ModelClient(SyncClient[Outputs]):
 
     Args:
         url: server, such as ``"localhost"``, ``"host:8000"``, ``"grpc://host:8001"``,
-          ``"https://host"`` or ``"grpcs://host:8001"``. A list of servers that serve the same model
-          distributes requests in turn and skips unavailable servers
+            ``"https://host"`` or ``"grpcs://host:8001"``. A list of servers that serve the same model
+            distributes requests in turn and skips unavailable servers
         model_name: name of the model
         model_version: version of the model; None is the latest
         lazy_init: False waits for the model at once, True before the first request
         init_timeout_s: maximum wait for server and model, in seconds. None is 300 s, of which at most 10 s if
-          a running server does not know the model
+            a running server does not know the model
         inference_timeout_s: maximum wait for a response (of a decoupled model: for the next response), in
-          seconds; None is 60 s
+            seconds; None is 60 s
         model_config: the model's configuration, if known; saves a query
         ensure_model_is_ready: False skips the readiness check before the first request
         access_token: sent with every call; required for endpoints that the server restricts

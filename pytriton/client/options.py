@@ -54,8 +54,8 @@ class RequestOptions:
     Args:
         priority: 1 is the highest of the model's `priority_levels`; 0 is the model's default
         timeout_s: maximum wait in the server's queue, in seconds. Takes effect if the model's
-          `QueuePolicy` has `allow_timeout_override` and a longer `default_timeout_microseconds`.
-          The client's own timeout is `inference_timeout_s`
+            `QueuePolicy` has `allow_timeout_override` and a longer `default_timeout_microseconds`.
+            The client's own timeout is `inference_timeout_s`
         request_id: ID of the request in logs and traces; None counts "0", "1", … per client
         sequence_id: sequence that the request belongs to; 0 is none
         sequence_start: the request is the first of its sequence

@@ -28,7 +28,7 @@ def create_client_from_url(url: str, network_timeout_s: float | None = None) -> 
     Args:
         url: see `TritonUrl.from_url`; without TLS, whose options tritonclient takes itself
         network_timeout_s: timeout of the connection and of each response, in seconds (HTTP only: gRPC
-          takes it with each call); None is tritonclient's default
+            takes it with each call); None is tritonclient's default
 
     Raises:
         PyTritonClientInvalidUrlError: the URL cannot be parsed

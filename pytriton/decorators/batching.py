@@ -51,9 +51,9 @@ def batch(
     Args:
         wrapped: the callable (when used without parentheses)
         parameters: also pass a keyword argument ``parameters``: an array of dicts, one for each
-          row, with the parameters and forwarded headers of the row's request.
-          Like an input, it is split by ``@group_by_values("parameters")``, padded by
-          ``@pad_batch``, and reduced to one dict by ``@first_value("parameters")``.
+            row, with the parameters and forwarded headers of the row's request.
+            Like an input, it is split by ``@group_by_values("parameters")``, padded by
+            ``@pad_batch``, and reduced to one dict by ``@first_value("parameters")``.
         requests: also pass a keyword argument ``requests``: the list of the `Request` objects
             (requested output names, `is_cancelled`, `traced_span`)
 

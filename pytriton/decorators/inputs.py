@@ -40,7 +40,7 @@ def fill_optionals(**defaults: _Array) -> Callable[[Callable[..., Any]], Callabl
 
     Raises:
         PyTritonBadParameterError: a default is not a numpy array; when called: the model does not have such an
-          input, or its dtype or shape differs
+            input, or its dtype or shape differs
     """
     for name, value in defaults.items():
         if is_masked(value):

@@ -1,7 +1,7 @@
-"""Several daemons as one: a client that registers with all of them, and the configuration of the balancer before them.
+"""Several daemons as one: a client that registers with all of them, and the configuration of their load balancer.
 
-It belongs here: what is done on many nodes at once. It is client side: it talks with daemons as any other client does,
-and imports what users import. There is no process of its own, no scheduler and no consensus: see
+Belongs here: operations on many nodes at once. This is client code: it talks to daemons like any other client, and
+imports the public modules. It has no process of its own, no scheduler and no consensus protocol: see
 docs/operations/fleet.md.
 
     >>> fleet = pytriton.connect(nodes="dns:models", key_file="alice.pytriton-key")     # doctest: +SKIP

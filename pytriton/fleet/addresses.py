@@ -1,4 +1,4 @@
-"""The addresses of a fleet's nodes: as they were given, or as a name resolves to now."""
+"""The addresses of a fleet's nodes: given explicitly, or resolved from a name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytriton.exceptions import DaemonNotRunningError, PyTritonBadParameterError
 
 #: The port of `control_tcp` where none is given: the one of the Helm chart and the documents.
 CONTROL_PORT = 9440
-#: Before a name that stands for several nodes.
+#: Prefix of a name that resolves to several nodes.
 DNS = "dns:"
 
 Nodes = Union[str, Sequence[str]]
@@ -19,15 +19,15 @@ Resolve = Callable[..., Sequence[Any]]
 
 
 def addresses_of(nodes: Nodes, resolve: Resolve = socket.getaddrinfo) -> list[str]:
-    """Return what `connect` takes for each node, each once, in order.
+    """Return the address of each node for `connect`, without duplicates, in order.
 
     Args:
         nodes: `dns:NAME[:PORT]`, or addresses: `[tcp://]HOST[:PORT]`, or the path of a runtime directory of this
-            machine. A string may name several, with commas between them.
-        resolve: as socket.getaddrinfo
+            machine. A string may contain several, separated by commas.
+        resolve: like socket.getaddrinfo
 
     Raises:
-        PyTritonBadParameterError: that names no node.
+        PyTritonBadParameterError: the value names no node.
         DaemonNotRunningError: the name does not resolve.
     """
     words = nodes.split(",") if isinstance(nodes, str) else [str(one) for one in nodes]
@@ -58,7 +58,7 @@ def _resolved(word: str, resolve: Resolve) -> list[str]:
             f"nodes={word!r}: the name {host!r} does not resolve: {error}. In Kubernetes, it is that of the headless "
             "Service, and resolves once a pod is ready."
         ) from error
-    # A node with addresses of both families would be two nodes.
+    # A node with addresses of both families would count as two nodes.
     families = {one[0] for one in answers}
     family = socket.AF_INET if socket.AF_INET in families else socket.AF_INET6
     hosts = sorted({str(one[4][0]) for one in answers if one[0] == family})

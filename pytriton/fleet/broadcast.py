@@ -1,4 +1,4 @@
-"""The same question to many nodes at once, and changes that hold on all of them or on none."""
+"""Broadcasts the same request to many nodes, and makes changes on all of them or on none."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from pytriton.exceptions import (
 
 T = TypeVar("T")
 NodeT = TypeVar("NodeT")
-#: Nodes asked at a time: each question has a thread and a socket.
+#: Nodes queried in parallel: each query has a thread and a socket.
 MOST_AT_ONCE = 64
 
 
 @dataclass
 class Answers(Generic[T]):
-    """The answers of nodes, and the errors of those that gave none, by node in the order of asking."""
+    """The results of nodes, and the errors of those that failed, by node in the order of the request."""
 
     done: dict[str, T] = field(default_factory=dict)
     failed: dict[str, Exception] = field(default_factory=dict)
 
 
 class _GivenUp(PyTritonError):
-    """Another node has refused already."""
+    """Another node has failed already."""
 
 
 def ask_each(
@@ -43,13 +43,13 @@ def ask_each(
     stop: Optional[threading.Event] = None,
     answers: Optional[Answers[T]] = None,
 ) -> Answers[T]:
-    """Do something with each node, all at once; return when all have ended.
+    """Call a function for all nodes in parallel; return when all calls have ended.
 
     Args:
-        nodes: by address
-        act: is called in a thread for each of them
-        stop: is set as soon as one fails, or this is interrupted
-        answers: is filled, for who wants to know what has become of an interrupted call
+        nodes: nodes by address
+        act: called in a thread for each of them
+        stop: set as soon as one fails, or this is interrupted
+        answers: filled with the results, also if the call is interrupted
     """
     answers = Answers() if answers is None else answers
     stop = threading.Event() if stop is None else stop
@@ -81,13 +81,13 @@ class Change(Generic[T]):
     """A change of a model that is made on all nodes, or undone where it was made.
 
     Args:
-        what: as errors name it, such as "registered"
-        model: its name
-        make: makes it on one node
-        undo: undoes it there; returns what became of the model, for the error
-        was_made: whether it was made on a node that was silent when it was asked to, or that was given up; only then is
+        what: the change in error messages, such as "registered"
+        model: name of the model
+        make: makes the change on one node
+        undo: undoes it there; returns the outcome for the error
+        was_made: returns whether the change was made on a node that did not answer, or was cancelled; only then is
             it undone there
-        unknown: what is said of nodes of which even that is not known
+        unknown: advice for nodes on which even that is unknown
     """
 
     def __init__(
@@ -107,11 +107,11 @@ class Change(Generic[T]):
         self._unknown = unknown
 
     def on_all(self, clients: Mapping[str, DaemonClient], report: Optional[Report]) -> dict[str, T]:
-        """Make it; what other nodes have under way is given up as soon as one refuses.
+        """Make the change; cancel it on the other nodes as soon as one fails.
 
         Raises:
-            FleetError: a node refused; says what became of the others
-            ModelExistsError: all that refused have such a model
+            FleetError: a node failed; includes the outcome on the others
+            ModelExistsError: all failed nodes have such a model
         """
         stop = threading.Event()
         merged = MergedProgress(report, stop)
@@ -129,7 +129,7 @@ class Change(Generic[T]):
         if not answers.failed:
             return answers.done
         undone = self._undo_on({node: clients[node] for node in answers.done})
-        # One that was given up may have been through with it already: its word was on the way.
+        # A cancelled node may have finished already, with its answer in transit.
         silent = _failed_by(DaemonNotRunningError, answers.failed)
         unsure = {node: clients[node] for node in (*silent, *_failed_by(_GivenUp, answers.failed))}
         settled = ask_each(unsure, self._settle).done
@@ -138,14 +138,12 @@ class Change(Generic[T]):
         raise self._error(answers.failed, undone, unknown)
 
     def _settle(self, node: str, client: DaemonClient) -> str:
-        """Undo it on a node that has not said what it did; returns nothing where it was not made, or may still come."""
+        """Undo the change on a node with an unknown outcome; return None if it was not made, or may still be made."""
         return self._undo(node, client) if self._was_made(node, client) else ""
 
     def _undo_on(self, clients: Mapping[str, DaemonClient]) -> dict[str, str]:
         undone = ask_each(clients, self._undo)
-        left = {
-            node: f"it could not be undone there: {error}" for node, error in undone.failed.items()
-        }
+        left = {node: f"undoing it failed there: {error}" for node, error in undone.failed.items()}
         return {**undone.done, **left}
 
     def _error(
@@ -159,7 +157,7 @@ class Change(Generic[T]):
             kind = FleetModelExistsError
         where = "on no node."
         if unknown:
-            where = f"on no node that answers; what became of it on {', '.join(unknown)} is not known: {self._unknown}."
+            where = f"on no node that answers; the outcome on {', '.join(unknown)} is unknown: {self._unknown}."
         text = f"Model {self._model!r} was not {self._what}, {where}\n" + "\n".join(texts)
         return kind(text, model_name=self._model, failures=refused)
 
@@ -169,15 +167,15 @@ def _failed_by(kind: type[Exception], failed: Mapping[str, Exception]) -> list[s
 
 
 class FleetModelExistsError(FleetError, ModelExistsError):
-    """The name is taken on a node, and `replace` was not given."""
+    """The name is taken on a node, and `replace` was not set."""
 
 
 class MergedProgress:
-    """Makes one report of those of all nodes.
+    """Merges the progress reports of all nodes into one.
 
     Args:
-        report: gets it; None: nobody does
-        stop: once it is set, the next report of a node ends what is under way there
+        report: receives it; None: no report
+        stop: once it is set, the next report of a node cancels the operation there
     """
 
     def __init__(self, report: Optional[Report], stop: threading.Event) -> None:
@@ -187,11 +185,11 @@ class MergedProgress:
         self._lock = threading.Lock()
 
     def of(self, node: str) -> Report:
-        """Return what takes the reports of a node."""
+        """Return the progress callback for a node."""
 
         def tell(event: messages.Progress) -> None:
             if self._stop.is_set():
-                raise _GivenUp(f"given up: another node refused ({node})")
+                raise _GivenUp(f"cancelled: another node failed ({node})")
             with self._lock:
                 self._newest[node] = event
                 done = sum(one.done for one in self._newest.values())
@@ -205,7 +203,7 @@ class MergedProgress:
 
 @contextmanager
 def naming(node: str) -> Iterator[None]:
-    """Have an error say which node it is of."""
+    """Add the node to an error raised in the block."""
     try:
         yield
     except PyTritonError as error:

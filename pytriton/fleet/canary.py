@@ -1,4 +1,4 @@
-"""The first step of a rollout: how much gets the new version, for how long it is watched, and what is too bad."""
+"""The canary settings of a rollout: share of nodes, duration of the watch, and failure criteria."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from pytriton.exceptions import PyTritonBadParameterError
 @closest_keywords
 @dataclass(frozen=True)
 class Canary:
-    """A new version is served to a share of the requests first, and goes by itself when it does worse.
+    """Serve a new version to a share of the requests first, and roll it back automatically if it performs worse.
 
     Args:
-        share: of the nodes that get it first, at least one; and of the requests that balancers send there
+        share: share of the nodes that get it first, at least one; and of the requests that balancers send there
         watch_s: seconds for which it is watched before the other nodes get it
-        failures: how much more of its requests may fail than of the old version's, 0 to 1
-        slower: how many times as long as the old version's its calls may take, in the second half of the watch: their
-            mean, and their 95th percentile
-        calls: how many of both there have to be then
+        failures: by how much its failure rate may exceed the old version's, 0 to 1
+        slower: maximum ratio of its call durations to the old version's, in the second half of the watch: applies
+            to the mean and to the 95th percentile
+        calls: minimum number of calls of both versions for that comparison
 
     Raises:
-        PyTritonBadParameterError: a value is unusable
+        PyTritonBadParameterError: a value is invalid
 
     Example:
         >>> Canary(0.1, watch_s=300).share
@@ -50,34 +50,34 @@ class Canary:
     def _check(self, name: str, holds: bool, what: str) -> None:
         if not holds:
             raise PyTritonBadParameterError(
-                f"canary: {name}={getattr(self, name)!r}: it takes {what}"
+                f"canary: {name}={getattr(self, name)!r}: must be {what}"
             )
 
 
 def canary_of(given: Union[float, Canary, None], *, replace: bool) -> Union[Canary, None]:
-    """Return what `canary=` says: a share, or more about it.
+    """Return the canary settings for the argument `canary=`: a share, or a `Canary`.
 
     Raises:
-        PyTritonBadParameterError: it says nothing of that kind, or goes without `replace`
+        PyTritonBadParameterError: the value is invalid, or used without `replace`
     """
     if given is None:
         return None
     if not replace:
         raise PyTritonBadParameterError(
-            "canary goes with replace=True: a new version is compared with the one that it is to replace"
+            "canary requires replace=True: a new version is compared with the one that it replaces"
         )
     return given if isinstance(given, Canary) else Canary(given)
 
 
 def waves_of(nodes: Sequence[str], share: float) -> list[list[str]]:
-    """Return who gets a new version one after the other: the share first, then twice as many each time.
+    """Return the groups of nodes that get a new version in turn: the share first, then twice as many each time.
 
     Raises:
-        PyTritonBadParameterError: there is nothing to compare with
+        PyTritonBadParameterError: there is no other node to compare with
     """
     if len(nodes) < 2:
         raise PyTritonBadParameterError(
-            "canary needs two nodes at least: the new version on one is compared with the old one on another"
+            "canary needs at least two nodes: the new version on one is compared with the old one on another"
         )
     size = max(1, int(len(nodes) * share + 1e-9))
     waves, left = [], list(nodes)

@@ -1,8 +1,9 @@
-"""The judgement of a new version by what nodes count: its requests and calls against the old one's in the same time.
+"""Comparison of a new version's counters with the old version's over the same time.
 
-Pure. Failures count where chance does not explain them (the lower bound of Wilson's interval): three of three are
-enough, three of ten thousand are not. Durations count where the mean and the 95th percentile are both too long: the
-mean alone may be one slow first call, the percentile alone the edge of a bucket.
+Pure functions. Failures count if they are statistically significant (the lower bound of Wilson's interval): three of
+three suffice, three of ten thousand do not. Durations count if both the mean and the 95th percentile are too long:
+the
+mean alone may be skewed by one slow first call, the percentile alone by the edge of a bucket.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ from pytriton._protocol import messages
 from pytriton._protocol.lanes.histograms import quantile
 from pytriton.fleet.canary import Canary
 
-#: Fewer may be requests that no version could have answered.
+#: With fewer failures, the requests themselves may be the cause.
 _FEWEST_FAILURES = 3
-#: Standard deviations: chance takes a version to be bad once in some forty times that it looks so.
+#: Standard deviations: about one in forty checks rejects a good version by chance.
 _SURE = 2.0
 _SLOW_SHARE = 0.95
-#: A smaller difference is the machine's, not the version's: 0.17 and 0.23 ms were seen of the same callable.
+#: Smaller differences are noise of the machine: 0.17 and 0.23 ms were observed for the same callable.
 _LEAST_S = 0.0005
 
 
 class Seen(NamedTuple):
-    """The counters of a model, or what they have grown by.
+    """The counters of a model, or their increase.
 
     Attributes:
-        requests: that were begun
-        failed: of these
-        busy_s: how long calls took, together
-        calls: how many, by the buckets of `pytriton._protocol.lanes.histograms`
+        requests: number of started requests
+        failed: how many of these failed
+        busy_s: total duration of calls
+        calls: number of calls, by the buckets of `pytriton._protocol.lanes.histograms`
     """
 
     requests: int = 0
@@ -42,18 +43,18 @@ class Seen(NamedTuple):
 
     @property
     def mean_s(self) -> float:
-        """How long a call took."""
+        """Mean duration of a call."""
         count = sum(self.calls)
         return self.busy_s / count if count else 0.0
 
 
 def seen_of(figures: messages.Figures, model: str) -> Seen:
-    """Return what a node has counted of a model; nothing where it has none."""
+    """Return a node's counters of a model; zero if it has none."""
     for one in figures.models:
         if one.name == model:
             work = one.work
             failed = sum(work.failed.values())
-            # One that was lost before its call has failed, too, and was not begun.
+            # Requests lost before their call have failed, too, but were not started.
             return Seen(
                 max(work.requests, failed), failed, work.call_s.sum, tuple(work.call_s.buckets)
             )
@@ -61,13 +62,13 @@ def seen_of(figures: messages.Figures, model: str) -> Seen:
 
 
 def since(now: Seen, before: Seen) -> Seen:
-    """Return what counters have grown by; a daemon that has started meanwhile has begun at 0."""
+    """Return the increase of counters; a restarted daemon has restarted at 0."""
     if now.requests < before.requests or sum(now.calls) < sum(before.calls):
         return now
     calls = (max(0, a - b) for a, b in zip_longest(now.calls, before.calls, fillvalue=0))
     failed = max(0, now.failed - before.failed)
     return Seen(
-        # What was begun before may have failed since.
+        # Requests that were started before may have failed since.
         max(now.requests - before.requests, failed),
         failed,
         max(0.0, now.busy_s - before.busy_s),
@@ -76,7 +77,7 @@ def since(now: Seen, before: Seen) -> Seen:
 
 
 def together(several: Iterable[Seen]) -> Seen:
-    """Return the sum of what several nodes have seen."""
+    """Return the sum of several nodes' counters."""
     found = Seen()
     for one in several:
         calls = (a + b for a, b in zip_longest(found.calls, one.calls, fillvalue=0))
@@ -90,7 +91,7 @@ def together(several: Iterable[Seen]) -> Seen:
 
 
 def failing(new: Seen, old: Seen, canary: Canary) -> str:
-    """Return that more of a new version's requests fail; nothing where that is not so, or where chance explains it."""
+    """Return a message if a new version's failure rate is significantly higher, else ""."""
     usual = old.failed / old.requests if old.requests else 0.0
     if new.failed < _FEWEST_FAILURES:
         return ""
@@ -101,7 +102,7 @@ def failing(new: Seen, old: Seen, canary: Canary) -> str:
 
 
 def slower(new: Seen, old: Seen, canary: Canary) -> str:
-    """Return that a new version's calls take longer; nothing where they do not, or where there were too few."""
+    """Return a message if a new version's calls take longer, else "" (also if there were too few calls)."""
     if min(sum(new.calls), sum(old.calls)) < canary.calls:
         return ""
     slow, usually = quantile(_SLOW_SHARE, new.calls), quantile(_SLOW_SHARE, old.calls)
@@ -118,12 +119,12 @@ def slower(new: Seen, old: Seen, canary: Canary) -> str:
 
 
 class Judgement(NamedTuple):
-    """The judgement at one moment of a watch.
+    """The result of one check during a watch.
 
     Attributes:
-        fault: why the new version is to go; "": it may stay
-        told: what was seen, for people
-        over: the watch has ended
+        fault: reason to roll the new version back; "": it may stay
+        told: the observations, for display
+        over: whether the watch has ended
     """
 
     fault: str
@@ -132,15 +133,15 @@ class Judgement(NamedTuple):
 
 
 class Watch:
-    """A new version beside the old one, for as long as the canary says.
+    """Watch of a new version beside the old one, for the canary's duration.
 
-    Failures count at once. How long calls take is judged at the end, by the second half: a worker that has just begun
-    is slow at first.
+    Failures count immediately. Call durations are compared at the end, over the second half: a new worker is slow at
+    first.
 
     Args:
-        canary: says what is too bad
-        begun: the time in seconds
-        before: what each node has counted by then
+        canary: the criteria
+        begun: start time in seconds
+        before: each node's counters at the start
     """
 
     def __init__(self, canary: Canary, begun: float, before: Mapping[str, Seen]) -> None:
@@ -150,17 +151,22 @@ class Watch:
         self._halfway: Optional[dict[str, Seen]] = None
 
     def judge(self, now: float, seen: Mapping[str, Seen], fresh: Container[str]) -> Judgement:
-        """Return the judgement.
+        """Return the result of a check.
 
         Args:
             now: the time
-            seen: what each node that answers has counted by now
-            fresh: nodes that have the new version
+            seen: current counters of each node that answers
+            fresh: nodes with the new version
         """
         canary, passed = self._canary, now - self._begun
         if self._halfway is None and passed >= canary.watch_s / 2:
             self._halfway = {}
-        for node, one in seen.items():  # one that was silent at first counts from its first figures
+        for (
+            node,
+            one,
+        ) in (
+            seen.items()
+        ):  # the baseline of a node that did not answer at first is its first answer
             self._before.setdefault(node, one)
             if self._halfway is not None:
                 self._halfway.setdefault(node, one)
@@ -176,7 +182,7 @@ class Watch:
 def _grown(
     now: Mapping[str, Seen], before: Mapping[str, Seen], fresh: Container[str]
 ) -> tuple[Seen, Seen]:
-    """Return what was seen since of the new version, and of the old one."""
+    """Return the increase since then of the new version, and of the old one."""
     new, old = (
         together(since(one, before[node]) for node, one in now.items() if (node in fresh) is is_new)
         for is_new in (True, False)
@@ -185,7 +191,7 @@ def _grown(
 
 
 def in_words(new: Seen, old: Seen) -> str:
-    """Return both in a line."""
+    """Return both versions' counters in one line."""
     return "; ".join(
         f"{name}: {one.requests} requests, {one.failed} failed, {one.mean_s * 1e3:.3g} ms a call"
         for name, one in (("new", new), ("old", old))
@@ -193,7 +199,7 @@ def in_words(new: Seen, old: Seen) -> str:
 
 
 def _at_least(failed: int, requests: int) -> float:
-    """Return the share of requests that fail, as low as what was seen allows."""
+    """Return the lower bound of the failure rate, given the observations."""
     share, square = failed / requests, _SURE * _SURE
     middle = share + square / (2 * requests)
     spread = _SURE * math.sqrt(share * (1 - share) / requests + square / (4 * requests * requests))

@@ -1,9 +1,9 @@
-"""Many daemons as one: what is registered, scaled or unregistered is so on all of them, or on none.
+"""Many daemons as one: models are registered, scaled or unregistered on all of them, or on none.
 
     connect(nodes=…) ▶ addresses_of ▶ a DaemonClient each ▶ Change.on_all: the same message, at once, to all
 
-There is no process and no memory besides the daemons': each keeps its own registrations, and `sync` brings them to
-nodes that lack them. The addresses are looked up anew for each call, so nodes may come and go.
+There is no process and no state besides the daemons': each stores its own registrations, and `sync` copies them to
+nodes that lack them. The addresses are resolved again for each call, so nodes may come and go.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 
 class FleetClient(FleetView, Closeable):
-    """The daemons of several nodes. For any number of threads. Made by ``connect(nodes=...)``.
+    """The daemons of several nodes. Thread-safe. Created by ``connect(nodes=...)``.
 
-    Every method that changes something first connects to every node, and changes nothing when one does not answer.
+    Every method that makes a change first connects to every node, and changes nothing if one does not answer.
     """
 
     @takes(RegisterOptions)
@@ -56,32 +56,33 @@ class FleetClient(FleetView, Closeable):
         progress: bool | Report | None = None,
         **options: Unpack[RegisterOptions],
     ) -> FleetModel:
-        """Serve a callable as a model on every node; returns when it answers requests on all. All or nothing.
+        """Serve a callable as a model on every node. Return when all are ready for requests; all or nothing.
 
-        The callable is pickled once, and each node gets the same bytes. Each node has `instances` of it.
-        Paths (`python`, `cwd`, `sys_path`) and devices are those of the nodes. Should this process die meanwhile, the
-        nodes withdraw it by themselves.
+        The callable is pickled once, and each node gets the same bytes. Each node runs `instances` of it.
+        Paths (`python`, `cwd`, `sys_path`) and devices are those of the nodes. If this process dies during the call,
+        the
+        nodes undo the registration by themselves.
 
         Args:
-            infer_fn: as for `DaemonClient.register`, and so are all others
-            model_name: the callable's own name
-            inputs: tensors it takes, without the batch axis
-            outputs: tensors it returns
+            infer_fn: this and all other arguments are as for `DaemonClient.register`
+            model_name: default: the callable's own name
+            inputs: the model's input tensors, without the batch axis
+            outputs: the model's output tensors
             config: batching, queueing and more
-            canary: with `replace=True`: such a share of the nodes gets it first, such as 0.1, and is watched; or more
-                about it, as a `Canary`
-            progress: None shows a bar on a terminal, False nothing; a callable gets every
+            canary: with `replace=True`: the share of the nodes that get it first and are watched, such as 0.1; or a
+                `Canary` for all settings
+            progress: None shows a bar on a terminal, False nothing; a callable receives every
                 `messages.Progress`, whose text begins with the node
             options: each is described in `pytriton.run_options`; `isolation="thread"` and `temporary` bind a
                 model to a process of this machine, so a fleet does not take them
 
         Raises:
-            PyTritonBadParameterError, PyTritonValidationError: an argument is wrong.
+            PyTritonBadParameterError, PyTritonValidationError: an argument is invalid.
             PicklingError: the callable refers to something that cannot be sent to another process.
             DaemonNotRunningError: a node does not answer; nothing was registered.
-            ModelExistsError: the name is taken on a node, and `replace` was not given; nothing was registered.
-            FleetError: it failed on a node, and was withdrawn from the others; `failures` has the errors.
-            CanaryError: it did worse than what it was to replace, which all nodes serve again.
+            ModelExistsError: the name is taken on a node, and `replace` was not set; nothing was registered.
+            FleetError: it failed on a node, and was undone on the others; `failures` has the errors.
+            CanaryError: it performed worse than the version it should replace, which all nodes serve again.
         """
         from pytriton._register.message import plan
 
@@ -101,19 +102,19 @@ class FleetClient(FleetView, Closeable):
     def scale(
         self, name: str, instances: Instances, progress: bool | Report | None = None
     ) -> FleetModel:
-        """Serve a model with another number of instances *on each node*. All or nothing; no request fails.
+        """Change the number of instances of a model *on each node*. All or nothing; no request fails.
 
         Args:
-            name: a registered model
+            name: name of a registered model
             instances: as for `DaemonClient.scale`
             progress: as for `register`
 
         Raises:
-            PyTritonValidationError: that is no number of instances.
-            ModelNotFoundError: a node does not serve it; `sync` brings it there.
-            FleetError: it failed on a node; the others have their former number again.
+            PyTritonValidationError: `instances` is invalid.
+            ModelNotFoundError: a node does not serve the model; use `sync`.
+            FleetError: it failed on a node; the others have their previous number again.
         """
-        autoscale_of(instances)  # a wrong one is refused before anything is asked
+        autoscale_of(instances)  # reject invalid numbers before contacting a node
         clients = self._all()
         before = self._specs(clients, name)
 
@@ -124,20 +125,20 @@ class FleetClient(FleetView, Closeable):
             former = before[node]
             scale = messages.Scale(name, former.instances, former.autoscale)
             client.scale_prepared(scale)
-            return "it has its former number of instances"
+            return "it has its previous number of instances"
 
         with reporter(progress, name) as report:
-            # The former number is right on a node that was silent, whatever it did.
+            # The previous number is right on a node that did not answer, whatever it did.
             change = Change("scaled", name, make, undo, lambda *_: True)
             found = change.on_all(clients, report)
         return FleetModel(self, name, found, [])
 
     def rollback(self, name: str, progress: bool | Report | None = None) -> FleetModel:
-        """Put back, on all nodes, what a model was before it was last replaced. All or nothing.
+        """Restore, on all nodes, what a model was before its last replacement. All or nothing.
 
         Raises:
-            ModelNotFoundError: a node does not serve it.
-            FleetError: it failed on a node; the others are as they were.
+            ModelNotFoundError: a node does not serve the model.
+            FleetError: it failed on a node; the others are unchanged.
         """
         clients = self._all()
         self._specs(clients, name)
@@ -147,21 +148,21 @@ class FleetClient(FleetView, Closeable):
 
         def undo(node: str, client: DaemonClient) -> str:
             client.rollback(name, progress=False)
-            return "it is what it was"
+            return "it is unchanged"
 
         with reporter(progress, name) as report:
             found = Change("rolled back", name, make, undo).on_all(clients, report)
         return FleetModel(self, name, found, [])
 
     def unregister(self, name: str) -> None:
-        """Stop serving a model on all nodes: requests under way are answered, then its workers end.
+        """Stop serving a model on all nodes: in-flight requests are answered, then its workers exit.
 
-        This cannot be undone: where it failed, say it again. A node that is down keeps the model: unregister it again
-        once the node is back, before a `sync` brings it to the others.
+        This cannot be undone: if it fails, repeat it. A node that is down keeps the model: unregister it again
+        when the node is back, before a `sync` copies it to the others.
 
         Raises:
-            ModelNotFoundError: no node serves it.
-            FleetError: it could not be unregistered on some node; it was on the others.
+            ModelNotFoundError: no node serves the model.
+            FleetError: it failed on some node; the others have unregistered it.
         """
 
         def act(client: DaemonClient) -> bool:
@@ -185,10 +186,11 @@ class FleetClient(FleetView, Closeable):
             raise ModelNotFoundError(f"no node serves a model {name!r}", model_name=name)
 
     def sync(self, source: str | None = None, progress: bool | Report | None = None) -> list[str]:
-        """Bring what is registered to nodes that lack it; return a sentence for each step.
+        """Copy registrations to nodes that lack them; return a sentence for each step.
 
-        What the nodes keep is the truth. Without `source`, every node gets what any of them has; nothing is replaced
-        or removed. With it, every node becomes as that one: what differs is replaced, what that one lacks goes.
+        Without `source`, every node gets the union of all registrations; nothing is replaced or removed. With it,
+        every
+        node becomes a copy of that one: different models are replaced, and models that it lacks are removed.
 
         Args:
             source: the address of a node, as in `nodes`
@@ -196,8 +198,8 @@ class FleetClient(FleetView, Closeable):
 
         Raises:
             DaemonNotRunningError: a node does not answer.
-            FleetError: nodes have different registrations of one name, and no `source` says which is right
-                (nothing was done); or a step failed (the others were done).
+            FleetError: nodes have different registrations of one name, and `source` is not given
+                (nothing was changed); or a step failed (the others were made).
         """
         clients = self._all()
         told = ask_each(clients, lambda _, client: client.registrations())
@@ -205,8 +207,8 @@ class FleetClient(FleetView, Closeable):
         tried = {one.spec.name for found in told.done.values() for one in found if one.spec.trial}
         if tried:
             raise FleetError(
-                f"A new version of {', '.join(sorted(tried))} is on trial: somebody is rolling it out. Wait until all "
-                "nodes have it, or have gone back. Nothing was changed."
+                f"A new version of {', '.join(sorted(tried))} is provisional: a rollout is in progress. Wait until all "
+                "nodes have it, or have rolled it back. Nothing was changed."
             )
         kept = {
             node: {one.spec.name: one.digest for one in found} for node, found in told.done.items()
@@ -215,14 +217,14 @@ class FleetClient(FleetView, Closeable):
         if plan.conflicts:
             who = "; ".join(f"{name}: {', '.join(on)}" for name, on in plan.conflicts.items())
             raise FleetError(
-                f"Nodes have different registrations of the same name ({who}). Say with source= which node is right, "
+                f"Nodes have different registrations of the same name ({who}). Set source= to the node that is right, "
                 "or register it again with replace=True. Nothing was changed."
             )
         with reporter(progress, "sync") as report:
             return carry_out(plan, clients, report)
 
     def close(self) -> None:
-        """Do nothing, for symmetry with `DaemonClient`: each call closes what it opens."""
+        """Do nothing, for symmetry with `DaemonClient`: each call closes its own connections."""
 
     def __repr__(self) -> str:
         return f"FleetClient({self._nodes!r})"
@@ -251,18 +253,18 @@ class FleetClient(FleetView, Closeable):
         if canary is not None and before != set(clients):
             missing = ", ".join(node for node in clients if node not in before)
             raise ModelNotFoundError(
-                f"Model {name!r} is not there on {missing}, so there is nothing to compare a new version with. `sync` "
-                "brings it to all nodes; or leave canary out. Nothing was changed.",
+                f"Model {name!r} is missing on {missing}, so there is no old version to compare with. `sync` "
+                "copies it to all nodes; or leave canary out. Nothing was changed.",
                 model_name=name,
             )
         found = Rollout(clients, message, payloads, canary, report).run()
         return FleetModel(self, name, found, [])
 
     def _specs(self, clients: Clients, name: str) -> dict[str, messages.ModelSpec]:
-        """Return what each node has registered under a name.
+        """Return each node's registration of a name.
 
         Raises:
-            ModelNotFoundError: one has nothing; says which.
+            ModelNotFoundError: a node has none; names it.
         """
         answers = ask_each(clients, lambda _, client: client.registrations(name))
         missing = [
@@ -271,7 +273,7 @@ class FleetClient(FleetView, Closeable):
         missing += [node for node, found in answers.done.items() if not found]
         if missing:
             raise ModelNotFoundError(
-                f"no model {name!r} is registered on {', '.join(missing)}; `sync` brings what others have there. "
+                f"no model {name!r} is registered on {', '.join(missing)}; `sync` copies it from other nodes. "
                 "Nothing was changed.",
                 model_name=name,
             )

@@ -1,4 +1,4 @@
-"""The questions of a fleet's client, which change nothing on any node."""
+"""The read-only operations of a fleet's client."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Clients = dict[str, DaemonClient]
 
 
 class FleetView:
-    """The questions of `FleetClient`, which inherits them.
+    """The read-only operations of `FleetClient`, which inherits them.
 
     Args:
-        nodes: as `addresses.addresses_of` takes them
-        timeout_s: seconds within which a daemon that is well answers
-        key_file: what `pytriton-daemon keys add` wrote; all nodes have to have the same keys
+        nodes: as for `addresses.addresses_of`
+        timeout_s: seconds within which a healthy daemon responds
+        key_file: the file written by `pytriton-daemon keys add`; all nodes must have the same keys
     """
 
     def __init__(
@@ -37,15 +37,15 @@ class FleetView:
 
     @property
     def nodes(self) -> list[str]:
-        """The nodes' addresses, as they are now.
+        """The nodes' current addresses.
 
         Raises:
-            DaemonNotRunningError: the name of the nodes does not resolve.
+            DaemonNotRunningError: the nodes' name does not resolve.
         """
         return addresses_of(self._nodes)
 
     def models(self) -> list[FleetModel]:
-        """Return the models that any node serves, in the order of the first that serves them.
+        """Return the models that any node serves, in the order of the first such node.
 
         Raises:
             DaemonNotRunningError: no node answers.
@@ -69,7 +69,7 @@ class FleetView:
         )
 
     def status(self) -> list[NodeStatus]:
-        """Return the status of each node, or why there is none; a node that is down is no error here."""
+        """Return the status of each node, or the reason why it is missing; a node that is down is not an error here."""
         answers = self._ask(lambda client: client.status())
         return [
             NodeStatus(node, answers.done[node])
@@ -79,7 +79,7 @@ class FleetView:
         ]
 
     def logs(self, name: str | None = None, lines: int = 100) -> list[str]:
-        """Return the newest log lines of a model on all nodes, or of the daemons: JSON objects by time, with `node`.
+        """Return the newest log lines of a model on all nodes, or of the daemons: JSON sorted by time, with `node`.
 
         Raises:
             ModelNotFoundError: no node serves it.
@@ -93,7 +93,7 @@ class FleetView:
         records = [with_node(line, node) for node, found in answers.done.items() for line in found]
         records.sort(
             key=lambda one: str(one.get("timestamp", ""))
-        )  # stable: a node's own order stays
+        )  # stable: preserves the order within a node
         newest = records[-lines:] if lines > 0 else []
         return [json.dumps(one, ensure_ascii=False) for one in newest]
 
@@ -123,11 +123,11 @@ class FleetView:
     def _ask_those_that_answer(
         self, act: Callable[[DaemonClient], Any], *expected: type[Exception]
     ) -> Answers[Any]:
-        """Ask all nodes; those that do not answer are left out.
+        """Query all nodes; omit those that do not answer.
 
         Raises:
             DaemonNotRunningError: none answers.
-            Exception: any other error of a node that is not `expected`.
+            Exception: any other error of a node, unless `expected`.
         """
         answers = self._ask(act)
         for error in answers.failed.values():
@@ -144,13 +144,13 @@ class FleetView:
 
 
 def raise_first(answers: Answers[Any]) -> None:
-    """Raise the error of the first node that gave one."""
+    """Raise the error of the first node that failed."""
     for error in answers.failed.values():
         raise error
 
 
 def with_node(line: str, node: str) -> dict[str, Any]:
-    """Return a log line as a record that says which node it is of."""
+    """Return a log line as a record with its node."""
     try:
         record = json.loads(line)
     except ValueError:

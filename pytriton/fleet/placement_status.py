@@ -1,4 +1,4 @@
-"""The nodes and models of a fleet, as it tells of them."""
+"""The nodes and models of a fleet, as returned by its client."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pytriton.autoscale import Instances
 
 
 class Fleet(Protocol):
-    """The client that a model is asked of."""
+    """The client that a model belongs to."""
 
     def scale(self, name: str, instances: Any) -> Any:
-        """Have so many instances."""
+        """Change the number of instances."""
 
     def unregister(self, name: str) -> None:
         """Stop serving a model."""
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
-    """One node: the status of its daemon, or why there is none."""
+    """One node: the status of its daemon, or the reason why it is missing."""
 
     node: str
     status: Optional[messages.Status] = None
@@ -30,11 +30,11 @@ class NodeStatus(msgspec.Struct, frozen=True):
 
 
 class FleetModel:
-    """A model of a fleet, by its name; the facts are those of the moment it was asked for.
+    """A snapshot of a fleet's model.
 
     Attributes:
-        name: its name
-        by_node: what each daemon that serves it says of it
+        name: name of the model
+        by_node: its state on each daemon that serves it
         missing: nodes that answer, but do not serve it
     """
 
@@ -61,7 +61,7 @@ class FleetModel:
 
     @property
     def state(self) -> str:
-        """The state on all nodes: one word where they agree, or else each with its nodes, the worst first."""
+        """The state on all nodes: one word if they agree, otherwise each state with its nodes, the worst first."""
         nodes: dict[str, list[str]] = {}
         for node, info in self.by_node.items():
             nodes.setdefault(info.state, []).append(node)
@@ -73,25 +73,25 @@ class FleetModel:
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Why it is degraded, unready or failed, by node."""
+        """The reason why it is degraded, not ready or failed, by node."""
         return {node: info.error for node, info in self.by_node.items() if info.error}
 
     @property
     def instances(self) -> int:
-        """The number of instances that there should be, on all nodes together."""
+        """The desired number of instances, on all nodes together."""
         return sum(not one.spare for info in self.by_node.values() for one in info.instances)
 
     @property
     def urls(self) -> dict[str, str]:
-        """Its HTTP address for clients on each node."""
+        """Its HTTP address on each node."""
         return {node: info.url for node, info in self.by_node.items()}
 
     def scale(self, instances: Instances) -> None:
-        """Have so many instances: on each node, or in all where Ray places them; see the `scale` of the client."""
+        """Change the number of instances: on each node, or in total if Ray places them; see the client's `scale`."""
         self._fleet.scale(self.name, instances)
 
     def unregister(self) -> None:
-        """Stop serving it on all nodes; see `FleetClient.unregister`."""
+        """Stop serving the model on all nodes; see `FleetClient.unregister`."""
         self._fleet.unregister(self.name)
 
     def __repr__(self) -> str:
@@ -101,12 +101,12 @@ class FleetModel:
 def models_of(
     fleet: Fleet, told: Mapping[str, list[messages.ModelInfo]], *, everywhere: bool
 ) -> list[FleetModel]:
-    """Return the models that nodes tell of, in the order of the first that does.
+    """Return the models that nodes report, in the order of the first node that does.
 
     Args:
-        fleet: they are asked of
+        fleet: the client
         told: node -> its models
-        everywhere: each node should serve each of them
+        everywhere: whether each node should serve each of them
     """
     by_model: dict[str, dict[str, messages.ModelInfo]] = {}
     for node, infos in told.items():

@@ -1,9 +1,9 @@
-"""A new version step by step: a few nodes, a watch, then all others; taken back everywhere when it does worse.
+"""Step-by-step rollout of a new version: a few nodes, a watch, then the others; rolled back if it performs worse.
 
     first nodes ──▶ watched against the others ──▶ twice as many, and so on ──▶ all keep it
-                        └─ worse, or a node refuses, or this process dies: all have the old version again
+                        └─ worse, or a node fails, or this process dies: all return to the old version
 
-It is on trial on each node until all have it (see `trial`), so there is nothing to clean up after a death.
+It is provisional on each node until all have it (see `trial`), so a crash leaves nothing to clean up.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from pytriton.fleet.canary_analysis import Seen, Watch, seen_of
 from pytriton.fleet.trial import LEASE_S, FleetTrial
 
 _LOOK_S = 0.5
-#: How often the progress of a watch is told.
+#: Interval between progress reports of a watch.
 _TELL_S = 2.0
 
 
 class Rollout:
-    """One registration that goes to all nodes, on trial until all have it.
+    """One registration on all nodes, provisional until all have it.
 
     Args:
         clients: the nodes
         message: the registration
         payloads: its callables
-        canary: None: to all nodes at once
-        report: gets the progress
-        pause: waits so many seconds
+        canary: None: all nodes at once
+        report: receives the progress
+        pause: sleeps for a number of seconds
         clock: the time in seconds
     """
 
@@ -66,11 +66,11 @@ class Rollout:
         self._found: dict[str, messages.ModelInfo] = {}
 
     def run(self) -> dict[str, messages.ModelInfo]:
-        """Serve it on all nodes; return what each says of it.
+        """Serve the model on all nodes; return each node's answer.
 
         Raises:
-            FleetError: a node refused, or does not say that it keeps it.
-            CanaryError: it did worse than the old version; all nodes have that again.
+            FleetError: a node failed, or does not confirm the registration.
+            CanaryError: it performed worse than the old version, which all nodes serve again.
         """
         with self._trial:
             try:
@@ -116,7 +116,7 @@ class Rollout:
         self._found.update(change.on_all({one: self._clients[one] for one in wave}, self._report))
 
     def _take_back(self) -> str:
-        """Take it back where it is; return a line for each such node."""
+        """Roll it back on the nodes that have it; return a line for each."""
         there = {node: self._clients[node] for node in self._found}
         answers = ask_each(there, self._trial.take_back)
         lines = [f"{node}: {text}" for node, text in answers.done.items() if text]
@@ -145,14 +145,14 @@ class Rollout:
                 return
 
     def _check(self, failed: Mapping[str, Exception], why: str) -> None:
-        """Raise CanaryError when there is a reason, or when a node that has it cannot be watched, or has it no more."""
+        """Raise CanaryError on a fault, or if a node lost the new version or cannot be watched."""
         silent = {node: error for node, error in failed.items() if node in self._found}
         lost = {**silent, **self._trial.lost}
         if not why and lost:
             why = f"{', '.join(lost)} cannot be watched: {next(iter(lost.values()))}"
         if why:
             raise CanaryError(
-                f"Model {self._name!r}: the new version was taken back, for {why}.",
+                f"Model {self._name!r}: the new version was rolled back: {why}.",
                 model_name=self._name,
                 failures=lost,
             )

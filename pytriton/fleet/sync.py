@@ -1,6 +1,6 @@
-"""Synchronisation: the registrations that have to travel so that all nodes serve the same, and their travel.
+"""Synchronisation: which registrations must be copied so that all nodes serve the same, and the copying.
 
-`plan_sync` is pure: a table of nodes and digests comes in, steps come out.
+`plan_sync` is pure: it maps a table of nodes and digests to steps.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pytriton.exceptions import (
 
 
 class Copy(NamedTuple):
-    """Register on `node` what `source` has; with `replace`, in the place of something else."""
+    """Register `source`'s model on `node`; with `replace`, replacing another registration."""
 
     node: str
     model: str
@@ -35,7 +35,7 @@ class Copy(NamedTuple):
 
 
 class Removal(NamedTuple):
-    """Unregister on `node` what the source does not have."""
+    """Unregister on `node` a model that the source lacks."""
 
     node: str
     model: str
@@ -45,7 +45,7 @@ Step = Union[Copy, Removal]
 
 
 class Plan(NamedTuple):
-    """The steps of a `sync`, and the models of which nodes have different registrations (model -> nodes)."""
+    """The steps of a `sync`, and the models with conflicting registrations (model -> nodes)."""
 
     steps: list[Step]
     conflicts: dict[str, list[str]]
@@ -56,13 +56,13 @@ Kept = Mapping[str, Mapping[str, str]]
 
 
 def plan_sync(kept: Kept, source: Optional[str] = None) -> Plan:
-    """Return what makes all nodes alike.
+    """Return the steps that make all nodes alike.
 
-    Without `source` the union of all nodes is the truth: nothing is replaced or removed, and a model of which nodes
-    have different registrations is a conflict, which is left alone. With it, that node is the truth.
+    Without `source`, the result is the union of all nodes: nothing is replaced or removed, and a model whose
+    registrations differ is a conflict, which is left alone. Otherwise that node is copied.
 
     Raises:
-        PyTritonBadParameterError: there is no such node.
+        PyTritonBadParameterError: the node is unknown.
     """
     if source is not None and source not in kept:
         raise PyTritonBadParameterError(
@@ -97,13 +97,13 @@ def _as(kept: Kept, source: str) -> Plan:
 
 
 def carry_out(plan: Plan, clients: Mapping[str, DaemonClient], report: Report | None) -> list[str]:
-    """Take the steps of a plan; return a sentence for each.
+    """Execute the steps of a plan; return a sentence for each.
 
-    One after the other: a payload is in memory once, and nodes are not all loading at once. It is fetched once for all
-    nodes that lack it, and has to be what its digest says.
+    Sequentially: only one payload is in memory, and not all nodes load at once. A payload is fetched once for all
+    nodes that lack it, and must match its digest.
 
     Raises:
-        FleetError: some failed; the others were taken
+        FleetError: some steps failed; the others were made
     """
     done: list[str] = []
     failures: dict[str, Exception] = {}
@@ -124,17 +124,17 @@ def carry_out(plan: Plan, clients: Mapping[str, DaemonClient], report: Report | 
 
 
 class _Source:
-    """Registrations with their payloads, of which it keeps the newest."""
+    """Fetches registrations with their payloads; caches the last one."""
 
     def __init__(self, clients: Mapping[str, DaemonClient]) -> None:
         self._clients = clients
         self._newest: Optional[tuple[str, messages.KeptRegistration]] = None
 
     def fetch(self, node: str, model: str) -> messages.KeptRegistration:
-        """Return what a node has registered.
+        """Return a node's registration of a model.
 
         Raises:
-            PyTritonDaemonError: it is not what its digest says
+            PyTritonDaemonError: it does not match its digest
         """
         if self._newest is None or (self._newest[0], self._newest[1].spec.name) != (node, model):
             (kept,) = self._clients[node].registrations(model, payloads=True)
@@ -152,7 +152,7 @@ def _take(
 ) -> str:
     client = clients[step.node]
     if isinstance(step, Removal):
-        with contextlib.suppress(ModelNotFoundError):  # as it should be
+        with contextlib.suppress(ModelNotFoundError):  # already unregistered
             client.unregister(step.model)
         return f"{step.node}: {step.model} was unregistered"
     kept = source.fetch(step.source, step.model)
@@ -163,6 +163,6 @@ def _take(
     except ModelExistsError:
         if step.replace:
             raise
-        return f"{step.node}: {step.model} was registered by somebody else"
+        return f"{step.node}: {step.model} was registered by another client"
     verb = "was replaced" if step.replace else "was registered"
     return f"{step.node}: {step.model} {verb}, as on {step.source}"

@@ -1,7 +1,7 @@
-"""A registration that is on trial on several nodes until all of them have it: kept on all, or taken back on all.
+"""A provisional registration on several nodes: confirmed on all, or rolled back on all.
 
-Each node takes it back by itself when it hears nothing for a while (`LEASE_S`). So whoever registers may die at any
-moment, and so may the network between: no node is left with a half of the change for longer than that.
+Each node rolls it back by itself if its lease is not renewed for a while (`LEASE_S`). So the registering process or
+the network may fail at any moment: no node keeps a partial change for longer than that.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from pytriton.daemon import DaemonClient
 from pytriton.exceptions import FleetError, ModelNotFoundError, PyTritonError
 from pytriton.fleet.broadcast import MOST_AT_ONCE, ask_each
 
-#: A node waits so long for a sign of life of its registrant.
+#: Lease duration: a node rolls back when it is not renewed for so long.
 LEASE_S = 30.0
 _RENEW_S = 5.0
 
 
 class FleetTrial:
-    """One registration's trial. Inside of the `with` block, nodes hear that it goes on.
+    """The lease of one registration. Renewed on all nodes inside of the `with` block.
 
     Args:
         clients: the nodes
-        model: its name
-        share: of the requests, what balancers are to send to all nodes that have it together; 0: no less than to others
+        model: name of the model
+        share: share of the requests that balancers send to all nodes that have it together; 0: no limit
 
     Attributes:
-        id: by which nodes know it
-        lost: nodes that had it, and say that they have it no more
+        id: ID of the lease on the nodes
+        lost: nodes that had it, and report that they lost it
     """
 
     def __init__(self, clients: Mapping[str, DaemonClient], model: str, share: float = 0.0) -> None:
@@ -56,22 +56,22 @@ class FleetTrial:
         self._thread.join()
 
     def on_trial(self, message: messages.Register) -> messages.Register:
-        """Return a registration as nodes get it."""
+        """Return a registration with this lease."""
         trial = messages.Trial(self.id, LEASE_S, self._share)
         spec = msgspec.structs.replace(message.spec, trial=trial)
         return msgspec.structs.replace(message, spec=spec)
 
     def made(self, node: str) -> None:
-        """Take note that a node has it: from now on it has to go on having it."""
+        """Record that a node has it: from now on, losing it is an error."""
         self._made.add(node)
 
     def lift_share(self) -> None:
-        """Have balancers send to nodes that have it as many requests as to others."""
+        """Make balancers send as many requests to nodes that have it as to others."""
         self._share = 0.0
         ask_each({one: self._clients[one] for one in self._made}, self._renew_on)
 
     def take_back(self, node: str, client: DaemonClient) -> str:
-        """Take it back on one node; return what became of it there, nothing where it was not."""
+        """Roll it back on one node; return the outcome, or None if the node did not have it."""
         self._made.discard(node)
         try:
             client.end_trial(self._model, self.id, keep=False)
@@ -80,10 +80,10 @@ class FleetTrial:
         return "it was withdrawn"
 
     def check(self) -> None:
-        """See that all nodes have it at this moment: one may have died since it said so.
+        """Check that all nodes have it right now: one may have died since it registered.
 
         Raises:
-            FleetError: not all do
+            FleetError: a node lacks it
         """
         answers = ask_each(
             self._clients, lambda _, client: client.renew_trial(self._model, self.id, self._share)
@@ -95,18 +95,18 @@ class FleetTrial:
         )
 
     def keep(self) -> None:
-        """Have it stay on all nodes.
+        """Confirm it on all nodes.
 
         Raises:
-            FleetError: not all say that it does; names them
+            FleetError: a node does not confirm it; names them
         """
         answers = ask_each(
             self._clients, lambda _, client: client.end_trial(self._model, self.id, keep=True)
         )
         self._require_all(
             answers.failed,
-            f"Model {self._model!r} is there to stay on {', '.join(answers.done) or 'no node'}. A node that was "
-            f"not told so takes it back within {LEASE_S:g} s; `sync` brings it there.",
+            f"Model {self._model!r} is confirmed on {', '.join(answers.done) or 'no node'}. A node that was "
+            f"not reached rolls it back within {LEASE_S:g} s; `sync` brings it there.",
         )
 
     def _require_all(self, failed: dict[str, Exception], text: str) -> None:
@@ -115,7 +115,7 @@ class FleetTrial:
             raise FleetError(f"{text}\n{texts}", model_name=self._model, failures=failed)
 
     def _renew(self) -> None:
-        # A node that is slow to answer must not cost the others their time.
+        # A node that is slow to answer must not delay the others.
         running: dict[str, Optional[Future[None]]] = dict.fromkeys(self._clients)
         pool = ThreadPoolExecutor(max(1, min(len(self._clients), MOST_AT_ONCE)))
         while not self._ended.wait(_RENEW_S):
@@ -131,5 +131,5 @@ class FleetTrial:
         except ModelNotFoundError as error:
             if node in self._made:
                 self.lost[node] = error
-        except PyTritonError:  # it is down, or slow: what becomes of it is seen when it is to stay
+        except PyTritonError:  # it is down, or slow; the confirmation will show the outcome
             return

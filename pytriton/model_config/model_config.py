@@ -36,7 +36,7 @@ class ModelConfig:
 
     Raises:
         PyTritonBadParameterError: a field is out of range, or `extra` has an unknown field or
-          a value of a wrong type
+            a value of a wrong type
 
     Example:
         >>> ModelConfig(max_batch_size=64, batcher=DynamicBatcher(max_queue_delay_microseconds=99))

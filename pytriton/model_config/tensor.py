@@ -21,15 +21,15 @@ class Tensor:
 
     Args:
         shape: size of each dimension, -1 if it may differ between requests. Excludes the batch axis of
-          a batching model.
+            a batching model.
         dtype: data type, see `pytriton.model_config.dtypes.normalise_dtype` for all the spellings.
-          Stored as a numpy scalar type (``np.float32``). ``str``, ``bytes`` and ``object`` all map to
-          Triton's BYTES: an input of ``str`` arrives as an object array of ``str`` (UTF-8), the others
-          as one of
+            Stored as a numpy scalar type (``np.float32``). ``str``, ``bytes`` and ``object`` all map to
+            Triton's BYTES: an input of ``str`` arrives as an object array of ``str`` (UTF-8), the others
+            as one of
             ``bytes``. numpy drops trailing NULs of ``bytes`` arrays, so use
             ``object`` for binary data.
         name: name of the tensor; default: ``INPUT_1``, ``INPUT_2``... and ``OUTPUT_1``...
-          by position
+            by position
         optional: a client need not send this input (inputs only)
 
     Raises:

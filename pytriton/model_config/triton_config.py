@@ -61,7 +61,7 @@ def to_triton_config(
     Args:
         model_name: name of the model
         inputs: tensors the callable takes. Without inputs the model does not batch, whatever `config`
-          says: Triton derives the batch size from the first input.
+            says: Triton derives the batch size from the first input.
         outputs: tensors the callable returns
         config: further configuration; None is ``ModelConfig()``
         version: version number under which the model is served, from 1

@@ -77,7 +77,7 @@ class TritonModelConfig:
 
         Args:
             document: the result of `to_triton_config`, or of the server's config endpoint
-              (which may give int64 values as strings, as protobuf's JSON prescribes)
+                (which may give int64 values as strings, as protobuf's JSON prescribes)
             version: version number the configuration belongs to
 
         Raises:

@@ -40,7 +40,7 @@ class WarmupInput:
         zero_data: zeros (empty strings for BYTES)
         random_data: random values, the same ones on every start
         input_data_file: a .npy file (a path, or a file opened for reading), with or without a batch
-          axis; its array is repeated or cut to the batch size. It is read at registration.
+            axis; its array is repeated or cut to the batch size. It is read at registration.
 
     Raises:
         PyTritonBadParameterError: invalid dtype or shape, or not exactly one source

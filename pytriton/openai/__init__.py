@@ -1,17 +1,17 @@
-"""Callables behind the OpenAI API: what they are given, what they may yield, and the model that they become.
+"""Serve callables behind the OpenAI API: their arguments, the values they may yield, and the resulting models.
 
 `client.register(fn, openai="chat")` serves `fn` at `/v1/chat/completions`; docs/how-to/openai.md shows it.
 
-    card.py        which routes a model serves, and what `/v1/models` says of it
-    bodies.py      the fields of requests that are known, with their types and limits
-    requests.py    what a callable is given
-    deltas.py      what it may yield
-    vectors.py     what one that embeds texts may return
+    card.py        the routes that a model serves, and its entry in `/v1/models`
+    bodies.py      the known fields of requests, with their types and limits
+    requests.py    the callable's argument
+    deltas.py      the values that it may yield
+    vectors.py     the return value of a callable that embeds texts
     errors.py      an error with OpenAI's body
     chat.py, responses.py   from deltas to the events and bodies of the API
-    serving.py, embeddings.py    from a callable to a model of Triton's
+    serving.py, embeddings.py    from a callable to a Triton model
 
-It needs msgspec and numpy only: it runs in workers, in whatever environment they have, and in the daemon.
+It only needs msgspec and numpy: it runs in workers, in any environment, and in the daemon.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The fields of requests that the API names, with their types and limits; what else is there is passed on."""
+"""The known fields of API requests, with their types and limits; other fields are passed on."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 _Token = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 _Stop = Union[str, Annotated[list[str], Meta(max_length=64)], None]
 _Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
-#: A message of an assistant may be its calls of tools alone; OpenAI lets a function's answer be null.
+#: An assistant's message may consist of tool calls alone; OpenAI allows null as a function's result.
 _MAY_SAY_NOTHING = ("assistant", "function")
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
-    """How a stream is sent."""
+    """Options of a stream."""
 
     include_usage: Optional[bool] = False
 
 
 class FunctionBody(msgspec.Struct, frozen=True):
-    """A function that a model may call, as chat completions have it."""
+    """A function that a model may call, in the form of chat completions."""
 
     name: str
     description: Optional[str] = None
@@ -52,26 +52,26 @@ class FunctionBody(msgspec.Struct, frozen=True):
 
 
 class ToolBody(msgspec.Struct, frozen=True):
-    """A tool; those of other types than "function" are passed on as they came. Those of type "mcp" are at a server."""
+    """A tool; types other than "function" are passed on unchanged. Tools of type "mcp" are on a server."""
 
     type: Optional[str] = None
     function: Optional[FunctionBody] = None
     server_url: Optional[str] = None
 
     def __post_init__(self) -> None:
-        """See that a function is described; raises ValueError."""
+        """Require a function description; raise ValueError if it is missing."""
         if self.type == "function" and self.function is None:
             raise ValueError("Object missing required field `function`")
 
 
 class FlatToolBody(ToolBody, frozen=True):
-    """The same in `/v1/responses`: what describes a function stands beside its type."""
+    """A tool in `/v1/responses`, where the function's description is beside its type."""
 
     name: Optional[str] = None
     parameters: Optional[dict[str, Any]] = None
 
     def __post_init__(self) -> None:
-        """See that a function is described; raises ValueError."""
+        """Require a function name; raise ValueError if it is missing."""
         if self.type == "function" and self.function is None and self.name is None:
             raise ValueError("Object missing required field `name`")
 
@@ -82,7 +82,7 @@ class _CalledBody(msgspec.Struct, frozen=True):
 
 
 class CallBody(msgspec.Struct, frozen=True):
-    """A call of a tool that an assistant made earlier."""
+    """A call of a tool made earlier by an assistant."""
 
     id: Optional[str] = None
     type: Optional[str] = None
@@ -96,13 +96,13 @@ class _SchemaBody(msgspec.Struct, frozen=True):
 
 
 class FormatBody(msgspec.Struct, frozen=True):
-    """The form that an answer is to have."""
+    """The required format of a response."""
 
     type: str
     json_schema: Optional[_SchemaBody] = None
 
     def __post_init__(self) -> None:
-        """See that there is a schema where it is to have one; raises ValueError."""
+        """Require a schema if the type needs one; raise ValueError if it is missing."""
         if self.type == "json_schema" and self.json_schema is None:
             raise ValueError("Object missing required field `json_schema`")
 
@@ -114,13 +114,13 @@ class _TextFormatBody(msgspec.Struct, frozen=True):
 
 
 class TextBody(msgspec.Struct, frozen=True):
-    """The same in `/v1/responses`."""
+    """The required format of a response in `/v1/responses`."""
 
     format: Optional[_TextFormatBody] = None
 
 
 class ReasoningBody(msgspec.Struct, frozen=True):
-    """How much a model is to reason, in `/v1/responses`."""
+    """The requested amount of reasoning, in `/v1/responses`."""
 
     effort: Optional[str] = None
 
@@ -136,17 +136,17 @@ class MessageBody(msgspec.Struct, frozen=True):
     refusal: Optional[str] = None
 
     def __post_init__(self) -> None:
-        """See that there is a content, where the role has to have one.
+        """Require a content if the role needs one.
 
         Raises:
-            ValueError: there is none, in msgspec's words for a field that has to be there
+            ValueError: it is missing; worded like msgspec's error for a required field
         """
         if self.content is None and self.role not in _MAY_SAY_NOTHING:
             raise ValueError("Object missing required field `content`")
 
 
 class Body(msgspec.Struct, kw_only=True, frozen=True):
-    """The fields that the bodies of all routes have."""
+    """The fields common to the bodies of all routes."""
 
     model: str = ""
     user: Optional[str] = None
@@ -191,7 +191,7 @@ class CompletionBody(_Choosing, kw_only=True, frozen=True):
     suffix: Optional[str] = None
     echo: Optional[bool] = None
     best_of: Optional[_Choices] = None
-    #: 0 asks for the probabilities of the prompt alone, together with `echo`.
+    #: 0 requests the probabilities of the prompt alone, together with `echo`.
     max_tokens: Optional[Annotated[int, Meta(ge=0, le=2**31 - 1)]] = None
     logprobs: Optional[_Alternatives] = None
 
@@ -222,7 +222,7 @@ class EmbeddingsBody(Body, kw_only=True, frozen=True):
 
 
 class TensorBody(msgspec.Struct, frozen=True):
-    """A tensor of texts in KServe's form."""
+    """A tensor of strings in KServe's form."""
 
     name: Literal["input_text"]
     data: Annotated[list[str], Meta(min_length=1)]
@@ -243,26 +243,26 @@ BODIES: dict[str, type[Body]] = {
 }
 
 _B = TypeVar("_B", bound=msgspec.Struct)
-#: Values of JSON in a body: objects, arrays, texts, numbers. Each may take two bytes in the body, and some hundred
-#: bytes of memory once it is read.
+#: Maximum number of JSON values in a body: objects, arrays, strings, numbers. Each may take as little as two
+#: bytes in the body, and some hundred bytes of memory once parsed.
 MOST_VALUES = 1 << 19
-#: Where in the request msgspec found a fault: " - at `$.messages[0].role`".
+#: The location at the end of msgspec's errors: " - at `$.messages[0].role`".
 _PLACE = re.compile(r" - at `(?:key in )?\$\.?(?P<path>[^`]*)`$")
 _MISSING = re.compile(r"missing required field `(?P<name>[^`]+)`")
 
 
 def read_body(data: Union[bytes, dict[str, Any]], kind: type[_B]) -> _B:
-    """Return the known fields of a request, of its bytes or of what they say.
+    """Return the known fields of a request, given as bytes or already parsed.
 
     Raises:
-        APIError: it is no JSON, or a known field is not as it has to be; names the field.
+        APIError: it is not JSON, or a known field is invalid; names the field.
     """
     try:
         if isinstance(data, dict):
             return msgspec.convert(data, kind, strict=True)
         if not _has_few_values(data):
             raise APIError(
-                f"The body has more than the {MOST_VALUES} values of JSON that this server takes.",
+                f"The body has more than {MOST_VALUES} JSON values, the limit of this server.",
                 413,
                 code="request_too_large",
             )
@@ -270,18 +270,16 @@ def read_body(data: Union[bytes, dict[str, Any]], kind: type[_B]) -> _B:
     except msgspec.ValidationError as error:
         raise _wrong_field(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise APIError(f"The body is no JSON in UTF-8: {error}.", code="invalid_json") from None
+        raise APIError(f"The body is not JSON in UTF-8: {error}.", code="invalid_json") from None
     except RecursionError:
         raise APIError("The body is nested too deeply.", code="invalid_json") from None
 
 
 def _has_few_values(data: bytes) -> bool:
-    """Whether there are no more than `MOST_VALUES`: before each stands a comma, or its array or object begins."""
+    """Return whether there are at most `MOST_VALUES`: each follows a comma or the start of its array or object."""
     if _separators(data) <= MOST_VALUES:
         return True
-    plain = data.replace(rb"\\", b"").replace(
-        rb"\"", b""
-    )  # what is left of quotes stands around texts
+    plain = data.replace(rb"\\", b"").replace(rb"\"", b"")  # the remaining quotes delimit strings
     if plain.count(b'"') > 2 * MOST_VALUES:
         return False
     return _separators(b"".join(plain.split(b'"')[::2])) <= MOST_VALUES

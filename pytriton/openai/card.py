@@ -1,4 +1,4 @@
-"""The card of a model: the routes of the OpenAI API that it serves, and what `/v1/models` says of it."""
+"""The card of a model: the OpenAI routes that it serves, and its entry in `/v1/models`."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from pytriton.exceptions import PyTritonValidationError
 
 __all__ = ["KINDS", "ModelCard", "OpenAI", "card_of"]
 
-#: What a model can serve; embeddings stand alone, since they are batched.
+#: The kinds a model can serve; embeddings cannot be combined, since they are batched.
 KINDS = ("chat", "completions", "responses", "embeddings")
 
 MAX_ALIAS_LENGTH = 200
 
 
 class ModelCard(msgspec.Struct, frozen=True):
-    """The part of the OpenAI API that a model serves, with what its users are told.
+    """The part of the OpenAI API that a model serves, and its public description.
 
     Args:
         serves: "chat", "completions", "responses", or several of these; or "embeddings"
         owned_by: the `owned_by` of `/v1/models`
-        context_length: tokens that a request and its answer may have together; None: not said
-        description: a sentence for people
-        aliases: further ids by which clients may ask for the model, such as "meta-llama/Llama-3.1-8B-Instruct" or
-            "llama3:8b": a model's name has letters, digits, `_`, `-` and `.` only, an alias may have any characters
+        context_length: maximum number of tokens of a request and its response together; None: not published
+        description: a sentence for users
+        aliases: further IDs under which clients may request the model, such as "meta-llama/Llama-3.1-8B-Instruct" or
+            "llama3:8b": model names are limited to letters, digits, `_`, `-` and `.`, aliases are not
 
     Raises:
-        PyTritonValidationError: there is no such kind, or two do not go together
+        PyTritonValidationError: a kind is unknown, or two cannot be combined
     """
 
     serves: Union[str, Sequence[str]] = "chat"
@@ -58,25 +58,25 @@ class ModelCard(msgspec.Struct, frozen=True):
 
     @property
     def kinds(self) -> list[str]:
-        """The routes that it serves, as a list."""
+        """The served routes, as a list."""
         return [self.serves] if isinstance(self.serves, str) else list(self.serves)
 
     def to_message(self) -> OpenAICard:
-        """Return the form in which the daemon gets it."""
+        """Return the message that is sent to the daemon."""
         return OpenAICard(
             self.kinds, self.owned_by, self.context_length, self.description, list(self.aliases)
         )
 
 
-#: What the option `openai` may be.
+#: Types of the option `openai`.
 OpenAI = Union[str, Sequence[str], ModelCard]
 
 
 def card_of(value: Any) -> ModelCard:
-    """Return the card that a value of the option `openai` stands for.
+    """Return the card for a value of the option `openai`.
 
     Raises:
-        PyTritonValidationError: it stands for none
+        PyTritonValidationError: the value is invalid
     """
     if isinstance(value, ModelCard):
         return value
@@ -110,7 +110,7 @@ def _check_kinds(kinds: list[Any]) -> None:
         )
     if "embeddings" in kinds and len(kinds) > 1:
         raise PyTritonValidationError(
-            "openai='embeddings' cannot be combined with others: such a model takes batches of texts and answers "
+            "openai='embeddings' cannot be combined with others: such a model takes batches of texts and responds "
             "with arrays. Register two models."
         )
 

@@ -1,4 +1,4 @@
-"""Answers of `/v1/chat/completions` and `/v1/completions`: the events of a stream, or one body."""
+"""Responses of `/v1/chat/completions` and `/v1/completions`: the events of a stream, or one body."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ __all__ = ["chat_answer", "completion_answer"]
 
 
 def chat_answer(request: ChatRequest) -> Answer:
-    """Return the answer to a chat request, to be filled."""
+    """Return an empty response to a chat request."""
     kind = _ChatStream if request.stream else _ChatBody
     return kind(request, request.n)
 
 
 def completion_answer(request: CompletionRequest) -> Answer:
-    """Return the answer to a completion request, to be filled."""
+    """Return an empty response to a completion request."""
     kind = _TextStream if request.stream else _TextBody
     return kind(request, request.n * len(request.prompts))
 
@@ -48,22 +48,22 @@ class _Answer:
         }
 
     def begin(self) -> str:
-        """Return nothing: the first piece says who speaks."""
+        """Return "": the first piece carries the role."""
         return ""
 
     def add(self, delta: Delta) -> str:
         raise NotImplementedError
 
     def unanswered(self) -> list[int]:
-        """Return the choices after the first one of which no piece has come."""
+        """Return the choices after the first that have received no piece."""
         return [one.index for one in self.choices if one.index and not one.is_answered]
 
     def next_call(self) -> None:
-        """Take note that the pieces that follow are of another call of the callable."""
+        """Note that the following pieces belong to another call of the callable."""
         self.counted.next_call()
 
     def add_text(self, text: str) -> str:
-        """Return what goes out for a text."""
+        """Return the output for a text."""
         return self.add(Delta(content=text))
 
 
@@ -77,10 +77,10 @@ class _Stream(_Answer):
         self._start = f'data: {head},"choices":['
         self._only: dict[
             int, tuple[str, str]
-        ] = {}  #: around the text of a piece that has nothing else
+        ] = {}  #: JSON around the text of a piece that contains nothing else
 
     def add(self, delta: Delta) -> str:
-        """Return the event of a piece."""
+        """Return the event for a piece."""
         self.counted.add(delta)
         choice = self.choices[delta.index]
         choice.note_end(delta)
@@ -99,7 +99,7 @@ class _Stream(_Answer):
         return f"{self._start}{json_text(shown)}]{self._tail}"
 
     def add_text(self, text: str) -> str:
-        """Return the event of a text, which is most of a stream's."""
+        """Return the event for a text; most of a stream are such events."""
         around = self._only.get(0)
         if around is None:
             return self.add(Delta(content=text))
@@ -107,7 +107,7 @@ class _Stream(_Answer):
         return f"{around[0]}{json_text(text)}{around[1]}"
 
     def end(self) -> str:
-        """Return the events that say why each answer ended, and the usage if it was asked for."""
+        """Return the events with the finish reason of each choice, and the usage if requested."""
         said = []
         for choice in self.choices:
             fields = {} if choice.begun else self.nothing()
@@ -185,7 +185,7 @@ class _Body(_Answer):
         return ""
 
     def end(self) -> str:
-        """Return the whole body."""
+        """Return the complete body."""
         usage = self.counted.usage
         choices = [
             {

@@ -1,4 +1,4 @@
-"""Pieces of an answer that are there at the same time go out as one: each response costs every process on its way."""
+"""Coalescing of pieces that are available at the same time: each response costs every process on its path."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ __all__ = ["Held"]
 #: A piece is held only if the one before came that long before it at most: then another one is likely to be there.
 #: So the first one goes out at once.
 _QUICK_S = 0.0003
-#: Pieces that are held at most: then the worker sees whether there is room for them.
+#: Maximum number of buffered pieces; then the worker checks whether there is room for them.
 _MOST = 64
 
 
 class Held:
-    """The texts of one stream that have not gone out.
+    """Buffer of the texts of one stream that have not been sent.
 
-    They go out with the next piece that is not held, and in the next turn of the event loop at the latest: so none
-    waits for what its callable awaits.
+    They are sent with the next piece that is not buffered, and at the latest in the next turn of the event loop: so
+    none waits for something that its callable awaits.
 
     Args:
-        send: sends a text at once; None: nothing is to be held
-        soon: has something called in the loop's next turn
+        send: sends a text at once; None: do not buffer
+        soon: schedules a function in the loop's next turn
         clock: seconds; for tests
     """
 
@@ -36,15 +36,15 @@ class Held:
         self._soon = soon
         self._clock = clock
         self._texts: list[str] = []
-        self._last = float("-inf")  #: when the newest piece came
-        self._flushes = False  #: in the next turn
+        self._last = float("-inf")  #: when the newest piece arrived
+        self._flushes = False  #: scheduled for the next turn
         self._failed: Exception | None = None
 
     def keeps(self, text: str) -> bool:
-        """Take the text of a piece; False: what is held is to go out now.
+        """Buffer the text of a piece; return False if the buffer must be sent now.
 
         Raises:
-            Exception: what was held before could not be sent
+            Exception: the previously buffered text could not be sent
         """
         if self._failed is not None:
             raise self._failed
@@ -63,7 +63,7 @@ class Held:
         return True
 
     def taken(self) -> str:
-        """Return what is held, which is not any more."""
+        """Return and clear the buffered text."""
         texts = self._texts
         if len(texts) == 1:
             return texts.pop()
@@ -72,7 +72,7 @@ class Held:
         return text
 
     def close(self) -> None:
-        """Drop what is held: the stream is over, and nothing of it may go out any more."""
+        """Drop the buffered text: the stream is over, and nothing may be sent any more."""
         self._send = None
         self._texts.clear()
 
@@ -81,5 +81,5 @@ class Held:
         if self._texts and self._send is not None:
             try:
                 self._send(self.taken())
-            except Exception as error:  # told with the next piece
+            except Exception as error:  # raised with the next piece
                 self._failed = error

@@ -1,4 +1,4 @@
-"""The values that a callable may yield: a piece of text, or a `Delta` that says more."""
+"""The values that a callable may yield: a piece of text, or a `Delta` with more information."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pytriton._protocol.scalars import plain
 
 __all__ = ["Delta", "ToolCall", "Usage", "deltas_of"]
 
-#: The most tokens that a count may say: what is counted to quotas and metrics has to stay a number that they can add.
+#: Maximum token count: quotas and metrics have to be able to add it up.
 _MOST_TOKENS = 2**53
 
 
 class Usage(msgspec.Struct, kw_only=True, frozen=True):
-    """The tokens of a request and of its answer.
+    """The token usage of a request and its response.
 
     Raises:
-        ValueError: a count is no whole number from 0
+        ValueError: a count is not a whole number from 0
     """
 
     prompt_tokens: int = 0
@@ -29,12 +29,12 @@ class Usage(msgspec.Struct, kw_only=True, frozen=True):
     reasoning_tokens: int = 0
 
     def plus(self, other: Usage) -> Usage:
-        """Return the sum of two."""
+        """Return the sum of both."""
         names = self.__struct_fields__
         return Usage(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
     def __post_init__(self) -> None:
-        """See that they can be counted."""
+        """Check that the counts are valid."""
         for name in self.__struct_fields__:
             count = _whole(self, name)
             if not 0 <= count <= _MOST_TOKENS:
@@ -42,16 +42,16 @@ class Usage(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class ToolCall(msgspec.Struct, kw_only=True, frozen=True):
-    """A call of a tool, or a piece of one: pieces of the same `index` are put together.
+    """A tool call, or a piece of one: pieces with the same `index` are joined.
 
     Args:
-        name: of the function; in the first piece
+        name: name of the function; in the first piece
         arguments: JSON, or a piece of it
-        index: which of the calls
-        id: by default one is made
+        index: index of the call
+        id: default: a generated one
 
     Raises:
-        TypeError: a value is of another type
+        TypeError: a value has a wrong type
     """
 
     name: Optional[str] = None
@@ -60,7 +60,7 @@ class ToolCall(msgspec.Struct, kw_only=True, frozen=True):
     id: Optional[str] = None
 
     def __post_init__(self) -> None:
-        """See that clients can read it."""
+        """Check that clients can parse it."""
         for name in ("name", "id"):
             _text(self, name)
         if self.arguments is None or isinstance(self.arguments, Mapping):
@@ -70,21 +70,21 @@ class ToolCall(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Delta(msgspec.Struct, kw_only=True, frozen=True):
-    """A piece of an answer. A plain string is `Delta(content=...)`.
+    """A piece of a response. A plain string is `Delta(content=...)`.
 
     Args:
         content: text
-        reasoning: text of a model's reasoning (`reasoning_content`)
-        refusal: text that says why the model does not answer
-        tool_calls: calls of tools, or pieces of them
-        logprobs: of this piece, in OpenAI's form
-        finish_reason: "stop", "length", "tool_calls", "content_filter"; by default the first, or the third if
-            there were calls
-        usage: tokens; by default, each piece counts as one
-        index: which of the request's `n` answers it belongs to
+        reasoning: text of the model's reasoning (`reasoning_content`)
+        refusal: text explaining why the model refuses to answer
+        tool_calls: tool calls, or pieces of them
+        logprobs: log-probabilities of this piece, in OpenAI's form
+        finish_reason: "stop", "length", "tool_calls", "content_filter"; default: "tool_calls" if there were calls,
+            else "stop"
+        usage: token usage; by default, each piece counts as one token
+        index: index of the choice, for requests with `n`
 
     Raises:
-        TypeError: a value is of another type
+        TypeError: a value has a wrong type
     """
 
     content: Optional[str] = None
@@ -97,7 +97,7 @@ class Delta(msgspec.Struct, kw_only=True, frozen=True):
     index: int = 0
 
     def __post_init__(self) -> None:
-        """See that clients can read it: whoever made it is told, and not whoever parses the answer."""
+        """Validate the values here, so that the error reaches the callable and not the client's parser."""
         for name in ("content", "reasoning", "refusal", "finish_reason"):
             _text(self, name)
         if type(self.index) is not int:
@@ -113,7 +113,7 @@ class Delta(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def _text(struct: msgspec.Struct, name: str) -> None:
-    """See that a value is a string or None, and Python's own: the encoder of JSON takes no other class of strings."""
+    """Check that a value is None or exactly a str: the JSON encoder accepts no subclass."""
     value = getattr(struct, name)
     if value is None or type(value) is str:
         return
@@ -124,7 +124,7 @@ def _text(struct: msgspec.Struct, name: str) -> None:
 
 
 def _whole(struct: msgspec.Struct, name: str) -> int:
-    """See that a value is a whole number, also one of numpy's; return it."""
+    """Check that a value is a whole number, possibly numpy's; return it as an int."""
     value = getattr(struct, name)
     number: Any = plain(value)
     if isinstance(number, bool) or not isinstance(number, int):
@@ -136,13 +136,13 @@ def _whole(struct: msgspec.Struct, name: str) -> int:
 
 
 def deltas_of(piece: Any) -> Iterator[Delta]:
-    """Return the deltas in what a callable yielded, or returned.
+    """Return the deltas in a value that a callable yielded or returned.
 
-    That is a string, a `Delta`, or a chunk or body in OpenAI's own form, as a dict or as an object of the
-    `openai` package: what other engines and servers answer can be passed on.
+    The value is a string, a `Delta`, or a chunk or body in OpenAI's own form, as a dict or as an object of the
+    `openai` package: so responses of other engines and servers can be passed on.
 
     Raises:
-        TypeError: it is something else
+        TypeError: the value is something else
     """
     if isinstance(piece, str):
         return iter((Delta(content=piece),))
@@ -209,7 +209,7 @@ def _usage(usage: Mapping[str, Any]) -> Usage:
 
 
 def _counted(said: Any) -> int:
-    """Return a count of another server's; 0 for what is none: its answer is passed on all the same."""
+    """Return another server's count; 0 if it is invalid, so that the response is passed on anyway."""
     if isinstance(said, bool) or not isinstance(said, (int, float)) or not math.isfinite(said):
         return 0
     return min(max(0, int(said)), _MOST_TOKENS)

@@ -1,4 +1,4 @@
-"""A batching model of a callable that embeds texts: one call for the texts of all requests that wait."""
+"""A batching model around a callable that embeds texts: one call for the texts of all queued requests."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ __all__ = [
 ]
 
 INPUT, EMBEDDING, TOKENS = "input_text", "embedding", "prompt_tokens"
-#: The parameter of a request that asks for so many dimensions, and the argument of a callable that takes it.
+#: The request parameter with the number of dimensions, and the argument of a callable that accepts it.
 DIMENSIONS = "dimensions"
-#: Stands before the ids of tokens (int32, little-endian); no text in UTF-8 begins with it.
+#: Prefix of token IDs (int32, little-endian); no UTF-8 text begins with it.
 _IDS = b"\xff"
 
 #: A text, or its tokens.
@@ -33,14 +33,14 @@ Text = Union[str, "list[int]"]
 
 
 class TextEmbedding:
-    """The inference callable made of a function from texts to an array. It is pickled with it."""
+    """Inference callable around a function from texts to an array. Pickled together with it."""
 
     def __init__(self, target: Callable[..., Any]) -> None:
         self.target = target
         self._takes_dimensions = takes_dimensions(target)
 
     def __call__(self, requests: Sequence[Any]) -> list[dict[str, Any]]:
-        """Answer a batch of requests by one call; by one for each number of dimensions, if the callable takes that."""
+        """Answer a batch of requests in one call; in one per number of dimensions, if the callable accepts that."""
         results: dict[int, dict[str, Any]] = {}
         for part, options in _parts(requests, self._takes_dimensions):
             produced = self.target(_texts(part.values()), **options)
@@ -49,14 +49,14 @@ class TextEmbedding:
 
 
 class AsyncTextEmbedding:
-    """The same of a coroutine function."""
+    """Inference callable around a coroutine function."""
 
     def __init__(self, target: Callable[..., Any]) -> None:
         self.target = target
         self._takes_dimensions = takes_dimensions(target)
 
     async def __call__(self, requests: Sequence[Any]) -> list[dict[str, Any]]:
-        """Answer a batch of requests by one call, or several as above."""
+        """Answer a batch of requests in one call, or several as above."""
         results: dict[int, dict[str, Any]] = {}
         for part, options in _parts(requests, self._takes_dimensions):
             produced = self.target(_texts(part.values()), **options)
@@ -68,7 +68,7 @@ class AsyncTextEmbedding:
 def _parts(
     requests: Sequence[Any], by_dimensions: bool
 ) -> Iterator[tuple[dict[int, Any], dict[str, Any]]]:
-    """Yield the requests of each call, by their places in the batch, and the call's further arguments."""
+    """Yield the requests of each call, by their index in the batch, and the call's further arguments."""
     if not by_dimensions:
         yield dict(enumerate(requests)), {}
         return
@@ -84,14 +84,14 @@ def takes_dimensions(target: Callable[..., Any]) -> bool:
     """Return whether a callable has an argument for the number of dimensions."""
     try:
         parameters = inspect.signature(target).parameters
-    except (TypeError, ValueError):  # one of C has none
+    except (TypeError, ValueError):  # builtins have no signature
         return False
     found = parameters.get(DIMENSIONS)
     return found is not None and found.kind in (found.KEYWORD_ONLY, found.POSITIONAL_OR_KEYWORD)
 
 
 def packed(text: Text) -> bytes:
-    """Return the form in which a text, or its tokens, goes to the model."""
+    """Return the encoded form of a text, or its tokens, for the model."""
     if isinstance(text, str):
         return text.encode()
     return _IDS + np.array(text, "<i4").tobytes()

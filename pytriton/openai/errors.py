@@ -1,4 +1,4 @@
-"""An error as OpenAI's API says it: a status, and a body with message, type, param and code."""
+"""An error of OpenAI's API: a status, and a body with message, type, param and code."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _TYPES = {
     403: "permission_error",
     429: "rate_limit_error",
 }
-#: The longest wait that a client is told: a day.
+#: Maximum retry delay sent to a client: a day.
 _LONGEST_S = 86_400.0
 
 
 class APIError(Exception):
-    """A callable raises it to say which status and error body its client gets.
+    """Raised by a callable to set the status and error body that its client gets.
 
     Args:
-        message: for people
-        status: of HTTP, from 400
-        type: OpenAI's kind of error; by default the one that belongs to the status
-        param: the field of the request that was wrong
-        code: for programs, such as "context_length_exceeded"
-        retry_after_s: seconds after which the client may try again
+        message: text for users
+        status: HTTP status, from 400
+        type: OpenAI's kind of error; default: the one for the status
+        param: the invalid field of the request
+        code: machine-readable code, such as "context_length_exceeded"
+        retry_after_s: seconds after which the client may retry
 
     Example:
         >>> APIError("The prompt has 9,000 tokens.", code="context_length_exceeded").body()["error"]["code"]
@@ -43,31 +43,31 @@ class APIError(Exception):
         code: str | None = None,
         retry_after_s: float | None = None,
     ) -> None:
-        self.message = str(message)  # or an exception, which is meant by its text
+        self.message = str(message)  # may be an exception, whose text is used
         super().__init__(self.message)
         self.status = int(status) if 400 <= status <= 599 else 500
         self.type = str(type or _type_of(self.status))
         self.param = _text_or_none(param)
-        self.code = _text_or_none(code)  # some servers' are numbers
+        self.code = _text_or_none(code)  # some servers use numbers
         self.retry_after_s = _seconds_or_none(retry_after_s)
 
     def __reduce__(self) -> Any:
         return _again, (msgspec.structs.asdict(self.wire()),)
 
     def body(self) -> dict[str, Any]:
-        """Return the body of the answer."""
+        """Return the body of the response."""
         error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
         return {"error": error}
 
     def wire(self) -> WireError:
-        """Return the form in which it travels from a worker."""
+        """Return the form in which a worker sends it."""
         return WireError(
             self.message, self.status, self.type, self.param, self.code, self.retry_after_s
         )
 
 
 class WireError(msgspec.Struct, frozen=True):
-    """An `APIError` on its way between two processes."""
+    """An `APIError` in transit between two processes."""
 
     message: str
     status: int = 500
@@ -77,7 +77,7 @@ class WireError(msgspec.Struct, frozen=True):
     retry_after_s: Optional[float] = None
 
     def error(self) -> APIError:
-        """Return the exception again."""
+        """Return the exception."""
         return _again(msgspec.structs.asdict(self))
 
 
@@ -86,7 +86,7 @@ def _text_or_none(value: Any) -> str | None:
 
 
 def _seconds_or_none(value: Any) -> float | None:
-    """Return seconds that a header can tell; None for anything else, as what other servers may have said."""
+    """Return a number of seconds valid in a header; None for anything else that other servers may have sent."""
     try:
         seconds = float(value)
     except (TypeError, ValueError):

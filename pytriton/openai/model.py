@@ -1,4 +1,4 @@
-"""The model of Triton's that a callable behind the OpenAI API becomes: its tensors and its configuration."""
+"""The Triton model made of a callable behind the OpenAI API: its tensors and its configuration."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from pytriton.openai.serving import OUTPUT, AsyncTexts, Texts
 
 __all__ = ["MOST_TEXTS", "OpenAIModel", "make_model"]
 
-#: Texts in one call of an embeddings callable, where its configuration does not say it.
+#: Texts per call of an embeddings callable, unless its configuration sets it.
 MOST_TEXTS = 64
-#: Streams that a worker may have under way by one proxy; an asynchronous callable gets several proxies.
+#: Streams that a worker may have in flight per proxy; an asynchronous callable gets several proxies.
 _LANES = 4
 
 _TEXT_INPUTS = [
@@ -38,12 +38,12 @@ _EMBEDDING_OUTPUTS = [
 
 
 class OpenAIModel(NamedTuple):
-    """The callables and tensors that are registered in place of what the user gave.
+    """The callables and tensors that are registered in place of the user's.
 
     Attributes:
         targets: one callable for each of the user's
-        factory: they make callables in the worker
-        lanes: proxies that feed one worker; None: as usual
+        factory: whether the targets create callables in the worker
+        lanes: number of proxies that feed one worker; None: default
     """
 
     targets: list[Any]
@@ -55,7 +55,7 @@ class OpenAIModel(NamedTuple):
 
 
 class Made:
-    """A factory around a user's: what it makes is put behind the API in the worker."""
+    """A factory that wraps the result of the user's factory, in the worker."""
 
     def __init__(self, factory: Callable[[], Any], kinds: list[str]) -> None:
         self.factory = factory
@@ -73,12 +73,12 @@ def make_model(
 
     Args:
         targets: the callables, or factories
-        card: what they serve
-        config: the user's configuration; batching of chats and completions is theirs alone
-        factory: `targets` make the callables
+        card: the routes they serve
+        config: the user's configuration; only chats and completions may set batching
+        factory: whether `targets` create the callables
 
     Raises:
-        PyTritonValidationError: the configuration cannot be had
+        PyTritonValidationError: the configuration is not possible
     """
     kinds = card.kinds
     made = factory or any(inspect.isclass(target) for target in targets)
@@ -98,7 +98,7 @@ def make_model(
 
 
 def served(target: Any, kinds: list[str]) -> Any:
-    """Return the inference callable of a callable behind the API."""
+    """Return the inference callable that wraps a callable behind the API."""
     if kinds == ["embeddings"]:
         return AsyncTextEmbedding(target) if _is_async(target) else TextEmbedding(target)
     return AsyncTexts(target, kinds) if _is_async(target) else Texts(target, kinds)

@@ -1,4 +1,4 @@
-"""The parts of a message: texts, images, audio and files; what data URLs hold is decoded, nothing is fetched."""
+"""The parts of a message: texts, images, audio and files. Data URLs are decoded; nothing is fetched."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _DATA_URL = re.compile(
     r"data:(?P<type>[\w.+-]+/[\w.+-]+)?(?:;[\w.+-]+=[^;,]*)*(?P<base64>;base64)?,", re.IGNORECASE
 )
 _SUBTYPE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9.+-]{0,63}")
-#: Parts whose text is theirs; those with "input" or "output" are of `/v1/responses`.
+#: Fields with the text of a text part; names with "input" or "output" belong to `/v1/responses`.
 _TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 _SCHEME = re.compile(r"[a-z][a-z\d+.-]{0,63}", re.IGNORECASE)
 _SLASH = re.compile(r"\s*[/\\]")
 _CONTROLS = "".join(map(chr, range(32)))
-#: Fields that are for people, such as the sources that an earlier answer names: nobody fetches these.
+#: Informational fields, such as the sources of an earlier answer, whose URLs are not fetched.
 _NO_URLS = frozenset((*_TEXTS.values(), "title", "name", "filename", "annotations", "logprobs"))
-#: Characters of an escaped text that are read at a time.
+#: Characters of a percent-encoded text that are decoded at a time.
 _PIECE = 1 << 16
 
 
@@ -33,13 +33,13 @@ class Part:
     """One part of a message's content.
 
     Attributes:
-        type: "text", "image_url", "input_audio", "file" ... as it came
-        text: of a text
-        data: the bytes of an image, sound or file that came with the request; None if it did not
-        media_type: of these, such as "image/png"
-        url: a remote URL, which is for the callable to fetch or not; the daemon refuses requests with such
+        type: "text", "image_url", "input_audio", "file" ... as sent
+        text: content of a text part
+        data: bytes of an image, sound or file included in the request; None otherwise
+        media_type: media type of the data, such as "image/png"
+        url: a remote URL, which the callable may fetch; the daemon rejects requests with remote URLs
             unless `openai_remote_urls` is on
-        raw: the part as it came
+        raw: the part as sent
     """
 
     type: str
@@ -54,7 +54,7 @@ def part_of(raw: Any, place: str) -> Part:
     """Return a part of a request, with its data decoded.
 
     Raises:
-        APIError: it is not as it has to be; `place` says where it is
+        APIError: the part is invalid; `place` gives its location
     """
     if isinstance(raw, str):
         return Part("text", text=raw)
@@ -85,16 +85,17 @@ def part_of(raw: Any, place: str) -> Part:
         if url[:5].lower() == "data:":
             data, media_type = _of_data_url(url, place)
             return Part(kind, data=data, media_type=media_type, raw=raw)
-        if name == "file_data" and ":" not in url:  # no URL, but base64 by itself
+        if name == "file_data" and ":" not in url:  # not a URL, but plain base64
             return Part(kind, data=_decoded(url, place), raw=raw)
         return Part(kind, url=url, raw=raw)
     return Part(kind, raw=raw)
 
 
 def remote_urls(raw: Any) -> Iterator[str]:
-    """Return the URLs in a part that lead anywhere but into the part itself.
+    """Return the remote URLs in a part.
 
-    Whatever a callable, or a server behind it, takes for a URL counts, however deep it stands. Texts may have URLs.
+    Everything that a callable, or a server behind it, could take for a URL counts, at any depth. Texts may contain
+    URLs.
     """
     if not isinstance(raw, Mapping):
         return
@@ -118,7 +119,7 @@ def _may_have(value: Any) -> bool:
 
 
 def _is_remote(text: str) -> bool:
-    """Whether a text is a URL that leads out of the part; clients of HTTP overlook what is blank in its scheme."""
+    """Return whether a text is a remote URL; HTTP clients ignore whitespace in its scheme."""
     end = text.find(":")
     scheme = "".join(text[:end].split()).strip(_CONTROLS)
     if scheme.lower() == "data" or not _SCHEME.fullmatch(scheme):
@@ -127,9 +128,9 @@ def _is_remote(text: str) -> bool:
 
 
 def _urls(part: Mapping[str, Any], *, whole: bool = True) -> Iterator[tuple[str, str]]:
-    """Return them, with the names of their fields.
+    """Return the URLs with the names of their fields.
 
-    `image_url` and its like are a URL, or an object with one; files have data URLs, too.
+    `image_url` and similar fields are a URL, or an object with one; files contain data URLs, too.
     """
     for name, value in part.items():
         if whole and isinstance(value, Mapping):
@@ -154,14 +155,14 @@ def _of_data_url(url: str, place: str) -> tuple[bytes, str]:
 
 
 def _unquoted(text: str) -> bytes:
-    """Return the bytes of an escaped text. urllib takes forty times its memory where much is escaped: so bit by bit."""
+    """Return the bytes of a percent-encoded text. Works piecewise, since urllib uses forty times the memory."""
     from urllib.parse import unquote_to_bytes
 
     found = bytearray()
     start = 0
     while start < len(text):
         end = start + _PIECE
-        escape = text.rfind("%", end - 2, end)  # one that may go on behind the end
+        escape = text.rfind("%", end - 2, end)  # an escape that may continue after the end
         end = end if escape < 0 else escape
         found += unquote_to_bytes(text[start:end])
         start = end
@@ -173,5 +174,5 @@ def _decoded(text: str, place: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
         raise APIError(
-            f"'{place}' has data that is no base64: {error}.", param=place, code="invalid_base64"
+            f"'{place}' has data that is not base64: {error}.", param=place, code="invalid_base64"
         ) from None

@@ -1,11 +1,11 @@
-"""A request as it comes to a worker, and the answer that it gets.
+"""Parsing of a request as it reaches a worker, and its response.
 
-There are two ways:
+There are two paths:
 
-- from the daemon's front process, in the input `request`: JSON of `{"api": ..., "id": ..., "body": {...}}`;
-  answers.py says what it is answered;
-- from any client of Triton, in the inputs `text_input` and `stream`, with the options as parameters of the request,
-  as the backends for vLLM and TensorRT-LLM have it; it is answered with plain texts.
+- from the daemon's frontend, in the input `request`: JSON of `{"api": ..., "id": ..., "body": {...}}`;
+  response_writer.py describes the response;
+- from any Triton client, in the inputs `text_input` and `stream`, with the options as request parameters,
+  like Triton's backends for vLLM and TensorRT-LLM; the response consists of plain texts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REQUEST, TEXT, STREAM = "request", "text_input", "stream"
 
 
 class Envelope(msgspec.Struct, frozen=True):
-    """The message of the front process. `model` is the name that the answer bears."""
+    """The frontend's message. `model` is the name shown in the response."""
 
     api: str
     id: str
@@ -43,17 +43,17 @@ class Envelope(msgspec.Struct, frozen=True):
     body: dict[str, Any]
 
 
-#: Seconds from one sign of life to the next of an answer that is sent as a whole.
+#: Interval between keepalives of a response that is sent as a whole, in seconds.
 _BEAT_S = 0.1
 
 
 @dataclass
 class Asked:
-    """A request, and its answer to be filled.
+    """A request, and its response to be filled.
 
     Attributes:
-        begun: what goes out first; "" for nothing
-        mark: what stands before the text of a piece
+        begun: output to send first; "" for nothing
+        mark: prefix of the text of a piece
     """
 
     request: ChatRequest | CompletionRequest
@@ -63,7 +63,7 @@ class Asked:
     _beat_at: float = field(default_factory=time.monotonic)
 
     def beats(self) -> bool:
-        """Whether a sign of life is due, where one can be sent."""
+        """Whether a keepalive is due, if one can be sent."""
         now = time.monotonic()
         if not self.mark or now - self._beat_at < _BEAT_S:
             return False
@@ -72,10 +72,10 @@ class Asked:
 
 
 def read(request: Any, kinds: list[str]) -> Asked:
-    """Return what is asked.
+    """Parse a request.
 
     Raises:
-        APIError: it is not as it has to be, or not for this model
+        APIError: the request is invalid, or not for this model
     """
     if REQUEST not in request:
         return _plain(request, kinds)
@@ -96,7 +96,7 @@ def refusal(request: Any, error: APIError) -> str:
     """Return the text that answers a request with an error.
 
     Raises:
-        ValueError: it came from a client of Triton's, who gets Triton's error
+        ValueError: the request came from a Triton client, which gets Triton's error
     """
     if REQUEST not in request:
         raise ValueError(error.message) from error
@@ -132,16 +132,16 @@ def _text(value: Any) -> str:
     try:
         return value.decode() if isinstance(value, bytes) else str(value)
     except UnicodeDecodeError:
-        raise APIError(f"The input `{TEXT}` is no UTF-8.") from None
+        raise APIError(f"The input `{TEXT}` is not UTF-8.") from None
 
 
 def _options(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters but for those that are Triton's own."""
+    """Return the parameters except Triton's own."""
     return {name: value for name, value in parameters.items() if not name.startswith("triton_")}
 
 
 class _PlainText:
-    """The answer to a client of Triton's: texts alone."""
+    """The response to a Triton client: texts alone."""
 
     def __init__(self, stream: bool) -> None:
         self._stream = stream
@@ -152,23 +152,23 @@ class _PlainText:
         return ""
 
     def add(self, delta: Delta) -> str:
-        """Return the text of a piece, or keep it."""
+        """Return the text of a piece, or buffer it."""
         if delta.content is None or self._stream:
             return delta.content or ""
         self._kept.append(delta.content)
         return ""
 
     def add_text(self, text: str) -> str:
-        """Return a text, or keep it."""
+        """Return a text, or buffer it."""
         return self.add(Delta(content=text))
 
     def unanswered(self) -> list[int]:
-        """Return nothing: there is one text, whatever is asked for."""
+        """Return nothing: there is only one choice."""
         return []
 
     def next_call(self) -> None:
-        """Do nothing: there is one call."""
+        """Do nothing: there is only one call."""
 
     def end(self) -> str | None:
-        """Return what was kept; None: nothing is left to be said."""
+        """Return the buffered text, or None."""
         return None if self._stream else "".join(self._kept)

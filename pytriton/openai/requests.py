@@ -1,4 +1,4 @@
-"""The argument of a callable: one request, whatever route it came by."""
+"""The argument of a callable: one request, independent of its route."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
     "only_answer",
 ]
 
-#: Answers that a request may ask for: each is held while the others come.
+#: Maximum number of choices of a request: each is buffered while the others are generated.
 MOST_ANSWERS = 2048
 
 
@@ -31,10 +31,10 @@ class Message:
     Attributes:
         role: "system", "developer", "user", "assistant", "tool" or "function"
         parts: its content: texts, images, audio, files
-        name: of who said it, if given
-        tool_calls: those that the assistant made, as they came
+        name: name of the author, if given
+        tool_calls: tool calls made by the assistant, as sent
         tool_call_id: the call that a message of role "tool" answers
-        raw: the message as it came
+        raw: the message as sent
     """
 
     role: str
@@ -52,21 +52,21 @@ class Message:
 
 @dataclass(frozen=True)
 class _Request:
-    """The attributes that all requests have.
+    """The attributes common to all requests.
 
     Attributes:
         api: the route: "chat", "completions" or "responses"
-        id: the id of the answer
-        model: the model's name, as the client wrote it
-        stream: whether the client gets the answer piece by piece; the callable may yield in either case
-        stop: texts that end the answer; to obey them is up to the callable, as with all that follows
-        max_tokens: the most tokens of the answer
-        temperature, top_p, seed, presence_penalty, frequency_penalty, logit_bias: of the sampling
-        n: how many answers are wanted; `Delta.index` says which one a piece is of. The callable is called again, with a
-            request for that one alone, for each answer of which it has yielded nothing
-        user: who asks, as the client says
-        extra: the fields that OpenAI's API does not have, as they came
-        body: all of the request as it came
+        id: ID of the response
+        model: name of the model as sent by the client
+        stream: whether the client streams the response; the callable may yield in either case
+        stop: texts that end the response; the callable has to apply it, like all following options
+        max_tokens: maximum number of tokens of the response
+        temperature, top_p, seed, presence_penalty, frequency_penalty, logit_bias: sampling options
+        n: number of choices; `Delta.index` assigns a piece to a choice. For each choice that received nothing, the
+            callable is called again, with a request for that choice alone
+        user: the user as named by the client
+        extra: fields that are not part of OpenAI's API, as sent
+        body: the complete request as sent
     """
 
     api: str
@@ -92,13 +92,13 @@ class ChatRequest(_Request):
     """A request of `/v1/chat/completions` or `/v1/responses`.
 
     Attributes:
-        messages: the chat so far
+        messages: the conversation so far
         tools: functions that the model may call, in the form of chat completions
         tool_choice: "none", "auto", "required", or one of them
-        parallel_tool_calls: whether it may call several at once
+        parallel_tool_calls: whether several calls at once are allowed
         response_format: `{"type": "json_schema", "json_schema": {...}}`, `{"type": "json_object"}`, or None
-        logprobs: whether log-probabilities are wanted
-        top_logprobs: of how many alternatives
+        logprobs: whether log-probabilities are requested
+        top_logprobs: number of alternatives with log-probabilities
         reasoning_effort: "low", "medium", "high" ...
     """
 
@@ -114,16 +114,16 @@ class ChatRequest(_Request):
 
 @dataclass(frozen=True)
 class CompletionRequest(_Request):
-    """A request of `/v1/completions`: a prompt. A request with several prompts becomes one with several answers.
+    """A request of `/v1/completions`: a prompt. Several prompts become one request with several choices.
 
-    A callable that answers `prompt` alone is called again for each of the other prompts.
+    A callable that only answers `prompt` is called again for each of the other prompts.
 
     Attributes:
-        prompt: the text, or ids of tokens
-        prompts: all of them; answer `i * n + k` is the k-th of prompt i
-        suffix: text that follows the answer
-        echo: whether the answer begins with the prompt
-        logprobs: of how many alternatives log-probabilities are wanted
+        prompt: the text, or token IDs
+        prompts: all prompts; choice `i * n + k` is the k-th of prompt i
+        suffix: text that follows the completion
+        echo: whether the response begins with the prompt
+        logprobs: number of alternatives with log-probabilities
     """
 
     prompts: tuple[str | list[int], ...] = ("",)
@@ -140,7 +140,7 @@ class CompletionRequest(_Request):
 def only_answer(
     request: ChatRequest | CompletionRequest, index: int
 ) -> ChatRequest | CompletionRequest:
-    """Return the request for one of the answers that a request asks for."""
+    """Return the request for a single choice of a request."""
     body = {**request.body, "n": 1}
     if isinstance(request, ChatRequest):
         return replace(request, n=1, body=body)
@@ -152,7 +152,7 @@ def chat_request(api: str, document: dict[str, Any], request_id: str = "") -> Ch
     """Return the request in a body of `/v1/chat/completions` ("chat") or `/v1/responses` ("responses").
 
     Raises:
-        APIError: it is not as it has to be
+        APIError: the body is invalid
     """
     if api == "responses":
         from pytriton.openai.responses_requests import as_chat
@@ -180,7 +180,7 @@ def completion_request(document: dict[str, Any], request_id: str = "") -> Comple
     """Return the request in a body of `/v1/completions`.
 
     Raises:
-        APIError: it is not as it has to be
+        APIError: the body is invalid
     """
     body = read_body(document, CompletionBody)
     prompts = prompts_of(body.prompt, "prompt")
@@ -201,10 +201,10 @@ def completion_request(document: dict[str, Any], request_id: str = "") -> Comple
 
 
 def prompts_of(given: Any, place: str) -> tuple[str | list[int], ...]:
-    """Return the prompts, or the texts to embed, in one of the four forms that the API has.
+    """Return the prompts, or the texts to embed, from any of the API's four forms.
 
     Raises:
-        APIError: the forms are mixed, or there is none
+        APIError: forms are mixed, or the value has none of them
     """
     if isinstance(given, str):
         return (given,)
@@ -225,10 +225,10 @@ def message_of(
     place: str,
     calls: tuple[Mapping[str, Any], ...] | None = None,
 ) -> Message:
-    """Return a message with its parts read. `calls`: of tools, where it is not the message that has them.
+    """Return a message with its parts parsed. `calls`: tool calls that are stored outside of the message.
 
     Raises:
-        APIError: a part is not as it has to be
+        APIError: a part is invalid
     """
     content = body.content
     parts: Sequence[Part] = ()
@@ -247,7 +247,7 @@ def message_of(
 
 
 def unknown_fields(document: Mapping[str, Any], kind: Any) -> dict[str, Any]:
-    """Return the fields of a request that the API does not have."""
+    """Return the fields of a request that are not part of the API."""
     return {name: value for name, value in document.items() if name not in kind.__struct_fields__}
 
 
@@ -263,7 +263,7 @@ def _common(
         "id": request_id,
         "model": body.model,
         "stream": bool(body.stream),
-        # A text that is empty stands everywhere: it is in the way of whoever looks for it.
+        # An empty text occurs everywhere and would break searches for it.
         "stop": tuple(filter(None, (stop,) if isinstance(stop, str) else stop or ())),
         "max_tokens": longest,
         "temperature": body.temperature,

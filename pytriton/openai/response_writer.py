@@ -1,10 +1,10 @@
-"""The pieces of an answer: the parts that all routes share.
+"""The output of a response: the parts common to all routes.
 
-A worker sends an answer as texts, each of which begins with a letter for the daemon's front process:
+A worker sends a response as texts. The first letter of each is for the daemon's frontend:
 
-    s    events of a stream, as the client gets them
-    u    a line with the usage (JSON), then the last events, or the whole body of an answer that is no stream
-    e    an error (JSON of `WireError`), which ends the answer
+    s    events of a stream, as sent to the client
+    u    a line with the usage (JSON), then the last events, or the complete body of a response that is not streamed
+    e    an error (JSON of `WireError`), which ends the response
 """
 
 from __future__ import annotations
@@ -34,32 +34,33 @@ _LINE_ENDS = (("\x85", "\\u0085"), ("\u2028", "\\u2028"), ("\u2029", "\\u2029"))
 
 
 class Answer(Protocol):
-    """The answer to one request, of one route, streamed or not."""
+    """The response to one request, of one route, streamed or not."""
 
     def begin(self) -> str:
-        """Return what goes out before the first piece; "" for nothing."""
+        """Return the output before the first piece; "" for none."""
 
     def add(self, delta: Delta) -> str:
-        """Return what goes out for a piece; "" for nothing."""
+        """Return the output for a piece; "" for none."""
 
     def add_text(self, text: str) -> str:
-        """Return what goes out for a piece that is nothing but a text of the first choice; "" for nothing."""
+        """Return the output for a piece that is only a text of the first choice; "" for none."""
 
     def unanswered(self) -> list[int]:
-        """Return the choices after the first one of which no piece has come."""
+        """Return the choices after the first that have received no piece."""
 
     def next_call(self) -> None:
-        """Take note that the pieces that follow are of another call of the callable."""
+        """Note that the following pieces belong to another call of the callable."""
 
     def end(self) -> str | None:
-        """Return the last text; None if there is none."""
+        """Return the last text, or None."""
 
 
 def json_text(value: Any) -> str:
-    """Return a value as JSON, in one line for everybody.
+    """Return a value as JSON that every client sees as one line.
 
-    Clients that part lines of text, not of bytes (httpx' `iter_lines`, and what is built on it), end one at these three
-    as well: an event would be cut in two.
+    Clients that split text rather than bytes into lines (httpx' `iter_lines` and libraries on top of it) also split
+    at
+    these three characters, which would cut an event in two.
     """
     text = _encode(value).decode()
     if text.isascii():
@@ -71,22 +72,22 @@ def json_text(value: Any) -> str:
 
 
 def event(value: Any) -> str:
-    """Return an event of a stream without a name."""
+    """Return an unnamed event of a stream."""
     return f"data: {json_text(value)}\n\n"
 
 
 def error_text(error: APIError) -> str:
-    """Return the text that ends an answer with an error."""
+    """Return the text that ends a response with an error."""
     return f"e{json_text(error.wire())}"
 
 
 def body_text(usage: Usage, rest: str) -> str:
-    """Return the text that ends an answer."""
+    """Return the text that ends a response."""
     return f"u{json_text(usage)}\n{rest}"
 
 
 def usage_body(usage: Usage) -> dict[str, Any]:
-    """Return usage as chat completions say it."""
+    """Return the usage in the form of chat completions."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -97,7 +98,7 @@ def usage_body(usage: Usage) -> dict[str, Any]:
 
 
 class Counted:
-    """The usage of an answer: what its callable said, or a token for each piece; of several calls the sum."""
+    """The usage of a response: reported by its callable, or one token per piece; summed over several calls."""
 
     def __init__(self) -> None:
         self._pieces = 0
@@ -105,38 +106,38 @@ class Counted:
         self._before = Usage()
 
     def add(self, delta: Delta) -> None:
-        """Take note of a piece."""
+        """Count a piece."""
         if delta.usage is not None:
             self._said = delta.usage
         if delta.content or delta.reasoning or delta.tool_calls or delta.refusal:
             self._pieces += 1
 
     def add_text(self, text: str) -> None:
-        """Take note of a piece that is a text."""
+        """Count a piece that is a text."""
         if text:
             self._pieces += 1
 
     def next_call(self) -> None:
-        """Take note that the pieces that follow are of another call."""
+        """Note that the following pieces belong to another call."""
         self._before = self.usage
         self._said = None
         self._pieces = 0
 
     @property
     def usage(self) -> Usage:
-        """The usage so far."""
+        """Return the usage so far."""
         last = self._said or Usage(completion_tokens=self._pieces)
         return self._before.plus(last)
 
 
 class Choice:
-    """One of the `n` answers to a request, as far as it has come."""
+    """One of the `n` choices of a response, as far as it is complete."""
 
     def __init__(self, request_id: str, index: int) -> None:
         self._id = request_id
         self.index = index
         self.begun = False
-        self.is_answered = False  #: a piece of it has come
+        self.is_answered = False  #: has received a piece
         self.ended: str | None = None
         self.content: list[str] = []
         self.reasoning: list[str] = []
@@ -145,7 +146,7 @@ class Choice:
         self._calls: dict[int, dict[str, Any]] = {}
 
     def add(self, delta: Delta) -> None:
-        """Put a piece to what is there."""
+        """Append a piece."""
         if delta.content is not None:
             self.content.append(delta.content)
         if delta.reasoning is not None:
@@ -157,19 +158,19 @@ class Choice:
             if not isinstance(known, list):
                 self.logprobs[name] = value
             elif isinstance(value, list):
-                self.logprobs[name] = known + value  # a last piece may have none
+                self.logprobs[name] = known + value  # the last piece may have none
         for call in delta.tool_calls:
             self.call_chunk(call)
         self.note_end(delta)
 
     def note_end(self, delta: Delta) -> None:
-        """Take note of a piece, and of its finish reason."""
+        """Record a piece and its finish reason."""
         self.is_answered = True
         if delta.finish_reason is not None:
             self.ended = delta.finish_reason
 
     def call_chunk(self, call: ToolCall) -> dict[str, Any]:
-        """Take a piece of a call; return it as chunks of chat completions have it."""
+        """Append a piece of a call; return it as a chunk of chat completions."""
         known = self._calls.get(call.index)
         if known is None:
             made = call.id or f"call_{self._id[-12:]}_{self.index}_{call.index}"
@@ -185,7 +186,7 @@ class Choice:
 
     @property
     def calls(self) -> list[dict[str, Any]]:
-        """The calls of tools, put together."""
+        """Return the complete tool calls."""
         return [self._calls[index] for index in sorted(self._calls)]
 
     @property
@@ -213,7 +214,7 @@ class Choices:
 
 
 def created_now() -> int:
-    """Return the time that answers bear, in seconds since the epoch."""
+    """Return the response's creation time, in seconds since the epoch."""
     return int(time.time())
 
 

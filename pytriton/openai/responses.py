@@ -1,4 +1,4 @@
-"""Answers of `/v1/responses`: the named events of a stream, or one body."""
+"""Responses of `/v1/responses`: the named events of a stream, or one body."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pytriton.openai.response_writer import (
 __all__ = ["response_answer"]
 
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
-#: What a response repeats of its request, with what stands there when the request does not say it.
+#: Fields of the request that a response repeats, with their defaults.
 _REPEATED: dict[str, Any] = {
     "instructions": None, "max_output_tokens": None, "metadata": {}, "parallel_tool_calls": True,
     "previous_response_id": None, "reasoning": None, "temperature": 1.0, "text": {"format": {"type": "text"}},
@@ -31,15 +31,15 @@ _REPEATED: dict[str, Any] = {
 
 
 def response_answer(request: ChatRequest) -> Answer:
-    """Return the answer to a request of `/v1/responses`, to be filled."""
+    """Return an empty response to a request of `/v1/responses`."""
     return _Stream(request) if request.stream else _Body(request)
 
 
 def _repeated(body: Mapping[str, Any]) -> dict[str, msgspec.Raw]:
-    """Return the fields of a request that its answer repeats, as JSON.
+    """Return the request's fields that its response repeats, as JSON.
 
     Raises:
-        APIError: they are nested so deeply that they could be read, but not be written
+        APIError: they are nested too deeply to be encoded, although they could be parsed
     """
     fields = {
         name: usual if body.get(name) is None else body[name] for name, usual in _REPEATED.items()
@@ -51,7 +51,7 @@ def _repeated(body: Mapping[str, Any]) -> dict[str, msgspec.Raw]:
 
 
 class _Item:
-    """An item of the output: the model's reasoning, its message, its refusal (a message, too), or a call of a tool."""
+    """An item of the output: the model's reasoning, its message, its refusal (also a message), or a tool call."""
 
     def __init__(self, index: int, kind: str, fields: dict[str, Any]) -> None:
         self.index = index
@@ -84,7 +84,7 @@ class _Body:
         self._counted = Counted()
         self._choice = Choice(request.id, 0)
         self._items: list[_Item] = []
-        self._said: _Item | None = None  #: the message, or reasoning, that goes on
+        self._said: _Item | None = None  #: the current message or reasoning
         self._calls: dict[int, _Item] = {}
         self._repeated = _repeated(request.body)
 
@@ -93,11 +93,11 @@ class _Body:
         return ""
 
     def unanswered(self) -> list[int]:
-        """Return nothing: there is one answer."""
+        """Return nothing: there is only one choice."""
         return []
 
     def next_call(self) -> None:
-        """Do nothing: there is one call."""
+        """Do nothing: there is only one call."""
 
     def add(self, delta: Delta) -> str:
         """Keep a piece."""
@@ -115,12 +115,12 @@ class _Body:
         return said
 
     def add_text(self, text: str) -> str:
-        """Return what goes out for a text."""
+        """Return the output for a text."""
         self._counted.add_text(text)
         return self._put("message", text) if text else ""
 
     def end(self) -> str:
-        """Return the whole body."""
+        """Return the complete body."""
         usage = self._counted.usage
         return body_text(usage, json_text(self._response(usage)))
 
@@ -149,7 +149,7 @@ class _Body:
                 "id": self._item_id("fc"),
                 "type": "function_call",
                 "call_id": chunk["id"],
-                "name": call.name or "",  # which may come with a later piece
+                "name": call.name or "",  # may arrive with a later piece
             }
             said += self._open("function_call", fields)
             item = self._calls[call.index] = self._items[-1]
@@ -162,14 +162,14 @@ class _Body:
         return f"{prefix}_{self._request.id.partition('_')[2]}{len(self._items)}"
 
     def _open(self, kind: str, fields: dict[str, Any]) -> str:
-        """Begin an item. It ends what was said before, but no call: pieces of calls may come between each other."""
+        """Begin an item. This ends the current message, but no call: pieces of calls may be interleaved."""
         said = self._closed(self._said) if self._said else ""
         self._said = None
         self._items.append(_Item(len(self._items), kind, fields))
         return said + self._opened(self._items[-1])
 
     def _close(self) -> str:
-        """Close all items that are open."""
+        """Close all open items."""
         left = [*self._calls.values(), *([self._said] if self._said else [])]
         return "".join(self._closed(item) for item in sorted(left, key=lambda item: item.index))
 
@@ -185,7 +185,7 @@ class _Body:
     # ── the whole ────────────────────────────────────────────────────────────────────────────────
 
     def _response(self, usage: Usage | None) -> dict[str, Any]:
-        """Return the response as it stands; `usage` only once it has ended."""
+        """Return the response so far; `usage` only after its end."""
         reason = _INCOMPLETE.get(self._choice.ended or "") if usage is not None else None
         status = "in_progress" if usage is None else "incomplete" if reason else "completed"
         return {
@@ -209,14 +209,14 @@ class _Stream(_Body):
         self._number = -1
 
     def begin(self) -> str:
-        """Return the events that say that it has begun."""
+        """Return the events that announce the response."""
         response = self._response(None)
         return self._event("response.created", response=response) + self._event(
             "response.in_progress", response=response
         )
 
     def end(self) -> str:
-        """Return the events that close what is open, and the whole."""
+        """Return the events that close the open items and the response."""
         usage = self._counted.usage
         said = self._close()
         response = self._response(usage)

@@ -1,4 +1,4 @@
-"""A body of `/v1/responses` as a chat request: its items are messages, calls of tools and their answers."""
+"""Conversion of `/v1/responses` bodies to chat requests: items become messages, tool calls and their results."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from pytriton.openai.requests import ChatRequest, Message, message_of, unknown_f
 
 __all__ = ["as_chat"]
 
-#: Items that a model made earlier and that say nothing to another one.
+#: Items generated earlier by a model that are meaningless to another one.
 _SKIPPED = ("reasoning",)
-#: Fields that refer to what is kept on OpenAI's servers. To leave them out would answer another conversation.
+#: Fields that refer to data stored on OpenAI's servers. Ignoring them would continue another conversation.
 _KEPT_ELSEWHERE = ("previous_response_id", "conversation")
 
 
 def as_chat(document: dict[str, Any], request_id: str) -> ChatRequest:
-    """Return the chat request that a body stands for.
+    """Return the chat request for a body.
 
     Raises:
-        APIError: it is not as it has to be, or asks for what is kept on OpenAI's servers
+        APIError: the body is invalid, or refers to data stored on OpenAI's servers
     """
     body = read_body(document, ResponsesBody)
     asked = [name for name in _KEPT_ELSEWHERE if document.get(name) is not None]
     if isinstance(document.get("prompt"), Mapping):
-        # One that is kept there, with what is to be filled in.
+        # A prompt stored there, with its variables.
         asked.append("prompt")
     if asked or body.background:
         raise _not_kept(asked[0] if asked else "background")
@@ -63,7 +63,7 @@ def as_chat(document: dict[str, Any], request_id: str) -> ChatRequest:
 
 def _not_kept(name: str) -> APIError:
     return APIError(
-        f"'{name}' is not supported: no responses are kept here. Send the whole conversation in 'input' "
+        f"'{name}' is not supported: no responses are stored here. Send the whole conversation in 'input' "
         "('store': false has some clients do so).",
         param=name,
         code="unsupported_parameter",
@@ -113,7 +113,7 @@ def _said(role: str, text: str) -> Message:
 
 
 def _tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a tool in the form that chat completions have."""
+    """Return a tool in the form of chat completions."""
     if tool.get("type") != "function" or "function" in tool:
         return tool
     return {"type": "function", "function": {name: tool[name] for name in tool if name != "type"}}

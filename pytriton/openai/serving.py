@@ -1,4 +1,4 @@
-"""From a callable behind the OpenAI API to an inference callable of a decoupled model."""
+"""Conversion of a callable behind the OpenAI API to an inference callable of a decoupled model."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from pytriton.proxy.sending import sending
 __all__ = ["OUTPUT", "AsyncTexts", "Texts"]
 
 OUTPUT = "text_output"
-#: A request gets nothing this time: between two of these the worker sees whether its client has gone.
+#: No response this time: between two of these the worker checks whether its client has disconnected.
 _NOTHING: list[Any] = [None]
 
 Results = Sequence[Any]
 
 
 class Texts:
-    """The inference callable made of a function or generator. It is pickled with it."""
+    """Inference callable around a function or generator. Pickled together with it."""
 
     def __init__(self, target: Callable[..., Any], kinds: list[str]) -> None:
         self.target = target
@@ -56,7 +56,7 @@ class Texts:
 
 
 class AsyncTexts:
-    """The same of a coroutine function or asynchronous generator: requests are under way at the same time."""
+    """Inference callable around a coroutine function or async generator. Requests are processed concurrently."""
 
     def __init__(self, target: Callable[..., Any], kinds: list[str]) -> None:
         self.target = target
@@ -82,7 +82,7 @@ class AsyncTexts:
                                 await pieces.aclose()
                 except Exception:
                     text = held.taken()
-                    if text:  # what came before an error goes out before it
+                    if text:  # send the text that preceded an error first
                         yield _results(asked, text)
                     raise
                 yield _end(asked, held.taken())
@@ -104,7 +104,7 @@ async def _each(produced: Any) -> AsyncGenerator[Any, None]:
 
 
 def _is_whole(produced: Any) -> bool:
-    """Whether what a callable returned is one piece; other iterables are gone through."""
+    """Return whether a callable's return value is one piece; other iterables are iterated over."""
     whole = isinstance(produced, (str, bytes, bytearray, Mapping)) or hasattr(
         produced, "model_dump"
     )
@@ -128,7 +128,7 @@ def _text(asked: Asked, piece: Any, index: int | None) -> str:
 
 
 def _of_answer(delta: Delta, index: int | None) -> Delta:
-    """Return a piece of the answer `index`, which was the only one that was asked for; None: all were."""
+    """Return a piece of the choice `index` if only that was requested; None if all were."""
     if index is None:
         return delta
     if delta.index != 0:
@@ -141,12 +141,12 @@ def _of_answer(delta: Delta, index: int | None) -> Delta:
 def _results(asked: Asked, text: str) -> Results:
     if text:
         return _said(asked.mark + text)
-    # tritonserver notices that a client has gone when it writes to it.
+    # tritonserver notices a disconnected client when it writes to it.
     return _said(asked.mark) if asked.beats() else _NOTHING
 
 
 def _sender(asked: Asked) -> Callable[[str], None] | None:
-    """Return what sends a text without a `yield`; None where each piece is to be a response of its own."""
+    """Return a function that sends a text without a `yield`; None if each piece must be a separate response."""
     put = sending.get()
     if put is None or not asked.mark:
         return None
@@ -154,7 +154,7 @@ def _sender(asked: Asked) -> Callable[[str], None] | None:
 
 
 def _end(asked: Asked, text: str = "") -> Results:
-    """Return the last results; `text` is what has not gone out before."""
+    """Return the last results; `text` is the unsent rest."""
     end = asked.answer.end()
     if end is None:
         return _NOTHING

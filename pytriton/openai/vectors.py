@@ -1,4 +1,4 @@
-"""The value of a callable that embeds texts. Without numpy: all that register a model import this."""
+"""The return value of a callable that embeds texts. Does not import numpy: all that register models import this."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Embeddings"]
 
 @dataclass(frozen=True)
 class Embeddings:
-    """A value that a callable may return instead of an array, to say how many tokens the texts had.
+    """A return value to use instead of an array, to report the number of tokens of the texts.
 
     Args:
         vectors: an array with a row for each text

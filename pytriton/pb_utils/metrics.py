@@ -50,7 +50,7 @@ class MetricFamily:
     Raises:
         TypeError: an argument is missing, or has a wrong type.
         TritonModelException: the name is invalid in Prometheus, belongs to a family of another kind, or is
-          reserved for tritonserver's own metrics (`nv_*`).
+            reserved for tritonserver's own metrics (`nv_*`).
 
     Example:
         >>> family = MetricFamily("requests_seen", "Requests", MetricFamily.COUNTER)

@@ -256,7 +256,7 @@ class InferenceRequest:
 
         Args:
             flags: TRITONSERVER_REQUEST_RELEASE_ALL, or TRITONSERVER_REQUEST_RELEASE_RESCHEDULE to queue the request
-              again (models with iterative_sequence)
+                again (models with iterative_sequence)
 
         Raises:
             TritonModelException: invalid flags.

@@ -114,7 +114,7 @@ class ResponseSender:
         Args:
             response: a response; a decoupled model may send any number
             flags: 0, or TRITONSERVER_RESPONSE_COMPLETE_FINAL with or after the last response. A model that is
-              not decoupled sends one response, which is final
+                not decoupled sends one response, which is final
 
         Raises:
             TritonModelException: the final response was sent already, or there is nothing to send.

@@ -1,1 +1,1 @@
-"""The types that users' callables get. The path ``pytriton.proxy`` is kept from PyTriton."""
+"""The types passed to users' callables. The path ``pytriton.proxy`` is PyTriton's."""

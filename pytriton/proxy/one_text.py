@@ -1,4 +1,4 @@
-"""The answer that a stream of texts gives again and again: one string to one request."""
+"""The typical result of a text stream: one string for one request."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["OneText"]
 class OneText(Sequence[Any]):
     """The results for one request whose only output `name` is one string.
 
-    Whoever looks inside finds an array, as in any results; it is made then. A worker's loop takes `data` as it is: the
-    checks of arrays, and the array itself, are half of its own work for a token.
+    Item access creates an array, as in any results. A worker's loop uses `data` directly: creating and checking
+    arrays would be half of its own work for a token.
     """
 
     __slots__ = ("data", "name")

@@ -1,4 +1,4 @@
-"""A batch's requests or responses whose arrays are the slices of whole ones, so that nobody has to join them again."""
+"""A batch's requests or responses as slices of whole arrays, so that they need not be joined again."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["Pieces"]
 
 
 class Pieces(list[Any]):
-    """A list of mappings by name; ``wholes[name]`` is what their arrays of that name are slices of.
+    """A list of mappings by name; their arrays of each name are slices of ``wholes[name]``.
 
-    It is a plain list to everybody else. Whoever takes a whole one asks `whole`, which sees whether
-    each item still has the very slice it was made with: a callable may have changed any of them.
+    Otherwise a plain list. `whole` returns a whole array after checking that each item still has its
+    original slice, since a callable may have replaced any of them.
     """
 
     def __init__(
@@ -26,13 +26,13 @@ class Pieces(list[Any]):
         wholes: Mapping[str, NDArray[Any]],
         slices: Mapping[str, Sequence[NDArray[Any]]],
     ) -> None:
-        """`slices[name][i]` is the slice of `wholes[name]` that item i has; they follow one another."""
+        """Initialize with `slices[name][i]` as item i's slice of `wholes[name]`; the slices are consecutive."""
         super().__init__(items)
         self._wholes = wholes
         self._slices = slices
 
     def whole(self, name: str) -> NDArray[Any] | None:
-        """Return what the arrays of this name are slices of, all of it; None if they are not, or not any more."""
+        """Return the array that the arrays of this name are complete slices of; None if they are not (any more)."""
         slices = self._slices.get(name)
         if slices is None or len(slices) != len(self):
             return None

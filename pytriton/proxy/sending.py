@@ -1,4 +1,4 @@
-"""How a callable of a decoupled model that is asynchronous can send a response while it awaits something."""
+"""Lets an asynchronous callable of a decoupled model send a response while it awaits something."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""OpenTelemetry in the process where callables run: the tracer that makes their spans.
+"""OpenTelemetry in the process that runs callables: the tracer of their spans.
 
-Spans are made only for requests that tritonserver traces (its trace mode `opentelemetry`), in the
-worker; docs/how-to/tracing.md says how they nest and where they go. A tracer of one's own has to be set
+Spans are created in the worker, only for requests that tritonserver traces (its trace mode `opentelemetry`);
+docs/how-to/tracing.md describes how they nest and where they are exported. Set your own tracer
 where the callable runs: in its module, its factory, or its first call.
 """
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 __all__ = ["get_telemetry_tracer", "set_telemetry_tracer", "trace_environment"]
 
 _lock = threading.Lock()
-_set: Any = None  #: by the user
-_default: Any = None  #: by the worker
+_set: Any = None  #: set by the user
+_default: Any = None  #: set by the worker
 
 
 def set_telemetry_tracer(tracer: Tracer) -> None:
-    """Make the spans of this process with this tracer, instead of one that OTEL_… variables describe.
+    """Create this process's spans with this tracer, instead of the one configured by OTEL_… variables.
 
     Raises:
-        ValueError: one was set before.
+        ValueError: a tracer was set before.
 
     Example:
         >>> from opentelemetry.sdk.trace import TracerProvider        # doctest: +SKIP
@@ -39,7 +39,7 @@ def set_telemetry_tracer(tracer: Tracer) -> None:
 
 
 def get_telemetry_tracer() -> Tracer | None:
-    """Return the tracer of this process: the one that was set, else the worker's own, else None."""
+    """Return the tracer of this process: the one set by the user, else the worker's own, else None."""
     tracer: Tracer | None = _default if _set is None else _set
     return tracer
 
@@ -51,9 +51,9 @@ def set_default_tracer(tracer: Tracer | None) -> None:
 
 
 def trace_environment(trace_config: Sequence[str] | None) -> dict[str, str]:
-    """Return the OTEL_… variables that say in a worker what `trace_config` says to tritonserver.
+    """Return the OTEL_… variables for a worker that correspond to tritonserver's `trace_config`.
 
-    They are what `register(..., env=...)` takes to export one model's spans elsewhere.
+    Pass them to `register(..., env=...)` to export one model's spans elsewhere.
 
     Example:
         >>> trace_environment(["opentelemetry,url=http://127.0.0.1:4318/v1/traces"])

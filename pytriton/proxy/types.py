@@ -1,4 +1,4 @@
-"""`Request`: one client request, as an undecorated inference callable sees it; `Response`: its answer."""
+"""`Request`: one client request, as passed to an undecorated inference callable; `Response`: its response."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class _Named(MutableMapping[str, "NDArray[Any]"]):
         return self.data.keys()
 
     def items(self) -> ItemsView[str, NDArray[Any]]:
-        """Pairs of name and array."""
+        """Return pairs of name and array."""
         return self.data.items()
 
     def values(self) -> ValuesView[NDArray[Any]]:
@@ -58,11 +58,11 @@ class _Named(MutableMapping[str, "NDArray[Any]"]):
         return self.data.values()
 
 
-# A plain __init__ and __slots__ instead of generated ones: one of these is built per request on the
-# hot path, and dataclass(slots=True) does not exist on Python 3.9.
+# A plain __init__ and __slots__ instead of generated ones: one of these is built per request on the hot path,
+# and dataclass(slots=True) does not exist on Python 3.9.
 @dataclass(init=False, eq=False)
 class Request(_Named):
-    """Inputs of one client request; behaves as a mapping from input name to array.
+    """Inputs of one client request: a mapping from input name to array.
 
     It is not a dict: ``{**request}`` works, ``isinstance(request, dict)`` is False.
 
@@ -71,9 +71,9 @@ class Request(_Named):
             that the client did not send is absent.
         parameters: request parameters and forwarded headers (str, int, bool or float values)
         span: OpenTelemetry span of the request, if tracing is on
-        requested_output_names: outputs the client asked for; None means all
-        cancelled: tells whether the client has gone; see `is_cancelled`
-        origin: its id, or by what the worker knows it; see `request_id`
+        requested_output_names: outputs requested by the client; None means all
+        cancelled: returns whether the client has disconnected; see `is_cancelled`
+        origin: the request's ID, or the worker's record of it; see `request_id`
 
     Example:
         >>> import numpy as np
@@ -107,9 +107,9 @@ class Request(_Named):
 
     @property
     def request_id(self) -> str:
-        """The request's id: its client's, that of its trace, or one that it is given.
+        """The request's ID: set by its client, taken from its trace, or generated.
 
-        It stands in the log of a failure, too. A request that was made by hand has none, "".
+        It is also logged with a failure. A manually created request has none, "".
         """
         if self._origin is None:
             return ""
@@ -118,17 +118,17 @@ class Request(_Named):
         return self._origin
 
     def is_cancelled(self) -> bool:
-        """Return whether the client has gone, or has given up: its answer is not needed any more.
+        """Return whether the client has disconnected or cancelled: the response is not needed any more.
 
-        It is known for requests of decoupled models, about a quarter of a second after it happened.
-        A generator whose clients have all gone is closed at its next ``yield``; ask here in a long
-        computation before it.
+        It is known for requests of decoupled models, with a delay of about a quarter of a second.
+        A generator whose clients have all disconnected is closed at its next ``yield``; check this in a long
+        computation before that.
         """
         return self.cancelled is not None and self.cancelled()
 
     @contextlib.contextmanager
     def traced_span(self, span_name: str, **attributes: Any) -> Iterator[Any | None]:
-        """Open a child span of this request's span around a block; do nothing without tracing.
+        """Run a block in a child span of this request's span; do nothing without tracing.
 
         Args:
             span_name: name of the new span
@@ -151,7 +151,7 @@ class Request(_Named):
 
 @dataclass(eq=False)
 class Response(_Named):
-    """Outputs of one request: what a callable may return in place of a dict.
+    """Outputs of one request: a callable may return it in place of a dict.
 
     Args:
         data: output name -> array, with the batch axis first if the model batches
@@ -162,6 +162,6 @@ class Response(_Named):
     data: dict[str, NDArray[Any]]
 
 
-#: What an undecorated callable takes and returns.
+#: Argument and return types of an undecorated callable.
 Requests = list[Request]
 Responses = list[Response]

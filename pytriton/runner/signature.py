@@ -47,7 +47,7 @@ class Signature:
 
         Raises:
             RunnerArgumentError: both positional and named inputs, too few or many, an unknown name, or a value
-              of a wrong type or shape.
+                of a wrong type or shape.
         """
         given = self._given(positional, named)
         bound = {

@@ -77,7 +77,7 @@ class TritonBase(ABC):
         Args:
             model_name: letters, digits, dots, underscores, dashes
             infer_func: a callable that takes a list of requests and returns a list of dicts (or is decorated, see
-              pytriton.decorators), or a sequence of callables: one instance of the model each
+                pytriton.decorators), or a sequence of callables: one instance of the model each
             inputs: the model's input tensors, without the batch axis; unnamed ones become INPUT_1, INPUT_2, ...
             outputs: the model's output tensors
             model_version: the version number in the model's URLs
@@ -85,7 +85,7 @@ class TritonBase(ABC):
             strict: outputs must have exactly the declared dtype and shape
             trace_config: tracing settings of this model; default: those of TritonConfig
             replace: replace a model already bound with that name. The old one serves until the new one is ready, and
-              keeps serving if that fails. This lets you rerun a notebook cell
+                keeps serving if that fails. This lets you rerun a notebook cell
             progress: as for `DaemonClient.register`
             options: any further argument of `DaemonClient.register` but `temporary`, such as `instances`, `devices`,
                 `factory`, `limits`, `python`; see `pytriton.run_options`. `isolation="process"` (default) copies the

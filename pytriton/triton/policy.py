@@ -20,7 +20,7 @@ class TritonLifecyclePolicy:
         bound
         local_model_store: accepted for compatibility with PyTriton. A model's configuration is part of the request
         that
-          loads it, so no files are written; warm-up and everything else works either way
+            loads it, so no files are written; warm-up and everything else works either way
     """
 
     launch_triton_on_startup: bool = True

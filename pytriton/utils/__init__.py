@@ -1,3 +1,3 @@
-"""Small helpers whose paths PyTriton's users know."""
+"""Small helpers under the paths of PyTriton."""
 
 from __future__ import annotations

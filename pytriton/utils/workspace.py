@@ -1,4 +1,4 @@
-"""The workspace: a folder of one `Triton` object, made at its start and removed at its stop."""
+"""The workspace: a folder of one `Triton` object, created when it starts and removed when it stops."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class CleanupWarning(UserWarning):
 
 
 class Workspace:
-    """A folder that is made now and removed by `clean`.
+    """A folder that is created now and removed by `clean`.
 
     Args:
-        workspace_path: where; it must not exist. None: a new folder `workspace_*` in `$PYTRITON_HOME` (default:
-            `pytriton` in `$XDG_CACHE_HOME` or `~/.cache`), or among the temporary files where that is not writable
+        workspace_path: path, which must not exist. None: a new folder `workspace_*` in `$PYTRITON_HOME` (default:
+            `pytriton` in `$XDG_CACHE_HOME` or `~/.cache`), or in the temporary directory if that is not writable
 
     Raises:
-        FileExistsError: it exists already
-        OSError: it cannot be made
+        FileExistsError: the path exists
+        OSError: the folder cannot be created
 
     Example:
         >>> triton = Triton(workspace=Workspace("/tmp/my_workspace"))  # doctest: +SKIP
@@ -51,19 +51,19 @@ class Workspace:
 
     @property
     def model_store_path(self) -> Path:
-        """The folder where PyTriton keeps model files. Ours is empty: configurations go with the load requests."""
+        """PyTriton's folder of model files. Here it is empty: load requests contain the configurations."""
         return self._path / "model-store"
 
     def exists(self) -> bool:
-        """Return whether the folder is there."""
+        """Return whether the folder exists."""
         return self._path.exists()
 
     def is_empty(self) -> bool:
-        """Return whether the folder is there and holds nothing."""
+        """Return whether the folder exists and is empty."""
         return self.exists() and not any(self._path.iterdir())
 
     def clean(self) -> None:
-        """Remove the folder with all that is in it; what cannot be removed is warned of (CleanupWarning)."""
+        """Remove the folder and its content; warn about anything that cannot be removed (CleanupWarning)."""
         remove(self._path)
 
     def __repr__(self) -> str:
@@ -71,18 +71,18 @@ class Workspace:
 
 
 def new_path() -> Path:
-    """Choose a folder for a new workspace, without making it."""
+    """Choose a folder for a new workspace, without creating it."""
     name = f"workspace_{secrets.token_hex(4)}"
     home = pytriton_home()
     try:
         home.mkdir(parents=True, exist_ok=True)
-    except OSError:  # no home folder, or one that cannot be written: containers have such
+    except OSError:  # no home folder, or not writable, as in some containers
         return Path(tempfile.gettempdir(), name)
     return (home if os.access(home, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())) / name
 
 
 def remove(path: Path) -> None:
-    """Remove a workspace with all that is in it; what cannot be removed is warned of (CleanupWarning)."""
+    """Remove a workspace and its content; warn about anything that cannot be removed (CleanupWarning)."""
     try:
         shutil.rmtree(path)
     except FileNotFoundError:

@@ -93,9 +93,9 @@ class InferMethods(Generic[R]):
             headers: HTTP headers, or gRPC metadata
             options: priority, request ID, queue timeout, sequence, requested outputs
             named_inputs: arrays by input name, instead of `inputs`. An array given as `parameters`, `headers` or
-              `options` is the input of that name; if a model has such an input and the request needs the argument,
-              too,
-              pass inputs by position
+                `options` is the input of that name; if a model has such an input and the request needs the argument,
+                too,
+                pass inputs by position
 
         Returns:
             the outputs by name, in the form of the client: a dict, a Future of one, an awaitable,
@@ -104,7 +104,7 @@ class InferMethods(Generic[R]):
         Raises:
             PyTritonClientValueError: an argument is invalid
             PyTritonClientTimeoutError: no response within `inference_timeout_s`, or no connection;
-              `PyTritonClientModelUnavailableError` if the server does not have the model
+                `PyTritonClientModelUnavailableError` if the server does not have the model
             PyTritonClientInferenceServerError: the server responded with an error
             PyTritonClientClosedError: the client is closed
         """

@@ -46,7 +46,7 @@ class TritonUrl:
 
         Args:
             url: ``host`` or ``host:port`` (implies http), or a URL with one of the four schemes.
-              Default ports: 8000 (http), 443 (https), 8001 (grpc, grpcs)
+                Default ports: 8000 (http), 443 (https), 8001 (grpc, grpcs)
 
         Raises:
             PyTritonClientInvalidUrlError: the URL cannot be parsed

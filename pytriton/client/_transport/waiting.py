@@ -59,7 +59,7 @@ def wait_for_model(servers: Servers, timeout_s: float, grace_s: float | None) ->
         PyTritonClientModelUnavailableError: a server responds, but the model is not ready on it
         PyTritonClientTimeoutError: no server responds
         PyTritonClientTlsError, PyTritonClientInvalidUrlError, PyTritonClientInferenceServerError: waiting
-          cannot help
+            cannot help
     """
     yield from _wait(servers, servers.label, servers.check, timeout_s, grace_s)
 
@@ -115,7 +115,7 @@ def read_config(servers: Servers, timeout_s: float) -> Steps[TritonModelConfig]:
 
     Raises:
         PyTritonClientTimeoutError, PyTritonClientInferenceServerError, PyTritonClientTlsError:
-          no server returns it
+            no server returns it
         PyTritonClientError: it cannot be parsed
     """
     model = {"model_name": servers.model_name, "model_version": servers.version}

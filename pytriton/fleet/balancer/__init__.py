@@ -1,8 +1,9 @@
-"""HAProxy before the nodes of a fleet: its configuration made of what the nodes serve, and its process.
+"""HAProxy in front of a fleet's nodes: its process, and its configuration generated from the served models.
 
-It belongs here: `layout` (what is known of the nodes), `configuration` and `grpc_calls` (the text, pure), `haproxy`
-(the program: found, started, reloaded, asked), `balance` (the loop that follows the nodes). HAProxy alone balances: it
-checks health, counts connections and tries again; nothing of a request passes Python.
+Belongs here: `layout` (the known state of the nodes), `configuration` and `grpc_calls` (the text, pure), `haproxy`
+(the program: found, started, reloaded, queried), `balance` (the loop that follows the nodes). Only HAProxy balances:
+it
+checks health, counts connections and retries; no request passes through Python.
 """
 
 from __future__ import annotations

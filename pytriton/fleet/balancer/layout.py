@@ -1,4 +1,4 @@
-"""The nodes as a balancer sees them: where each takes requests, and for which models."""
+"""The nodes as seen by a balancer: where each accepts requests, and for which models."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pytriton._protocol import messages
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.fleet.placement_status import NodeStatus
 
-#: Addresses that a daemon tells because it listens on all: the node's own name says where it is.
+#: Wildcard addresses that a daemon reports: replaced by the node's own host.
 _OF_THE_MACHINE = ("127.0.0.1", "localhost", "::1")
-#: States of a model that does not answer, and that nobody's request makes answer.
+#: States of a model that does not answer, and that a request does not start.
 _SILENT = ("starting", "unready", "failed")
-#: What can stand in HAProxy's files: a node's words must not become directives of its configuration.
+#: Characters allowed in HAProxy's files: a node's values must not become directives of the configuration.
 _MODEL = re.compile(r"[A-Za-z0-9._-]{1,255}")
 _HOST = re.compile(r"[A-Za-z0-9._:%-]{1,255}")
 
 
 class Endpoint(NamedTuple):
-    """An address at which a node takes requests; `address` is that of a `host` which is a name."""
+    """An address at which a node accepts requests; `address` is the resolved one if `host` is a name."""
 
     host: str
     port: int
@@ -37,14 +37,14 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True)
 class Node:
-    """One node. A node that leaves gets no new requests.
+    """One node. A leaving node gets no new requests.
 
     Attributes:
         name: its address
-        http, grpc: where it takes requests
-        models: that it serves
-        leaves: it gets no new requests
-        shares: model -> the share of its requests that all nodes which have it on trial are to get together
+        http, grpc: where it accepts requests
+        models: the models it serves
+        leaves: whether it gets no new requests
+        shares: model -> the share of its requests for all nodes together on which it is provisional
     """
 
     name: str
@@ -58,15 +58,15 @@ class Node:
 def node_of(
     address: str, status: messages.Status, tell: Callable[[str], None] = lambda _: None
 ) -> Node:
-    """Return a node of the status of its daemon; its host is the one at which the daemon was asked.
+    """Return a node from its daemon's status; its host is the one at which the daemon was queried.
 
     Args:
-        address: of its daemon
-        status: as the daemon told it
-        tell: hears which models are left out, for HAProxy's files cannot name them
+        address: address of the daemon
+        status: the daemon's status
+        tell: called for models that are left out because HAProxy's files cannot contain their names
 
     Raises:
-        PyTritonBadParameterError: the daemon tells an address that is none
+        PyTritonBadParameterError: the daemon reports an invalid address
     """
     host = _host(address)
     names = {one.name for one in status.models}
@@ -94,14 +94,15 @@ def seen(
     now: Iterable[NodeStatus],
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[Node]:
-    """Return the nodes as they are now; one that does not answer is as it was, for its health is HAProxy's to judge.
+    """Return the current nodes; one that does not answer is unchanged, since HAProxy judges its health.
 
-    One that tells nonsense is left out, and `tell` hears why: the others must not wait for it. A model that a node does
-    not serve yet waits, if another node serves it: what is new to HAProxy counts as healthy until its second check.
+    A node with an invalid status is left out and reported to `tell`: the others must not wait for it. A model that a
+    node does not serve yet waits if another node serves it: HAProxy considers new servers healthy until their second
+    check.
     """
     former = {one.name: one for one in before}
     found = []
-    #: Of those that answer: the models that do not, and how many nodes serve each of the others.
+    #: Of those that answer: their models that do not, and the number of nodes that serve each of the others.
     silent: dict[str, frozenset[str]] = {}
     served: Counter[str] = Counter()
     for one in now:
@@ -146,7 +147,7 @@ def _host(address: str) -> Optional[str]:
 def _endpoint(url: str, host: Optional[str]) -> Optional[Endpoint]:
     if not url:
         return None
-    wrong = f"a node says that it takes requests at {url[:300]!r}, which is no URL with a host and a port"
+    wrong = f"a node reports the address {url[:300]!r}, which is not a URL with a host and a port"
     try:
         parts = urlsplit(url)
         name, port = parts.hostname, parts.port

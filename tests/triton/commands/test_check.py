@@ -27,10 +27,10 @@ def test_the_check_passes_and_keeps_all_of_it(tmp_path: Path) -> None:
     assert sorted(kept) == ["env.log", "example_add_sub.log", "example_add_sub_script.log"]
     one, two = kept["example_add_sub.log"], kept["example_add_sub_script.log"]
     for log in (one, two):
-        assert "AddSub was asked over http://" in log
-        assert "AddSub was asked over grpc://" in log
+        assert "AddSub was called over http://" in log
+        assert "AddSub was called over grpc://" in log
         assert "Infer function available as model: `/v2/models/AddSub`" in log
-    assert "the server has stopped, and left nothing" in one
+    assert "the server has stopped and cleaned up" in one
     assert "server: " in two
     assert "SIGINT received, exiting." in two
-    assert "the server was interrupted, and ended in order" in two
+    assert "the server was interrupted, and exited cleanly" in two

@@ -333,8 +333,8 @@ def test_the_same_content_is_one_memory_without_a_key(own_folder: Path) -> None:
         (np.zeros(2, [("a", "i4")]), "value is an array of"),
         ({"a": np.ma.masked_array([1.0], [True])}, "value['a'] is a masked array"),
         ({"a": [np.zeros(2), {1, 2}]}, "value['a'][1] is of type set"),
-        ({1: np.zeros(2)}, "a dictionary with a key 1 that is no text"),
-        ({"a": 1}, "there is no array in it"),
+        ({1: np.zeros(2)}, "a dictionary with a key 1 that is not a string"),
+        ({"a": 1}, "the value contains no array"),
     ],
 )
 def test_what_cannot_be_shared_is_told(value: Any, text: str) -> None:

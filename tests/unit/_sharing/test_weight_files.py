@@ -44,15 +44,15 @@ def told(**changed: Any) -> bytes:
 @pytest.mark.parametrize(
     ("header", "text"),
     [
-        (b"{", "is no .safetensors file"),
-        (b"[]", "is no .safetensors file"),
-        (told(dtype="F33"), "is no .safetensors file"),
+        (b"{", "is not a .safetensors file"),
+        (b"[]", "is not a .safetensors file"),
+        (told(dtype="F33"), "is not a .safetensors file"),
         (told(data_offsets=[0, 4000]), "w lies outside of the file"),
         (told(data_offsets=[-8, 0]), "w lies outside of the file"),
-        (told(shape=[3]), "w has 8 bytes, and 12 by its shape"),
+        (told(shape=[3]), "w has 8 bytes, but its shape requires 12"),
         (told(shape=[-2]), "w lies outside of the file"),
-        (told(shape=[1 << 40]), "is no .safetensors file"),
-        (told(dtype="BF16", data_offsets=[0, 4]), "w is BF16, which numpy has not"),
+        (told(shape=[1 << 40]), "is not a .safetensors file"),
+        (told(dtype="BF16", data_offsets=[0, 4]), "w is BF16, which numpy does not support"),
     ],
 )
 def test_a_damaged_safetensors_file_is_told(tmp_path: Path, header: bytes, text: str) -> None:
@@ -74,7 +74,7 @@ def test_a_shortened_npy_file_is_told(tmp_path: Path) -> None:
     np.save(tmp_path / "w.npy", np.arange(100.0))
     content = (tmp_path / "w.npy").read_bytes()
     (tmp_path / "w.npy").write_bytes(content[:-8])
-    with pytest.raises(PyTritonValidationError, match="it is shorter than it says"):
+    with pytest.raises(PyTritonValidationError, match="it is truncated"):
         pytriton.shared(tmp_path / "w.npy")
 
 

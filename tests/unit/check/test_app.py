@@ -81,13 +81,13 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = pytriton("env", "-w", str(tmp_path / "file" / "folder"), cwd=tmp_path)
     assert done.returncode == 1
-    assert "cannot be made" in done.stderr
+    assert "cannot be created" in done.stderr
 
 
 def test_env_prints_the_facts_and_keeps_them(tmp_path: Path) -> None:
     done = pytriton("env", "-w", "results", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("This report may hold what is private")
+    assert done.stdout.startswith("This report may contain private data")
     kept = (tmp_path / "results" / "env.log").read_text()
     assert "── Python packages" in kept
     assert kept in done.stdout
@@ -101,7 +101,7 @@ def test_an_example_that_fails_is_the_exit_code_and_in_the_archive(
     done = pytriton("--timeout", "60", cwd=tmp_path, env=env)
     assert done.returncode == 1
     assert "these examples failed: example-add-sub, example-add-sub-script" in done.stderr
-    assert done.stdout.count("This report may hold what is private") == 2
+    assert done.stdout.count("This report may contain private data") == 2
     (path,) = tmp_path.iterdir()
     with zipfile.ZipFile(path) as archive:
         assert sorted(archive.namelist()) == [
@@ -117,7 +117,7 @@ def test_an_example_that_does_not_end_is_stopped(tmp_path: Path, base_env: dict[
     done = pytriton("examples", "--timeout", "0.1", "-w", "results", cwd=tmp_path, env=base_env)
     assert done.returncode == 1
     log = (tmp_path / "results" / "example_add_sub.log").read_text()
-    assert "was stopped: it had not ended after 0.1 s" in log
+    assert "was stopped: it was still running after 0.1 s" in log
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def test_a_node_that_went_away_is_asked_to_take_it_back(
     with pytest.raises(FleetError) as caught:
         register(fleet)
     assert sent(nodes[1]) == ["register", "take back"]
-    unknown = f"what became of it on {nodes[1].path} is not known"
+    unknown = f"the outcome on {nodes[1].path} is unknown"
     assert (unknown in str(caught.value)) is not registers
     assert [one.models for one in nodes] == [{}, {}, {}]
 
@@ -149,7 +149,7 @@ def test_a_node_that_does_not_say_that_it_stays_is_named(
     nodes: list[Node], fleet: FleetClient
 ) -> None:
     nodes[1].refuses = messages.EndTrial
-    with pytest.raises(FleetError, match=r"there to stay on (?s:.*)`sync`") as caught:
+    with pytest.raises(FleetError, match=r"is confirmed on (?s:.*)`sync`") as caught:
         register(fleet)
     assert list(caught.value.failures) == [nodes[1].path]
     assert [one.trials for one in (nodes[0], nodes[2])] == [{}, {}]
@@ -284,7 +284,7 @@ def test_sync_waits_for_a_rollout(nodes: list[Node], fleet: FleetClient) -> None
     nodes[0].answers[messages.GetRegistrations] = lambda _: [
         messages.Registrations([messages.KeptRegistration(spec, "new")])
     ]
-    with pytest.raises(FleetError, match="m is on trial"):
+    with pytest.raises(FleetError, match="m is provisional"):
         fleet.sync()
     assert [one.changes() for one in nodes] == [[], [], []]
 

@@ -145,7 +145,7 @@ def test_calls_of_grpc_that_are_meant_for_one_node_are_refused(fronts: Fronts, c
             ask(b"", timeout=30)
     denied = caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
     assert denied is (call not in ANYWHERE), caught.value
-    assert ("ask the node itself" in caught.value.details()) is denied
+    assert ("call the node itself" in caught.value.details()) is denied
 
 
 def _grpc_node(name: str) -> tuple[Any, Endpoint]:
@@ -309,7 +309,7 @@ def test_what_haproxy_refuses_changes_nothing(front: Front, serve: Callable[...,
     a = serve("a", "m")
     front.use(a)
     before = (front.haproxy.folder / "haproxy.cfg").read_text()
-    with pytest.raises(HAProxyError, match=r"refuses its new configuration(?s:.*)nonsense"):
+    with pytest.raises(HAProxyError, match=r"rejects its new configuration(?s:.*)nonsense"):
         front.haproxy.use(Files(before + "nonsense\n", ""))
     assert (front.haproxy.folder / "haproxy.cfg").read_text() == before
     assert front.ask("/v2/models/m/infer") == (200, "a")
