@@ -1,4 +1,4 @@
-"""A fleet on a Ray cluster: Ray says where instances run, daemons run them.
+"""A fleet on a Ray cluster: Ray places instances, daemons run them.
 
     client ▶ controller (a detached actor): what shall be served; its state is in Ray's key-value store
                │ makes a holder for each instance: an actor that does nothing but hold Ray's resources. Ray places it,
@@ -6,8 +6,8 @@
                ▼ has each node's daemon serve as many instances as holders are there: `reconciling`, a pure function
              node actor on each node ▶ its daemon ▶ workers
 
-It belongs here: these actors and their client. Ray is imported inside of functions only, for it is an extra. Payloads
-go through Ray's object store; no request does.
+Belongs here: these actors and their client. Ray is an extra, so it is only imported inside of functions. Payloads
+go through Ray's object store; requests do not.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from typing import Any
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonDaemonError
 
 INSTALL = "pip install ray"
-#: Ray's namespace of all that is ours.
+#: Ray's namespace of all our actors.
 NAMESPACE = "pytriton"
 _CONNECT_S = 5.0
-#: It is a part of the names of actors, keys and folders: that of another fleet must not begin with it and a slash.
+#: Part of the names of actors, keys and folders: no fleet's name may be another one's prefix followed by a
+#: slash.
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,39}")
 
 
 def check_name(fleet: str) -> None:
-    """Check the name of a fleet.
+    """Validate the name of a fleet.
 
     Raises:
-        PyTritonBadParameterError: it cannot be one
+        PyTritonBadParameterError: the name is invalid
     """
     if not isinstance(fleet, str) or not _NAME.fullmatch(fleet):
         raise PyTritonBadParameterError(
@@ -41,10 +42,10 @@ def check_name(fleet: str) -> None:
 
 
 def import_ray(module: str = "ray") -> Any:
-    """Return Ray, or a module of it.
+    """Import and return Ray, or a module of it.
 
     Raises:
-        PyTritonDaemonError: it is not installed; says how to install it
+        PyTritonDaemonError: Ray is not installed; explains how to install it
     """
     try:
         return import_module(module)
@@ -53,10 +54,10 @@ def import_ray(module: str = "ray") -> Any:
 
 
 def connected(address: str | None) -> Any:
-    """Return Ray, connected to the cluster at an address ("auto": that of this machine).
+    """Return Ray, connected to the cluster at an address ("auto": this machine's cluster).
 
     Raises:
-        PyTritonDaemonError: it is not installed, or there is no such cluster
+        PyTritonDaemonError: Ray is not installed, or there is no such cluster
     """
     ray = import_ray()
     if not ray.is_initialized():
@@ -76,15 +77,15 @@ def connected(address: str | None) -> Any:
 
 
 def _check_that_it_answers(address: str | None) -> None:
-    """Raise PyTritonDaemonError where nobody listens: Ray would try for a minute or two, and then end this process."""
+    """Raise PyTritonDaemonError if nothing listens: Ray would retry for a minute or two, then exit this process."""
     named = os.environ.get("RAY_ADDRESS", "") if address in (None, "auto") else str(address)
     host, _, port = named.rpartition("://")[2].rpartition(":")
-    if not host or not port.isdecimal():  # Ray looks for it on this machine, or says what is wrong
+    if not host or not port.isdecimal():  # Ray searches on this machine, or reports the error
         return
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
     except (OSError, OverflowError) as error:
         raise PyTritonDaemonError(
-            f"Nobody answers at {named}: {error}. Is Ray's head up? What is served is served on without it; to change "
+            f"Nothing answers at {named}: {error}. Is Ray's head up? Models are served without it; to change "
             "anything needs it."
         ) from error

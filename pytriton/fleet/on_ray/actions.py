@@ -1,4 +1,4 @@
-"""The steps that node actors carry out for the controller: those under way, and what went wrong with which model."""
+"""The steps that node actors execute for the controller: those in progress, and the failures by model."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pytriton.fleet.on_ray.kept_state import Model
 from pytriton.fleet.on_ray.reconciler import Register, Remove, Step
 
 _logger = logging.getLogger("pytriton.fleet.on_ray")
-#: Until what a daemon refused is tried again.
+#: Delay before a failed step is retried, in seconds.
 _RETRY_S = 30.0
-#: Of one node at a time: its actor has to have threads left that tell what it serves.
+#: Maximum number of steps per node: its actor needs free threads to report what it serves.
 _AT_ONCE = 12
 
 
 class _Running(NamedTuple):
-    """A step under way: `digest` is of the version that was wanted there when it was begun."""
+    """A step in progress: `digest` is the version that was wanted there when it started."""
 
     step: Step
     digest: str
@@ -29,17 +29,17 @@ class _Running(NamedTuple):
 
 
 class _Failed(NamedTuple):
-    """A model's last fault on a node, and when it was."""
+    """A model's last failure on a node, and its time."""
 
     text: str
     at: float
 
 
 class Steps:
-    """See above. A node takes one step at a time for each model.
+    """The steps in progress. A node executes one step at a time for each model.
 
     Args:
-        cluster: has the node actors
+        cluster: provides the node actors
         clock: the time in seconds
     """
 
@@ -47,13 +47,13 @@ class Steps:
         self._cluster = cluster
         self._clock = clock
         self._running: dict[tuple[str, str], _Running] = {}
-        #: Node -> how many of these it is at.
+        #: Node -> number of its steps in progress.
         self._at: Counter[str] = Counter()
-        #: Model -> node -> its last fault there, the newest one last.
+        #: Model -> node -> its last failure there, the newest one last.
         self._failed: dict[str, dict[str, _Failed]] = {}
 
     def begin(self, step: Step, models: Mapping[str, Model]) -> None:
-        """Have a node take a step, unless it is at one, or the last one has failed just now."""
+        """Start a step on a node, unless one is in progress, or the last one has failed recently."""
         key = step.node, step.model
         failed = self._failed.get(step.model, {}).get(step.node)
         if key in self._running or (failed is not None and self._clock() - failed.at < _RETRY_S):
@@ -77,7 +77,7 @@ class Steps:
         self._at[step.node] += 1
 
     def finish(self, models: Mapping[str, Model]) -> None:
-        """Take note of what has ended."""
+        """Process the steps that have ended."""
         ended = self._cluster.ended({key: one.reference for key, one in self._running.items()})
         for key, (step, digest, _) in list(self._running.items()):
             if key not in ended and step.node in self._cluster.alive:
@@ -85,7 +85,7 @@ class Steps:
             del self._running[key]
             self._at[step.node] -= 1
             error = ended.get(key, "")
-            self._cluster.forget_look(step.node)  # it may be of before
+            self._cluster.forget_look(step.node)  # it may be outdated
             if error and not self._is_wanted(step, digest, models):
                 _logger.warning("step %s failed: %s", step, error)
                 continue
@@ -100,12 +100,12 @@ class Steps:
             self._cluster.share_nothing()
 
     def error(self, model: str) -> str:
-        """Return what went wrong with a model; nothing where it did not."""
+        """Return a model's last failure; "" if there is none."""
         faults = self._failed.get(model)
         return "" if not faults else list(faults.values())[-1].text
 
     def forget_error(self, model: str) -> None:
-        """Something else is wanted of a model now, or it is served as wanted."""
+        """Clear a model's failures: something else is wanted now, or it is served as wanted."""
         self._failed.pop(model, None)
 
     def _forget(self, model: str, node: str) -> None:
@@ -115,7 +115,7 @@ class Steps:
             self._failed.pop(model, None)
 
     def _is_wanted(self, step: Step, digest: str, models: Mapping[str, Model]) -> bool:
-        """Whether a failure tells of what is wanted now: not of a former version, nor of a node that has died."""
+        """Whether a failure concerns the wanted version, and a node that is alive."""
         model = models.get(step.model)
         if model is None or isinstance(step, Remove) or step.node not in self._cluster.alive:
             return False

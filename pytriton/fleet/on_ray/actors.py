@@ -1,6 +1,6 @@
-"""The actors beside the controller: a holder for each instance, and one on each node that owns the daemon there.
+"""The actors besides the controller: a holder for each instance, and a node actor that owns the daemon of each node.
 
-They are plain classes; the controller makes actors of them, with the resources and the place that it wants.
+They are plain classes; the controller creates actors of them, with the required resources and placement.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ from pytriton.fleet.on_ray import import_ray
 from pytriton.fleet.on_ray.environments import Environments, registered_as
 from pytriton.fleet.on_ray.runtime_env import digest_with, split
 
-#: In a runtime directory: locked by the actor that owns the daemon.
+#: Lock file in a runtime directory, held by the actor that owns the daemon.
 _OWNER = "fleet.lock"
 _START_S = 300.0
-#: Until a daemon that did not start is started again: twice as long each time.
+#: Back-off of the daemon's start: doubles with each failure.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 60.0
 _ANSWER_S = 30.0
 _RAYS = ("RAY_", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
 
 
 class Holder:
-    """Holds Ray's resources for one instance, where Ray has placed it; the daemon there runs the instance."""
+    """Holds Ray's resources for one instance on the node chosen by Ray; the daemon there runs the instance."""
 
     def where(self) -> tuple[str, list[str]]:
-        """Return the node's id and the GPUs that Ray has given."""
+        """Return the node's ID and the GPUs assigned by Ray."""
         ray = import_ray()
         gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
         return ray.get_runtime_context().get_node_id(), [str(one) for one in gpus]
 
 
 class NodeActor:
-    """Owns the daemon of one node: starts it, or takes the one that runs.
+    """Owns the daemon of one node: starts it, or takes over a running one.
 
     Args:
-        runtime_dir: of the daemon
-        flags: of `pytriton-daemon start`
-        holders: the beginning of the names of the holders of environments on this node
-        node: its id
-        ray: Ray, or what does as it does
+        runtime_dir: runtime directory of the daemon
+        flags: flags of `pytriton-daemon start`
+        holders: prefix of the names of this node's environment holders
+        node: its ID
+        ray: Ray, or a replacement for tests
     """
 
     def __init__(
@@ -66,18 +66,19 @@ class NodeActor:
         self._runtime_dir = runtime_dir
         self._flags = list(flags)
         self._stopped = False
-        #: Held while a daemon is started, or stopped.
+        #: Held while a daemon is started or stopped.
         self._starting = threading.Lock()
         self._ray = import_ray() if ray is None else ray
-        #: A descriptor, for as long as this process lives.
+        #: A file descriptor, held until this process exits.
         self._owner: Optional[int] = None
-        #: The key of registrations, model -> (digest, instances), and the keys of the environments that they need. One
-        #: value: looks may run at the same time.
+        #: The key of registrations, model -> (digest, instances), and the keys of the environments that they
+        #: need. One value, since polls may run concurrently.
         self._kept: tuple[str, dict[str, tuple[str, int]], set[str]] = "", {}, set()
         self._environments = Environments(holders, node, self._ray)
-        #: None before the first look: an actor that cannot be made is not made again, one that fails is asked again.
+        #: None before the first poll: an actor that cannot be created is not recreated, one that fails is
+        #: retried.
         self._client: Optional[DaemonClient] = None
-        #: Why the daemon did not start, until when it is not tried again, and how long that is.
+        #: Why the daemon did not start, when to retry, and the current delay.
         self._failed: tuple[str, float, float] = "", 0.0, 0.0
 
     def _connected(self) -> DaemonClient:
@@ -89,7 +90,7 @@ class NodeActor:
         except DaemonNotRunningError:
             pass
         with self._starting:
-            if self._stopped:  # a look that was under way must not start it again
+            if self._stopped:  # a poll in progress must not restart it
                 raise PyTritonDaemonError("the fleet is being stopped")
             why, until, pause = self._failed
             if time.monotonic() < until:
@@ -97,7 +98,7 @@ class NodeActor:
             try:
                 client = self._started()
             except PyTritonDaemonError as error:
-                # Its port may be taken: to try that costs seconds of a processor.
+                # Its port may be taken: trying costs seconds of CPU time.
                 pause = min(pause * 2 or _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
                 self._failed = str(error), time.monotonic() + pause, pause
                 raise
@@ -105,14 +106,15 @@ class NodeActor:
             return client
 
     def _started(self) -> DaemonClient:
-        with suppress(DaemonNotRunningError):  # another look has started it
+        with suppress(DaemonNotRunningError):  # started by another poll
             return connect(self._runtime_dir, _ANSWER_S)
         left = self._left_here()
         if left is not None:
             return left
         command = [sys.executable, "-m", "pytriton._cli", "start", "--detach", "--ephemeral"]
         command += ["--runtime-dir", self._runtime_dir, *self._flags]
-        # What Ray sets for this actor, which holds no GPU, is not for a daemon that outlives it.
+        # The daemon outlives this actor: do not pass on the variables that Ray sets for an actor without
+        # GPUs.
         env = {key: value for key, value in os.environ.items() if not key.startswith(_RAYS)}
         started = subprocess.run(
             command, env=env, capture_output=True, text=True, timeout=_START_S, check=False
@@ -124,16 +126,16 @@ class NodeActor:
         return connect(self._runtime_dir, _ANSWER_S)
 
     def _daemon(self) -> DaemonClient:
-        """Return the client of the daemon, which is started where none has been yet."""
+        """Return the daemon's client; start the daemon if there is none yet."""
         if self._client is None:
             self._client = self._connected()
         return self._client
 
     def _left_here(self) -> Optional[DaemonClient]:
-        """Take over what a former node of Ray on this machine has left: it serves, and has the ports and the GPUs."""
+        """Take over the daemon of a previous Ray node on this machine: it serves, and holds the ports and GPUs."""
         own = Path(self._runtime_dir)
         named = re.compile(re.escape(own.name[:-8]) + "[0-9a-f]{8}")
-        if not named.fullmatch(own.name):  # not by `Cluster`, which names it after the node
+        if not named.fullmatch(own.name):  # not created by `Cluster`, which names it after the node
             return None
         alive = {one["NodeID"][:8] for one in self._ray.nodes() if one["Alive"]}
         for other in sorted(own.parent.iterdir()):
@@ -154,23 +156,23 @@ class NodeActor:
     def look(
         self, known: str = "", flags: Optional[Sequence[str]] = None
     ) -> tuple[bytes, str, Optional[bytes]]:
-        """Return the daemon's status, and what a fleet goes by, unless that is known; starts the daemon again.
+        """Return the daemon's status, and the fleet's facts unless known; restart the daemon if needed.
 
-        The status changes with each batch, and is for people: it stays encoded. What a fleet goes by has a key.
+        The status changes with each batch, and is for display: it stays encoded. The other state has a key.
 
         Args:
-            known: the key of what the caller has
-            flags: as for the actor itself; for a daemon that is started from now on
+            known: the key of the caller's state
+            flags: as for the actor itself; for the next start of the daemon
 
         Returns:
-            the status, the key, and (status without what changes all the time, model -> (digest, instances))
+            the status, the key, and (the status without volatile fields, model -> (digest, instances))
         """
         if flags is not None and list(flags) != self._flags:
             self._flags, self._failed = list(flags), ("", 0.0, 0.0)
         mark = self._environments.mark()
         state, kept, needed = self._kept
         client = self._daemon()
-        # The status comes last: what counts as placed is in it.
+        # The status comes last: instances in it count as placed.
         try:
             changed, status = client.changed_registrations(state), client.status()
         except DaemonNotRunningError:
@@ -178,7 +180,7 @@ class NodeActor:
             changed, status = client.changed_registrations(state), client.status()
         if changed is not None:
             known_as = [(one.spec, *registered_as(one)) for one in changed.registrations]
-            # One whose environment Ray may have removed is to be registered anew.
+            # A model whose environment Ray may have removed must be registered again.
             kept = {
                 spec.name: (digest if self._environments.has(key) else "", spec.instances)
                 for spec, digest, key in known_as
@@ -200,10 +202,10 @@ class NodeActor:
         digest: str,
         environment: bytes = b"",
     ) -> None:
-        """Have the daemon serve a model with so many instances, in its environment if it has one.
+        """Register a model with the daemon, in its environment if it has one.
 
         Raises:
-            PyTritonDaemonError: what has come is not what was registered, or Ray could not make the environment.
+            PyTritonDaemonError: the payload does not match its digest, or Ray could not create the environment.
         """
         spec = msgspec.msgpack.decode(message, type=messages.ModelSpec)
         if digest_with(registration_digest(spec, payloads), environment) != digest:
@@ -217,29 +219,29 @@ class NodeActor:
             self._daemon().register_prepared(messages.Register(inside, replace=replace), callables)
 
     def seen(self, model: str) -> Seen:
-        """Return what the daemon has counted of a model."""
+        """Return the daemon's counters of a model."""
         return seen_of(self._daemon().figures(), model)
 
     def scale(self, model: str, instances: int) -> None:
-        """Have it serve another number of instances."""
+        """Change the number of instances."""
         self._daemon().scale_prepared(messages.Scale(model, instances))
 
     def unregister(self, model: str) -> None:
-        """Have it serve a model no more; one that is gone already is as it should be."""
+        """Unregister a model; do nothing if it is already gone."""
         try:
             self._daemon().unregister(model)
         except ModelNotFoundError:
             return
 
     def logs(self, model: str | None, lines: int) -> list[str]:
-        """Return log lines; none of a model that is not here."""
+        """Return log lines; none if the model is not here."""
         try:
             return self._daemon().logs(model, lines)
         except ModelNotFoundError:
             return []
 
     def stop(self) -> None:
-        """Stop the daemon; returns when it has ended."""
+        """Stop the daemon, and wait for its exit."""
         self._stopped = True
         with self._starting:
             _stop(self._runtime_dir)
@@ -247,10 +249,10 @@ class NodeActor:
 
 
 def _make(runtime_dir: Path) -> None:
-    """Make a runtime directory that nobody else can put another one in the place of.
+    """Create a runtime directory that no other user can replace.
 
     Raises:
-        PyTritonDaemonError: somebody else could, or has made it
+        PyTritonDaemonError: another user could, or owns it
     """
     runtime_dir.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with suppress(FileExistsError):
@@ -265,7 +267,7 @@ def _make(runtime_dir: Path) -> None:
 
 
 def _is_own(folder: Path, *, root: bool = False) -> bool:
-    """Whether a folder is this user's (or root's), and so is the link that it may be."""
+    """Whether a folder, and the link to it if any, belongs to this user or root."""
     users = {os.geteuid(), 0} if root else {os.geteuid()}
     try:
         return {os.lstat(folder).st_uid, os.stat(folder).st_uid} <= users and folder.is_dir()
@@ -274,7 +276,7 @@ def _is_own(folder: Path, *, root: bool = False) -> bool:
 
 
 def _owner_of(runtime_dir: Path) -> Optional[int]:
-    """Return what says that an actor owns the daemon there; None where another one does, be it of another cluster."""
+    """Return the lock of a daemon's owner; None if another actor holds it, possibly of another cluster."""
     try:
         owner = os.open(runtime_dir / _OWNER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
@@ -288,7 +290,7 @@ def _owner_of(runtime_dir: Path) -> Optional[int]:
 
 
 def _stop(runtime_dir: str) -> None:
-    """Stop a daemon; returns when it has ended."""
+    """Stop a daemon, and wait for its exit."""
     subprocess.run(
         [sys.executable, "-m", "pytriton._cli", "stop", "--runtime-dir", runtime_dir],
         capture_output=True, timeout=_START_S, check=False,
@@ -296,7 +298,7 @@ def _stop(runtime_dir: str) -> None:
 
 
 def _lasting(status: messages.Status) -> messages.Status:
-    """Return what balancers go by: where the daemon takes requests, and for which models."""
+    """Return the facts that balancers depend on: where the daemon accepts requests, and for which models."""
     return messages.Status(
         status.version, status.pid, status.python, status.runtime_dir, status.state, status.started_at,
         messages.ServerInfo(

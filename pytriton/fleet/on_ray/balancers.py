@@ -1,4 +1,4 @@
-"""The balancers of a fleet: what they are told, and what they have carried out of it."""
+"""The balancers of a fleet: the state published to them, and the state that they have applied."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from pytriton.fleet.on_ray.nodes import ALL_MODELS
 from pytriton.fleet.on_ray.reconciler import Served
 from pytriton.fleet.placement_status import NodeStatus
 
-#: After that, balancers are told of those nodes that do answer.
+#: Timeout after which balancers get the state of the nodes that answer.
 _LATE_S = 60.0
 #: A balancer that has not asked for so long is not waited for.
 _BALANCER_S = 10.0
-#: One that was told something new asks again when it has carried that out: HAProxy may take a while to read it.
+#: A balancer with a new state asks again when it has applied that, which may take HAProxy a while.
 _BUSY_S = 150.0
-#: Until balancers that a former controller had are back: those that ended with Ray are started again, and HAProxy has
-#: served on meanwhile.
+#: Time for a previous controller's balancers to reconnect: those that stopped with Ray are restarted, while
+#: HAProxy has kept serving.
 _RETURN_S = 120.0
 
-#: The addresses, the statuses, what is to go, and what is registered, as they were published last.
+#: The addresses, statuses, leaving models and registrations, as last published.
 _Published = tuple[dict[str, str], dict[str, messages.Status], set[tuple[str, str]], set[str]]
 _View = dict[str, tuple[str, messages.Status]]
 
 
 class Balancers:
-    """Says to balancers where models are. What changes for them gets a number, the generation, which rises.
+    """Publish to balancers where models are served. Each change gets a rising number, the generation.
 
     Args:
         clock: the time in seconds
-        expected: a former controller had balancers
+        expected: whether a previous controller had balancers
     """
 
     def __init__(self, clock: Callable[[], float], expected: bool = False) -> None:
         self._clock = clock
         self._expected = expected
-        # Higher than any of a former life, which balancers may still tell of.
+        # Higher than any of a previous controller, which balancers may still report.
         self._generation = time.time_ns()
         self._born = self._clock()
         self._view: _View = {}
@@ -47,7 +47,7 @@ class Balancers:
         self._published: _Published = ({}, {}, set(), set())
         self._complete = False
         self._leaving: dict[tuple[str, str], int] = {}
-        #: Balancer -> what it has carried out, until when it is waited for.
+        #: Balancer -> the generation it has applied, and until when it is waited for.
         self._asked: dict[str, tuple[int, float]] = {}
 
     def publish(
@@ -58,15 +58,15 @@ class Balancers:
         leaving: Collection[tuple[str, str]],
         wanted: Collection[str] = (),
     ) -> None:
-        """Tell balancers where models are; what is to go is left out, from this generation on.
+        """Publish where models are served; leaving ones are omitted from this generation on.
 
         Args:
-            alive: the address of each node that lives
+            alive: address of each node that is alive
             statuses: of the daemons that answer, by node; the same object as long as it has not changed
-            observed: what each of these serves
-            leaving: (node, model) that is to go, or (node, `ALL_MODELS`)
-            wanted: models that are registered. A controller that was started again tells nothing before all of them are
-                served: nodes that Ray has given up may serve them still, and that is what balancers have
+            observed: models served by each of these
+            leaving: (node, model) to be removed, or (node, `ALL_MODELS`)
+            wanted: registered models. A restarted controller publishes nothing before all of them are
+                served: nodes that Ray considers dead may still serve them, as balancers know
         """
         late = self._clock() - self._born > _LATE_S
         self._complete = self._complete or late
@@ -83,7 +83,7 @@ class Balancers:
                     if (node, one.name) not in leaving and one.name in observed[node]
                 ]
                 view[node] = address, msgspec.structs.replace(status, models=models)
-            elif node in self._view:  # it lives: whether its daemon does is HAProxy's to judge
+            elif node in self._view:  # alive: HAProxy judges the health of its daemon
                 view[node] = self._view[node]
         shown = {one.name for _, status in view.values() for one in status.models}
         self._keep_absent(view, set(wanted) - shown, leaving)
@@ -97,9 +97,10 @@ class Balancers:
     def _keep_absent(
         self, view: _View, absent: Collection[str], leaving: Collection[tuple[str, str]]
     ) -> None:
-        """Leave models that nobody serves just now where they were: else clients hear that there are none such.
+        """Keep models that no node serves right now where they were: otherwise clients would get "not found".
 
-        A daemon that was started again has nothing at first. HAProxy asks it for the model, and says 503 meanwhile.
+        A restarted daemon serves nothing at first. HAProxy queries it for the model, and returns 503 until it is
+        ready.
         """
         for node, (address, status) in view.items() if absent else ():
             _, before = self._view.get(node, ("", status))
@@ -118,7 +119,7 @@ class Balancers:
         leaving: Collection[tuple[str, str]],
         wanted: Collection[str],
     ) -> bool:
-        """Whether all is as it was published last; remembers it."""
+        """Return whether nothing has changed since the last publication; remember the arguments."""
         now = dict(alive), dict(statuses), set(leaving), set(wanted)
         before, self._published = self._published, now
         return (
@@ -130,27 +131,28 @@ class Balancers:
         )
 
     def left(self) -> frozenset[tuple[str, str]]:
-        """Return each (node, model) that is to go, and that no balancer sends anything any more."""
+        """Return each (node, model) to be removed that no balancer sends requests to any more."""
         now = self._clock()
         if now - self._born < (_RETURN_S if self._expected else _BALANCER_S):
-            return frozenset()  # those there are may not have asked yet
+            return frozenset()  # existing balancers may not have asked yet
         self._asked = {name: one for name, one in self._asked.items() if now < one[1]}
         slowest = min((done for done, _ in self._asked.values()), default=self._generation)
         return frozenset(key for key, since in self._leaving.items() if slowest >= since)
 
     def answer(self, balancer: str, generation: int) -> tuple[int, bytes]:
-        """Return what a balancer shall know, which has carried out `generation`: (generation, [NodeStatus]).
+        """Return the state for a balancer that has applied `generation`: (generation, [NodeStatus]).
 
-        The generation is -1 while not every node was looked at since this controller was started. A balancer that has
-        carried out the present one is told nothing more.
+        The generation is -1 until this controller has polled every node. A balancer that has applied the current one
+        gets no state.
         """
         self._expected = False
-        # One that this controller has not reached yet is of a former life, on a machine whose clock was ahead.
+        # A generation that this controller has not reached is from a previous one, on a machine whose clock
+        # was ahead.
         done = generation if generation <= self._generation else -1
         fresh = done == self._generation
-        # Also one that is told nothing: it has HAProxy serve as a former controller said.
+        # Also if it gets no state: its HAProxy serves as published by a previous controller.
         self._asked[balancer] = done, self._clock() + (_BALANCER_S if fresh else _BUSY_S)
-        if not self._complete:  # Ray has just started it again: what the balancer has is better
+        if not self._complete:  # just restarted by Ray: the balancer's state is better
             return -1, b""
         if fresh:
             return generation, b""
@@ -164,7 +166,7 @@ class Balancers:
 
 
 def _facts(view: _View) -> list[Any]:
-    """Return what a balancer makes its configuration of."""
+    """Return the facts from which a balancer generates its configuration."""
     return [
         (
             node,

@@ -1,4 +1,4 @@
-"""The client of a fleet on Ray: as that of one daemon, but Ray says where the instances run."""
+"""The client of a fleet on Ray: like that of one daemon, but Ray places the instances."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _LOOK_S = 0.2
 _ANSWER_S = 60.0
-_STUCK = "A balancer that cannot follow is waited for; `fleet balance` says what is wrong."
+_STUCK = "The fleet waits for a balancer that cannot follow; see the messages of `fleet balance`."
 
 
 class RayNode(msgspec.Struct, frozen=True):
@@ -57,16 +57,16 @@ class RayNode(msgspec.Struct, frozen=True):
         return f"tcp://{self.address}/{self.node}"
 
     def as_status(self) -> NodeStatus:
-        """Return it as a client of daemons tells of a node."""
+        """Return it as a daemon client's `NodeStatus`."""
         return NodeStatus(self.label, self.status, self.error)
 
 
 class RayFleetClient:
-    """A fleet on a Ray cluster. Made by ``connect(fleet=...)``.
+    """A fleet on a Ray cluster. Created by ``connect(fleet=...)``.
 
     Args:
-        fleet: its name
-        ray_address: of the cluster; None: that of this machine
+        fleet: name of the fleet
+        ray_address: address of the cluster; None: this machine's cluster
     """
 
     def __init__(self, fleet: str = "default", ray_address: str | None = None) -> None:
@@ -96,30 +96,29 @@ class RayFleetClient:
         progress: bool | Report | None = None,
         **options: Unpack[RegisterOptions],
     ) -> list[RayNode]:
-        """Serve a callable with `instances` in all, wherever Ray has room; returns when all serve. All or nothing.
+        """Serve a callable with `instances` in total, wherever Ray has room. Return when all serve; all or nothing.
 
-        Returns the nodes, with what each serves.
+        Returns the nodes, with the models that each serves.
 
         Args:
-            infer_fn: as for `DaemonClient.register`, and so are all others that are not named here
-            model_name: the callable's own name
-            inputs: tensors it takes, without the batch axis
-            outputs: tensors it returns
+            infer_fn: like all arguments that are not described here, as for `DaemonClient.register`
+            model_name: default: the callable's own name
+            inputs: the model's input tensors, without the batch axis
+            outputs: the model's output tensors
             config: batching, queueing and more
-            resources: what Ray holds for each instance: ``{"num_cpus": 1}``, ``{"num_gpus": 0.5}``,
-                ``{"resources": {"tpu": 1}}``; ``{"label_selector": {...}}`` says which nodes will do
-            runtime_env: as for an actor of Ray, which makes it on each node that gets the model; the workers run in it.
+            resources: Ray resources of each instance: ``{"num_cpus": 1}``, ``{"num_gpus": 0.5}``,
+                ``{"resources": {"tpu": 1}}``; ``{"label_selector": {...}}`` restricts the nodes
+            runtime_env: as for a Ray actor. Ray creates it on each node that gets the model; the workers run in it.
                 Folders of this machine are packed and uploaded
-            canary: as for `FleetClient.register`; it goes on, and is taken back, also when this process dies
-            wait_s: seconds until all have to serve; Ray may have to make room, or nodes
+            canary: as for `FleetClient.register`; it continues, or is rolled back, even if this process dies
+            wait_s: seconds until all must serve; Ray may have to free resources, or add nodes
             progress: as for `DaemonClient.register`
-            options: as for `DaemonClient.register`; Ray says which `devices`
+            options: as for `DaemonClient.register`; Ray assigns the `devices`
 
         Raises:
-            ModelExistsError: the name is taken, and `replace` was not given.
-            FleetError: a node refused, or not all were served in time; it was withdrawn, or what it was to
-                replace is being put back.
-            CanaryError: it did worse than what it was to replace, which all nodes serve again.
+            ModelExistsError: the name is taken, and `replace` was not set.
+            FleetError: a node failed, or not all were served in time; the change is being rolled back.
+            CanaryError: it performed worse than the version it should replace, which all nodes serve again.
         """
         from pytriton._register.message import plan
 
@@ -158,11 +157,11 @@ class RayFleetClient:
         wait_s: float = 600.0,
         progress: bool | Report | None = None,
     ) -> None:
-        """Serve a model with another number of instances *in all*; returns when they serve.
+        """Change the number of instances of a model *in total*. Return when they serve.
 
         Raises:
             ModelNotFoundError: there is no such model.
-            FleetError: not all were served in time; Ray goes on looking for room.
+            FleetError: not all were served in time; Ray keeps trying to place them.
         """
         instances = plain(instances)
         whole = isinstance(instances, int) and not isinstance(instances, bool)
@@ -178,11 +177,11 @@ class RayFleetClient:
     def rollback(
         self, name: str, wait_s: float = 600.0, progress: bool | Report | None = None
     ) -> None:
-        """Put back what a model was before it was last replaced, with as many instances as now; or end a rollout.
+        """Restore a model's previous version, with the current number of instances; or end a rollout.
 
         Raises:
             ModelNotFoundError: there is no such model.
-            FleetError: it was not replaced, or not all instances serve in time.
+            FleetError: it was never replaced, or not all instances serve in time.
         """
         request = secrets.token_hex(8)
         refused = self._ask("rollback", name, request)
@@ -194,11 +193,11 @@ class RayFleetClient:
             self._until_served(name, wait_s, report, request)
 
     def unregister(self, name: str, wait_s: float = 600.0) -> None:
-        """Stop serving a model; returns when no node serves it any more.
+        """Stop serving a model. Return when no node serves it any more.
 
         Raises:
             ModelNotFoundError: there is no such model.
-            FleetError: a node serves it still; it stops when balancers have left it.
+            FleetError: a node still serves it, until balancers have removed it.
         """
         if not self._ask("unregister", name, secrets.token_hex(8)):
             raise self._unknown(name)
@@ -206,23 +205,23 @@ class RayFleetClient:
         while not self._ask("progress", name)[0]:
             if time.monotonic() > deadline:
                 raise FleetError(
-                    f"Model {name!r} is unregistered, and served still after {wait_s:g} s. {_STUCK}",
+                    f"Model {name!r} is unregistered, but still served after {wait_s:g} s. {_STUCK}",
                     model_name=name,
                 )
             time.sleep(_LOOK_S)
 
     def drain(self, node: str | None = None, wait_s: float = 600.0) -> str:
-        """Have a node serve nothing: its instances serve elsewhere first. No request fails; then it can be taken away.
+        """Drain a node: its instances are started elsewhere first. No request fails; then it can be removed.
 
-        Returns the node's id.
+        Returns the node's ID.
 
         Args:
-            node: its id, or the beginning of it; None: that of the node on which this is called
-            wait_s: seconds until it has to be empty
+            node: its ID, or a prefix of it; None: the node on which this is called
+            wait_s: seconds until it must be empty
 
         Raises:
-            PyTritonBadParameterError: there is no such node, or several.
-            FleetError: Ray has no room for its instances elsewhere; it serves on.
+            PyTritonBadParameterError: no node matches, or several do.
+            FleetError: Ray has no room for its instances elsewhere; it keeps serving.
         """
         if node is None:
             node = str(self._ray.get_runtime_context().get_node_id())
@@ -244,19 +243,19 @@ class RayFleetClient:
         return found[0]
 
     def nodes(self) -> list[RayNode]:
-        """Return the nodes, and what the daemon of each serves."""
+        """Return the nodes, and the models served by the daemon of each."""
         return [
             RayNode(node, address, draining, *_decoded(status, error))
             for node, address, draining, status, error in self._ask("nodes")
         ]
 
     def models(self) -> list[FleetModel]:
-        """Return the models that any node serves; `by_node` says where."""
+        """Return the models that any node serves; `by_node` has their state on each."""
         told = {one.node: one.status.models for one in self.nodes() if one.status is not None}
         return models_of(self, told, everywhere=False)
 
     def status(self) -> list[NodeStatus]:
-        """Return the same as `FleetClient.status`."""
+        """Return the status of each node, as `FleetClient.status`."""
         return [one.as_status() for one in self.nodes()]
 
     def logs(self, name: str | None = None, lines: int = 100) -> list[str]:
@@ -277,8 +276,8 @@ class RayFleetClient:
             ) from error
         except self._ray.exceptions.RayError as error:
             raise PyTritonDaemonError(
-                f"The controller of the fleet {self.name!r} does not answer {method}: {error}. What is served is "
-                "served on; Ray starts it again."
+                f"The controller of the fleet {self.name!r} does not answer {method}: {error}. Models are still "
+                "served; Ray restarts it."
             ) from error
 
     def _until_served(
@@ -318,10 +317,10 @@ class RayFleetClient:
             late = time.monotonic() > deadline
             if taken_back and (done or error or late):
                 raise CanaryError(
-                    f"Model {name!r}: the new version was taken back, for {taken_back}.",
+                    f"Model {name!r}: the new version was rolled back: {taken_back}.",
                     model_name=name,
                 )
-            if error and not wanted:  # what a node refuses is taken back by the controller
+            if error and not wanted:  # the controller rolls back a failed registration
                 raise FleetError(f"Model {name!r}: {error}", model_name=name)
             if done:
                 return
@@ -353,11 +352,11 @@ class RayFleetClient:
 
 
 class BalancerView:
-    """The nodes as a balancer on Ray is to see them; it tells the controller how far it has come.
+    """The nodes as seen by a balancer on Ray; reports the balancer's progress to the controller.
 
     Args:
-        fleet: whose nodes
-        balancer: this one's own name
+        fleet: the fleet
+        balancer: name of this balancer
     """
 
     def __init__(self, fleet: RayFleetClient, balancer: str) -> None:
@@ -367,16 +366,17 @@ class BalancerView:
         self._newest: list[NodeStatus] = []
 
     def look(self) -> Iterable[NodeStatus]:
-        """Return the nodes as the controller wants them to be seen.
+        """Return the nodes as published by the controller.
 
         Raises:
-            PyTritonDaemonError: it has not seen all itself yet. HAProxy may run, with what a former balancer knew.
+            PyTritonDaemonError: it has not polled all nodes yet. HAProxy may be running with a previous balancer's
+            state.
         """
         generation, told = self._ask("view", self._balancer, self._done)
         if generation < 0 and self._seen < 0:
             raise PyTritonDaemonError(
-                "The controller was started just now, and has not seen all nodes and models yet: "
-                "HAProxy stays as it is."
+                "The controller has just started, and has not polled all nodes and models yet: "
+                "HAProxy keeps its configuration."
             )
         if generation >= 0 and told:
             self._seen = generation
@@ -384,13 +384,13 @@ class BalancerView:
         return self._newest
 
     def applied(self) -> None:
-        """Requests go where the last look said."""
+        """Record that requests are routed as the last state required."""
         self._done = self._seen
 
 
 def _decoded(status: bytes, error: str) -> tuple[Optional[messages.Status], str]:
-    """Return a node's status, or why there is none; what a node tells must not hide the others."""
+    """Return a node's status, or the reason why it is missing; an invalid status must not hide other nodes."""
     try:
         return (msgspec.msgpack.decode(status, type=messages.Status) if status else None), error
     except msgspec.MsgspecError as wrong:
-        return None, f"its status makes no sense: {wrong}"
+        return None, f"its status is invalid: {wrong}"

@@ -1,4 +1,4 @@
-"""Ray as the controller sees it: nodes that live, actors on them, where holders are. All questions to Ray are here."""
+"""The controller's interface to Ray: live nodes, their actors, and where holders are. All calls of Ray are here."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from pytriton.fleet.on_ray.environments import named_actors
 from pytriton.fleet.on_ray.nodes import members, nodes_expression
 from pytriton.fleet.on_ray.reconciler import Served
 
-#: Of a question that an actor answers at once.
+#: Timeout of a call that an actor answers at once, in seconds.
 _ANSWER_S = 2.0
-#: What holders get of that: one that Ray has not placed yet does not answer at all.
+#: The holders' share of that: a holder that Ray has not placed yet does not answer at all.
 _HOLDER_S = 0.2
-#: What one node is asked at a time, besides what takes long.
+#: Maximum number of concurrent short calls to one node.
 _CONCURRENCY = 16
-#: The label by which Ray knows each node.
+#: Ray's label for the ID of each node.
 _NODE_LABEL = "ray.io/node-id"
-#: Holders that are asked where they are in one look, besides those of which it is not known.
+#: Number of holders queried for their location per poll, besides those with an unknown location.
 _HOLDERS_A_LOOK = 250
-#: So often there is no actor of a holder's name before another one is made: nothing must be held twice.
+#: Number of polls without a holder's actor before it is recreated: nothing may be held twice.
 _SURE_LOOKS = 3
-#: So many looks at the others a node may be silent before what it told last counts no more: it may start its daemon.
+#: Number of polls that a node may miss before its last state is dropped: it may be starting its daemon.
 _PATIENT_LOOKS = 60
-#: For the answers of all nodes to a client's question.
+#: Timeout of all nodes' answers to a client's query, in seconds.
 _ALL_S = 10.0
 
 _Key = TypeVar("_Key", bound=Hashable)
@@ -41,12 +41,12 @@ _facts = msgspec.msgpack.Decoder(tuple[messages.Status, dict[str, tuple[str, int
 
 
 class Look(NamedTuple):
-    """The answer of a node's daemon.
+    """The state of a node's daemon.
 
     Attributes:
-        status: as it is, encoded
-        key: of the rest; what has not changed is the same object as before
-        lasting: the status without what changes all the time
+        status: the status, encoded
+        key: key of the other fields; unchanged fields are the same objects as before
+        lasting: the status without volatile fields
         served: its models
     """
 
@@ -57,19 +57,19 @@ class Look(NamedTuple):
 
 
 class _Ended(str):
-    """The error of a question to an actor that Ray does not start again."""
+    """The error of a call to an actor that Ray does not restart."""
 
 
 class Cluster:
     """One fleet's actors on a Ray cluster.
 
     Attributes:
-        alive: address of each node that lives and is the fleet's, by id
-        surplus: those of them that it has, and is to use no more
-        dead: nodes that do not live, as far as Ray still knows of them; none comes back
+        alive: address of each live node of the fleet, by ID
+        surplus: nodes that the fleet should not use any more
+        dead: dead nodes that Ray still lists; none comes back
         faults: why a node's daemon gave no answer
-        places: (node id, GPUs) of each holder that Ray has placed
-        gone: holders that Ray does not start again, for somebody has ended them
+        places: (node ID, GPUs) of each holder that Ray has placed
+        gone: holders that were killed and that Ray does not restart
     """
 
     def __init__(self, fleet: str, ray: Any = None) -> None:
@@ -79,13 +79,13 @@ class Cluster:
         self._actors: dict[str, Any] = {}
         self._asked: dict[str, Any] = {}
         self._looks: dict[str, Look] = {}
-        #: Node -> for how many looks at the others it has been silent.
+        #: Node -> number of polls that it has missed.
         self._silent: Counter[str] = Counter()
         self._counted: dict[tuple[str, str], Any] = {}
         self._holders: dict[str, Any] = {}
         self._where: dict[str, Any] = {}
         self._round: list[str] = []
-        #: Holder -> in how many looks, one after the other, there was no such actor.
+        #: Holder -> number of consecutive polls without its actor.
         self._missing: Counter[str] = Counter()
         self._shared: dict[str, Any] = {}
         self._dismissed: dict[str, Any] = {}
@@ -97,12 +97,13 @@ class Cluster:
         self.gone: set[str] = set()
 
     def look(self, settings: dict[str, Any], holders: Sequence[str]) -> None:
-        """See which nodes live and where holders are; each node gets its actor.
+        """Poll Ray for live nodes and the holders' locations; create missing node actors.
 
         Args:
-            settings: those of the fleet; `among`: the nodes that it has had, where it is not to have all; `draining`:
-                those that are to serve nothing
-            holders: all there are
+            settings: settings of the fleet; `among`: its nodes so far, if it is limited; `draining`: nodes that
+            should
+                serve nothing
+            holders: all existing holders
         """
         self._settings = settings
         self._forget_dismissed()
@@ -124,7 +125,7 @@ class Cluster:
         self._look_at_holders(holders)
 
     def dismiss(self, node: str) -> None:
-        """Stop the daemon of a surplus node, which serves nothing; then it is the fleet's no more."""
+        """Stop the daemon of an empty surplus node, which then leaves the fleet."""
         if node not in self._dismissed:
             self._dismissed[node] = self.ask(node, "stop")
 
@@ -140,12 +141,12 @@ class Cluster:
             one.pop(node, None)
 
     def _left_behind(self) -> set[str]:
-        """Return the nodes that have an actor of this fleet, which a former controller may have made."""
+        """Return the nodes with an actor of this fleet, which a previous controller may have created."""
         beginning = f"fleet-{self._fleet}/node-"
         return {one[len(beginning) :] for one in named_actors(self._ray, beginning)}
 
     def looks(self) -> dict[str, Look]:
-        """Return the newest look of each node's daemon; of one that does not answer, none."""
+        """Return the newest state of each node's daemon, without those that do not answer."""
         for node, actor in self._actors.items():
             if node not in self._asked:
                 known = self._looks[node].key if node in self._looks else ""
@@ -154,31 +155,31 @@ class Cluster:
             try:
                 look = None if error else _look_of(told, self._looks.get(node))
             except (msgspec.MsgspecError, AttributeError, TypeError, ValueError) as wrong:
-                # Of another version, or not in its senses: the other nodes must not wait for it.
-                look, error = None, f"it tells what makes no sense: {wrong}"
+                # Another version, or corrupt: the other nodes must not wait for it.
+                look, error = None, f"invalid answer: {wrong}"
             if look is None:
                 self._looks.pop(node, None)
                 self.faults[node] = str(error)
                 if isinstance(error, _Ended):
-                    self._actors.pop(node, None)  # the next look makes another one
+                    self._actors.pop(node, None)  # the next poll creates another one
                 continue
             self.faults.pop(node, None)
             self._looks[node] = look
         self._silent = Counter({node: self._silent[node] + 1 for node in self._asked})
         for node, looks in self._silent.items():
             if looks > _PATIENT_LOOKS and self._looks.pop(node, None) is not None:
-                self.faults[node] = "its actor hangs, or its machine"
+                self.faults[node] = "its actor or its machine hangs"
         return dict(self._looks)
 
     def fault(self, node: str) -> str:
-        """Return why there is no look of a node."""
+        """Return why a node's state is missing."""
         why = self.faults.get(node, "")
         return "its daemon does not answer (yet)" + (f": {why}" if why else "")
 
     def seen(self, models: Sequence[str]) -> dict[str, dict[str, Seen]]:
-        """Return what each node has counted of each of these models, as far as it answers soon.
+        """Return each node's counters of these models, from the nodes that answer quickly.
 
-        What a node says too late is of the next look, unless that is of other models.
+        A late answer is used for the next poll, unless that is for other models.
         """
         former, self._counted = self._counted, {}
         for node in self._actors:
@@ -193,12 +194,12 @@ class Cluster:
         return found
 
     def forget_look(self, node: str) -> None:
-        """Look at a node anew: what it serves has changed."""
+        """Poll a node again: its models have changed."""
         self._asked.pop(node, None)
         self._looks.pop(node, None)
 
     def ask(self, node: str, method: str, *arguments: Any) -> Any:
-        """Have a node's actor do something; returns the reference of its answer."""
+        """Call a method of a node's actor; return the reference of its result."""
         return getattr(self._actors[node], method).remote(*arguments)
 
     def shared(self, digest: str, payloads: Sequence[bytes]) -> Any:
@@ -208,19 +209,19 @@ class Cluster:
         return self._shared[digest]
 
     def share_nothing(self) -> None:
-        """Let Ray forget payloads."""
+        """Release shared payloads."""
         self._shared.clear()
 
     def ask_all(self, method: str, *arguments: Any) -> dict[str, Any]:
-        """Return the answers of all nodes that give one soon."""
-        # A copy: nodes may go meanwhile, for clients ask in threads of their own.
+        """Return the results of all nodes that answer in time."""
+        # A copy: nodes may leave during the calls, since clients call in their own threads.
         actors = dict(self._actors)
         asked = {node: getattr(one, method).remote(*arguments) for node, one in actors.items()}
         answers = self._answered(asked, _ALL_S)
         return {node: answer for node, (answer, error) in answers.items() if not error}
 
     def ended(self, references: Mapping[_Key, Any]) -> dict[_Key, str]:
-        """Return what has ended of all this, and how it failed; "": it did not."""
+        """Return which of these calls have ended, with their errors; "": success."""
         answers = self._answered(dict(references), 0)
         return {key: error for key, (_, error) in answers.items()}
 
@@ -231,7 +232,7 @@ class Cluster:
         but: Sequence[str],
         only: Optional[Sequence[str]] = None,
     ) -> None:
-        """Have Ray hold resources for one instance, on any node but those, or on one of `only` alone."""
+        """Create a holder for one instance, on any node except the given ones, or only on those in `only`."""
         options = dict(resources)
         selector = dict(options.get("label_selector") or {})
         where = nodes_expression(selector.get(_NODE_LABEL, ""), but, only)
@@ -247,7 +248,7 @@ class Cluster:
         )  # fmt: skip
 
     def release(self, name: str) -> None:
-        """Give the resources of a holder back."""
+        """Release the resources of a holder."""
         actor = self._holder(name)
         self._holders.pop(name, None)
         self._where.pop(name, None)
@@ -256,7 +257,7 @@ class Cluster:
             self._ray.kill(actor, no_restart=True)
 
     def release_all_but(self, holders: Collection[str]) -> None:
-        """Release what a controller has held that died before it could say so, or before it could release it."""
+        """Release holders left over by a controller that died before it could record or release them."""
         beginning = f"fleet-{self._fleet}/"
         for name in named_actors(self._ray, beginning):
             holder = name[len(beginning) :]
@@ -264,7 +265,7 @@ class Cluster:
                 self.release(holder)
 
     def devices(self, holders: Sequence[str], node: str) -> list[str]:
-        """Return the GPUs of the instances on a node, one entry each; none where Ray gives none."""
+        """Return the GPUs of the instances on a node, one entry each; none if Ray assigns none."""
         found = [
             ",".join(self.places[one][1])
             for one in holders
@@ -273,7 +274,7 @@ class Cluster:
         return found if all(found) else []
 
     def stop(self) -> None:
-        """Stop all daemons, and end all actors, also of nodes that are no more of the fleet."""
+        """Stop all daemons and kill all actors, also on nodes that have left the fleet."""
         beginning = f"fleet-{self._fleet}/"
         actors = self._named(f"{beginning}node-")
         asked = [actor.stop.remote() for actor in actors]
@@ -286,7 +287,7 @@ class Cluster:
     def _named(self, beginning: str) -> list[Any]:
         found = []
         for name in named_actors(self._ray, beginning):
-            with contextlib.suppress(ValueError):  # it has ended meanwhile
+            with contextlib.suppress(ValueError):  # it has ended
                 found.append(self._ray.get_actor(name, NAMESPACE))
         return found
 
@@ -310,7 +311,7 @@ class Cluster:
         self.gone = {name for name, looks in self._missing.items() if looks >= _SURE_LOOKS}
 
     def _to_be_asked(self, holders: Sequence[str]) -> list[str]:
-        """Return holders without a place, and a share of the others: Ray moves one only when its process has ended."""
+        """Return holders without a location, and a share of the others, which Ray rarely moves."""
         lost = [one for one in holders if self.places.get(one, ("",))[0] not in self.alive]
         if not self._round:
             self._round = list(holders)
@@ -319,10 +320,11 @@ class Cluster:
         return list(dict.fromkeys([*lost, *(one for one in share if one in there)]))
 
     def _answered(self, asked: dict[_Key, Any], wait_s: float) -> dict[_Key, tuple[Any, str]]:
-        """Take what has ended out of `asked`, waiting at most so long for all; return key -> (answer, error).
+        """Remove finished calls from `asked`, waiting up to the timeout for all; return key -> (result, error).
 
-        One question to Ray for all of them: there may be thousands. What another thread has taken out meanwhile, such
-        as a holder that was released, has no answer.
+        One Ray call for all of them, since there may be thousands. Calls that another thread has removed in the
+        meantime,
+        such as for a released holder, have no result.
         """
         waiting = dict(asked)
         if not waiting:
@@ -374,13 +376,13 @@ class Cluster:
 
 
 def _look_of(told: Any, before: Optional[Look]) -> Look:
-    """Return what a node's actor has told; where nothing has changed that the fleet goes by, as it was before."""
+    """Return a node's state from its actor's answer; unchanged fields are taken from the previous state."""
     status, key, facts = told
     if not isinstance(status, bytes):
         raise TypeError(f"a status that is {type(status).__name__}")
     if facts is None:
         if before is None:
-            raise ValueError("nothing has changed, it says, and it has not said anything yet")
+            raise ValueError("it reports no change, but has not reported a state yet")
         return before._replace(status=status)
     lasting, kept = _facts.decode(facts)
     return Look(status, str(key), lasting, {model: Served(*one) for model, one in kept.items()})

@@ -1,7 +1,7 @@
-"""The controller: a detached actor that has daemons serve what was registered, where Ray has placed it.
+"""The controller: a detached actor that makes daemons serve the registered models where Ray has placed them.
 
-Its loop looks (which nodes live, where holders are, what daemons serve), lets `reconcile` say what to do, and has node
-actors do it. What it is told is in Ray's key-value store before it acts, so Ray may restart it at any moment.
+Its loop polls (live nodes, holders' locations, models of daemons), lets `reconcile` compute steps, and has node
+actors execute them. Inputs are stored in Ray's key-value store first, so Ray may restart it at any moment.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from pytriton.fleet.on_ray.rollouts import Rollouts, watched, with_shares
 
 _logger = logging.getLogger("pytriton.fleet.on_ray")
 _LOOK_S = 0.5
-#: Until the loop, which is to end, has ended.
+#: Timeout of the loop's end, in seconds.
 _LOOP_ENDS_S = 60.0
-#: Requests that are known to be withdrawn.
+#: Number of withdrawn requests that are remembered.
 _WITHDRAWN = 100
 
 
 class Controller:
-    """See above. Methods are called in several threads at once (max_concurrency)."""
+    """The controller actor. Methods are called in several threads concurrently (max_concurrency)."""
 
     def __init__(
         self,
@@ -60,22 +60,22 @@ class Controller:
         self._statuses: dict[str, bytes] = {}
         self._observed: dict[str, dict[str, Served]] = {}
         self._wanted: dict[str, Wanted] = {}
-        #: (node, model) that all balancers have left.
+        #: (node, model) that all balancers have removed.
         self._left: frozenset[tuple[str, str]] = frozenset()
         self._steps = Steps(self._cluster, clock)
-        #: Models that could not be kept as they are.
+        #: Models whose state could not be stored.
         self._unsaved: set[str] = set()
         self._stopping = threading.Event()
         self._balancers = Balancers(clock, self._state.balanced)
         self._rollouts = Rollouts(clock)
         self._thread = threading.Thread(target=self._run, daemon=True)
-        if kept is not None and cluster is None:  # Ray has started it again
+        if kept is not None and cluster is None:  # restarted by Ray
             self._thread.start()
 
     # ── what clients call ────────────────────────────────────────────────────────────────────────
 
     def start(self, settings: Optional[dict[str, Any]] = None) -> None:
-        """Begin, or go on with other settings."""
+        """Start the loop, or continue with other settings."""
         with self._lock:
             if settings is not None:
                 self._state.settings = settings
@@ -93,15 +93,15 @@ class Controller:
         request: str = "",
         environment: bytes = b"",
     ) -> str:
-        """Want a model from now on; returns why not, or nothing. `progress` tells what becomes of it.
+        """Register a model; return why it is not possible, or "". `progress` reports the outcome.
 
         Args:
             spec: the model
-            payloads: its callables, and then the packages of its environment
-            resources: what Ray is to hold for each instance
-            replace: there may be one of this name
-            canary: step by step
-            request: its id, by which it can be withdrawn; said twice it is done once, for Ray asks again when this dies
+            payloads: its callables, followed by the packages of its environment
+            resources: Ray resources of each instance
+            replace: whether a model of this name may be replaced
+            canary: step-by-step rollout
+            request: ID by which it can be withdrawn; a repeated ID has no effect, since Ray retries after a crash
             environment: its runtime_env
         """
         new = without_mark(msgspec.msgpack.decode(spec, type=messages.ModelSpec))
@@ -125,9 +125,9 @@ class Controller:
         return ""
 
     def withdraw(self, name: str, request: str) -> None:
-        """Want again what there was before `register` with this request, if that is still what is wanted.
+        """Undo the `register` call with this ID, if its version is still wanted.
 
-        A `register` with it that comes later changes nothing.
+        A later `register` with this ID has no effect.
         """
         with self._lock:
             if request not in self._state.withdrawn:
@@ -136,7 +136,7 @@ class Controller:
             if model is None or model.request != request or model.taken_back:
                 self._save()
                 return
-            why = "who registered it has given up"
+            why = "the registration was cancelled"
             with self._change(name):
                 if model.rolling is not None:
                     self._rollouts.take_back(name, model, why)
@@ -150,9 +150,9 @@ class Controller:
                 self._placement.release(model)
 
     def rollback(self, name: str, request: str = "") -> Optional[str]:
-        """Want what a model was before it was last replaced, or is being replaced.
+        """Restore what a model was before its last replacement, or cancel its rollout.
 
-        Returns why not, or nothing; None where there is no such model. As for `register`, `request` is done once.
+        Returns why it is not possible, or ""; None if there is no such model. A repeated `request` has no effect.
         """
         with self._lock:
             model = self._state.models.get(name)
@@ -164,7 +164,7 @@ class Controller:
                 return versions.roll_back(model)
             with self._change(name):
                 if model.rolling is not None:
-                    self._rollouts.take_back(name, model, "somebody rolled it back")
+                    self._rollouts.take_back(name, model, "it was rolled back by a client")
                 else:
                     versions.roll_back(model)
                 self._placement.make_holders(model)
@@ -172,13 +172,13 @@ class Controller:
         return ""
 
     def rollout(self, name: str) -> tuple[str, str]:
-        """Return how far a new version is, and why the last one was taken back; nothing where nothing is to be told."""
+        """Return the progress of a rollout, and why the last one was rolled back; "" for none."""
         with self._lock:
             model = self._state.models.get(name)
             return self._rollouts.told.get(name, ""), "" if model is None else model.taken_back
 
     def scale(self, name: str, instances: int) -> bool:
-        """Want another number of instances; whether there is such a model."""
+        """Change the number of instances; return whether there is such a model."""
         with self._lock:
             model = self._state.models.get(name)
             if model is None:
@@ -190,7 +190,7 @@ class Controller:
         return True
 
     def unregister(self, name: str, request: str = "") -> bool:
-        """Want a model no more; whether there was one. As for `register`, `request` is done once."""
+        """Unregister a model; return whether there was one. A repeated `request` has no effect."""
         with self._lock:
             model = self._state.models.get(name)
             if request and request in self._state.withdrawn:
@@ -210,7 +210,7 @@ class Controller:
         return True
 
     def drain(self, node: str) -> str:
-        """Have a node serve nothing: its instances get places elsewhere first; returns why not, or nothing."""
+        """Drain a node: its instances are placed elsewhere first. Return why it is not possible, or ""."""
         with self._lock:
             if node not in self._cluster.alive:
                 return f"the fleet has no node {node!r}"
@@ -222,15 +222,15 @@ class Controller:
         return ""
 
     def progress(self, name: str, request: str = "") -> tuple[bool, int, int, str]:
-        """Return whether a model is served as wanted, how many instances are, of how many, and what went wrong.
+        """Return whether a model is served as wanted, its serving and wanted instances, and the last error.
 
-        To whoever waits for what came of a `request`, it is wrong that somebody else wants something else by now.
+        For the caller of a `request`, a later change by another client is an error.
         """
         with self._lock:
             model = self._state.models.get(name)
             if request and (model is None or model.request != request):
                 what = "unregistered it" if model is None else "registered it or rolled it back"
-                return False, 0, 0, f"somebody else has {what} meanwhile"
+                return False, 0, 0, f"another client has {what} since"
             gone = model is None and not any(name in one for one in self._observed.values())
             if model is None:
                 return gone, 0, 0, ""
@@ -247,7 +247,7 @@ class Controller:
             return done, served, model.spec.instances, self._steps.error(name)
 
     def drained(self, node: str) -> bool:
-        """Whether nothing is served on a node that drains, nothing holds a place there, and balancers have left it."""
+        """Whether a draining node serves nothing, holds no place, and is removed from balancers."""
         with self._lock:
             return (node not in self._observed or (node, ALL_MODELS) in self._left) and not (
                 self._observed.get(node)
@@ -255,7 +255,7 @@ class Controller:
             )
 
     def nodes(self) -> list[tuple[str, str, bool, bytes, str]]:
-        """Return each node: id, address, whether it drains, its daemon's status (or nothing), what is wrong."""
+        """Return each node: ID, address, whether it drains, its daemon's status (or None), and its error."""
         with self._lock:
             draining, statuses = self._placement.draining, self._statuses
             wrong = {node: self._cluster.fault(node) for node in self._cluster.alive}
@@ -265,7 +265,7 @@ class Controller:
             ]  # fmt: skip
 
     def view(self, balancer: str, generation: int) -> tuple[int, bytes]:
-        """Return what a balancer shall know; see `Balancers.answer`."""
+        """Return the state for a balancer; see `Balancers.answer`."""
         with self._lock:
             if not self._state.balanced:
                 self._state.balanced = True
@@ -277,7 +277,7 @@ class Controller:
         return self._cluster.ask_all("logs", name, lines)
 
     def stop(self) -> None:
-        """Stop all daemons, and forget everything; the loop has ended before that, so that it starts none again."""
+        """Stop all daemons and delete all state; the loop has ended before, so that it starts none again."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(_LOOP_ENDS_S)
@@ -298,11 +298,11 @@ class Controller:
     def _try_step(self) -> None:
         try:
             self.step()
-        except Exception:  # Ray's own errors are of many kinds, and most pass
-            _logger.exception("a step of the controller failed; it is tried again")
+        except Exception:  # Ray's own errors are of many kinds, and most are transient
+            _logger.exception("a step of the controller failed; retrying")
 
     def step(self) -> None:
-        """Look once, and begin what has to be done; the loop does so all the time."""
+        """Poll once, and start the necessary steps; called by the loop."""
         if self._store.is_anothers():
             self._stopping.set()
             return
@@ -357,22 +357,22 @@ class Controller:
             self._save(name)
 
     def _advance(self, name: str, model: Model, seen: Mapping[str, Seen]) -> bool:
-        """Take a rollout's next step; one that cannot be judged goes back, and costs the others nothing."""
+        """Advance a rollout; one that cannot be judged is rolled back without affecting others."""
         try:
             return self._rollouts.advance(name, model, self._wanted[name], self._observed, seen)
         except Exception as error:
-            _logger.exception("the new version of model %s cannot be judged", name)
-            self._rollouts.take_back(name, model, f"it could not be judged: {error!r}")
+            _logger.exception("could not evaluate the new version of model %s", name)
+            self._rollouts.take_back(name, model, f"it could not be evaluated: {error!r}")
             return True
 
     def _settle(self) -> None:
-        """See to what is served as wanted: resources of what it was before go back, and what it was is forgotten."""
+        """Clean up models that are served as wanted: release old resources and forget old versions."""
         for name, model in self._state.models.items():
             if not (model.retired or model.older or self._steps.error(name)):
-                continue  # nearly all, at each look
+                continue  # nearly all, at each poll
             if not is_served(name, self._wanted[name], self._observed):
                 continue
-            self._steps.forget_error(name)  # of a node that is not to serve it any more
+            self._steps.forget_error(name)  # of a node that should not serve it any more
             settled = versions.settle(model)
             if model.retired or settled:
                 self._placement.release_retired(model)
@@ -380,7 +380,7 @@ class Controller:
 
     @contextmanager
     def _change(self, name: str) -> Iterator[None]:
-        """Keep a change of a model that is made inside; where it cannot be kept, it has not been made."""
+        """Store a change of a model made in the block; undo the change if storing fails."""
         self._store.check()
         before = copy.deepcopy(self._state.models.get(name))
         try:

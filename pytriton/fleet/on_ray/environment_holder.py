@@ -1,4 +1,4 @@
-"""The actor in which Ray keeps a runtime_env on a node. It imports nothing of pytriton: an environment may lack it."""
+"""The actor that keeps a runtime_env alive on a node. Imports nothing of pytriton: an environment may lack it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 
 
 class EnvironmentHolder:
-    """Lives in an environment that Ray has made, which Ray keeps for as long."""
+    """Lives in an environment created by Ray, which keeps it as long as the actor lives."""
 
     def tell(self) -> tuple[str, list[str], str, dict[str, str]]:
         """Return `surroundings` of this process."""
@@ -17,8 +17,8 @@ class EnvironmentHolder:
 
 
 def surroundings() -> tuple[str, list[str], str, dict[str, str]]:
-    """Return this process's interpreter, where that one looks for modules, the working directory and the variables."""
-    # Another process of it: Ray has folders of its own in the path of this one.
+    """Return this process's interpreter, module search path, working directory and variables."""
+    # A separate process: Ray adds its own folders to the path of this one.
     asked = [sys.executable, "-c", "import json, sys; print(json.dumps(sys.path))"]
     shown = subprocess.run(asked, stdout=subprocess.PIPE, text=True, check=True)
     search = [one for one in json.loads(shown.stdout) if one]

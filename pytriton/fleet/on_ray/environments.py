@@ -1,8 +1,8 @@
-"""The environments (`runtime_env`) that Ray makes and keeps on a node for what the daemon there serves.
+"""The environments (`runtime_env`) that Ray creates and keeps on a node for its daemon's models.
 
-Ray makes one for an actor, and keeps it as long as that lives. So there is a holder for each environment that any
-registration of the daemon has, and for one that is about to be registered. A registration says in a variable of its
-workers what it is: which holders are needed is read from the daemon, whatever has become of the node's actor.
+Ray creates one for an actor, and keeps it as long as the actor lives. So there is a holder for each environment of
+the daemon's registrations, and for one that is being registered. A registration names its environment in a variable
+of its workers: the needed holders are determined from the daemon, even if the node's actor was restarted.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from pytriton.exceptions import PyTritonDaemonError
 from pytriton.fleet.on_ray import NAMESPACE, environment_holder, import_ray
 from pytriton.fleet.on_ray.runtime_env import decoded, makes_interpreter
 
-#: A variable of the workers: the fleet's digest of what was registered, and the key of its environment.
+#: A variable of the workers: the fleet's digest of the registration, and the key of its environment.
 VARIABLE = "PYTRITON_FLEET_REGISTRATION"
-#: A variable of the workers of what was registered once more: the request's id.
+#: A variable of the workers of a repeated registration: the request's ID.
 REQUEST_VARIABLE = "PYTRITON_FLEET_REQUEST"
-#: Ray keeps a package so long for those that are about to use it.
+#: How long Ray keeps a package for actors that are about to use it.
 _PINNED_S = 600
-#: Ray's own, and of the shell that starts an actor in an environment.
+#: Prefixes of variables set by Ray, and by the shell that starts an actor in an environment.
 _OF_RAY = ("RAY_", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTHONPATH")
 
 
 class Surroundings(NamedTuple):
-    """An interpreter, where it looks for modules, a working directory and variables."""
+    """An interpreter, its module search path, a working directory and variables."""
 
     python: str
     search_path: list[str]
@@ -45,12 +45,12 @@ class Surroundings(NamedTuple):
 
 
 class Environments:
-    """The environments of one node. For any number of threads.
+    """The environments of one node. Thread-safe.
 
     Args:
-        names: the beginning of its holders' names
-        node: its id
-        ray: Ray, or what does as it does
+        names: prefix of its holders' names
+        node: its ID
+        ray: Ray, or a replacement for tests
     """
 
     def __init__(self, names: str, node: str, ray: Any = None) -> None:
@@ -66,25 +66,25 @@ class Environments:
 
     @cached_property
     def _own(self) -> Surroundings:
-        """The surroundings of a process without any of them."""
+        """The surroundings of a process without an environment."""
         return Surroundings(*environment_holder.surroundings())
 
     @contextlib.contextmanager
     def made(
         self, spec: messages.ModelSpec, environment: bytes, packages: Mapping[str, bytes], digest: str
     ) -> Iterator[messages.ModelSpec]:  # fmt: skip
-        """Have Ray make an environment; it stays for the block, and then as long as it is needed (`keep`).
+        """Create an environment; it is kept for the block, and then as long as it is needed (`keep`).
 
         Yields the specification with workers that run in it.
 
         Args:
-            spec: of the model
-            environment: as it travels
-            packages: that Ray needs for it, by URI
-            digest: of what was registered
+            spec: specification of the model
+            environment: its serialized runtime_env
+            packages: packages that Ray needs for it, by URI
+            digest: digest of the registration
 
         Raises:
-            PyTritonDaemonError: Ray could not make it; has Ray's words
+            PyTritonDaemonError: Ray could not create it; contains Ray's message
         """
         key = hashlib.sha256(environment).hexdigest()[:16]
         with self._lock:
@@ -98,16 +98,16 @@ class Environments:
                 self._used[key] += 1
 
     def mark(self) -> Counter[str]:
-        """Return what `keep` has to be told with what was asked after this."""
+        """Return the mark for `keep`, to be taken before the needed keys are determined."""
         with self._lock:
             return Counter(self._used)
 
     def keep(self, needed: Collection[str], mark: Mapping[str, int]) -> None:
-        """End the holders that nothing needs.
+        """Kill unneeded holders.
 
         Args:
-            needed: keys of environments that registrations have
-            mark: of before it was asked which; what was used since is needed, too
+            needed: keys of the registrations' environments
+            mark: taken before these were determined; environments used since are needed, too
         """
         with self._lock:
             for key in list(self._holders):
@@ -116,7 +116,7 @@ class Environments:
                     self._ray.kill(self._holders.pop(key), no_restart=True)
 
     def has(self, key: str) -> bool:
-        """Whether an environment is there; "" is none."""
+        """Whether an environment exists; "" is none."""
         with self._lock:
             return not key or key in self._holders
 
@@ -128,8 +128,8 @@ class Environments:
             self._holders.clear()
 
     def _take(self, name: str) -> None:
-        """Take over a holder of this node's actor that was here before."""
-        with contextlib.suppress(ValueError):  # it has ended meanwhile
+        """Take over a holder left by a previous actor of this node."""
+        with contextlib.suppress(ValueError):  # it has ended
             actor = self._ray.get_actor(name, NAMESPACE)
             key = name[len(self._names) :].partition("-")[0]
             if key in self._holders:
@@ -156,7 +156,7 @@ class Environments:
     def _hold(self, key: str, environment: bytes, packages: Mapping[str, bytes]) -> Any:
         kv = self._ray.experimental.internal_kv
         for uri, package in packages.items():
-            # Ray forgets a package that no actor of a job, or none that is detached, has used for a while.
+            # Ray forgets a package that no actor of a job, or no detached actor, has used for a while.
             kv._pin_runtime_env_uri(uri, expiration_s=_PINNED_S)
             if not kv._internal_kv_exists(uri.encode()):
                 kv._internal_kv_put(uri.encode(), package)
@@ -165,7 +165,7 @@ class Environments:
         return (
             self._ray.remote(environment_holder.EnvironmentHolder)
             .options(
-                # One that is ending has its name for a moment.
+                # A terminating holder keeps its name for a moment.
                 name=f"{self._names}{key}-{secrets.token_hex(4)}", namespace=NAMESPACE, lifetime="detached",
                 max_restarts=-1, max_task_retries=-1, num_cpus=0, runtime_env=decoded(environment),
                 scheduling_strategy=strategy(self._node, soft=False),
@@ -175,7 +175,7 @@ class Environments:
 
 
 def registered_as(one: messages.KeptRegistration) -> tuple[str, str]:
-    """Return the fleet's digest of what a daemon has registered, and the key of its environment; "": it has none."""
+    """Return the fleet's digest of a daemon's registration, and the key of its environment; "": none."""
     mark = one.spec.world.env.get(VARIABLE)
     if mark is None:
         return one.digest, ""
@@ -184,7 +184,7 @@ def registered_as(one: messages.KeptRegistration) -> tuple[str, str]:
 
 
 def without_mark(spec: messages.ModelSpec) -> messages.ModelSpec:
-    """Return a specification as its registrant may say it: one who runs in a worker of a fleet sends its variables."""
+    """Return a specification without marks, which a registrant inside a fleet's worker would pass on."""
     ours = VARIABLE, REQUEST_VARIABLE
     if not any(one in spec.world.env for one in ours):
         return spec
@@ -193,7 +193,7 @@ def without_mark(spec: messages.ModelSpec) -> messages.ModelSpec:
 
 
 def named_actors(ray: Any, beginning: str) -> list[str]:
-    """Return the names of the actors of fleets that begin so."""
+    """Return the names of the fleets' actors with a prefix."""
     found = ray.util.list_named_actors(all_namespaces=True)
     names = (one["name"] for one in found if one["namespace"] == NAMESPACE)
     return sorted(name for name in names if name.startswith(beginning))
@@ -209,11 +209,11 @@ def _inside(
     """Return a specification whose workers run in an environment.
 
     Args:
-        spec: as it was registered
-        runtime_env: of what the environment was made
-        around: the environment
-        own: the same of a process without it
-        mark: of the registration
+        spec: specification as registered
+        runtime_env: source of the environment
+        around: surroundings inside of the environment
+        own: surroundings of a process without it
+        mark: mark of the registration
     """
     world = spec.world
     said = runtime_env.get("env_vars") or {}

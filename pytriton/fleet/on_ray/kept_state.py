@@ -1,4 +1,4 @@
-"""The controller's state: all that it is told, and where it is kept while Ray may start the controller again."""
+"""The controller's state, and its storage, from which Ray may restart the controller."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAMESPACE = NAMESPACE.encode()
 
 
 class Version(msgspec.Struct):
-    """A registration of a model's name; `environment` is its `runtime_env`, whose packages are the last payloads."""
+    """A registration of a model; the packages of `environment`, its `runtime_env`, are the last payloads."""
 
     spec: messages.ModelSpec
     payloads: list[bytes]
@@ -26,13 +26,13 @@ class Version(msgspec.Struct):
 
 
 class Rolling(msgspec.Struct):
-    """A new version on its way to all nodes.
+    """A rollout in progress.
 
     Attributes:
-        former: what the other nodes serve
-        canary: how it is done
-        nodes: that have the new one, or are to get it now
-        watched: it did well; what is left are the other nodes
+        former: the version of the other nodes
+        canary: its settings
+        nodes: nodes that have the new version, or are getting it
+        watched: the watch has succeeded; the other nodes follow
     """
 
     former: Version
@@ -42,7 +42,7 @@ class Rolling(msgspec.Struct):
 
 
 class Model(msgspec.Struct):
-    """A model as it was registered with the fleet: `serial` numbers its holders, which are (slot, serial) each."""
+    """A model as registered with the fleet: `serial` numbers its holders, which are (slot, serial) each."""
 
     spec: messages.ModelSpec
     payloads: list[bytes]
@@ -50,79 +50,79 @@ class Model(msgspec.Struct):
     holders: list[str]
     digest: str = ""
     serial: int = 0
-    #: Holders whose place is to be left once others serve.
+    #: Holders to be replaced once others serve.
     retired: list[str] = msgspec.field(default_factory=list)
-    #: Some nodes are still to serve another version.
+    #: Set while some nodes should still serve another version.
     rolling: Optional[Rolling] = None
-    #: What it was before it was last replaced.
+    #: The version before its last replacement.
     previous: Optional[Version] = None
-    #: What `previous` was before that, until this is served: a registration that fails leaves no trace.
+    #: The version before `previous`, until this one is served: a failed registration leaves no trace.
     older: Optional[Version] = None
-    #: Why the last new version was taken back; "": it was not.
+    #: Why the last new version was rolled back; "": it was not.
     taken_back: str = ""
-    #: The id of the request that made it this version.
+    #: ID of the request that registered this version.
     request: str = ""
     environment: bytes = b""
 
     def version(self) -> Version:
-        """Return what is registered now."""
+        """Return the current registration."""
         return Version(self.spec, self.payloads, self.resources, self.digest, self.environment)
 
     def on(self, node: str) -> Version:
-        """Return what a node is to serve."""
+        """Return the version that a node should serve."""
         rolling = self.rolling
         return self.version() if rolling is None or node in rolling.nodes else rolling.former
 
     def become(self, version: Version) -> None:
-        """Be another version; what is held for it is left as it is."""
+        """Switch to another version; its holders are unchanged."""
         self.spec, self.payloads = version.spec, version.payloads
         self.digest, self.environment = version.digest, version.environment
 
     def use(self, version: Version) -> None:
-        """Be another version, with as many instances as now."""
+        """Switch to another version, with the current number of instances."""
         instances = self.spec.instances
         self.become(version)
         self.spec = msgspec.structs.replace(version.spec, instances=instances)
 
 
 class State(msgspec.Struct):
-    """All that the controller is told."""
+    """The complete state of the controller."""
 
     settings: dict[str, Any] = msgspec.field(default_factory=dict)
     models: dict[str, Model] = msgspec.field(default_factory=dict)
     draining: list[str] = msgspec.field(default_factory=list)
-    #: The nodes that holders were last confined to, where the fleet is not to have the whole cluster.
+    #: The nodes that holders were last restricted to, if the fleet is limited to a part of the cluster.
     among: list[str] = msgspec.field(default_factory=list)
-    #: The newest requests that were withdrawn, or that have unregistered a model: Ray may ask once more.
+    #: The newest requests that were withdrawn, or that unregistered a model: Ray may retry them.
     withdrawn: list[str] = msgspec.field(default_factory=list)
-    #: Balancers have asked where models are.
+    #: Whether balancers have asked where models are served.
     balanced: bool = False
-    #: All names that were ever registered; None: it is not known which.
+    #: All names that were ever registered; None: unknown.
     known: Optional[list[str]] = None
 
     def note(self, name: str) -> None:
-        """Take note that a name is the fleet's from now on."""
+        """Record that a name belongs to the fleet from now on."""
         if self.known is not None and name not in self.known:
             self.known = [*self.known, name]
 
     def knows(self, name: str) -> bool:
-        """Whether a model of this name is the fleet's to remove: daemons may serve what a lost fleet has registered."""
+        """Whether the fleet may remove a model of this name: daemons may serve registrations of a lost fleet."""
         return self.known is None or name in self.known or name in self.models
 
 
 class Store:
-    """The controller's state in Ray's key-value store: a change writes the model that it changes, and no payload anew.
+    """The controller's state in Ray's key-value store: a change only writes the changed model, without its payloads.
 
-    `fleet-F` has all that is of no model, `fleet-F/model/NAME` a model without its payloads, and
-    `fleet-F/payloads/DIGEST` these, of each of its versions. Payloads are written before the model that needs them.
+    `fleet-F` contains the state that belongs to no model, `fleet-F/model/NAME` a model without its payloads, and
+    `fleet-F/payloads/DIGEST` the payloads of each version. Payloads are written before the model that needs them.
 
-    `fleet-F/known/NAME` says that a name was ever registered. `fleet-F/life` names the controller that was made last:
-    Ray may start another one while the former lives still, on a node that was away, and that one must not undo what the
-    other does.
+    `fleet-F/known/NAME` records that a name was ever registered. `fleet-F/life` names the newest controller: Ray may
+    start another one while the previous one still lives, on a disconnected node, and that one must not undo the
+    changes of the other.
 
     Args:
-        fleet: whose state
-        kv: Ray's module of its key-value store, or one that does as it does
+        fleet: name of the fleet
+        kv: Ray's module of its key-value store, or a replacement for tests
     """
 
     def __init__(self, fleet: str, kv: Any = None) -> None:
@@ -133,22 +133,22 @@ class Store:
         self._known = f"{self._head}/known/"
         self._life = f"{self._head}/life"
         self._own = secrets.token_bytes(8)
-        #: The digests of the versions of each model that are kept.
+        #: Digests of the stored versions of each model.
         self._kept: dict[str, set[str]] = {}
-        #: How many of the names that were ever registered are kept: there are only ever more.
+        #: Number of stored names that were ever registered: it only grows.
         self._names = 0
 
     def is_anothers(self) -> bool:
-        """Whether a controller that was made later has read the state."""
+        """Whether a newer controller has read the state."""
         return self._get(self._life) not in (None, self._own)
 
     def check(self) -> None:
-        """Raise PyTritonDaemonError where a controller that was made later has read the state."""
+        """Raise PyTritonDaemonError if a newer controller has read the state."""
         if self.is_anothers():
             raise PyTritonDaemonError("Ray has started another controller of this fleet; ask again")
 
     def read(self) -> Optional[State]:
-        """Return what was written; None when nothing was. From now on, nobody else may write."""
+        """Return the stored state, or None. From now on, no other controller may write."""
         self._put(self._life, self._own)
         head = self._get(self._head)
         if head is None:
@@ -169,20 +169,22 @@ class Store:
             name: {one.digest for one in _versions(model)} for name, model in state.models.items()
         }
         needed = {f"{self._payloads}{one}" for digests in self._kept.values() for one in digests}
-        for key in self._keys(self._payloads):  # of a change that a controller did not live to end
+        for key in self._keys(
+            self._payloads
+        ):  # left by a change that a controller did not complete
             if key not in needed:
                 self._delete(key)
         return state
 
     def write(self, state: State, *models: str) -> None:
-        """Keep a state as far as it has changed since it was kept: these models, and all that is of no model.
+        """Store the changed parts of a state: these models, and the state that belongs to no model.
 
         Raises:
-            PyTritonDaemonError: it is another controller's by now
+            PyTritonDaemonError: another controller has taken over
         """
         self.check()
         for name in models:
-            # At each moment what is there by now: whatever fails is written when this is said again.
+            # Updated after each write: a retry after a failure writes the rest.
             model, kept = state.models.get(name), self._kept.setdefault(name, set())
             needed: set[str] = set()
             if model is None:
@@ -230,7 +232,7 @@ class Store:
 
 
 def _versions(model: Model) -> list[Union[Model, Version]]:
-    """Return all that a model may have to be: what it is, is coming from, and was."""
+    """Return all versions that a model may need: current, being replaced, and previous."""
     former = None if model.rolling is None else model.rolling.former
     others = (former, model.previous, model.older)
     return [model, *(one for one in others if one is not None)]

@@ -10,7 +10,7 @@ from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.fleet.on_ray import NAMESPACE, check_name, connected
 from pytriton.fleet.on_ray.controller import Controller
 
-#: Clients and balancers that ask at the same time.
+#: Number of clients and balancers that call concurrently.
 _CONCURRENCY = 32
 _ANSWER_S = 120.0
 
@@ -23,19 +23,19 @@ def start_fleet(
     flags: Sequence[str] = (),
     runtime_dir: str | None = None,
 ) -> int:
-    """Start a fleet, or change its settings; its controller and its daemons outlive this process.
+    """Start a fleet, or change its settings; its controller and daemons outlive this process.
 
-    Returns how many nodes it has that are too many now.
+    Returns the number of surplus nodes.
 
     Args:
-        fleet: its name
-        ray_address: of the cluster; None: that of this machine
-        nodes: how many nodes it may use; None: all, and those that join. Those that are too many are drained
-        flags: of `pytriton-daemon start`, for each node's daemon that is started from now on
-        runtime_dir: folder for the daemons' runtime directories, on each node that it gets from now on
+        fleet: name of the fleet
+        ray_address: address of the cluster; None: this machine's cluster
+        nodes: maximum number of nodes; None: all, including future ones. Surplus nodes are drained
+        flags: flags of `pytriton-daemon start`, for daemons started from now on
+        runtime_dir: parent of the daemons' runtime directories, on nodes added from now on
 
     Raises:
-        PyTritonBadParameterError: that is no name of a fleet, or no number of nodes
+        PyTritonBadParameterError: the name or the number of nodes is invalid
         PyTritonDaemonError: there is no such Ray cluster
     """
     check_name(fleet)
@@ -59,7 +59,7 @@ def start_fleet(
 
 
 def stop_fleet(fleet: str, ray_address: str | None = None) -> None:
-    """Stop a fleet: its daemons answer what they have, then everything of it ends.
+    """Stop a fleet: its daemons answer in-flight requests, then all of its actors are killed.
 
     Raises:
         PyTritonDaemonError: there is no such fleet

@@ -1,7 +1,7 @@
-"""The nodes of a fleet, among those of Ray, and those that leave it: pure.
+"""Selects the nodes of a fleet among those of Ray, and those that leave it. Pure.
 
-A fleet that may use fewer nodes than it has leaves those that are too many as `fleet drain` does: first elsewhere, then
-gone. So may a node that drains, where another one is there to take its place.
+If a fleet is limited to fewer nodes than it has, the surplus ones are drained as by `fleet drain`: instances start
+elsewhere first. So does a draining node, if another one can replace it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import NamedTuple, Optional
 
 from pytriton.fleet.on_ray.reconciler import Observed, Wanted
 
-#: In (node, model): the node itself, which balancers leave altogether.
+#: Used in (node, model) for the whole node, which balancers remove completely.
 ALL_MODELS = ""
-#: The id of no node: Ray wants at least one in a list.
+#: An ID that no node has: Ray requires a non-empty list.
 _NOWHERE = "none"
 
 
 class Members(NamedTuple):
-    """The nodes that a fleet uses, and those that it has and is to leave."""
+    """The nodes that a fleet uses, and those that it has and should leave."""
 
     kept: list[str]
     surplus: list[str]
@@ -32,19 +32,19 @@ def members(
     draining: Collection[str] = (),
     load: Mapping[str, int] = {},
 ) -> Members:
-    """Return which nodes are the fleet's; the same ones each time, as long as nothing has changed.
+    """Return the fleet's nodes; the choice is stable as long as nothing changes.
 
     Args:
-        alive: nodes that live
-        most: how many it may use; None: all
-        had: nodes on which it has an actor
-        among: nodes that it was confined to before
-        draining: nodes that are to serve nothing
-        load: node -> how many instances have their place there
+        alive: live nodes
+        most: maximum number of nodes; None: all
+        had: nodes with an actor of the fleet
+        among: nodes of the previous choice
+        draining: nodes that should serve nothing
+        load: node -> number of instances placed there
     """
     if most is None:
         return Members(sorted(alive), [])
-    # One that has been drained and left must not come back.
+    # A drained node that has left must not come back.
     may = [one for one in alive if one in had or one not in draining]
     may.sort(
         key=lambda one: (one in draining, one not in among, one not in had, -load.get(one, 0), one)
@@ -58,13 +58,13 @@ def departing(
     observed: Observed,
     models: Collection[tuple[str, str]],
 ) -> set[tuple[str, str]]:
-    """Return (node, `ALL_MODELS`) of each node that is to be left, and that nothing is to be served on any more.
+    """Return (node, `ALL_MODELS`) of each leaving node on which nothing is wanted any more.
 
     Args:
-        leaving: nodes that are to serve nothing
-        wanted: by model
-        observed: by node; only nodes that answer
-        models: (node, model) that is to go
+        leaving: nodes that should serve nothing
+        wanted: wanted state by model
+        observed: served models by node; only nodes that answer
+        models: (node, model) to be removed
     """
     needed = {node for one in wanted.values() for node in one.nodes} if leaving else set()
     return {
@@ -77,12 +77,12 @@ def departing(
 
 
 def nodes_expression(wish: str, but: Sequence[str], only: Optional[Sequence[str]]) -> str:
-    """Return where a holder may be, in the one expression that Ray takes for a label; empty: anywhere.
+    """Return the single expression that Ray accepts for the node label of a holder; empty: any node.
 
     Args:
-        wish: the user's own expression for the node's id: `ID`, `!ID`, `in(ID,…)` or `!in(ID,…)`; empty: none
-        but: nodes that drain
-        only: the fleet's nodes where they are not the whole cluster
+        wish: the user's own expression for the node's ID: `ID`, `!ID`, `in(ID,…)` or `!in(ID,…)`; empty: none
+        but: draining nodes
+        only: the fleet's nodes, if they are not the whole cluster
     """
     inner = wish.lstrip("!")
     inner = inner[3:-1] if inner.startswith("in(") else inner

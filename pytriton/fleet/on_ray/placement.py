@@ -1,4 +1,4 @@
-"""The placement of instances: each has a holder, which Ray places. One that cannot serve there gets another place."""
+"""Placement of instances: each has a holder placed by Ray. A holder on an unusable node is replaced."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pytriton.fleet.on_ray.reconciler import Wanted
 
 
 class Placement:
-    """The holders of a fleet's instances; their names are in its state, which the caller saves.
+    """The holders of a fleet's instances. Their names are part of its state, which the caller saves.
 
     Args:
-        cluster: places them
-        state: has the models, and the nodes that drain
+        cluster: creates the holders
+        state: contains the models, and the draining nodes
     """
 
     def __init__(self, cluster: Cluster, state: State) -> None:
@@ -23,15 +23,15 @@ class Placement:
 
     @property
     def draining(self) -> list[str]:
-        """The nodes that are to serve nothing."""
+        """The nodes that should serve nothing."""
         return [*self._state.draining, *self._cluster.surplus]
 
     def all(self) -> list[str]:
-        """Return all holders there are."""
+        """Return all existing holders."""
         return [one for model in self._state.models.values() for one in _all_of(model)]
 
     def wanted(self, model: Model) -> Wanted:
-        """Return where a model's instances are to be served."""
+        """Return where a model's instances should be served."""
         nodes: dict[str, int] = {}
         pending = 0
         for holder in model.holders:
@@ -46,7 +46,7 @@ class Placement:
         return Wanted(model.digest, nodes, pending, rolling.former.digest, frozenset(rolling.nodes))
 
     def make_holders(self, model: Model) -> None:
-        """Have a model hold as many places as it has instances."""
+        """Create holders until a model has one for each instance."""
         while len(model.holders) < model.spec.instances:
             model.serial += 1
             name = f"{model.spec.name}/{model.serial}"
@@ -56,7 +56,7 @@ class Placement:
             model.retired.append(model.holders.pop())
 
     def leave_node(self, model: Model, node: str) -> bool:
-        """Have a model's instances on a node placed elsewhere; whether there were any."""
+        """Replace a model's holders on a node; return whether there were any."""
         there = [one for one in model.holders if self._cluster.places.get(one, ("", []))[0] == node]
         if not there:
             return False
@@ -66,15 +66,15 @@ class Placement:
         return True
 
     def place_anew(self) -> Optional[list[str]]:
-        """Find holders another place that Ray has put, or may put, where nothing of them can serve.
+        """Replace holders that Ray has placed, or may place, on unusable nodes.
 
-        Returns the models of which any was; None when nothing has changed.
+        Returns the affected models; None if nothing has changed.
         """
         kept = [one for one in self._state.draining if one not in self._cluster.dead]
         forgotten = kept != self._state.draining
         self._state.draining = kept
         draining = self.draining
-        # One that was pending when its node began to drain, or that Ray has started again, may be there only now.
+        # Pending when its node began to drain, or restarted by Ray, it may be placed there only now.
         there = (
             {name: node for name, (node, _) in self._cluster.places.items() if node in draining}
             if draining
@@ -98,31 +98,31 @@ class Placement:
         return list(self._state.models)
 
     def release(self, model: Model) -> None:
-        """Give back all that a model holds."""
+        """Release all of a model's holders."""
         for holder in _all_of(model):
             self._cluster.release(holder)
 
     def release_made(self, model: Optional[Model], before: Optional[Model]) -> None:
-        """Give back what a model holds and did not hold before."""
+        """Release the holders that a model did not have before."""
         held = [] if before is None else _all_of(before)
         for holder in [] if model is None else _all_of(model):
             if holder not in held:
                 self._cluster.release(holder)
 
     def release_retired(self, model: Model) -> None:
-        """Give back what a model holds where it is served no more."""
+        """Release a model's retired holders."""
         for holder in model.retired:
             self._cluster.release(holder)
         model.retired = []
 
     def _only(self) -> Optional[list[str]]:
-        """Return the nodes that holders are confined to; None: all of the cluster."""
+        """Return the nodes that holders are restricted to; None: the whole cluster."""
         if not self._state.settings.get("nodes"):
             return None
         return sorted(set(self._cluster.alive).difference(self._cluster.surplus))
 
     def _replace_gone(self, model: Model) -> bool:
-        """Hold anew what Ray holds no more; whether there was anything."""
+        """Recreate lost holders; return whether there were any."""
         gone = [one for one in model.holders if one in self._cluster.gone]
         for one in gone:
             model.holders.remove(one)
@@ -132,7 +132,7 @@ class Placement:
         return bool(gone)
 
     def _renew_pending(self, model: Model) -> None:
-        """Hold anew what has no place on the fleet's nodes: it knows the former ones only."""
+        """Recreate holders without a place on the fleet's nodes: their restriction names the previous nodes."""
         places = self._cluster.places
         lost = [
             one for one in model.holders if places.get(one, ("", []))[0] not in self._cluster.alive

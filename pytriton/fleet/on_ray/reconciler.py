@@ -1,9 +1,9 @@
-"""Steps after which each node serves the instances that Ray has placed there: pure, as tables.
+"""Steps after which each node serves the instances that Ray has placed there. Pure, with tables as input.
 
     wanted (where Ray has placed instances) + observed (what each daemon serves) ▶ steps
 
-First elsewhere, then gone: nothing is taken from a model as long as something of it is still to come, be it a step, an
-instance that Ray has not placed, or a balancer that has not heard.
+First start elsewhere, then remove: nothing is taken from a model while some of it is still pending, be it a step, an
+instance that Ray has not placed, or a balancer that has not applied the change.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import NamedTuple, Union
 
 
 class Wanted(NamedTuple):
-    """A model as it shall be.
+    """The wanted state of a model.
 
     Attributes:
-        digest: of its registration
-        nodes: node -> how many instances Ray has placed there
+        digest: digest of its registration
+        nodes: node -> number of instances that Ray has placed there
         pending: instances that Ray has not placed yet
-        former: the digest that is to be served on all nodes that are not `fresh`, while a new version is rolled out
-        fresh: nodes that are to serve the new one then
+        former: during a rollout, the digest to be served on all nodes that are not in `fresh`
+        fresh: nodes that should serve the new version
     """
 
     digest: str
@@ -31,23 +31,23 @@ class Wanted(NamedTuple):
 
     @property
     def instances(self) -> int:
-        """How many instances there are to be, wherever."""
+        """The total number of instances."""
         return sum(self.nodes.values()) + self.pending
 
     def digest_on(self, node: str) -> str:
-        """Return the digest of what a node is to serve."""
+        """Return the digest that a node should serve."""
         return self.former if self.former and node not in self.fresh else self.digest
 
 
 class Served(NamedTuple):
-    """A model on a node as it is."""
+    """The state of a model on a node."""
 
     digest: str
     instances: int
 
 
 class Register(NamedTuple):
-    """Have a node serve a model; with `replace`, in the place of another version."""
+    """Serve a model on a node; with `replace`, replacing another version."""
 
     node: str
     model: str
@@ -56,7 +56,7 @@ class Register(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """Have a node serve another number of instances."""
+    """Change the number of instances on a node."""
 
     node: str
     model: str
@@ -64,7 +64,7 @@ class Scale(NamedTuple):
 
 
 class Remove(NamedTuple):
-    """Have a node serve a model no more; balancers send it nothing by now."""
+    """Stop serving a model on a node; balancers have stopped sending requests to it."""
 
     node: str
     model: str
@@ -74,13 +74,13 @@ Step = Union[Register, Scale, Remove]
 
 
 class Plan(NamedTuple):
-    """The steps to take now, and (node, model) that balancers have to leave before the next ones."""
+    """The steps to take now, and (node, model) that balancers must remove before the next ones."""
 
     steps: list[Step]
     leaving: set[tuple[str, str]]
 
 
-#: Node -> model -> what it serves.
+#: Node -> model -> its state there.
 Observed = Mapping[str, Mapping[str, Served]]
 
 
@@ -90,13 +90,13 @@ def reconcile(
     left: frozenset[tuple[str, str]] = frozenset(),
     is_ours: Callable[[str], bool] = lambda _: True,
 ) -> Plan:
-    """Return what to do.
+    """Return the steps to take.
 
     Args:
-        wanted: by model
-        observed: by node; only nodes that answer
-        left: (node, model) that all balancers have left
-        is_ours: whether a model may be removed that is not wanted
+        wanted: wanted state by model
+        observed: observed state by node; only nodes that answer
+        left: (node, model) that all balancers have removed
+        is_ours: whether an unwanted model may be removed
     """
     plan = Plan([], set())
     where = _by_model(observed)
@@ -111,7 +111,7 @@ def reconcile(
 
 
 def is_served(model: str, wanted: Wanted, observed: Observed) -> bool:
-    """Whether a model is served as it shall be, on all nodes."""
+    """Whether a model is served as wanted, on all nodes."""
     places = all(
         observed.get(node, {}).get(model) == Served(wanted.digest_on(node), count)
         for node, count in wanted.nodes.items()
@@ -120,7 +120,7 @@ def is_served(model: str, wanted: Wanted, observed: Observed) -> bool:
 
 
 def _by_model(observed: Observed) -> dict[str, dict[str, Served]]:
-    """Return model -> node -> what is served: one pass, for a search of all nodes for each model takes seconds."""
+    """Return model -> node -> its state. One pass: searching all nodes for each model would take seconds."""
     where: dict[str, dict[str, Served]] = {}
     for node, models in observed.items():
         for model, served in models.items():
@@ -132,7 +132,7 @@ def _coming(model: str, wanted: Wanted, observed: Observed) -> list[Step]:
     steps: list[Step] = []
     for node, count in wanted.nodes.items():
         if node not in observed:
-            continue  # its daemon is starting, or it is about to be found dead
+            continue  # its daemon is starting, or it is about to be declared dead
         served = observed[node].get(model)
         digest = wanted.digest_on(node)
         if served is None or served.digest != digest:

@@ -1,4 +1,4 @@
-"""The resources of an instance, as Ray is to hold them: checked before the controller hears of them."""
+"""The Ray resources of an instance, validated before they are sent to the controller."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pytriton.exceptions import PyTritonBadParameterError
 #: The options of an actor of Ray that say what it holds, and where it may be.
 ALLOWED = ("num_cpus", "num_gpus", "memory", "resources", "accelerator_type", "label_selector")
 _AMOUNTS = ("num_cpus", "num_gpus", "memory")
-#: Of a thing that is counted, Ray gives a part, or whole ones.
+#: Ray assigns a fraction of a unit, or whole units.
 _WHOLE = ("num_cpus", "num_gpus")
 _DEFAULT = {"num_cpus": 1}
 
 
 def checked(resources: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what Ray is to hold; one CPU where nothing is said.
+    """Return the resources for Ray; one CPU by default.
 
     Raises:
-        PyTritonBadParameterError: Ray takes no such thing, or not so much of it
+        PyTritonBadParameterError: Ray does not support the resource or the amount
     """
     if resources is None:
         return dict(_DEFAULT)
@@ -35,8 +35,8 @@ def checked(resources: Mapping[str, Any] | None) -> dict[str, Any]:
     unknown = sorted(map(str, set(held) - set(ALLOWED)))
     if unknown:
         raise PyTritonBadParameterError(
-            f"resources has {', '.join(unknown)}: Ray can hold {', '.join(ALLOWED)} for an instance. What you named "
-            f'yourself goes into a dict of its own: {{"resources": {{"{unknown[0]}": 1}}}}.'
+            f"resources has {', '.join(unknown)}: Ray can hold {', '.join(ALLOWED)} for an instance. Custom resources "
+            f'go into a dict of their own: {{"resources": {{"{unknown[0]}": 1}}}}.'
         )
     for name in _AMOUNTS:
         if name in held:

@@ -1,7 +1,7 @@
-"""A new version of a model on Ray, step by step: which nodes have it, how it does, and when it goes back.
+"""Step-by-step rollouts on Ray: which nodes have the new version, how it performs, and when it is rolled back.
 
-The controller calls `advance` at each of its looks. What is decided is in the model's kept state, so a controller that
-Ray starts again goes on; only a watch begins anew. The instances stay where Ray has placed them: a node serves the
+The controller calls `advance` on each poll. Decisions are part of the model's stored state, so a restarted
+controller continues; only a watch is restarted. The instances stay where Ray has placed them: a node serves
 one version or the other.
 """
 
@@ -16,24 +16,24 @@ from pytriton.fleet.canary_analysis import Seen, Watch
 from pytriton.fleet.on_ray.kept_state import Model, Rolling
 from pytriton.fleet.on_ray.reconciler import Observed, Wanted
 
-#: How long a node with the new version may be silent: its daemon may be starting again.
+#: How long a node with the new version may not answer: its daemon may be restarting.
 _SILENT_S = 120.0
 
 
 class Rollouts:
-    """The rollouts that are under way, by model.
+    """The rollouts in progress, by model.
 
     Args:
         clock: the time in seconds
 
     Attributes:
-        told: model -> how far it is, for people
+        told: model -> its progress, for display
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._watches: dict[str, Watch] = {}
-        #: Model -> since when a node with its new version gives no answer.
+        #: Model -> since when a node with its new version has not answered.
         self._silent: dict[str, float] = {}
         self.told: dict[str, str] = {}
 
@@ -45,14 +45,14 @@ class Rollouts:
         observed: Observed,
         seen: Mapping[str, Seen],
     ) -> bool:
-        """Take the next step of a rollout, if it is time; whether the model's state has changed.
+        """Take the next step of a rollout, if due; return whether the model's state has changed.
 
         Args:
-            name: of the model
-            model: is changed
+            name: name of the model
+            model: its state, which is updated
             wanted: where Ray has placed its instances
-            observed: what each node serves
-            seen: what nodes have counted of it
+            observed: models served by each node
+            seen: the nodes' counters of the model
         """
         rolling = model.rolling
         if rolling is None:
@@ -79,7 +79,7 @@ class Rollouts:
         return self._go_on(name, model, rolling, list(places), there)
 
     def take_back(self, name: str, model: Model, why: str) -> None:
-        """Want the former version again, with as many instances as it had, and remember why."""
+        """Restore the previous version, with its number of instances, and record the reason."""
         assert model.rolling is not None
         model.become(model.rolling.former)
         model.rolling, model.taken_back = None, why
@@ -95,10 +95,10 @@ class Rollouts:
             self.take_back(
                 name,
                 model,
-                "all of its instances are on one node: there is nothing to compare with",
+                "all of its instances are on one node: there is no old version to compare with",
             )
             return True
-        # The fewest instances first, so that the share is kept to; as many nodes as fit into it.
+        # The fewest instances first, to respect the share; as many nodes as fit into it.
         most = rolling.canary.share * sum(places.values())
         rolling.nodes, taken = [], 0
         for node, count in sorted(places.items(), key=lambda one: (one[1], one[0])):
@@ -112,7 +112,7 @@ class Rollouts:
     def _wait_for(self, name: str, model: Model, node: str) -> bool:
         silent_s = self._clock() - self._silent.setdefault(name, self._clock())
         if silent_s >= _SILENT_S:
-            self.take_back(name, model, f"{node[:8]} cannot be watched: it gives no answer")
+            self.take_back(name, model, f"{node[:8]} cannot be watched: it does not answer")
             return True
         self.told[name] = "waits for the figures of a node"
         return False
@@ -148,7 +148,7 @@ class Rollouts:
 
 
 def _mute(rolling: Rolling, there: list[str], observed: Observed, seen: Mapping[str, Seen]) -> str:
-    """Return a node that is to have the new version, and gives no answer; "": there is none."""
+    """Return a node that should have the new version, but does not answer; "": none."""
     silent = (
         node for node in there if node not in observed or not (rolling.watched or node in seen)
     )
@@ -156,7 +156,7 @@ def _mute(rolling: Rolling, there: list[str], observed: Observed, seen: Mapping[
 
 
 def watched(models: Mapping[str, Model]) -> list[str]:
-    """Return the models of which a new version is watched."""
+    """Return the models whose new version is being watched."""
     rolling = ((name, one.rolling) for name, one in models.items())
     return [name for name, one in rolling if one is not None and one.nodes and not one.watched]
 
@@ -164,7 +164,7 @@ def watched(models: Mapping[str, Model]) -> list[str]:
 def with_shares(
     statuses: Mapping[str, messages.Status], models: Mapping[str, Model]
 ) -> dict[str, messages.Status]:
-    """Return the statuses of nodes as balancers are to see them: a version that is watched gets its share."""
+    """Return the nodes' statuses for balancers: a watched version gets its share."""
     found = dict(statuses)
     for name, model in models.items():
         rolling = model.rolling

@@ -1,4 +1,4 @@
-"""Ray's `runtime_env` of a registration, as it travels: checked, and with the folders that it names packed by Ray.
+"""Ray's `runtime_env` of a registration in serialized form: validated, with local folders packed by Ray.
 
 register(runtime_env=…) ▶ `uploaded`: Ray packs and uploads folders ▶ JSON and packages, kept with the registration
                         ▶ on each node: `environments` has Ray make it there
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
     from pytriton._register.message import Plan
     from pytriton.run_options import RegisterOptions
 
-#: What Ray makes on a node, and a daemon can give to the workers that it starts.
+#: Fields that Ray creates on a node, and a daemon can pass to its workers.
 HONOURED = (
     "conda", "config", "env_vars", "excludes", "pip", "py_executable", "py_modules", "uv", "working_dir",
 )  # fmt: skip
-#: They give the workers an interpreter.
+#: Fields that define the workers' interpreter.
 _INTERPRETER = ("conda", "pip", "py_executable", "uv")
 _GCS = "gcs://"
 _logger = logging.getLogger("pytriton.fleet.on_ray")
 
 
 def check(runtime_env: Any, options: RegisterOptions) -> dict[str, Any]:
-    """Return a registration's runtime_env as a plain dict; {} where there is none.
+    """Return a registration's runtime_env as a plain dict; {} if there is none.
 
     Raises:
-        PyTritonBadParameterError: it has what workers cannot get, or says the same as another option
+        PyTritonBadParameterError: workers do not support a field, or it conflicts with another option
     """
     if runtime_env is None:
         return {}
@@ -76,14 +76,14 @@ def check(runtime_env: Any, options: RegisterOptions) -> dict[str, Any]:
 
 
 def makes_interpreter(runtime_env: Mapping[str, Any]) -> bool:
-    """Whether workers get an interpreter of the environment, in place of the registrant's."""
+    """Whether workers use an interpreter of the environment, instead of the registrant's."""
     return any(runtime_env.get(name) for name in _INTERPRETER)
 
 
 def with_environment(
     planned: Plan, runtime_env: Mapping[str, Any], options: RegisterOptions
 ) -> Plan:
-    """Return a registration without what is of the registrant's interpreter, where the environment has another one."""
+    """Return a registration without the registrant's interpreter settings, if the environment has an interpreter."""
     from pytriton._register.environment import wanted_variables
 
     if not makes_interpreter(runtime_env):
@@ -100,10 +100,10 @@ def with_environment(
 
 
 def uploaded(runtime_env: Mapping[str, Any]) -> tuple[bytes, list[bytes]]:
-    """Have Ray pack and upload what is local to this machine; return the environment as it travels, and its packages.
+    """Make Ray pack and upload local folders; return the serialized environment, and its packages.
 
     Raises:
-        PyTritonBadParameterError: Ray takes it for no runtime_env, or finds no such folder or package
+        PyTritonBadParameterError: Ray rejects the runtime_env, or does not find a folder or package
     """
     if not runtime_env:
         return b"", []
@@ -123,19 +123,19 @@ def uploaded(runtime_env: Mapping[str, Any]) -> tuple[bytes, list[bytes]]:
 
 
 def decoded(environment: bytes) -> dict[str, Any]:
-    """Return an environment that has travelled."""
+    """Return a deserialized environment."""
     return msgspec.json.decode(environment, type=dict[str, Any]) if environment else {}
 
 
 def packages_of(runtime_env: Mapping[str, Any]) -> list[str]:
-    """Return the URIs of the packages that are in Ray's key-value store, each once."""
+    """Return the URIs of the packages in Ray's key-value store, without duplicates."""
     named = [runtime_env.get("working_dir"), *(runtime_env.get("py_modules") or ())]
     uris = (one for one in named if isinstance(one, str) and one.startswith(_GCS))
     return list(dict.fromkeys(uris))
 
 
 def split(payloads: Sequence[bytes], environment: bytes) -> tuple[list[bytes], dict[str, bytes]]:
-    """Return a registration's callables, and its environment's packages by URI, which come last."""
+    """Split payloads into a registration's callables, and its environment's packages by URI, which come last."""
     uris = packages_of(decoded(environment))
     callables = len(payloads) - len(uris)
     return list(payloads[:callables]), dict(zip(uris, payloads[callables:]))
@@ -149,12 +149,12 @@ def digest_with(digest: str, environment: bytes) -> str:
 
 
 def _with_uris(runtime_env: dict[str, Any]) -> dict[str, Any]:
-    """Return a runtime_env in which URIs stand for folders and files of this machine."""
+    """Return a runtime_env in which URIs replace folders and files of this machine."""
     modules = import_ray("ray._private.runtime_env.py_modules")
     folder = import_ray("ray._private.runtime_env.working_dir")
     constants = import_ray("ray._private.ray_constants")
     ignore = getattr(constants, "RAY_RUNTIME_ENV_IGNORE_GITIGNORE", "")
-    # `ray.init` does the same for a job; for an actor Ray wants URIs.
+    # `ray.init` does the same for a job; for an actor Ray requires URIs.
     with tempfile.TemporaryDirectory(prefix="ptf-") as scratch:
         for upload in (modules.upload_py_modules_if_needed, folder.upload_working_dir_if_needed):
             more: dict[str, Any] = {"scratch_dir": scratch, "logger": _logger}
@@ -162,13 +162,13 @@ def _with_uris(runtime_env: dict[str, Any]) -> dict[str, Any]:
                 more["include_gitignore"] = os.environ.get(ignore, "0") != "1"
             with _told_by_ray():
                 runtime_env = upload(runtime_env, **more)
-    # It has been obeyed.
+    # It has been applied.
     return {key: value for key, value in runtime_env.items() if key != "excludes"}
 
 
 @contextlib.contextmanager
 def _told_by_ray() -> Any:
-    """Have Ray's own errors be ones that `uploaded` knows."""
+    """Convert Ray's own errors to those that `uploaded` handles."""
     try:
         yield
     except import_ray("ray.exceptions").RayError as error:

@@ -1,7 +1,7 @@
-"""The version of a model: after a registration, after a rollback, and after a registration is withdrawn.
+"""Versions of a model: registration, rollback, and withdrawal of a registration.
 
-Pure: each function changes a `Model`. The controller keeps what has come of it, and sees to its holders. A request's id
-says what is to be withdrawn, and makes it harmless that Ray asks a controller again that died before it answered.
+Pure: each function changes a `Model`. The controller stores the result and manages its holders. A request's ID
+identifies what to withdraw, and makes retries by Ray harmless after the controller died before answering.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pytriton.fleet.on_ray.environments import REQUEST_VARIABLE
 from pytriton.fleet.on_ray.kept_state import Model, Rolling
 from pytriton.fleet.on_ray.runtime_env import digest_with
 
-#: Of one model: each is an actor that holds its place, and a worker.
+#: Maximum number of instances per model: each is a holder actor, and a worker.
 MOST_INSTANCES = 10_000
-#: A name is a part of those of actors and of keys, and of HAProxy's files. Daemons ask the same of it.
+#: Allowed names, which are part of the names of actors and keys, and of HAProxy's files. As in daemons.
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
 
 
@@ -33,7 +33,7 @@ def made(
     request: str,
     former: Optional[Model] = None,
 ) -> Model:
-    """Return a newly registered model, which holds nothing yet.
+    """Return a newly registered model, without holders.
 
     It differs from the `former` one of its name: modules that workers import may have changed.
     """
@@ -53,14 +53,14 @@ def unusable(
     canary: Optional[Canary],
     resources: dict[str, Any],
 ) -> str:
-    """Return why a model cannot be registered; nothing where it can.
+    """Return why a model cannot be registered; "" if it can.
 
     Args:
-        new: the model
-        former: what there is of its name
-        replace: that may be replaced
-        canary: step by step
-        resources: what Ray is to hold for each instance
+        new: the new model
+        former: the current model of its name
+        replace: whether that may be replaced
+        canary: step-by-step rollout
+        resources: Ray resources of each instance
     """
     if not _NAME.fullmatch(new.name):
         return f"{new.name[:80]!r} cannot be a model's name: letters, digits, '.', '_' and '-'"
@@ -75,10 +75,10 @@ def unusable(
 
 
 def check_instances(instances: int) -> None:
-    """Check a number of instances.
+    """Validate a number of instances.
 
     Raises:
-        ValueError: a fleet has not so many
+        ValueError: a fleet does not support that number
     """
     if not 1 <= instances <= MOST_INSTANCES:
         raise ValueError(f"instances={instances}: a fleet takes 1 to {MOST_INSTANCES} of a model")
@@ -86,21 +86,21 @@ def check_instances(instances: int) -> None:
 
 def _no_canary(former: Optional[Model], resources: dict[str, Any]) -> str:
     if former is None:
-        return "there is none yet to compare it with"
+        return "there is no old version to compare it with"
     if former.rolling is not None:
-        return "another new version of it is on its way; wait, or roll it back"
+        return "another rollout of it is in progress; wait, or roll it back"
     if former.resources != resources:
-        return "it holds other resources than the version that it is to replace"
+        return "its resources differ from those of the version that it replaces"
     return ""
 
 
 def replace(former: Model, model: Model, canary: Optional[Canary]) -> None:
-    """Have a newly registered model take the place of a former one; with a canary, step by step."""
+    """Replace a model by a newly registered one; with a canary, step by step."""
     model.older = former.previous
     if canary is not None and model.digest != former.digest:
         model.rolling = Rolling(former.version(), canary)
         model.previous = former.previous
-    else:  # also a rollout that is under way ends by this: what was being rolled out was never there to stay
+    else:  # this also ends a rollout in progress, whose version was never confirmed
         rolling = former.rolling
         model.previous = former.version() if rolling is None else rolling.former
     model.serial, model.retired = former.serial, [*former.holders, *former.retired]
@@ -109,7 +109,7 @@ def replace(former: Model, model: Model, canary: Optional[Canary]) -> None:
 
 
 def roll_back(model: Model) -> str:
-    """Have a model be what it was before it was replaced, with as many instances; returns why not, or nothing."""
+    """Restore a model's previous version, with its number of instances; return why it is not possible, or ""."""
     before = model.previous
     if before is None:
         return f"model {model.spec.name!r} has not been replaced since it was first registered"
@@ -120,7 +120,7 @@ def roll_back(model: Model) -> str:
 
 
 def scale(model: Model, instances: int) -> None:
-    """Have a model have another number of instances, whether or not a rollout goes well."""
+    """Change a model's number of instances, whether or not a rollout succeeds."""
     model.spec = msgspec.structs.replace(model.spec, instances=instances)
     if model.rolling is not None:
         former = model.rolling.former
@@ -128,7 +128,7 @@ def scale(model: Model, instances: int) -> None:
 
 
 def withdraw(model: Model, why: str) -> None:
-    """Have a model be again what it was before it was registered last, which was a replacement; and its history too."""
+    """Undo the last registration of a model, which was a replacement, including its history."""
     before = model.previous
     assert before is not None
     model.become(before)
@@ -137,7 +137,7 @@ def withdraw(model: Model, why: str) -> None:
 
 
 def settle(model: Model) -> bool:
-    """Forget what only a withdrawal needs, for the model is served; whether there was anything."""
+    """Forget what only a withdrawal needs, once the model is served; return whether there was anything."""
     if model.rolling is not None or model.older is None:
         return False
     model.older = None

@@ -345,7 +345,7 @@ def test_what_cannot_be_shared_is_told(value: Any, text: str) -> None:
 
 def test_a_function_that_shares_something_under_a_key_is_refused() -> None:
     for inner in "ba":
-        with pytest.raises(PyTritonValidationError, match=f"makes 'a' asks for '{inner}'"):
+        with pytest.raises(PyTritonValidationError, match=f"creates 'a' itself shares '{inner}'"):
             pytriton.shared(lambda: pytriton.shared(lambda: np.zeros(2), key=inner), key="a")  # noqa: B023
     assert pytriton.shared(lambda: np.zeros(2), key="b").tolist() == [0, 0]
     assert pytriton.shared(lambda: pytriton.shared(np.ones(2)), key="a").tolist() == [1, 1]

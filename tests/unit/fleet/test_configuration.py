@@ -213,5 +213,5 @@ def test_what_a_node_says_becomes_no_directive() -> None:
     "url", ["http://h x:1", "http://h", "http://h:0", "http://h:x", "http://:1"]
 )
 def test_an_address_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(PyTritonBadParameterError, match="takes requests at"):
+    with pytest.raises(PyTritonBadParameterError, match="reports the address"):
         node_of("a", told(http_url=url))

@@ -192,10 +192,10 @@ def test_a_head_that_does_not_answer_is_told_at_once(monkeypatch: pytest.MonkeyP
         nobody.bind(("127.0.0.1", 0))
         at = f"127.0.0.1:{nobody.getsockname()[1]}"
         for address in (at, f"ray://{at}"):
-            with pytest.raises(PyTritonDaemonError, match=f"Nobody answers at {address}"):
+            with pytest.raises(PyTritonDaemonError, match=f"Nothing answers at {address}"):
                 connected(address)
         monkeypatch.setenv("RAY_ADDRESS", at)
-        with pytest.raises(PyTritonDaemonError, match=f"Nobody answers at {at}"):
+        with pytest.raises(PyTritonDaemonError, match=f"Nothing answers at {at}"):
             connected("auto")
 
 

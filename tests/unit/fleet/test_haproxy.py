@@ -86,7 +86,7 @@ def test_a_model_is_asked_where_it_is_and_sequences_stay(
     assert {front.ask("/v2/models/only/infer") for _ in range(4)} == {(200, "a")}
     assert front.ask("/v2/models/nobody/infer")[0] == 404
     status, text = front.ask("/v2/repository/models/m/unload")
-    assert (status, json.loads(text)["error"][:18]) == (403, "ask the node itsel")
+    assert (status, json.loads(text)["error"][:18]) == (403, "call the node itse")
     ids = [str(number) for number in range(16)]
     where = {
         one: {front.ask("/v2/models/m/infer", x_sequence_id=one) for _ in range(3)} for one in ids
@@ -115,7 +115,7 @@ def test_what_is_meant_for_one_node_is_refused_however_it_is_written(
     fronts: Fronts, path: str
 ) -> None:
     status, text = fronts.front.ask(path)
-    assert (status, json.loads(text)["error"][:18]) == (403, "ask the node itsel")
+    assert (status, json.loads(text)["error"][:18]) == (403, "call the node itse")
 
 
 @pytest.mark.parametrize("path", ["/v2/models/trace/infer", "/v2/models/m/versions/1/trace"])

@@ -280,7 +280,7 @@ def test_a_node_that_tells_nonsense_is_left_out_and_the_others_are_not(told: Any
     cluster.look({}, [])
     found = cluster.looks()
     assert list(found) == [B]
-    assert "makes no sense" in cluster.fault(A)
+    assert "invalid answer" in cluster.fault(A)
 
 
 def test_why_a_daemon_does_not_answer_is_told_until_it_does() -> None:
@@ -365,9 +365,9 @@ def test_a_balancer_that_cannot_follow_is_named_when_something_does_not_go(
         "nodes": [(A, "h", False, b"", "")],
     }
     client = client_of(answers, monkeypatch)
-    with pytest.raises(FleetError, match="A balancer that cannot follow is waited for"):
+    with pytest.raises(FleetError, match="The fleet waits for a balancer that cannot follow"):
         client.unregister("m", wait_s=0.01)
-    with pytest.raises(FleetError, match="A balancer that cannot follow is waited for"):
+    with pytest.raises(FleetError, match="The fleet waits for a balancer that cannot follow"):
         client.drain(A, wait_s=0.01)
 
 
@@ -387,5 +387,5 @@ def test_a_status_that_makes_no_sense_does_not_hide_the_others(
     well = msgspec.msgpack.encode(status())
     told = [(A, "h", False, b"\xc1", ""), (B, "h", True, well, "")]
     first, second = client_of({"nodes": told}, monkeypatch).nodes()
-    assert (first.status, "makes no sense" in first.error) == (None, True)
+    assert (first.status, "status is invalid" in first.error) == (None, True)
     assert second == RayNode(B, "h", True, status())

@@ -158,7 +158,7 @@ def test_a_node_that_stays_silent_has_all_go_back(fleet: Fleet) -> None:
     begin(fleet)
     fleet.cluster.silent = {A}
     watch(fleet, 125)
-    assert fleet.controller.rollout("m")[1] == "aaaa cannot be watched: it gives no answer"
+    assert fleet.controller.rollout("m")[1] == "aaaa cannot be watched: it does not answer"
     fleet.cluster.silent = set()
     fleet.steps(6)
     assert served(fleet) == dict.fromkeys((A, B, C, D), "old")
@@ -183,7 +183,7 @@ def test_rollback_goes_back_and_forth_and_ends_a_rollout(fleet: Fleet) -> None:
 
 
 def test_what_cannot_be_rolled_out_is_refused(fleet: Fleet) -> None:
-    assert "none yet to compare" in fleet.register(name="x", replace=True, canary=CANARY)
+    assert "no old version to compare" in fleet.register(name="x", replace=True, canary=CANARY)
     begin(fleet)
     assert "on its way" in fleet.register(b"third", replace=True, canary=CANARY)
     assert fleet.register(b"third", 8, replace=True) == ""  # without a canary it goes everywhere
@@ -199,7 +199,7 @@ def test_instances_on_one_node_cannot_be_compared() -> None:
     fleet.register(b"old", 2)
     fleet.steps()
     begin(fleet)
-    assert "nothing to compare with" in fleet.controller.rollout("m")[1]
+    assert "no old version to compare with" in fleet.controller.rollout("m")[1]
     assert served(fleet) == {A: "old"}
 
 

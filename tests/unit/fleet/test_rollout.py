@@ -130,7 +130,7 @@ def test_a_good_version_goes_to_the_share_and_then_to_all(fleet: Fleet) -> None:
 
 def test_a_bad_version_is_rolled_back_after_its_first_failures(fleet: Fleet) -> None:
     fleet.failing["new"] = True
-    with pytest.raises(CanaryError, match=r"taken back, for 3 of its 3 requests failed") as caught:
+    with pytest.raises(CanaryError, match=r"rolled back: 3 of its 3 requests failed") as caught:
         fleet.roll_out()
     assert "0: it was withdrawn" in str(caught.value)
     assert fleet.now == 101.5
@@ -140,7 +140,7 @@ def test_a_bad_version_is_rolled_back_after_its_first_failures(fleet: Fleet) -> 
 
 def test_a_slow_version_is_taken_back_at_the_end_of_the_watch(fleet: Fleet) -> None:
     fleet.call_s["new"] = 0.002
-    with pytest.raises(CanaryError, match="for its calls take 2 ms"):
+    with pytest.raises(CanaryError, match="its calls take 2 ms"):
         fleet.roll_out(watch_s=60.0)
     assert fleet.now == 160.0
     assert fleet.versions() == ["old"] * 10
