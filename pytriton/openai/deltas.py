@@ -13,7 +13,7 @@ from pytriton._protocol.scalars import plain
 __all__ = ["Delta", "ToolCall", "Usage", "deltas_of"]
 
 #: Maximum token count: quotas and metrics have to be able to add it up.
-_MOST_TOKENS = 2**53
+_MAX_TOKENS = 2**53
 
 
 class Usage(msgspec.Struct, kw_only=True, frozen=True):
@@ -37,8 +37,8 @@ class Usage(msgspec.Struct, kw_only=True, frozen=True):
         """Check that the counts are valid."""
         for name in self.__struct_fields__:
             count = _whole(self, name)
-            if not 0 <= count <= _MOST_TOKENS:
-                raise ValueError(f"Usage.{name} has to be from 0 to {_MOST_TOKENS}, got {count}")
+            if not 0 <= count <= _MAX_TOKENS:
+                raise ValueError(f"Usage.{name} has to be from 0 to {_MAX_TOKENS}, got {count}")
 
 
 class ToolCall(msgspec.Struct, kw_only=True, frozen=True):
@@ -212,4 +212,4 @@ def _counted(said: Any) -> int:
     """Return another server's count; 0 if it is invalid, so that the response is passed on anyway."""
     if isinstance(said, bool) or not isinstance(said, (int, float)) or not math.isfinite(said):
         return 0
-    return min(max(0, int(said)), _MOST_TOKENS)
+    return min(max(0, int(said)), _MAX_TOKENS)

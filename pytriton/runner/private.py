@@ -25,7 +25,7 @@ _SETTINGS = {
     "ready_when": "up",
 }
 #: Interval between polls of the daemon's repository, in seconds.
-_LOOK_S = 0.05
+_POLL_INTERVAL_S = 0.05
 
 
 class PrivateDaemon:
@@ -62,7 +62,7 @@ def _wait_loaded(client: DaemonClient, deadline: float) -> None:
     while any(one.state == "loading" for one in client.repository()):
         if time.monotonic() > deadline:
             raise DaemonStartError("The models of the runner's daemon were not loaded in time.")
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_INTERVAL_S)
 
 
 def _tell_of_end(server: ServerProcess, reason: str) -> None:

@@ -25,7 +25,7 @@ __all__ = ["Runner"]
 
 StrPath = Union[str, "os.PathLike[str]"]
 _PROTOCOLS = ("grpc", "http")
-_READY_LOOK_S = 0.1
+_READY_POLL_INTERVAL_S = 0.1
 
 
 class Runner(AsyncCalls, Closeable):
@@ -132,7 +132,7 @@ class Runner(AsyncCalls, Closeable):
                 return True
             if time.monotonic() > deadline:
                 return False
-            time.sleep(_READY_LOOK_S)  # tritonserver has to be polled
+            time.sleep(_READY_POLL_INTERVAL_S)  # tritonserver has to be polled
 
     def destroy(self) -> None:
         """Close the runner; the next call restarts or reconnects it."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: The module that a daemon runs.
 _DAEMON = "pytriton.dispatcher"
 #: Interval between checks for a server that is not listening yet.
-_LOOK_S = 0.2
+_POLL_INTERVAL_S = 0.2
 #: Seconds within which a healthy server responds to a liveness check.
 _ANSWER_S = 5.0
 #: Interval between checks whether the server still needs to be watched; its exit itself is an event.
@@ -195,7 +195,7 @@ class RemoteTriton(TritonBase):
                     f"{self._url.with_scheme} after {self._timeout_s:g} s: start a Triton() or "
                     "`pytriton-daemon start` there first, as the same user."
                 )
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_INTERVAL_S)
 
     def _watch(self, client: DaemonClient, pid: int) -> None:
         """Wait for the daemon's exit, until this object no longer needs it."""

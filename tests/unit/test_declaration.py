@@ -103,7 +103,11 @@ def test_others_carry_none(target: Any) -> None:
         (lambda: declare("a b", [X], [Y])(Plain()), PyTritonValidationError, "Model name can only"),
         (lambda: declare("m", [X, X], [Y])(Plain()), PyTritonValidationError, "called 'x'"),
         (lambda: declare("m", [X], [Y])(3), PyTritonValidationError, "Only a callable"),  # type: ignore[type-var]
-        (lambda: declare("m", [X], [Y])(len), PyTritonValidationError, "does not accept attributes"),
+        (
+            lambda: declare("m", [X], [Y])(len),
+            PyTritonValidationError,
+            "does not accept attributes",
+        ),
         (lambda: declare(Plain), PyTritonValidationError, "with parentheses"),  # type: ignore[arg-type]
         (
             lambda: declare("m", [X], [Y], ModelConfig(max_batch_size=-1))(Plain()),

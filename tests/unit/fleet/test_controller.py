@@ -177,7 +177,7 @@ def test_a_model_that_nobody_can_serve_does_not_keep_balancers_waiting_for_ever(
 def test_a_new_balancer_leaves_haproxy_as_it_is_until_it_is_told_something() -> None:
     answers = [(-1, b""), (7, msgspec.msgpack.encode([NodeStatus("tcp://h/a")])), (-1, b"")]
     view = BalancerView(cast(RayFleetClient, Mock(_ask=lambda *_: answers.pop(0))), "b")
-    with pytest.raises(PyTritonDaemonError, match="HAProxy stays as it is"):
+    with pytest.raises(PyTritonDaemonError, match="HAProxy keeps its configuration"):
         view.look()
     assert [one.node for one in view.look()] == ["tcp://h/a"]
     assert [one.node for one in view.look()] == ["tcp://h/a"]  # the controller was started again

@@ -185,7 +185,7 @@ def test_rollback_goes_back_and_forth_and_ends_a_rollout(fleet: Fleet) -> None:
 def test_what_cannot_be_rolled_out_is_refused(fleet: Fleet) -> None:
     assert "no old version to compare" in fleet.register(name="x", replace=True, canary=CANARY)
     begin(fleet)
-    assert "on its way" in fleet.register(b"third", replace=True, canary=CANARY)
+    assert "in progress" in fleet.register(b"third", replace=True, canary=CANARY)
     assert fleet.register(b"third", 8, replace=True) == ""  # without a canary it goes everywhere
     fleet.steps(4)
     model = fleet.controller._state.models["m"]
