@@ -1,5 +1,5 @@
-"""The tritonserver that the daemon owns: its start, its processes, its readiness, its models, and what it is asked.
+"""Tritonserver as the daemon runs it: start, processes, readiness, models and administration.
 
-Belongs here: what talks to tritonserver or prepares it; frontend.py shows how the modules hang together, and frontends/ has
-the programs that can be started as it. May import: install, control, base, settings.
+Belongs here: code that talks to tritonserver or prepares it. frontend.py shows how the modules fit together; frontends/
+has the programs that can be started as tritonserver. May import: install, control, base, settings.
 """

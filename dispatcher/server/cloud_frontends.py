@@ -1,10 +1,9 @@
-"""The frontends of two clouds, Amazon SageMaker's and Google Vertex AI's, which tritonserver's options switch on.
+"""The endpoints of Amazon SageMaker and Google Vertex AI, which tritonserver's options enable.
 
-NVIDIA's frontend of Vertex AI starts only when its default model is loaded (Triton 2.51), and a registration needs a
-server. So tritonserver starts without that frontend. As soon as the model is served, tritonserver is started once more,
-with the frontend, and loads all models before it opens a port: whoever reaches Vertex AI's port reaches the model.
-
-The native front has both from its start: as long as the model is not there, it says that it is not ready.
+NVIDIA's Vertex AI frontend starts only if its default model is loaded (Triton 2.51), but registering a model needs a
+running server. So tritonserver starts without that frontend. Once the model is served, tritonserver restarts with the
+frontend and loads all models before it opens a port, so a client that reaches Vertex AI's port also reaches the model.
+The native frontend serves both from the start and reports "not ready" until the model is loaded.
 """
 
 from __future__ import annotations
@@ -14,23 +13,23 @@ from typing import Any, NamedTuple
 
 from pytriton._host.ports import PortError
 
-#: Clouds reach their containers from outside.
+#: Cloud platforms connect to their containers from outside.
 ADDRESS = "0.0.0.0"
 _PORT = "8080"
-#: Where SageMaker puts models of multi-model endpoints, which it then has loaded.
+#: Directory where SageMaker places the models of multi-model endpoints before it loads them.
 _SAGEMAKER_MODELS = "/opt/ml/models"
-#: Says which of Triton's endpoints /invocations is.
+#: Selects the Triton endpoint that /invocations maps to.
 _INFERENCE_TYPE = "SAGEMAKER_TRITON_INFERENCE_TYPE"
 _INFERENCE_TYPES = ("infer", "generate", "generate_stream")
 
 
 class Cloud(NamedTuple):
-    """An endpoint of one.
+    """One cloud's endpoint.
 
     Attributes:
-        protocol: what the native front calls it
-        port: where it listens
-        setting: the option that says so
+        protocol: its name in the native frontend's settings
+        port: the port to listen on
+        setting: the option that configures the port
     """
 
     protocol: str
@@ -39,16 +38,16 @@ class Cloud(NamedTuple):
 
 
 def vertex_model(options: Mapping[str, object]) -> str | None:
-    """Return the name of Vertex AI's default model that tritonserver's options ask for, None if they ask for none."""
+    """Return the name of Vertex AI's default model from tritonserver's options, or None if Vertex AI is not enabled."""
     name = options.get("vertex-ai-default-model")
     return str(name) if name and options.get("allow-vertex-ai") == "true" else None
 
 
 def served(options: Mapping[str, object], environment: Mapping[str, str]) -> list[Cloud]:
-    """Return the endpoints that are to be served, by the options' and the clouds' own variables.
+    """Return the endpoints to serve, according to the options and the clouds' environment variables.
 
     Raises:
-        PortError: Vertex AI does not say which paths it asks, or SageMaker asks for an inference that there is not.
+        PortError: a path that Vertex AI must define is missing, or SageMaker's inference type is unknown.
     """
     found = []
     if options.get("allow-sagemaker") == "true":
@@ -68,8 +67,8 @@ def served(options: Mapping[str, object], environment: Mapping[str, str]) -> lis
         ]
         if missing:
             raise PortError(
-                f"Vertex AI is to be served (allow-vertex-ai), and {' and '.join(missing)} of its environment "
-                "are missing, which say where it asks"
+                f"Vertex AI is enabled (allow-vertex-ai), but {' and '.join(missing)} of its environment "
+                "are missing; they define the paths to serve"
             )
         port = str(options.get("vertex-ai-port", environment.get("AIP_HTTP_PORT", _PORT)))
         found.append(Cloud("vertex_ai", int(port), "vertex-ai-port"))
@@ -77,7 +76,7 @@ def served(options: Mapping[str, object], environment: Mapping[str, str]) -> lis
 
 
 def told(options: Mapping[str, object], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the native front is told of the clouds' paths and models; see program/settings.h."""
+    """Return the clouds' paths and models for the native frontend's settings; see program/settings.h."""
     return {
         "vertex": {
             "health": environment.get("AIP_HEALTH_ROUTE"),

@@ -1,4 +1,4 @@
-"""The first start of tritonserver, on ports that may have to be chosen anew."""
+"""The first start of tritonserver; retries with other ports when a chosen one is taken."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from pytriton.dispatcher.server.tritonserver import TritonServer
 
 _log = structlog.get_logger(__name__)
 
-#: A port that we chose ourselves may be taken by somebody before tritonserver listens on it.
+#: A port that the daemon chose may be taken by another process before tritonserver listens on it.
 _PORT_ATTEMPTS = 5
 
 
 async def start_server(
     server: TritonServer, config: DaemonConfig, preload: Callable[[], Mapping[str, dict[str, Any]]]
 ) -> set[str]:
-    """Start tritonserver; with ports that we chose ourselves, try others when one was snatched away.
+    """Start tritonserver. If a port that the daemon chose has been taken since, retry with others.
 
     Args:
-        server: is started
-        config: says which ports it has
-        preload: is asked before each attempt what it loads before it opens its ports: name -> configuration
+        server: the server to start
+        config: defines the ports
+        preload: returns the models to load before the ports open (name -> configuration); called before each attempt
 
     Returns:
-        The models that it has loaded.
+        The names of the models that were loaded.
 
     Raises:
-        ServerStartError: it does not start.
-        PortError: a port that the settings name is taken.
+        ServerStartError: tritonserver did not start.
+        PortError: a port that the settings name is in use.
     """
     chosen = 0 in (config.http_port, config.grpc_port, config.metrics_port)
     for attempt in itertools.count(1):
@@ -45,5 +45,5 @@ async def start_server(
             taken = "in use" in str(error) or "unavailable" in str(error)
             if not (chosen and taken) or attempt == _PORT_ATTEMPTS:
                 raise
-            _log.info("a free port was taken meanwhile, trying others")
-    raise AssertionError  # it counts for ever
+            _log.info("a chosen port was taken by another process, retrying with others")
+    raise AssertionError  # unreachable: the loop never ends by itself

@@ -1,4 +1,4 @@
-"""The endpoints where clients reach tritonserver: the settings' addresses, and settled ports."""
+"""The endpoints where clients reach tritonserver: addresses from the settings and their resolved ports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytriton._host.settings.declarations import DaemonConfig
 
 
 class Endpoint(NamedTuple):
-    """One of them. `name` is "http", "grpc" or "metrics"; `address` is what it listens on."""
+    """An endpoint: its `name` ("http", "grpc" or "metrics") and the address and port that it listens on."""
 
     name: str
     address: str
@@ -20,7 +20,7 @@ class Endpoint(NamedTuple):
 
 
 class Endpoints:
-    """The endpoints that the settings switch on. They stay the same over restarts of tritonserver."""
+    """The endpoints that the settings enable. They stay the same when tritonserver restarts."""
 
     def __init__(self, config: DaemonConfig) -> None:
         self._config = config
@@ -34,18 +34,18 @@ class Endpoints:
 
     @property
     def served(self) -> list[Endpoint]:
-        """The endpoints that are switched on; a port 0 in the settings is 0 until it is settled."""
+        """The enabled endpoints. A port that the settings leave at 0 stays 0 until `settle` resolves it."""
         return list(self._all.values())
 
     def port(self, name: str) -> int:
-        """Return the port of "http", "grpc" or "metrics"; 0 when that is not served."""
+        """Return the port of "http", "grpc" or "metrics"; 0 if that endpoint is disabled."""
         return self._all[name].port if name in self._all else 0
 
     def settle(self) -> None:
-        """Choose the ports: 0 becomes a free one, any other has to be free.
+        """Resolve the ports: pick a free one for 0, and check that any other is free.
 
         Raises:
-            PortError: a port is in use, or wanted twice; names who holds it.
+            PortError: a port is in use (the text names the process that holds it) or configured twice.
         """
         config = self._config
         wanted = {
@@ -57,15 +57,16 @@ class Endpoints:
             self._all[name] = self._all[name]._replace(port=port)
 
     def listen(self, backlog: int) -> dict[str, socket.socket]:
-        """Listen on all of them, by name; the ports are settled with it.
+        """Listen on all endpoints and return the sockets by name. This also resolves the ports.
 
         Raises:
-            PortError: a port is in use; names who holds it.
+            PortError: a port is in use; the text names the process that holds it.
         """
         found: dict[str, socket.socket] = {}
         try:
             wanted = {name: getattr(self._config, f"{name}_port") for name in self._all}
-            # A port that the settings name is not to be taken as a free one of another endpoint.
+            # Bind ports that the settings name first, so that the kernel does not assign one of them to another
+            # endpoint.
             for one in sorted(self.served, key=lambda one: wanted[one.name] == 0):
                 setting = f"{one.name}_port"
                 listener = listening(one.address, wanted[one.name], setting, backlog=backlog)
@@ -78,14 +79,14 @@ class Endpoints:
         return found
 
     def adopt(self, listeners: Mapping[str, socket.socket]) -> None:
-        """Take over the ports of sockets that listen already, by name."""
+        """Take over the ports of sockets that are already listening, by name."""
         for name, listener in listeners.items():
             if name in self._all:
                 port = int(listener.getsockname()[1])
                 self._all[name] = self._all[name]._replace(port=port)
 
     def urls(self) -> dict[str, str]:
-        """Return `http_url`, `grpc_url` and `metrics_url` for clients on this machine; "" for what is not served."""
+        """Return `http_url`, `grpc_url` and `metrics_url` for clients on this machine; "" for a disabled endpoint."""
         urls = dict.fromkeys(("http_url", "grpc_url", "metrics_url"), "")
         schemes = {
             "grpc": "grpcs" if grpc_tls.uses_tls(self._config) else "grpc",
@@ -99,7 +100,7 @@ class Endpoints:
 
 
 def reachable(address: str) -> str:
-    """Return an address to connect to from this machine for one to listen on."""
+    """Return the address at which this machine reaches a listening address."""
     if address in ("0.0.0.0", ""):
         return "127.0.0.1"
     if address == "::":

@@ -1,14 +1,14 @@
-"""The seam between the daemon's tritonserver and the program that is started as it: a *front* around Triton's core.
+"""The interface between the daemon and the program that runs as tritonserver: a *front* around Triton's core.
 
-    tritonserver.py     what the daemon asks for: load, unload, states, ready or not; one object for the daemon's life
+    tritonserver.py     what the daemon uses: load, unload, states, readiness; one object for the daemon's lifetime
       ▼
-    server_process.py   one process: its start, its readiness, the watch for hanging, its end
+    server_process.py   one process: start, readiness, liveness probes, exit
       ▼
-    Front, Admin        how a kind of program is started, and how it is asked
+    Front, Admin        how a kind of program is started and administered
       ▼
-    frontends/             the kinds: NVIDIA's executable (triton_frontend.py), our own program (native_frontend.py)
+    frontends/          the kinds: NVIDIA's executable (triton_frontend.py), our own program (native_frontend.py)
 
-services.py chooses the front. The modules above the seam do not depend on that choice.
+services.py chooses the front. The modules above this interface do not depend on that choice.
 """
 
 from __future__ import annotations
@@ -34,28 +34,29 @@ from pytriton.dispatcher.server.readiness_gate import Models
 _log = structlog.get_logger(__name__)
 
 SHM = Path("/dev/shm")
-#: Where a server asks about its clients' requests to load and unload models, in the runtime directory.
+#: Socket in the runtime directory on which a server reports its clients' requests to load and unload models.
 MODEL_CONTROL_SOCKET = "models.sock"
 #: Becomes LD_PRELOAD of tritonserver (private_shm.py).
 PRELOAD_VARIABLE = "PYTRITON_PRELOAD"
 
-#: A front takes memory for each large answer anew. glibc gives large pieces of freed memory back to the kernel at once,
-#: and raises these limits by itself, up to these values, as it sees larger pieces freed. With them from the beginning
-#: answers of 6 MB touch no fresh pages (500 each before), for a sixth less CPU time. A user's own values come first.
+#: A front allocates fresh memory for each large response. By default glibc returns large freed blocks to the kernel at
+#: once and raises these thresholds, up to these values, only as it sees larger blocks freed. Setting them from the
+#: start means that responses of 6 MB touch no new pages (500 each before), which saves a sixth of the CPU time. A
+#: user's own values take precedence.
 MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20)}
 
 
 @dataclass(frozen=True)
 class ServerPlace:
-    """The daemon's folders and hooks that every front is given.
+    """The directories and callbacks that every front receives.
 
     Attributes:
         runtime: the installation of Triton
-        models: the model repository that it serves
-        backends: the folder of its backends, see lay_out_backends()
-        shm_prefix: what the names of its regions in /dev/shm begin with
-        kill_on_death: ends the process, with all that it started, when the daemon is killed
-        on_line: takes each line that it prints; secrets are left out
+        models: the model repository to serve
+        backends: the directory of its backends, see lay_out_backends()
+        shm_prefix: prefix of the names of its regions in /dev/shm
+        kill_on_death: kills the process and its descendants when the daemon is killed
+        on_line: called with each line that the process prints; secrets are removed
     """
 
     runtime: ServerRuntime
@@ -66,37 +67,39 @@ class ServerPlace:
     on_line: OnLine
 
     def sweep_shared_memory(self) -> None:
-        """Remove the regions that a process which has ended left behind.
+        """Remove the shared memory regions left behind by a process that has exited.
 
-        Anybody may make files there, also such as this user cannot remove: they stay.
+        Any user can create files there, so files that this user cannot remove are left in place.
         """
         try:
             left = list(SHM.glob(f"{self.shm_prefix}*"))
-        except OSError as error:  # say, no descriptor is left
-            _log.warning("regions of tritonserver's may be left", reason=str(error))
+        except OSError as error:  # for example, the descriptor limit is reached
+            _log.warning("could not list shared memory regions of tritonserver", reason=str(error))
             return
         for region in left:
             try:
                 region.unlink(missing_ok=True)
-            except OSError as error:  # noqa: PERF203, the others go
-                _log.warning("a region of tritonserver's is left", reason=str(error))
+            except OSError as error:  # noqa: PERF203, remove the others all the same
+                _log.warning(
+                    "could not remove a shared memory region of tritonserver", reason=str(error)
+                )
 
 
 class Refused(Exception):
-    """The server has answered that it does not do what it was asked to; the text says why."""
+    """The server rejected a request; the text says why."""
 
 
 class Unreached(Exception):
-    """There was no answer: the connection failed, or ended under the question."""
+    """The server did not answer: the connection failed or was closed before the answer."""
 
 
 class Work(NamedTuple):
-    """What clients have under way with a process.
+    """What clients have in progress at a process.
 
     Attributes:
-        connections: that are open
-        requests: that the core has
-        sequences: that were begun and have not ended
+        connections: open connections
+        requests: requests in Triton's core
+        sequences: sequences that have started and not ended
     """
 
     connections: int
@@ -105,69 +108,69 @@ class Work(NamedTuple):
 
 
 class Admin(Protocol):
-    """A connection to one server process, over which the daemon administers it.
+    """A connection over which the daemon administers one server process.
 
-    All of its questions raise Refused or Unreached.
+    All methods raise Refused or Unreached.
     """
 
     async def is_live(self) -> bool:
-        """Ask whether it lives. Any answer is a sign of life."""
+        """Probe liveness. Any answer counts as a sign of life."""
 
     async def version(self) -> str:
-        """Return the version of Triton's core, such as "2.51.0"."""
+        """Return the version of Triton's core, for example "2.51.0"."""
 
     async def load(self, name: str, config: str | None) -> None:
-        """Load a model with a configuration (JSON; None: its own)."""
+        """Load a model with a configuration (JSON), or with its own if None."""
 
     async def unload(self, name: str) -> None:
-        """Begin to unload a model."""
+        """Start to unload a model."""
 
     async def repository_states(self) -> dict[str, str]:
-        """Return the models in all repositories with their states; "" for one that was never loaded."""
+        """Return the state of each model in all repositories; "" for one that was never loaded."""
 
     async def close(self) -> None:
-        """Close the connection; questions under way raise Unreached."""
+        """Close the connection. Pending requests raise Unreached."""
 
 
 class ReadinessGate(Protocol):
-    """A gate that keeps a server from being ready until the daemon opens it.
+    """A gate that keeps a server from reporting ready until the daemon opens it.
 
     Attributes:
-        in_repository: it is a model that lies in the repository
+        in_repository: whether the gate is a model in the repository
     """
 
     @property
     def in_repository(self) -> bool: ...
 
     async def open(self, server: Models) -> None:
-        """Have the server say that it is ready, if all its models are; raises RemoteFailure."""
+        """Let the server report ready once all its models are; raise RemoteFailure on failure."""
 
     async def close(self, server: Models) -> None:
-        """Have it say that it is not ready; nothing happens when it is not up."""
+        """Make the server report "not ready". Does nothing if the server is not up."""
 
 
 class Awaited(NamedTuple):
-    """Models that tritonserver does not have, and that requests may wait for.
+    """Models that tritonserver has not loaded but that requests may wait for.
 
     Attributes:
-        rest: come when somebody asks for them; a probe is told that they are ready, as of one that is asleep
-        come: come by themselves; a probe is told that they are not ready
+        rest: load on the first request; readiness probes report them ready, like suspended models
+        come: load without a request; readiness probes report them not ready
     """
 
     rest: Sequence[str] = ()
     come: Sequence[str] = ()
 
     def without(self, others: Collection[str]) -> Awaited:
-        """Return those that are none of others."""
+        """Return a copy without the models in `others`."""
         return Awaited(*([name for name in names if name not in others] for names in self))
 
 
 class Front(Protocol):
-    """A kind of program around Triton's core. It is made once, and started whenever there is to be a process."""
+    """A kind of program around Triton's core. Created once; `start` is called for each process."""
 
     @property
     def program(self) -> Path:
-        """The file that is executed, for people who look at the status."""
+        """The executable, as shown by status."""
 
     @property
     def endpoints(self) -> Endpoints:
@@ -175,112 +178,115 @@ class Front(Protocol):
 
     @property
     def http_socket(self) -> Path | None:
-        """The unix socket of its HTTP for the daemon's own processes, whatever clients may use; None: it has none."""
+        """The unix socket of its HTTP endpoint for the daemon's own processes, independent of the clients' settings; or
+        None.
+        """
 
     def settle(self) -> None:
-        """Choose where it will listen.
+        """Choose the addresses to listen on.
 
         Raises:
-            PortError: it cannot listen where the settings say.
+            PortError: an address from the settings cannot be listened on.
         """
 
     def make_gate(self, backend: str) -> ReadinessGate:
-        """Have the readiness of all processes be the daemon's to tell; `backend` loads what is harmless."""
+        """Put the daemon in control of all processes' readiness; `backend` can load the harmless placeholder model."""
 
     async def start(self, preload: Sequence[str], *, vertex: bool, beside: bool = False) -> Child:
-        """Start a process; it need not be ready when this returns.
+        """Start a process. It need not be ready when this returns.
 
         Args:
-            preload: names of models in the repository that it loads before it takes requests. One that cannot be
-                loaded does not end it.
-            vertex: Vertex AI's frontend may be started: its model is among them
-            beside: another process serves until `change_over`, where `replaces` says that this can be
+            preload: names of models in the repository to load before accepting requests. A model that fails to load
+                does not end the process.
+            vertex: whether Vertex AI's frontend may start because its model is among them
+            beside: another process keeps serving until `change_over`; requires `replaces`
 
         Raises:
-            OSError: it could not be started.
+            OSError: the process could not be started.
         """
 
     @property
     def replaces(self) -> bool:
-        """Whether a process can be started beside another one, to take its place without a request lost."""
+        """Whether a process can start beside another one and replace it without losing a request."""
 
     @property
     def awaits(self) -> bool:
-        """Whether requests can wait for models that a process does not have yet: see `await_models`."""
+        """Whether requests can wait for models that a process has not loaded yet; see `await_models`."""
 
     def await_models(self, names: Callable[[], Awaited], asked: Callable[[str], None]) -> None:
-        """Have requests wait for these models, as they are when a process starts; `asked` is told which one.
+        """Let requests wait for the models that `names` returns when a process starts; `asked` is called with each
+        model's name.
 
-        Such a request goes on when the model is loaded, when `forget_awaited` is called, or after `wake_timeout_s`.
+        Such a request resumes when the model is loaded, when `forget_awaited` is called, or after `wake_timeout_s`.
         """
 
     async def forget_awaited(self, name: str) -> None:
-        """Have requests wait no more for a model."""
+        """Stop letting requests wait for a model."""
 
     @property
     def vertex_needs_model(self) -> bool:
-        """Whether Vertex AI's frontend does not start before its model is loaded."""
+        """Whether Vertex AI's frontend starts only after its model is loaded."""
 
     async def change_over(self, former: int, successor: int, *, force: bool) -> bool:
-        """Have a process that was started beside another one take clients' connections in its place.
+        """Move clients' connections to a process that was started beside the serving one.
 
-        The successor has answered a request when this returns. The former one hands over its idle connections, goes on
-        with what is under way, and ends with its last connection.
+        The successor has answered a request when this returns. The former process hands over its idle connections,
+        finishes requests in progress, and exits with its last connection.
 
         Returns:
-            False: sequences are in progress, and it is not to be by `force`; it is the successor that retires.
+            False if sequences are in progress and `force` is not set; then the successor retires instead.
 
         Raises:
-            Refused, Unreached, TimeoutError: the successor does not serve; the former one still does.
+            Refused, Unreached, TimeoutError: the successor does not serve; the former process still does.
         """
 
     async def work(self, pid: int) -> Work:
-        """Return what clients have under way with a process; raises Refused, Unreached."""
+        """Return what clients have in progress at a process; raises Refused, Unreached."""
 
     async def leave(self) -> None:
-        """Accept no more connections; return when those that are open have ended in order, or the grace period is over.
+        """Stop accepting connections; return when the open ones have ended or the grace period has expired.
 
-        What waits in the backlog of a service manager's socket is left to the next daemon.
+        Connections in the backlog of a service manager's socket are left to the next daemon.
         """
 
     def use(self, config: DaemonConfig) -> None:
-        """Start the next process with other settings; where it listens stays as it was settled."""
+        """Use these settings for the next process; the listening addresses stay as they are."""
 
     def connect(self, pid: int) -> Admin:
-        """Return a new connection to a process that was started. It need not listen yet."""
+        """Return a new connection to a started process, which need not listen yet."""
 
     def forget(self, pid: int) -> None:
-        """Remove what a process has left that has ended with all that it had started."""
+        """Remove what an exited process and its descendants have left behind."""
 
     async def check_open(self) -> None:
-        """See that every endpoint takes connections.
+        """Check that every endpoint accepts connections.
 
         Raises:
-            OSError: one does not.
+            OSError: an endpoint does not.
         """
 
     def conceal(self, pid: int) -> None:
-        """Hide the secrets in a process's arguments from other users; it has read them by now."""
+        """Hide the secrets in a process's arguments from other users. The process must have read them."""
 
     def close(self) -> None:
-        """Listen no more, for good; processes that were started may still run."""
+        """Stop listening for good. Processes that were started may still run."""
 
 
 @runtime_checkable
 class HandsOver(Protocol):
-    """A front whose process lives on while the daemon becomes another version of itself."""
+    """A front whose process keeps running while the daemon upgrades itself in place."""
 
     def hand_over(self, pid: int, child: Child, restarts: Mapping[str, int]) -> ServerState:
-        """Return what the next version goes on with."""
+        """Return the state that the next version adopts."""
 
     def adopt(self, state: ServerState) -> Child:
-        """Go on with that; raises OSError where the process or a socket is gone."""
+        """Adopt that state; raises OSError if the process or a socket is gone."""
 
 
 def model_control(place: ServerPlace) -> dict[str, str]:
-    """Return what has a server ask the daemon about its clients' requests to load and unload models.
+    """Return the environment that makes a server ask the daemon about clients' requests to load and unload models.
 
-    `privately` preloads the library: the Python before tritonserver shall not have it.
+    `privately` preloads the library only for tritonserver, not for the Python launcher before it.
     """
     library = place.runtime.interposer
     if library is None:
@@ -298,6 +304,6 @@ def new_shm_prefix() -> str:
 
 
 def privately(argv: Sequence[str]) -> list[str]:
-    """Return a command that runs `argv`: its shared memory is for this user alone, and it dies with this process."""
+    """Return a command that runs `argv` with shared memory private to this user and kills it when this process dies."""
     launcher = str(Path(__file__).with_name("private_shm.py"))
     return [sys.executable, "-I", "-S", launcher, str(os.getpid()), *argv]

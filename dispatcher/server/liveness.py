@@ -1,17 +1,16 @@
-"""Does tritonserver still answer? Notices a process that hangs: stopped, deadlocked, its frontend stuck.
+"""Liveness probes: detect a tritonserver that hangs because it is stopped, deadlocked or its frontend is stuck.
 
-Its end needs no asking (pidfd); this is for one that is there and does nothing. A busy one must not
-be taken for that, so it counts as hung only when nothing at all has come back for the whole of
-`server_probe_timeout_s`, on several connections::
+A pidfd reports the exit of a process; this detects a process that exists but makes no progress. A busy server must not
+be taken for a hung one, so it counts as hung only if no answer at all has arrived within `server_probe_timeout_s`, on
+several connections::
 
-    interval ──▶ ask on the daemon's own connection ─┬─ an answer, whatever it says ──▶ lives
-                 after 1/3 of the time-out, on a new ┤
-                 after 2/3 once more                 └─ none by the end ──▶ hung
+    interval ──▶ probe on the daemon's own connection ─┬─ any answer ──▶ alive
+                 after 1/3 of the timeout, on a new one ┤
+                 after 2/3, on another new one          └─ none by the end ──▶ hung
 
-The own connection is for a server that has no descriptors left for new ones; the new ones are for
-a connection that is stuck by itself. Each question stays open to the end, so a late answer counts.
-Three of them in a row each had their third of the time: a dispatcher that was itself held up (a
-frozen machine) asks again before it judges.
+The daemon's own connection covers a server that has no descriptors left for new ones; the new ones cover a single
+connection that is stuck. Each probe stays open until the end, so a late answer counts. Each of the three probes gets a
+third of the timeout in turn: a dispatcher that was itself paused (a frozen machine) probes again before it decides.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ async def wait_hung(
     interval_s: float,
     timeout_s: float,
 ) -> bool:
-    """Return True once the process answers no more, False when it has ended.
+    """Return True once the process stops answering, False if it has exited.
 
     Args:
         child: the process
         client: an open connection to it
-        connect: makes another one
-        interval_s: seconds from an answer to the next question
-        timeout_s: seconds of silence
+        connect: opens another connection
+        interval_s: seconds from an answer to the next probe
+        timeout_s: seconds without an answer after which the process counts as hung
     """
     while True:
         await asyncio.wait([child.exited], timeout=interval_s)
@@ -57,7 +56,7 @@ async def wait_hung(
 
 
 def process_state(pid: int) -> str:
-    """Return the kernel's word for what a process does: "S (sleeping)", "T (stopped)"."""
+    """Return the kernel's state of a process, for example "S (sleeping)" or "T (stopped)"."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError as error:
@@ -97,9 +96,9 @@ async def _ask_anew(child: Child, connect: Callable[[], Admin]) -> None:
 
 
 async def _ask(child: Child, client: Admin) -> None:
-    """Return when there is an answer, or the process has ended. A failure to ask is no answer."""
+    """Return when the process has answered or exited. A failed request does not count as an answer."""
     try:
         await client.is_live()
-    except Exception as error:  # each of its transports has errors of its own
-        _log.debug("tritonserver was not reached", error=f"{type(error).__name__}: {error}")
+    except Exception as error:  # each transport has its own exceptions
+        _log.debug("tritonserver did not answer a probe", error=f"{type(error).__name__}: {error}")
         await asyncio.shield(child.exited)

@@ -1,7 +1,7 @@
-"""tritonserver's model repository: one empty version folder per model, and the configuration that it is loaded with.
+"""tritonserver's model repository: an empty version directory per model, and the configuration to load it with.
 
-A model's code is the backend `pytriton` (the proxy), so its folder holds nothing; its configuration
-goes with the load request. Triton insists only that the folder of the version exists.
+A model's code is the backend `pytriton` (the proxy), so its directory is empty, and its configuration is part of the
+load request. Triton only requires that the version's directory exists.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BACKEND = "pytriton"
 
 
 def make_folder(models: Path, spec: messages.ModelSpec) -> None:
-    """Make a model's folder with just the versions it has."""
+    """Create a model's directory with exactly its versions."""
     remove_folder(models, spec.name)
     folder = models / spec.name
     for version in spec.versions or [spec.version]:
@@ -41,9 +41,9 @@ def make_folder(models: Path, spec: messages.ModelSpec) -> None:
 
 
 def _link_files(folder: Path, spec: messages.ModelSpec) -> None:
-    """Let Triton see the files of a model's own folder that it reads itself: labels."""
+    """Link the files of the model's own directory that Triton itself reads: labels."""
     named = {entry.get("label_filename", "") for entry in spec.config.get("output", ())}
-    # The workers of a model of another format than Python begin in its folder (folder_spec.py).
+    # Workers of models that are not Python start in the model's directory (folder_spec.py).
     own = Path(spec.python_model.folder if spec.python_model is not None else spec.world.cwd)
     for name in named:
         there = Path(name)
@@ -55,9 +55,10 @@ def _link_files(folder: Path, spec: messages.ModelSpec) -> None:
 
 
 def write_config(models: Path, name: str, config: Mapping[str, Any]) -> None:
-    """Let a model's folder say how it is loaded, which our loads say themselves: for clients of tritonserver.
+    """Write a model's configuration to its directory, so that clients of tritonserver can load it by name alone.
 
-    One that has unloaded a model, or restarts all of them, loads it by its name alone.
+    The daemon's own loads pass the configuration in the request. A client that unloads a model or restarts all models
+    does not.
     """
     path = models / name / pbtxt.FILE
     try:
@@ -65,39 +66,39 @@ def write_config(models: Path, name: str, config: Mapping[str, Any]) -> None:
         written = path.with_suffix(".new")
         written.write_text(text, encoding="utf-8")
         written.replace(path)
-    except (pbtxt.ConfigFileError, OSError) as error:  # then a client's load is refused
-        _log.warning("a model's configuration was not written", model=name, reason=str(error))
+    except (pbtxt.ConfigFileError, OSError) as error:  # a client's load is refused then
+        _log.warning("could not write a model's configuration", model=name, reason=str(error))
 
 
 def remove_folder(models: Path, name: str) -> None:
-    """Remove a model's folder."""
+    """Remove a model's directory."""
     shutil.rmtree(models / name, ignore_errors=True)
 
 
 def link(models: Path, name: str, folder: Path) -> None:
-    """Let tritonserver see a model that it serves itself, in a repository of the user's."""
+    """Make a model of the user's repository, which tritonserver serves itself, visible to tritonserver."""
     unlink(models, name)
     remove_folder(models, name)
     (models / name).symlink_to(folder, target_is_directory=True)
 
 
 def unlink(models: Path, name: str) -> None:
-    """Let tritonserver not see it any more; nothing happens when it is no such model."""
+    """Remove the link of such a model. Does nothing if the name is not one."""
     if is_linked(models, name):
         (models / name).unlink()
 
 
 def is_linked(models: Path, name: str) -> bool:
-    """Whether a name belongs to a model that tritonserver serves itself."""
-    # is_symlink() raises for what cannot be a file's name; this says False.
+    """Return whether the name belongs to a model that tritonserver serves itself."""
+    # Path.is_symlink() raises for a string that cannot be a file name; this returns False.
     return os.path.islink(models / name)
 
 
 def refuse_linked(models: Path, name: str) -> None:
-    """See that a name can be registered.
+    """Check that a name can be registered.
 
     Raises:
-        RemoteFailure: it belongs to a model that tritonserver serves itself.
+        RemoteFailure: the name belongs to a model that tritonserver serves itself.
     """
     if is_linked(models, name):
         raise RemoteFailure(
@@ -108,16 +109,17 @@ def refuse_linked(models: Path, name: str) -> None:
 
 
 def marked(config: Mapping[str, Any], folder: str) -> dict[str, Any]:
-    """Return a configuration that differs from that of the same model in another folder.
+    """Return the configuration with the directory added as a parameter, so that it differs from the same model
+    elsewhere.
 
-    Triton (2.51) takes a model for unchanged whose files are older than those that it had, wherever they lie.
+    Triton (2.51) treats a model as unchanged if its files are older than those of the loaded one, wherever they are.
     """
     parameters = {**config.get("parameters", {}), MENDED_PARAMETER: {"string_value": folder}}
     return {**config, "parameters": parameters}
 
 
 def cloud(places: Sequence[str]) -> list[str]:
-    """Return those of the repositories that tritonserver reads itself: s3://, gs:// and as://."""
+    """Return the repositories that tritonserver reads itself: s3://, gs:// and as://."""
     return [place for place in places if "://" in place]
 
 
@@ -131,14 +133,15 @@ def triton_config(
     *,
     native: bool = False,
 ) -> dict[str, Any]:
-    """Return the configuration to load a model with: the user's, plus what makes it ours.
+    """Return the configuration to load a model with: the user's, plus what routes it to our workers.
 
-    `lanes` proxy instances per worker, on the CPU: devices are the workers' business; a rate limiter
-    or host policy that the user gave them stays. Triton keeps the
-    instances that it has when nothing but their number differs, so a model whose proxies have to be
-    started anew is loaded with another number in `mended`. `native`: tritonserver has the compiled proxy.
-    `proxied`: so many instances have Python proxies that stay, though there are fewer workers.
-    `model_warmup` is the workers' business: see worker/warmup.py.
+    Sets `lanes` proxy instances per worker, on the CPU: workers handle devices. A rate limiter or host policy that the
+    user configured stays. Triton keeps its instances if only their number differs, so a model whose proxies must
+    restart is loaded with another number in `mended`. `model_warmup` is removed: workers run it, see worker/warmup.py.
+
+    Args:
+        native: tritonserver has the compiled proxy
+        proxied: number of instances whose Python proxies stay, even if there are fewer workers
     """
     parameters = dict(spec.config.get("parameters", {}))
     parameters[CONTROL_PARAMETER] = {"string_value": endpoint}

@@ -1,21 +1,20 @@
-"""Become tritonserver such that its shared memory is made private: python private_shm.py PARENT_PID PROGRAM ARGUMENT...
+"""Run tritonserver with private shared memory: python private_shm.py PARENT_PID PROGRAM ARGUMENT...
 
-The regions that it makes in /dev/shm hold every tensor on its way to a worker. The daemon gives it
-a umask of 077, but the library behind it (boost.interprocess) sets 0644 with fchmod right after,
-and the proxy's chmod to 0600 comes some hundred milliseconds later: whoever opened the region in
-between could read from it as long as it exists. So a filter of system calls (seccomp) lets
-fchmod(FD, 0644) do nothing but succeed, in this program and in what it starts.
+The regions that tritonserver creates in /dev/shm hold every tensor on its way to a worker. The daemon sets a umask of
+077, but the library behind them (boost.interprocess) sets 0644 with fchmod right after, and the proxy's chmod to 0600
+comes some hundred milliseconds later: a user who opened the region in between could read from it for its whole
+lifetime. So a system call filter (seccomp) turns fchmod(FD, 0644) into a no-op that succeeds, in this program and its
+descendants.
 
-Where the kernel refuses the filter the program runs without it, and says so.
+If the kernel refuses the filter, the program runs without it and prints a warning.
 
-It may also open as many files as this user may at all: tritonserver has a descriptor for each connection, and its
-compiled proxies for each lane and call. The usual soft limit of 1024 is there for programs that use select(2).
+The soft limit of open files is raised to the hard limit: tritonserver needs a descriptor per connection, and its
+compiled proxies one per lane and call. The usual soft limit of 1024 exists for programs that use select(2).
 
-And it dies with the dispatcher, as with exec_launcher.py. That could start this file, but each interpreter in between
-takes tens of milliseconds of every start.
-Source: seccomp(2), prctl(2) PR_SET_NO_NEW_PRIVS (which an unprivileged filter needs),
-linux/filter.h and linux/seccomp.h. Standard library only, and little of it: it runs before every
-start of tritonserver.
+The program is killed when the dispatcher dies, as with exec_launcher.py. That could start this file, but each further
+interpreter adds tens of milliseconds to every start.
+Source: seccomp(2), prctl(2) PR_SET_NO_NEW_PRIVS (which an unprivileged filter needs), linux/filter.h and
+linux/seccomp.h. Uses little of the standard library only, because it runs before every start of tritonserver.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ _PR_SET_SECCOMP = 22
 _PR_SET_NO_NEW_PRIVS = 38
 _SECCOMP_MODE_FILTER = 2
 _SECCOMP_SET_MODE_FILTER = 1
-#: Do not switch off the processor's speculation, as older kernels do for filtered programs.
+#: Keep speculative execution enabled; older kernels disable it for filtered programs.
 _SECCOMP_FILTER_FLAG_SPEC_ALLOW = 1 << 2
 _RETURN_ALLOW, _RETURN_ZERO = 0x7FFF0000, 0x00050000
-#: Machine -> its number for audits, of the system calls fchmod and seccomp.
+#: Machine -> its audit architecture and the numbers of the system calls fchmod and seccomp.
 _NUMBERS = {"x86_64": (0xC000003E, 91, 317), "aarch64": (0xC00000B7, 52, 277)}
 _WORLD_READABLE = 0o644
-# Of struct seccomp_data: the number of the call, the machine, the lower half of the 2nd argument.
+# Offsets in struct seccomp_data: call number, machine, lower half of the second argument.
 _CALL, _MACHINE, _ARGUMENT_2 = 0, 4, 24
 _LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06
 
@@ -48,7 +47,7 @@ class _Program(ctypes.Structure):
 
 
 def filter_of(machine: int, fchmod: int) -> bytes:
-    """Return the filter; a test that fails jumps to its last line, which allows the call."""
+    """Return the BPF filter. A failed test jumps to the last line, which allows the call."""
     lines = (
         (_LOAD, 0, 0, _MACHINE),
         (_EQUAL, 0, 5, machine),
@@ -63,14 +62,14 @@ def filter_of(machine: int, fchmod: int) -> bytes:
 
 
 def install() -> None:
-    """Filter the system calls of this process and of all that it starts.
+    """Filter the system calls of this process and its descendants.
 
     Raises:
-        OSError: the kernel refuses, or this machine's numbers are not known here.
+        OSError: the kernel refuses, or this machine's system call numbers are unknown.
     """
     name = os.uname().machine
     if name not in _NUMBERS:
-        raise OSError(f"not known how to on {name}")
+        raise OSError(f"system call numbers are not known for {name}")
     machine, fchmod, seccomp = _NUMBERS[name]
     libc = ctypes.CDLL(None, use_errno=True)
     code = filter_of(machine, fchmod)
@@ -79,7 +78,8 @@ def install() -> None:
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, one, zero, zero, zero) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_NO_NEW_PRIVS)")
     if _is_filtered():
-        # By a service manager's SystemCallFilter=, which may kill whoever calls seccomp(). prctl() does the same.
+        # A filter exists already, such as a service manager's SystemCallFilter=, which may kill a process that calls
+        # seccomp(). Use prctl() instead.
         mode = ctypes.c_ulong(_SECCOMP_MODE_FILTER)
         if libc.prctl(_PR_SET_SECCOMP, mode, ctypes.byref(program), zero, zero) != 0:
             raise OSError(ctypes.get_errno(), f"prctl: {os.strerror(ctypes.get_errno())}")
@@ -91,7 +91,7 @@ def install() -> None:
 
 
 def _is_filtered() -> bool:
-    """Whether this process's system calls are filtered already."""
+    """Return whether this process's system calls are filtered already."""
     with open("/proc/self/status", "rb") as status:
         return b"\nSeccomp:\t2\n" in status.read()
 
@@ -100,8 +100,8 @@ if __name__ == "__main__":
     parent, program = int(sys.argv[1]), sys.argv[2]
     if ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(_SIGKILL)) != 0:
         sys.exit("prctl(PR_SET_PDEATHSIG) failed")
-    if os.getppid() != parent:  # it ended before we asked
-        sys.exit("the dispatcher is gone")
+    if os.getppid() != parent:  # it exited before prctl()
+        sys.exit("the dispatcher has exited")
     try:
         install()
     except OSError as error:
@@ -113,6 +113,6 @@ if __name__ == "__main__":
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     preload = os.environ.pop("PYTRITON_PRELOAD", None)
-    if preload is not None:  # for tritonserver alone
+    if preload is not None:  # for tritonserver only
         os.environ["LD_PRELOAD"] = preload
     os.execv(program, sys.argv[2:])

@@ -1,4 +1,4 @@
-"""The gate of a tritonserver whose readiness is the daemon's to tell; preloading.py says how it works."""
+"""The gate of a tritonserver whose readiness the daemon controls; preloading.py explains how it works."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol.errors import RemoteFailure
 from pytriton.dispatcher.server import preloading
 
-#: tritonserver has no event for a model that has gone.
+#: tritonserver emits no event when a model has been unloaded.
 _LOOK_S = 0.02
 
 
@@ -26,11 +26,11 @@ class Models(Protocol):
 
 
 class Gate:
-    """A model of tritonserver's that keeps it from being ready as long as it cannot be loaded.
+    """A model that keeps tritonserver from being ready while it cannot be loaded.
 
     Args:
         folder: the model repository
-        backend: one that loads what is harmless
+        backend: a backend that can load the harmless placeholder
     """
 
     in_repository = True
@@ -40,35 +40,35 @@ class Gate:
         self._backend = backend
 
     async def open(self, server: Models) -> None:
-        """Have tritonserver say that it is ready, if all other models are.
+        """Let tritonserver report ready once all other models are.
 
         Raises:
-            RemoteFailure: tritonserver refused it or is not up.
+            RemoteFailure: tritonserver refused the request or is not up.
         """
         preloading.make_gate(self._folder)
         await forget_failure(server, preloading.GATE, self._backend)
         while (await server.repository_states()).get(preloading.GATE) in ("READY", "UNLOADING"):
-            await asyncio.sleep(_LOOK_S)  # it is not ready before the gate has gone
+            await asyncio.sleep(_LOOK_S)  # tritonserver is not ready until the gate is unloaded
         preloading.remove_gate(self._folder)
 
     async def close(self, server: Models) -> None:
-        """Have tritonserver say that it is not ready; nothing happens when it is not up."""
+        """Make tritonserver report "not ready". Does nothing if it is not up."""
         preloading.make_gate(self._folder)
-        with contextlib.suppress(RemoteFailure):  # which is what a closed gate is
+        with contextlib.suppress(RemoteFailure):  # expected: a closed gate fails to load
             await server.load(preloading.GATE, preloading.closed_gate())
 
 
 async def forget_failure(server: Models, name: str, backend: str) -> None:
-    """Have tritonserver forget that a model could not be loaded: only a load that succeeds does that.
+    """Clear tritonserver's record of a failed load, which only a successful load does.
 
     Raises:
-        RemoteFailure: tritonserver refused it or is not up.
+        RemoteFailure: tritonserver refused the request or is not up.
     """
     await server.load(name, preloading.harmless(name, backend))
     await server.unload(name)
 
 
 def is_gated(config: DaemonConfig) -> bool:
-    """Whether tritonserver's readiness is the daemon's to tell."""
+    """Return whether the daemon controls tritonserver's readiness."""
     strict = config.tritonserver_options.get("strict-readiness", "true")
     return config.ready_when != "up" and strict not in ("false", "0")

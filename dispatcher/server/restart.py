@@ -1,8 +1,8 @@
-"""Starts tritonserver again whenever it ends by itself: at once, then with growing pauses.
+"""Restarts tritonserver after an unexpected exit: immediately at first, then with growing back-off.
 
-Workers keep their models meanwhile. A first start that fails (a missing library, a wrong option) ends the daemon, see
-`cold_start.py`. A server that was up once can come up again, so the daemon tries for ever, unless the setting
-`server_restart_limit` has it end, for a service manager to notice.
+Workers keep their models in the meantime. If the first start fails (a missing library, a wrong option), the daemon
+exits; see `cold_start.py`. A server that was up once can come up again, so the daemon retries indefinitely, unless the
+setting `server_restart_limit` makes it exit so that a service manager notices.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
 
 _log = structlog.get_logger(__name__)
 
-#: A tritonserver that was up this long was not part of a crash loop.
+#: A tritonserver that was up this long is not part of a crash loop.
 _HEALTHY_S = 60.0
-#: The pause before the second start in a row; the first comes at once, each further one waits twice as long.
+#: The pause before the second start in a row. The first is immediate; each further pause doubles.
 _FIRST_PAUSE_S = 0.5
 
 
 class ServerWatch:
-    """Looks after one tritonserver that has been started.
+    """Supervises one tritonserver that has been started.
 
     Args:
-        server: that is up now
-        config: tells how long the pauses get, and when to give up
-        lost: is called when it has ended, with all that it had loaded
-        preload: tells what it is to load before it opens its ports again: name -> configuration
-        load_again: loads all else that it served, once it is up again; gets the names of what it has loaded
-        undo: is called when another one should have taken its place, has loaded perhaps some of it, and does not
-        events: takes what is decided about it
+        server: the running server
+        config: defines the back-off and the restart limit
+        lost: called when the server has exited and lost all its models
+        preload: returns the models to load before its ports reopen: name -> configuration
+        load_again: loads the remaining models once it is up again; gets the names of those already loaded
+        undo: called when a replacement failed after it may have loaded some models
+        events: receives the events
 
     Attributes:
-        restarts: how often another one had to be started: it had "ended" by itself, a new one was "planned", or it was
-            "replaced" by one that was started beside it.
+        restarts: number of starts by cause: "ended" (unexpected exit), "planned", or "replaced" (by a server started
+            beside it)
     """
 
     def __init__(
@@ -64,16 +64,16 @@ class ServerWatch:
         self._preload = preload
         self._load_again = load_again
         self._undo = undo
-        self._began = time.monotonic()  #: the present start of it
+        self._began = time.monotonic()  #: time of the current start
         self._planned = False
         self.restarts: Counter[str] = Counter()
-        self._failures = 0  #: ends and failed starts in a row
-        self._last = ""  #: how the last of them was
+        self._failures = 0  #: consecutive exits and failed starts
+        self._last = ""  #: description of the last failure
         self._up_since: float | None = time.monotonic()
         self._next_start: float | None = None
 
     async def run(self) -> str:
-        """Start it again and again; return why when the setting says that it has been often enough."""
+        """Restart the server until the restart limit is reached; return the reason."""
         while True:
             end = await self._server.ended()
             self._lost()
@@ -91,14 +91,14 @@ class ServerWatch:
                     )
 
     async def start_anew(self, why: str, busy: Callable[[], bool]) -> None:
-        """Have tritonserver end in order, to be started again at once."""
-        _log.info("tritonserver is started anew", why=why)
+        """Shut tritonserver down gracefully, to be restarted immediately."""
+        _log.info("tritonserver is restarting", why=why)
         self._planned = True
         await self._server.quit(busy)
 
     async def replace(self, why: str, *, force: bool = False) -> int:
-        """Have another tritonserver take this one's place, and return its pid; see TritonServer.replace."""
-        _log.info("tritonserver is to be replaced", why=why)
+        """Replace the server with another one and return its pid; see TritonServer.replace."""
+        _log.info("replacing tritonserver", why=why)
         began = False
 
         async def load_again(loaded: set[str]) -> None:
@@ -121,23 +121,23 @@ class ServerWatch:
         return pid
 
     def tell_started(self) -> None:
-        """Tell that tritonserver is up."""
+        """Emit an event that tritonserver is up."""
         took_s = round(time.monotonic() - self._began, 3)
         self._events.tell(
             kinds.SERVER_STARTED, numbers={"pid": self._server.info().pid or 0, "took_s": took_s}
         )
 
     def problem(self) -> str | None:
-        """Return what status says of a tritonserver that ends again and again; None while all is well."""
+        """Return the status text for a tritonserver that keeps failing, or None."""
         if self._failures < 2 or self._stable:
             return None
         text = f"tritonserver failed {self._failures} times in a row, last: {self._last}. "
         if self._up_since is not None:
-            return f"{text}It is up again since {time.monotonic() - self._up_since:.0f} s."
+            return f"{text}It has been up for {time.monotonic() - self._up_since:.0f} s."
         if self._next_start is None:
-            return f"{text}It is being started again."
+            return f"{text}It is restarting."
         left_s = max(0.0, self._next_start - time.monotonic())
-        return f"{text}It is started again in {left_s:.0f} s."
+        return f"{text}It restarts in {left_s:.0f} s."
 
     @property
     def _stable(self) -> bool:
@@ -149,7 +149,9 @@ class ServerWatch:
         self._up_since = None
 
     async def _start(self) -> bool:
-        """Start it after a pause, and load what it served; whether that went well, or it is not to be tried."""
+        """Start the server after the back-off and load its models; return whether that succeeded or the daemon is
+        stopping.
+        """
         await self._server.clean_up()
         if self._limit is not None and self._failures > self._limit:
             return False
@@ -169,8 +171,8 @@ class ServerWatch:
             self._up_since = time.monotonic()
             self.tell_started()
             await self._load_again(loaded)
-        except Exception as error:  # whatever it is, it may be gone the next time
-            _log.exception("tritonserver could not be started again")
+        except Exception as error:  # any failure may be temporary
+            _log.exception("could not restart tritonserver")
             self._events.tell(kinds.SERVER_FAILED, reason=str(error) or type(error).__name__)
             self._lost()
             self._count(str(error) or type(error).__name__)

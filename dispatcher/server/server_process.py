@@ -1,4 +1,4 @@
-"""One process of tritonserver's: it starts, becomes ready, is watched for hanging, and ends."""
+"""One tritonserver process: start, readiness, liveness and exit."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ from pytriton.dispatcher.server.preloading import GATE
 
 _log = structlog.get_logger(__name__)
 
-#: tritonserver offers no event for "ready" that survives --log-info=false, so it is asked this often.
+#: tritonserver has no "ready" event that works with --log-info=false, so it is polled.
 _READY_INTERVAL_S = 0.02
-#: Once its models are unloaded nothing is under way: tritonserver then only waits for idle connections.
+#: After its models are unloaded nothing is in progress: tritonserver only waits for idle connections.
 EXIT_GRACE_S = 2.0
-#: A process that is ending closes its connections first.
+#: How long to wait for the exit of a process after its connection was closed.
 _END_SEEN_S = 1.0
 
-#: Signals that a process gets for what it has done itself.
+#: Signals that a process's own fault raises.
 _FAULTS = frozenset(
     {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS}
 )
 
-#: The answer to a configuration that is refused, and what the log says then; it is printed before the answer.
+#: The answer to a rejected configuration, and the log line with the cause, which is printed before the answer.
 _NOT_POLLED = "failed to poll from model repository"
 _POLL_FAILED = "Poll failed for model directory '{}': "
-#: How long the log's line may take through its pipe; with log-error=false it never comes.
+#: How long that log line may take to arrive; with log-error=false it never does.
 _LINE_S = 1.0
 
 
 class ServerLost(RemoteFailure):
-    """tritonserver is not up, or ended before it had answered."""
+    """tritonserver is not up, or exited before it answered."""
 
 
 class ServerCrashed(ServerLost):
-    """tritonserver ended by a fault of its own while it loaded this model, and no other."""
+    """tritonserver crashed while it was loading this model and no other."""
 
 
 class ServerStartError(Exception):
-    """tritonserver did not come up; the text holds what it said last."""
+    """tritonserver did not start; the text contains its last output."""
 
 
 class ServerProcess:
-    """A process that has been started. It has one connection over which it is administered.
+    """A process that has been started, and the connection over which it is administered.
 
     Attributes:
         pid: its process id
@@ -66,8 +66,8 @@ class ServerProcess:
         self._front = front
         self._child = child
         self._watch: asyncio.Task[None] | None = None
-        self._hung = ""  #: how the process was found to hang, if it was
-        self._silence = ""  #: why it was not reached last
+        self._hung = ""  #: how the process was found to hang, if so
+        self._silence = ""  #: why the last probe failed
         self.version = ""  #: of Triton's core, once it is ready
 
     @classmethod
@@ -80,19 +80,19 @@ class ServerProcess:
         vertex: bool,
         beside: bool = False,
     ) -> ServerProcess:
-        """Start it; `until_ready` waits for it. For the arguments, see `Front.start`."""
+        """Start a process; `until_ready` waits until it is ready. For the arguments, see `Front.start`."""
         return cls(config, front, await front.start(preload, vertex=vertex, beside=beside))
 
     @classmethod
     def adopt(cls, config: DaemonConfig, front: Front, child: Child) -> ServerProcess:
-        """Go on with one that a former version of this process has started, and that is ready."""
+        """Adopt a process that the previous version of the daemon started and that is ready."""
         one = cls(config, front, child)
         one._watch = asyncio.create_task(one._kill_when_hung())
         return one
 
     @property
     def child(self) -> Child:
-        """The child process that it is."""
+        """The child process."""
         return self._child
 
     @property
@@ -100,13 +100,13 @@ class ServerProcess:
         return not self._child.exited.done()
 
     async def until_ready(self) -> dict[str, str]:
-        """Return when it can load models, and from then on end it should it hang.
+        """Wait until the process can load models; from then on, kill it if it hangs.
 
         Returns:
             The models that it sees, with their states.
 
         Raises:
-            ServerStartError: it has ended, was not ready in time, or something of it could not be initialized.
+            ServerStartError: it exited, was not ready in time, or failed to initialize.
         """
         await self._until_up()
         try:
@@ -114,18 +114,18 @@ class ServerProcess:
             self.version = await self.admin.version()
         except (Refused, Unreached) as error:
             raise ServerStartError(
-                f"tritonserver is up but does not work ({error}). It said:\n{self._last_lines()}"
+                f"tritonserver is up but does not work ({error}). Its last output:\n{self._last_lines()}"
             ) from error
         self._front.conceal(self.pid)
         self._watch = asyncio.create_task(self._kill_when_hung())
         return states
 
     async def load(self, name: str, config: str | None) -> None:
-        """Load a model with a configuration (JSON; None: its own).
+        """Load a model with a configuration (JSON), or with its own if None.
 
         Raises:
-            Refused, Unreached: it is not loaded. What is wrong with its configuration, only tritonserver's log says;
-                the text has that, too.
+            Refused, Unreached: the model was not loaded. If its configuration is invalid, the text includes the cause
+                from tritonserver's log.
         """
         what = _POLL_FAILED.format(name)
         printed = self._child.next_line_with(what.encode())
@@ -144,7 +144,7 @@ class ServerProcess:
             printed.cancel()
 
     async def quit(self, busy: Callable[[], bool]) -> None:
-        """Have it end; what is under way is answered, at most for the grace period."""
+        """Shut the process down; wait for requests in progress, at most for the grace period."""
         if not self.running:
             return
         os.kill(self.pid, signal.SIGTERM)
@@ -155,28 +155,28 @@ class ServerProcess:
                 self._child.signal_group(signal.SIGKILL)
 
     async def ended(self) -> str:
-        """Wait for the process to end, and say how it did."""
+        """Wait until the process has exited, and return a description of how it did."""
         code = await asyncio.shield(self._child.exited)
-        self._child.signal_group(signal.SIGKILL)  # its stubs, which wait for it in vain
+        self._child.signal_group(signal.SIGKILL)  # its stubs would wait for it forever
         await self._child.drained()
         return f"tritonserver (pid {self.pid}) {describe_exit(code)}{self._hung}"
 
     async def ends_now(self) -> bool:
-        """Whether it has ended, or does so in this moment."""
+        """Return whether the process has exited or is just exiting."""
         await asyncio.wait([self._child.exited], timeout=_END_SEEN_S)
         return not self.running
 
     def how_it_ended(self) -> str:
-        """Say how a process ended that has: "was killed by signal 11 (SIGSEGV)"."""
+        """Return how an exited process ended, for example "was killed by signal 11 (SIGSEGV)"."""
         return describe_exit(self._child.exited.result())
 
     @property
     def crashed(self) -> bool:
-        """Whether it has ended by a fault of its own: nobody has killed it, and it was not told to end."""
+        """Whether the process crashed by its own fault, rather than being killed or shut down."""
         return not self.running and -self._child.exited.result() in _FAULTS
 
     async def stop(self, grace_s: float = EXIT_GRACE_S) -> None:
-        """End it, should it run, `grace_s` after it was told to at the latest; then all that it started."""
+        """Stop the process if it runs, within `grace_s`; then kill its descendants."""
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.wait([self._watch])
@@ -185,12 +185,12 @@ class ServerProcess:
         self._front.forget(self.pid)
 
     def kill(self) -> None:
-        """End it and all that it started at once."""
+        """Kill the process and its descendants immediately."""
         if self.running:
             self._child.signal_group(signal.SIGKILL)
 
     def started(self, pid: int) -> bool:
-        """Whether a process is this one, or was started by it, or by one of those."""
+        """Return whether `pid` is this process or one of its descendants."""
         return self.running and (pid == self.pid or self.pid in ancestors(pid))
 
     async def _until_up(self) -> None:
@@ -200,21 +200,21 @@ class ServerProcess:
                 await self._child.drained()
                 end = describe_exit(self._child.exited.result())
                 raise ServerStartError(
-                    f"tritonserver {end} while starting. It said:\n{self._last_lines()}"
+                    f"tritonserver {end} while starting. Its last output:\n{self._last_lines()}"
                 )
             if asyncio.get_running_loop().time() > deadline:
                 raise ServerStartError(
                     f"tritonserver was not ready within {self._config.server_start_timeout_s:g} s "
-                    f"(server_start_timeout_s). Asking it failed with: {self._silence}. "
-                    f"It said:\n{self._last_lines()}"
+                    f"(server_start_timeout_s). The last probe failed: {self._silence}. "
+                    f"Its last output:\n{self._last_lines()}"
                 )
             await asyncio.wait([self._child.exited], timeout=_READY_INTERVAL_S)
 
     async def _answers(self) -> bool:
-        """Whether it is live, and every endpoint listens."""
+        """Return whether the process is live and every endpoint listens."""
         try:
             if not await self.admin.is_live():
-                self._silence = "it says that it is not live"
+                self._silence = "it reports that it is not live"
                 return False
             await self._front.check_open()
         except (Refused, Unreached, OSError) as error:
@@ -224,7 +224,7 @@ class ServerProcess:
         return True
 
     async def _kill_when_hung(self) -> None:
-        """Make a process that hangs one that ended; the daemon knows how to go on from there."""
+        """Kill the process if it hangs, so that it is handled like one that has exited."""
         config = self._config
         interval_s, timeout_s = config.server_probe_interval_s, config.server_probe_timeout_s
         if not interval_s or not await liveness.wait_hung(
@@ -236,7 +236,7 @@ class ServerProcess:
         ):
             return
         self._hung = (
-            f": the daemon killed it, because it had given no sign of life for {timeout_s:g} s "
+            f": the daemon killed it, because it had not answered for {timeout_s:g} s "
             f"(server_probe_timeout_s); its state was {liveness.process_state(self.pid)}"
         )
         self._child.signal_group(signal.SIGKILL)
@@ -246,7 +246,7 @@ class ServerProcess:
 
 
 def log_line(pid: int, line: bytes) -> None:
-    """Log a line that tritonserver has printed."""
+    """Log a line that tritonserver printed."""
     logger = logs.child_logger(source="tritonserver", pid=pid)
     if GATE.encode() in line:  # a model that fails on purpose
         logger.debug(line.decode(errors="backslashreplace"))

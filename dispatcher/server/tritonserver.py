@@ -1,7 +1,7 @@
-"""The tritonserver that the daemon owns: its state, its models and its readiness.
+"""The daemon's tritonserver: its state, models and readiness.
 
-frontend.py has the program that serves as tritonserver and how it is administered; server_process.py has the life of one
-process of it.
+frontend.py describes the program that runs as tritonserver and how it is administered; server_process.py covers the
+lifetime of one process.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ _log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-#: Between two looks at what a replaced process still has.
+#: Interval between checks of what a replaced process still has in progress.
 _LOOK_S = 1.0
-#: Threads that tritonserver starts, at most: 2.51 was measured.
+#: Upper bound of the threads that tritonserver starts, measured with 2.51.
 _TASKS_OF_SERVER = 40
-_TASKS_OF_MODEL = 2  #: its batcher's, and one that loads it
-_TASKS_OF_PROXY = 3  #: the instance's own, one that hears of its lane, and one that loads it
-_TASKS_OF_INSTANCE = 16  #: of another backend: a stub is a process with threads of its own
+_TASKS_OF_MODEL = 2  #: its batcher's thread, and one that loads it
+_TASKS_OF_PROXY = 3  #: the instance's own thread, one that watches its lane, and one that loads it
+_TASKS_OF_INSTANCE = 16  #: of another backend: a stub is a process with its own threads
 
 
 @dataclass
 class _Retired:
-    """A process that another one has taken the place of."""
+    """A process that has been replaced."""
 
     process: ServerProcess
     info: messages.RetiringServer
@@ -68,14 +68,14 @@ class _Retired:
 
 
 class _Load:
-    """A load under way; `alone`: no other one was at any time of it."""
+    """A load in progress; `alone`: no other load was in progress at any time during it."""
 
     def __init__(self) -> None:
         self.alone = True
         self.abandoned = asyncio.Event()
 
     async def until_done(self, name: str, loading: Coroutine[Any, Any, None]) -> None:
-        """Wait for its outcome, unless it is abandoned: then raise RemoteFailure, whatever becomes of it."""
+        """Wait for the outcome; if the load is abandoned first, raise RemoteFailure."""
         tasks = [asyncio.ensure_future(one) for one in (loading, self.abandoned.wait())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -89,12 +89,12 @@ class _Load:
 
 
 class TritonServer:
-    """One tritonserver process at a time, started again by the daemon when it ends by itself.
+    """One tritonserver process at a time, restarted by the daemon after an unexpected exit.
 
     Attributes:
-        news: of its states
-        vertex_model: of Vertex AI's frontend, when that is up: NVIDIA's insists on a loaded model as soon as it starts
-        on_retired: is called with the pid of a process that was replaced, when it has ended
+        news: notifies of state changes
+        vertex_model: the model of Vertex AI's frontend, if that is up: NVIDIA's requires a loaded model when it starts
+        on_retired: called with the pid of a replaced process when it has exited
     """
 
     def __init__(self, config: DaemonConfig, place: ServerPlace, front: Front) -> None:
@@ -104,28 +104,28 @@ class TritonServer:
         self._machine = StateMachine(ServerState.STARTING)
         self.news = ChangeSignal()
         self._process: ServerProcess | None = None
-        self._beside: ServerProcess | None = None  #: the other one, while one replaces another
+        self._beside: ServerProcess | None = None  #: the other process during a replacement
         self._retired: dict[int, _Retired] = {}
         self.on_retired: Callable[[int], None] = lambda pid: None
         self._replacing = asyncio.Lock()
         self._loads: set[_Load] = set()
-        #: How many loads and unloads of each model the daemon itself waits for.
+        #: Number of loads and unloads per model that the daemon itself is waiting for.
         self._changing: Counter[str] = Counter()
-        self._abandons = False  #: it is about to end for good
-        #: Cleared while another process is about to take this one's place, or is given up: no model shall change.
+        self._abandons = False  #: the server is about to stop for good
+        #: Cleared while a replacement is being placed or cancelled: no model may change then.
         self.placed = asyncio.Event()
         self.placed.set()
         self._backend = NATIVE_BACKEND if self.proxy_is_native else BACKEND
         self._gate = front.make_gate(self._backend) if readiness_gate.is_gated(config) else None
         self.vertex_model: str | None = None
 
-    # ── its life ─────────────────────────────────────────────────────────────────────────────────
+    # ── lifetime ─────────────────────────────────────────────────────────────────────────────────
 
     def choose_ports(self) -> None:
-        """Settle the ports: 0 becomes a free one, any other has to be free.
+        """Resolve the ports: pick a free one for 0, and check that any other is free.
 
         Raises:
-            PortError: a port is in use, or wanted twice; names who holds it.
+            PortError: a port is in use (the text names the process that holds it) or configured twice.
         """
         self._front.settle()
 
@@ -133,13 +133,13 @@ class TritonServer:
         """Start the process and return when it is ready to load models.
 
         Args:
-            preload: models that it shall load before it opens its ports: name -> configuration
+            preload: models to load before the ports open: name -> configuration
 
         Returns:
-            Those of them that it has loaded.
+            The names of those that were loaded.
 
         Raises:
-            ServerStartError: it ended, or did not become ready in time.
+            ServerStartError: it exited or did not become ready in time.
         """
         preload = preload or {}
         vertex = cloud_frontends.vertex_model(self._config.tritonserver_options)
@@ -167,60 +167,62 @@ class TritonServer:
 
     @property
     def hands_over(self) -> bool:
-        """Whether the process and its proxies can live on while the daemon becomes another version of itself."""
+        """Whether the process and its proxies can keep running while the daemon upgrades itself in place."""
         return isinstance(self._front, HandsOver) and self.proxy_is_native
 
     @property
     def settled(self) -> bool:
-        """Whether one process serves, and none is being started or ended."""
+        """Whether one process serves, and none is starting or stopping."""
         return self.is_alone and not self._retired
 
     @property
     def is_alone(self) -> bool:
-        """Whether one process accepts connections, and no other is about to take its place."""
+        """Whether one process accepts connections, and no other is about to replace it."""
         return self.ready and self._beside is None and not self._replacing.locked()
 
     def hand_over(self, restarts: Mapping[str, int]) -> HandedServer:
-        """Return what the next version of this daemon goes on with; `restarts` are told to it.
+        """Return the state, with the counts of `restarts`, that the next version of this daemon adopts.
 
         Raises:
-            RemoteFailure: this front cannot be handed over, or tritonserver has just ended.
+            RemoteFailure: this front cannot be handed over, or tritonserver has just exited.
         """
         process = self._running
         if not isinstance(self._front, HandsOver):
-            raise RemoteFailure(ErrorKind.INVALID, "it takes front=native")
+            raise RemoteFailure(ErrorKind.INVALID, "this requires front=native")
         if process is None:
             raise RemoteFailure(ErrorKind.UNAVAILABLE, "tritonserver has just ended")
         return self._front.hand_over(process.pid, process.child, restarts)
 
     def adopt(self, state: HandedServer) -> None:
-        """Go on with the process of a former version of this daemon.
+        """Adopt the process of the previous version of this daemon.
 
         Raises:
-            OSError: it is none of ours.
-            UnusableHandOver: this front cannot go on with it.
+            OSError: the process is not ours.
+            UnusableHandOver: this front cannot adopt it.
         """
         if not isinstance(self._front, HandsOver):
-            raise UnusableHandOver("the native front, which runs, cannot be used any more")
+            raise UnusableHandOver(
+                "cannot adopt the running native front: this daemon does not use it"
+            )
         child = self._front.adopt(state)
         self._process = ServerProcess.adopt(self._config, self._front, child)
         self._change(ServerState.READY)
 
     def use(self, config: DaemonConfig) -> None:
-        """Take other settings for processes that are started from now on."""
+        """Use these settings for processes that start from now on."""
         self._config = config
         self._front.use(config)
 
     async def quit(self, busy: Callable[[], bool]) -> None:
-        """Have the process end, to be started again: what is under way is answered, at most for the grace period."""
+        """Shut the process down for a restart; wait for requests in progress, at most for the grace period."""
         if self._process is not None:
             await self._process.quit(busy)
 
     async def ended(self) -> str:
-        """Wait for the process to end, and say how it did. One that is replaced does not count."""
+        """Wait until the process has exited without being replaced; return a description of how it did."""
         while True:
             process = self._process
-            assert process is not None  # it has been started
+            assert process is not None  # already started
             ending = asyncio.ensure_future(process.ended())
             try:
                 while not ending.done() and not self._has_replaced(process):
@@ -228,14 +230,14 @@ class TritonServer:
                     await asyncio.wait({ending, news}, return_when=asyncio.FIRST_COMPLETED)
                     news.cancel()
                 if ending.done():
-                    async with self._replacing:  # by one that has been started already
+                    async with self._replacing:  # wait for a replacement that has already started
                         if process is self._process:
                             return ending.result()
             finally:
                 ending.cancel()
 
     def _has_replaced(self, process: ServerProcess) -> bool:
-        """Whether another process has taken the place of this one for good: it may live on for long."""
+        """Return whether another process has permanently replaced this one, which may keep running for long."""
         return process is not self._process and process is not self._beside
 
     async def replace(
@@ -245,26 +247,26 @@ class TritonServer:
         *,
         force: bool = False,
     ) -> int:
-        """Have another process take the place of this one; return its pid once it has answered a request.
+        """Replace this process with another one; return its pid once it has answered a request.
 
-        This one *retires*: it hands its idle connections over, and goes on with requests and streams under way, for
-        `retire_timeout_s` at most.
+        The former process *retires*: it hands over its idle connections and finishes requests and streams in progress,
+        for `retire_timeout_s` at most.
 
         Args:
-            preload: models that it loads at its start: name -> configuration
-            load_rest: loads all others; gets the names of those that it has loaded
-            force: also while sequences are in progress, whose next requests fail then
+            preload: models to load at its start: name -> configuration
+            load_rest: loads all others; gets the names of those already loaded
+            force: replace even while sequences are in progress; their next requests fail then
 
         Raises:
             RemoteFailure: this front cannot do that, tritonserver is not up, or sequences are in progress.
-            ServerStartError: the other one did not come up, or ended; this one serves on.
+            ServerStartError: the new process did not come up or exited; the former keeps serving.
         """
         if not self._front.replaces:
-            raise RemoteFailure(ErrorKind.INVALID, "it takes front=native to replace the server")
+            raise RemoteFailure(ErrorKind.INVALID, "replacing the server requires front=native")
         async with self._replacing:
             former = self._running
             if former is None or not self.ready:
-                text = f"tritonserver is {self.state.value}: wait, and try again"
+                text = f"tritonserver is {self.state.value}: retry later"
                 raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
             if not force:
                 await self._refuse_in_sequences(former)
@@ -289,13 +291,13 @@ class TritonServer:
             finally:
                 self.placed.set()
                 self.news.tell()
-            _log.info("tritonserver is replaced", server_pid=successor.pid, former_pid=former.pid)
+            _log.info("tritonserver was replaced", server_pid=successor.pid, former_pid=former.pid)
             return successor.pid
 
     async def _change_over(
         self, former: ServerProcess, successor: ServerProcess, *, force: bool
     ) -> bool:
-        """Have clients' connections go to `successor`; return False where sequences keep them with `former`.
+        """Move clients' connections to `successor`; return False if sequences keep them with `former`.
 
         Raises:
             ServerStartError: `successor` does not serve; `former` does.
@@ -304,19 +306,19 @@ class TritonServer:
             return await self._front.change_over(former.pid, successor.pid, force=force)
         except (Refused, Unreached, asyncio.TimeoutError) as error:
             await successor.ends_now()
-            why = str(error) or "it does not answer in time"
+            why = str(error) or "it did not answer in time"
             raise ServerStartError(why if successor.running else await successor.ended()) from error
 
     async def _refuse_in_sequences(self, process: ServerProcess) -> None:
-        """Raise RemoteFailure if sequences are in progress: no other process can go on with them."""
+        """Raise RemoteFailure if sequences are in progress, since no other process can continue them."""
         try:
             count = (await self._front.work(process.pid)).sequences
-        except (Refused, Unreached):  # it has just ended, or does not tell
+        except (Refused, Unreached):  # it has just exited, or does not report this
             return
         if count:
             raise _in_sequences(str(count))
 
-    # ── processes that another one has taken the place of ────────────────────────────────────────
+    # ── replaced processes ───────────────────────────────────────────────────────────────────────
 
     def _retire(self, process: ServerProcess) -> None:
         now, limit_s = time.time(), self._config.retire_timeout_s
@@ -325,18 +327,18 @@ class TritonServer:
         retired.task = asyncio.get_running_loop().create_task(self._until_retired(retired, limit_s))
 
     async def _until_retired(self, retired: _Retired, limit_s: float) -> None:
-        """End a process when it has nothing left, or after the limit."""
+        """Stop a process when it has nothing left in progress, or after the limit."""
         process = retired.process
         try:
             await self._follow(retired, limit_s)
         except Exception:
-            _log.exception("internal error: a replaced tritonserver is ended early")
+            _log.exception("internal error: stopping a replaced tritonserver early")
         finally:
             await process.stop()
             del self._retired[process.pid]
             self.on_retired(process.pid)
             self.news.tell()
-        _log.info("a replaced tritonserver has ended", server_pid=process.pid)
+        _log.info("replaced tritonserver exited", server_pid=process.pid)
 
     async def _follow(self, retired: _Retired, limit_s: float) -> None:
         process = retired.process
@@ -351,7 +353,7 @@ class TritonServer:
                     retired.info, connections=work.connections, requests=work.requests
                 )
         _log.warning(
-            "requests of a replaced tritonserver are ended",
+            "aborting requests of a replaced tritonserver",
             server_pid=process.pid,
             retire_timeout_s=limit_s,
             connections=retired.info.connections,
@@ -360,28 +362,28 @@ class TritonServer:
 
     @property
     def retiring(self) -> frozenset[int]:
-        """The processes that another one has taken the place of, and that still answer what they have."""
+        """The pids of replaced processes that still finish their requests."""
         return frozenset(pid for pid, one in self._retired.items() if one.process.running)
 
     async def _ask_retiring(self, ask: Callable[[ServerProcess], Awaitable[object]]) -> None:
-        """Have the same change in processes that are on their way out: connections that they have may ask for it."""
+        """Apply the same change to retiring processes, since their remaining connections may depend on it."""
         running = [one.process for one in self._retired.values() if one.process.running]
         for result in await asyncio.gather(*map(ask, running), return_exceptions=True):
             if isinstance(result, (Refused, Unreached)):
-                _log.info("a replaced tritonserver did not follow a change", reason=str(result))
+                _log.info("could not apply a change to a replaced tritonserver", reason=str(result))
             elif isinstance(result, BaseException):
                 raise result
 
     async def leave(self) -> None:
-        """Accept no more connections; return when those that are open have ended, or the grace period is over."""
+        """Stop accepting connections; return when the open ones have ended or the grace period has expired."""
         await self._front.leave()
 
     async def _start_beside(self, preload: Mapping[str, Mapping[str, Any]]) -> set[str]:
-        """Start another process, which takes no requests yet; return the models that it has loaded."""
+        """Start another process that does not accept requests yet; return the models that it has loaded."""
         models = self._place.models
         preload = self._that_fit(preload)
         names = preloading.lay_out(models, preload, gate=False)
-        self._change(ServerState.STARTING)  # what changes models waits
+        self._change(ServerState.STARTING)  # model changes wait in this state
         try:
             process = await ServerProcess.start(
                 self._config, self._front, names, vertex=False, beside=True
@@ -399,7 +401,7 @@ class TritonServer:
         return {name for name in preload if states.get(name) == "READY"}
 
     async def clean_up(self) -> None:
-        """After the process ended by itself, or did not start: end what is left of it. It may be started again then."""
+        """Clean up after the process exited unexpectedly or failed to start, so that it can be restarted."""
         if self._machine.state is not ServerState.STARTING:
             self._change(ServerState.STARTING)
         if self._process is not None:
@@ -407,7 +409,7 @@ class TritonServer:
         self._place.sweep_shared_memory()
 
     async def stop(self) -> None:
-        """End the process; its models should be unloaded by now."""
+        """Stop the process; its models should be unloaded by now."""
         if self._machine.state is ServerState.STOPPED:
             return
         self._change(ServerState.STOPPING)
@@ -416,7 +418,7 @@ class TritonServer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for retired in list(self._retired.values()):  # whose task had not begun
+        for retired in list(self._retired.values()):  # tasks that had not started yet
             await retired.process.stop()
         for process in filter(None, (self._beside, self._process)):
             await process.stop()
@@ -424,24 +426,24 @@ class TritonServer:
         self._change(ServerState.STOPPED)
 
     def kill(self) -> None:
-        """End the process and its stubs at once, and give back the shared memory that they cannot."""
+        """Kill the process and its stubs immediately, and remove their shared memory."""
         for process in self._processes:
             process.kill()
         self._place.sweep_shared_memory()
 
-    # ── what it is asked to do ───────────────────────────────────────────────────────────────────
+    # ── requests to it ───────────────────────────────────────────────────────────────────────────
 
     async def load(self, name: str, config: dict[str, Any] | None) -> None:
-        """Load a model, or load it anew with another configuration while the old one serves on until then.
+        """Load a model, or reload it with another configuration while the old one keeps serving.
 
-        Without a configuration, it is the one in the model's folder. tritonserver cannot be stopped in the middle:
-        cancelled, this returns when it knows the outcome.
+        Without a configuration, the one in the model's directory is used. tritonserver cannot abort a load: if
+        cancelled, this returns once the outcome is known.
 
         Raises:
-            ServerLost: it is not up, or has ended meanwhile.
-            ServerCrashed: it has ended by a fault of its own, and was loading nothing else.
-            RemoteFailure: tritonserver refused it (it says why), or could not start the threads that it takes.
-            CancelledError: it was cancelled; the model may be loaded.
+            ServerLost: tritonserver is not up or exited during the load.
+            ServerCrashed: tritonserver crashed and was loading no other model.
+            RemoteFailure: tritonserver refused the load (the text says why), or cannot start the threads that it needs.
+            CancelledError: the load was cancelled; the model may be loaded.
         """
         text = None if config is None else json.dumps(config)
         process = self._process
@@ -470,22 +472,22 @@ class TritonServer:
             self._changing -= Counter([name])
 
     def is_changing(self, name: str) -> bool:
-        """Whether the daemon itself has told it to load or unload a model, and waits for that."""
+        """Return whether the daemon itself is loading or unloading this model."""
         return name in self._changing
 
     def abandon_loads(self) -> None:
-        """Wait for no load that is under way any more: tritonserver is about to end, and takes it along."""
+        """Stop waiting for loads in progress: tritonserver is about to exit and takes them along."""
         self._abandons = True
         for load in self._loads:
             load.abandoned.set()
 
     async def unload(self, name: str) -> None:
-        """Begin to unload a model: it takes no more requests, and its proxies detach when all are answered.
+        """Start to unload a model: it accepts no more requests, and its proxies detach when all are answered.
 
-        A tritonserver that ends meanwhile has no models any more.
+        Succeeds if tritonserver exits in the meantime, since its models are gone then.
 
         Raises:
-            RemoteFailure: tritonserver refused or is not up.
+            RemoteFailure: tritonserver refused the request or is not up.
         """
         process = self._process
         self._changing[name] += 1
@@ -500,46 +502,50 @@ class TritonServer:
             self._changing -= Counter([name])
 
     async def take_out(self, name: str) -> None:
-        """Unload a model that it has though it is not to; that it keeps it is logged."""
+        """Unload a model that should not be loaded. Log an error if that fails."""
         try:
             await self.unload(name)
         except RemoteFailure as failure:
-            text = "tritonserver keeps a model that is not served"
+            text = "could not unload a model that is not served"
             _log.error(text, model=name, reason=failure.text)
 
     async def repository_states(self) -> dict[str, str]:
-        """Return the names of all models that it sees, served or not, with their states.
+        """Return the names and states of all models that tritonserver sees, served or not.
 
         Raises:
-            RemoteFailure: it is not up, or a repository cannot be read.
+            RemoteFailure: tritonserver is not up, or a repository cannot be read.
         """
         return await self._ask("list", "its models", lambda one: one.admin.repository_states())
 
     async def show_ready(self) -> None:
-        """From now on it says that it is ready (`/v2/health/ready`), if all models that it has are.
+        """Let tritonserver report ready (`/v2/health/ready`) once all its models are.
 
         Raises:
-            RemoteFailure: tritonserver refused it or is not up.
+            RemoteFailure: tritonserver refused the request or is not up.
         """
         if self._gate is not None:
             await self._gate.open(self)
 
     async def show_unready(self) -> None:
-        """From now on it says that it is not ready; nothing happens when it is not up."""
+        """Make tritonserver report "not ready". Does nothing if it is not up."""
         if self._gate is not None:
             await self._gate.close(self)
 
     async def forget_failure(self, name: str) -> None:
-        """A model could not be loaded, and is not to be: without this, tritonserver is never ready again."""
-        if self._abandons:  # it is not to be
+        """Clear tritonserver's record of a failed load, which would otherwise keep it from becoming ready again."""
+        if self._abandons:  # the server is about to stop
             return
         try:
             await readiness_gate.forget_failure(self, name, self._backend)
         except RemoteFailure as failure:
-            _log.warning("tritonserver remembers a load that failed", model=name, why=failure.text)
+            _log.warning(
+                "could not clear a failed load; tritonserver stays not ready",
+                model=name,
+                why=failure.text,
+            )
 
     def _check_headroom(self, name: str, config: Mapping[str, Any] | None, pid: int) -> None:
-        """See that tritonserver can start the threads that a model takes: a thread too many ends it.
+        """Check that tritonserver can start the threads that a model needs: exceeding the limit would crash it.
 
         Raises:
             RemoteFailure: it cannot.
@@ -547,7 +553,7 @@ class TritonServer:
         needed, room = self._tasks_for(config), headroom(pid)
         if room is not None and room.left < needed:
             text = (
-                f"tritonserver was not told to load model {name}: that takes about {needed} threads, and "
+                f"model {name} was not loaded into tritonserver: it needs about {needed} threads, but only "
                 f"{room.left} more may be started ({room.limit}). Raise the limit, or serve fewer instances"
             )
             raise RemoteFailure(ErrorKind.LOAD_FAILED, text)
@@ -561,7 +567,7 @@ class TritonServer:
     def _that_fit(
         self, preload: Mapping[str, Mapping[str, Any]]
     ) -> Mapping[str, Mapping[str, Any]]:
-        """Return those of the models whose threads a process that starts can have; the others are loaded one by one."""
+        """Return the models whose threads a starting process can have; the others are loaded one by one later."""
         room = headroom(os.getpid())
         if room is None:
             return preload
@@ -572,7 +578,7 @@ class TritonServer:
                 fitting[name] = config
         return fitting
 
-    # ── what is known of it ──────────────────────────────────────────────────────────────────────
+    # ── state ────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def ready(self) -> bool:
@@ -580,22 +586,22 @@ class TritonServer:
 
     @property
     def ends(self) -> bool:
-        """Whether it is stopped, or being stopped, for good."""
+        """Whether the server is stopped or stopping for good."""
         return self._machine.state in (ServerState.STOPPING, ServerState.STOPPED)
 
     @property
     def state(self) -> ServerState:
-        """The state of tritonserver: from its end on STARTING, though cleaning up comes first."""
+        """The state of tritonserver. STARTING as soon as it has exited, even before cleanup."""
         ended = self._machine.state is ServerState.READY and self._running is None
         return ServerState.STARTING if ended else self._machine.state
 
     @property
     def proxy_is_native(self) -> bool:
-        """Whether models are served by the compiled proxy."""
+        """Whether the compiled proxy serves the models."""
         return self._place.runtime.native is not None
 
     def info(self) -> messages.ServerInfo:
-        """Return what status shows."""
+        """Return the server's status."""
         return messages.ServerInfo(
             state=self.state.value,
             pid=self._running.pid if self._running is not None else None,
@@ -606,20 +612,22 @@ class TritonServer:
         )
 
     def _version(self) -> str:
-        """Return what the core says; before that, and after an upgrade, what a file beside it says."""
+        """Return the version that the core reports; before that and after an upgrade, the one from the installation's
+        file.
+        """
         said = self._process.version if self._process is not None else ""
         return said or self._place.runtime.tree.version or ""
 
     def check_proxy(self, pid: int) -> int:
-        """See that a process runs a proxy of this server's; return the pid of the server's process.
+        """Check that a process runs a proxy of this server; return the pid of the server's process.
 
         Raises:
-            RemoteFailure: tritonserver has not started it.
+            RemoteFailure: tritonserver did not start it.
         """
         for process in self._processes:
             if process.started(pid):
                 return process.pid
-        text = f"process {pid} is no proxy: tritonserver did not start it"
+        text = f"process {pid} is not a proxy: tritonserver did not start it"
         raise RemoteFailure(ErrorKind.INVALID, text)
 
     @property
@@ -649,7 +657,7 @@ class TritonServer:
 
 def _in_sequences(count: str) -> RemoteFailure:
     text = (
-        f"{count} sequences are in progress, which another tritonserver cannot go on with: wait until they have ended, "
-        "or use --force, and their next requests fail (400)"
+        f"{count} sequences are in progress, which another tritonserver cannot continue: wait until they have ended, "
+        "or use --force to replace it now; their next requests then fail (400)"
     )
     return RemoteFailure(ErrorKind.UNAVAILABLE, text)

@@ -1,9 +1,9 @@
-"""The daemon's own client of tritonserver: asks whether it lives, loads and unloads models.
+"""The daemon's own client of tritonserver: probes liveness, loads and unloads models.
 
-It goes over gRPC where that is served without TLS: a load takes one of the few threads of HTTP
-(`http-thread-count`, 8) until the model is loaded, and clients whose connections that thread
-serves wait as long; over gRPC a load keeps nobody waiting (both seen, Triton 2.51). Else over HTTP,
-else over gRPC with TLS. It always shows the access token.
+It uses gRPC where that is served without TLS, because a load over HTTP occupies one of the few HTTP threads
+(`http-thread-count`, 8) until the model is loaded and blocks the clients on that thread's connections; over gRPC a load
+blocks no client (both observed with Triton 2.51). Otherwise it uses HTTP, or else gRPC with TLS. It always sends the
+access token.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from pytriton._protocol.access import access_headers
 from pytriton.dispatcher.server.endpoints import reachable
 from pytriton.dispatcher.server.frontend import Refused, Unreached
 
-#: Threads that tritonserver answers HTTP with, unless `http-thread-count` says otherwise.
+#: Default number of tritonserver's HTTP threads (`http-thread-count`).
 _HTTP_THREADS = 8
 _CHANNEL_OPTIONS = (
-    # tritonserver is started a moment ago: look again soon.
+    # tritonserver has just been started, so reconnect quickly.
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 200),
-    # A connection of this client's own, so that another one is another connection.
+    # Do not share connections between channels.
     ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_http_proxy", 0),  # it is on this machine, whatever $http_proxy says
-    # A configuration, and the list of a thousand models, have any size.
+    ("grpc.enable_http_proxy", 0),  # tritonserver is local; ignore $http_proxy
+    # A configuration or a list of a thousand models can have any size.
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
 )
 
 
 class AdminClient:
-    """A connection to one tritonserver process; to be made and used in a running event loop.
+    """A connection to one tritonserver process; create and use it in a running event loop.
 
-    All of its questions raise Refused, when tritonserver has answered with an error, or Unreached.
+    All methods raise Refused if tritonserver answered with an error, or Unreached.
     """
 
     def __init__(self, config: DaemonConfig, http_port: int, grpc_port: int) -> None:
@@ -51,11 +51,11 @@ class AdminClient:
         self._headers = access_headers(config.access_token, grpc=self._over_grpc)
         self._client: Any = None
         threads = int(str(config.tritonserver_options.get("http-thread-count", _HTTP_THREADS)))
-        # Over HTTP leave half of the threads to those who have requests.
+        # Over HTTP, leave half of the threads to clients' requests.
         self._loads = asyncio.Semaphore(1_000_000 if self._over_grpc else max(1, threads // 2))
 
     async def is_live(self) -> bool:
-        """Ask whether the server lives."""
+        """Probe liveness."""
         return bool(await self._ask(lambda client: client.is_server_live(headers=self._headers)))
 
     async def version(self) -> str:
@@ -64,20 +64,21 @@ class AdminClient:
         return str(metadata["version"])
 
     async def load(self, name: str, config: str | None) -> None:
-        """Load a model with a configuration (JSON; None: its own)."""
+        """Load a model with a configuration (JSON), or with its own if None."""
         async with self._loads:
             await self._ask(
                 lambda client: client.load_model(name, headers=self._headers, config=config)
             )
 
     async def unload(self, name: str) -> None:
-        """Begin to unload a model."""
+        """Start to unload a model."""
         await self._ask(lambda client: client.unload_model(name, headers=self._headers))
 
     async def repository_states(self) -> dict[str, str]:
         """Return the models in all repositories with their states.
 
-        Of a model that was never loaded the state is empty. Versions that are left behind do not hide one that is not.
+        The state of a model that was never loaded is "". A version that is loaded or loading takes precedence over
+        unavailable ones.
         """
         index = await self._ask(
             lambda client: client.get_model_repository_index(headers=self._headers)
@@ -89,12 +90,12 @@ class AdminClient:
         return states
 
     async def close(self) -> None:
-        """Close the connection; questions under way raise Unreached."""
+        """Close the connection. Pending requests raise Unreached."""
         if self._client is not None:
             await self._client.close()
 
     async def _connected(self) -> Any:
-        """Return the client, for HTTP tritonclient's; it connects when it is first asked, but for TLS."""
+        """Return the client (tritonclient's for HTTP). It connects on the first request, except with TLS."""
         url = f"{self._host}:{self._port}"
         if self._client is None and not self._over_grpc:
             module = importlib.import_module("tritonclient.http.aio")
@@ -110,8 +111,8 @@ class AdminClient:
     async def _ask(self, question: Callable[[Any], Awaitable[Any]]) -> Any:
         """Await a call of the client.
 
-        A channel of grpc.aio that is closed answers its calls with CancelledError, as if our task had
-        been cancelled: whoever awaits that ends without a word.
+        A closed grpc.aio channel raises CancelledError from its calls, as if our own task had been cancelled, and the
+        caller would end silently. This raises Unreached instead.
         """
 
         async def answer() -> Any:
@@ -131,7 +132,7 @@ class AdminClient:
 
 
 def _told(error: BaseException) -> Refused | Unreached:
-    """Turn what the client has raised, over HTTP an InferenceServerException, into Refused or Unreached."""
+    """Convert an exception of the client (over HTTP an InferenceServerException) into Refused or Unreached."""
     if isinstance(error, (Refused, Unreached)):
         return error
     message, status = getattr(error, "message", None), getattr(error, "status", None)
@@ -141,14 +142,14 @@ def _told(error: BaseException) -> Refused | Unreached:
 
 
 class _GrpcClient:
-    """The calls over gRPC that the daemon makes, by the names and in the forms of tritonclient's client over HTTP.
+    """The gRPC calls that the daemon makes, with the interface of tritonclient's HTTP client.
 
-    Their messages have few fields. tritonclient has classes for them, and imports numpy and its whole client besides:
-    60 ms and 20 MB of each daemon's.
+    The messages have few fields, so they are encoded by hand. tritonclient's classes would import numpy and the whole
+    client: 60 ms and 20 MB per daemon.
     """
 
     def __init__(self, url: str, credentials: Any, options: list[tuple[str, Any]]) -> None:
-        self._grpc = importlib.import_module("grpc")  # which ships no types
+        self._grpc = importlib.import_module("grpc")  # ships no type hints
         aio = importlib.import_module("grpc.aio")
         self._channel: Any = (
             aio.insecure_channel(url, options)
@@ -157,11 +158,11 @@ class _GrpcClient:
         )
 
     async def is_server_live(self, *, headers: Mapping[str, str]) -> bool:
-        """ServerLiveResponse: live = 1."""
+        """Send ServerLive. ServerLiveResponse: live = 1."""
         return dict(_fields(await self._call("ServerLive", b"", headers))).get(1) == 1
 
     async def get_server_metadata(self, *, headers: Mapping[str, str]) -> dict[str, str]:
-        """ServerMetadataResponse: version = 2."""
+        """Send ServerMetadata. ServerMetadataResponse: version = 2."""
         fields = dict(_fields(await self._call("ServerMetadata", b"", headers)))
         version = fields.get(2, b"")
         return {"version": version.decode() if isinstance(version, bytes) else ""}
@@ -169,7 +170,7 @@ class _GrpcClient:
     async def load_model(
         self, name: str, *, headers: Mapping[str, str], config: str | None
     ) -> None:
-        """RepositoryModelLoadRequest: model_name = 2, parameters = 3 (key = 1, value = 2: string_param = 3)."""
+        """Send RepositoryModelLoad: model_name = 2, parameters = 3 (key = 1, value = 2: string_param = 3)."""
         request = _field(2, name.encode())
         if config is not None:
             value = _field(3, config.encode())
@@ -177,13 +178,13 @@ class _GrpcClient:
         await self._call("RepositoryModelLoad", request, headers)
 
     async def unload_model(self, name: str, *, headers: Mapping[str, str]) -> None:
-        """RepositoryModelUnloadRequest: model_name = 2."""
+        """Send RepositoryModelUnload: model_name = 2."""
         await self._call("RepositoryModelUnload", _field(2, name.encode()), headers)
 
     async def get_model_repository_index(
         self, *, headers: Mapping[str, str]
     ) -> list[dict[str, str]]:
-        """RepositoryIndexResponse: models = 1 (name = 1, state = 3)."""
+        """Send RepositoryIndex. RepositoryIndexResponse: models = 1 (name = 1, state = 3)."""
         answer = await self._call("RepositoryIndex", b"", headers)
         models = [dict(_fields(value)) for number, value in _fields(answer) if number == 1]
         return [
@@ -194,7 +195,7 @@ class _GrpcClient:
         await self._channel.close()
 
     async def _call(self, method: str, request: bytes, headers: Mapping[str, str]) -> bytes:
-        """Raises Refused or Unreached."""
+        """Send a request and return the encoded response; raises Refused or Unreached."""
         call = self._channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
         try:
             answer: bytes = await call(request, metadata=tuple(headers.items()))
@@ -206,7 +207,7 @@ class _GrpcClient:
 
 
 def _field(number: int, data: bytes) -> bytes:
-    """Return a field of bytes in protobuf's form."""
+    """Encode a length-delimited protobuf field."""
     size, length = len(data), bytearray()
     while size > 0x7F:
         length.append(size & 0x7F | 0x80)
@@ -215,10 +216,10 @@ def _field(number: int, data: bytes) -> bytes:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield numbers and values of a message's fields: bytes, or an integer.
+    """Yield the number and value (bytes or an integer) of each field of a protobuf message.
 
     Raises:
-        ValueError: it is not in protobuf's form, or has fields of other kinds.
+        ValueError: the message is malformed or has fields of other wire types.
     """
     at = 0
 
@@ -231,7 +232,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
             at, shift = at + 1, shift + 7
             if byte < 0x80:
                 return value
-        raise ValueError("a message of tritonserver's ends within a number")
+        raise ValueError("a message from tritonserver ends within a number")
 
     while at < len(message):
         number, kind = divmod(varint(), 8)
@@ -240,6 +241,6 @@ def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
             yield number, value
             continue
         if kind != 2 or at + value > len(message):
-            raise ValueError(f"field {number} of a message of tritonserver's cannot be read")
+            raise ValueError(f"field {number} of a message from tritonserver cannot be read")
         at += value
         yield number, message[at - value : at]

@@ -1,4 +1,4 @@
-"""The options that tritonserver is started with: those of Triton's core, those of its frontends, and the user's."""
+"""tritonserver's command line: options of Triton's core, of its frontends, and the user's own."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from pytriton.dispatcher.server.own_repository import BACKEND
 
 _log = structlog.get_logger(__name__)
 
-#: The core repeats a load that fails at once, without a pause, and nothing stops it: the request to load the model is
-#: not answered, the server does not end, and the log fills. The daemon reports the failure instead.
+#: With this option the core retries a failed load at once, without a pause and without a way to stop it: the load
+#: request is never answered, the server does not exit, and the log fills up. The daemon reports the failure instead.
 _RETRIES = "model-load-retry-count"
-#: With "exit-on-error", a model that cannot be loaded would end the server.
+#: With "exit-on-error", a model that fails to load would end the server.
 _NOT_PASSED_ON = frozenset({"exit-on-error", _RETRIES})
 #: Backends whose models come with a complete configuration.
 _COMPLETE = frozenset({BACKEND, NATIVE_BACKEND, "python"})
@@ -38,11 +38,11 @@ def arguments(
     """Return the arguments of NVIDIA's executable.
 
     Args:
-        config: the daemon's settings; the user's own options win over ours, or come on top of them
-        place: what every front gets
-        endpoints: what is served, with settled ports
-        preload: names of models to load before the ports are open
-        vertex: Vertex AI's frontend may start, if the options ask for it
+        config: the daemon's settings; the user's own options override ours or are added to them
+        place: the directories and callbacks that every front receives
+        endpoints: the endpoints to serve, with resolved ports
+        preload: names of models to load before the ports open
+        vertex: whether Vertex AI's frontend may start if the options enable it
     """
     options = core_options(config, place, preload)
     options.update(_frontend_options(config, endpoints))
@@ -50,7 +50,7 @@ def arguments(
         options[CLIENT_SHM] = "true" if config.allow_client_shm else "false"
     no_vertex = cloud_frontends.vertex_model(config.tritonserver_options) is not None and not vertex
     if no_vertex:
-        options["allow-vertex-ai"] = "false"  # on Vertex AI ($AIP_MODE), its default is true
+        options["allow-vertex-ai"] = "false"  # on Vertex AI ($AIP_MODE), the default is true
     merge(
         options,
         {
@@ -67,15 +67,17 @@ def arguments(
 
 
 def users_options(config: DaemonConfig) -> Options:
-    """Return the user's own options for tritonserver, without those that are not passed on."""
+    """Return the user's own tritonserver options, without those that are not passed on."""
     given = config.tritonserver_options
     if str(given.get(_RETRIES, "0")) != "0":
-        _log.warning("tritonserver is not told to repeat loads that fail", option=_RETRIES)
+        _log.warning(
+            "option not passed on to tritonserver: the daemon handles failed loads", option=_RETRIES
+        )
     return {name: value for name, value in given.items() if name not in _NOT_PASSED_ON}
 
 
 def merge(options: Options, users: Options) -> None:
-    """Put the user's own options into ours: they win, or come on top where an option may be given several times."""
+    """Merge the user's own options into ours: they override ours, or are appended where an option may be repeated."""
     for name, value in users.items():
         former = options.get(name)
         given = value if isinstance(value, list) else [value]
@@ -83,7 +85,7 @@ def merge(options: Options, users: Options) -> None:
 
 
 def core_options(config: DaemonConfig, place: ServerPlace, preload: Sequence[str]) -> Options:
-    """Return the options of Triton's core, by the names that they have on the command line; see `arguments`."""
+    """Return the options of Triton's core by their command-line names; see `arguments`."""
     options: Options = {
         "model-repository": [str(place.models), *own_repository.cloud(config.model_repository)],
         "model-control-mode": "explicit",
@@ -91,12 +93,12 @@ def core_options(config: DaemonConfig, place: ServerPlace, preload: Sequence[str
         "backend-config": [f"python,shm-region-prefix-name={place.shm_prefix}"],
         "exit-timeout-secs": str(max(1, round(config.grace_period_s))),
     }
-    # A registered model's configuration is complete; asking the proxy to complete it would start every stub twice.
+    # A registered model's configuration is complete. Auto-completion by the proxy would start every stub twice.
     if not config.model_repository or _COMPLETE.issuperset(os.listdir(place.backends)):
         options["disable-auto-complete-config"] = ""
     if preload:
         options["load-model"] = list(preload)
-        # Else it ends with a model, or the gate, that it cannot load.
+        # Otherwise tritonserver exits if a model, or the gate, cannot be loaded.
         options["exit-on-error"] = "false"
     caches = place.runtime.tree.caches
     if caches is not None:
@@ -105,7 +107,7 @@ def core_options(config: DaemonConfig, place: ServerPlace, preload: Sequence[str
 
 
 def _frontend_options(config: DaemonConfig, endpoints: Iterable[Endpoint]) -> Options:
-    """Return what NVIDIA's frontends are told: where they listen, and what asks for the access token."""
+    """Return the options of NVIDIA's frontends: where they listen, and which endpoints require the access token."""
     options: Options = {f"allow-{name}": "false" for name in ("http", "grpc", "metrics")}
     for name, address, port in endpoints:
         options[f"allow-{name}"] = "true"

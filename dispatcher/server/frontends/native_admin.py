@@ -1,7 +1,7 @@
 """The daemon's client of a native front: HTTP over the private unix socket, where nothing is restricted.
 
-A library for HTTP would take a quarter of a daemon's start to import. Our own program answers here, always in one form:
-a status, Content-Length, JSON.
+An HTTP library would take a quarter of a daemon's start to import. Our own program always answers in one form: a
+status, Content-Length, JSON.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from urllib.parse import quote
 from pytriton._host.ports import reachable_path
 from pytriton.dispatcher.server.frontend import Refused, Unreached, Work
 
-#: A process that has not accepted connections by then is asked again.
+#: How long a liveness probe waits for the process to accept connections.
 _ACCEPTING_S = 1.0
 _STATUS = re.compile(rb"HTTP/1\.1 ([1-5][0-9][0-9]) ")
 _LENGTH = re.compile(rb"\r\nContent-Length: *([0-9]+)\r\n", re.IGNORECASE)
@@ -28,16 +28,16 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class InProgress(Refused):
-    """What it was asked to do would break what clients have begun (409)."""
+    """The request would break what clients have in progress (409)."""
 
 
 class NativeAdmin:
-    """A connection to one process; see `Admin` for what the methods do.
+    """A connection to one process; see `Admin` for the methods.
 
     Args:
-        path: of the socket, which the daemon itself listens on: a process that has ended leaves questions unanswered
-        exited: is done when the process has ended
-        accepting: is done when it accepts connections
+        path: path of the socket. The daemon itself listens on it, so requests to an exited process stay unanswered.
+        exited: done when the process has exited
+        accepting: done when the process accepts connections
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class NativeAdmin:
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def is_live(self) -> bool:
-        """Ask whether it lives. Before it accepts connections, this tells so after a while."""
+        """Probe liveness. Raises Unreached after a while if the process does not accept connections yet."""
         if not self._accepting.done():
             signs: set[asyncio.Future[Any]] = {self._accepting, self._exited}
             await asyncio.wait(signs, timeout=_ACCEPTING_S, return_when=asyncio.FIRST_COMPLETED)
@@ -63,12 +63,12 @@ class NativeAdmin:
         return str((await self._ask("GET", "/v2"))["version"])
 
     async def load(self, name: str, config: str | None) -> None:
-        """Load a model with a configuration (JSON; None: its own)."""
+        """Load a model with a configuration (JSON), or with its own if None."""
         body = {} if config is None else {"parameters": {"config": config}}
         await self._ask("POST", f"/v2/repository/models/{quote(name, safe='')}/load", body)
 
     async def unload(self, name: str) -> None:
-        """Begin to unload a model."""
+        """Start to unload a model."""
         await self._ask("POST", f"/v2/repository/models/{quote(name, safe='')}/unload", {})
 
     async def repository_states(self) -> dict[str, str]:
@@ -80,37 +80,38 @@ class NativeAdmin:
         return states
 
     async def show_ready(self, ready: bool) -> None:
-        """Have it say that it is ready, if its models are; or that it is not."""
+        """Set whether the process reports ready once its models are."""
         await self._ask("POST", "/admin/ready", {"ready": ready})
 
     async def forget(self, name: str) -> None:
-        """Have requests wait no more for a model."""
+        """Stop letting requests wait for a model."""
         await self._ask("POST", "/admin/forget", {"model": name})
 
     async def accept(self, accept: bool) -> None:
-        """Have it accept connections of clients, or accept no more; those that are open stay."""
+        """Make the process accept clients' connections, or stop accepting them; open ones stay."""
         await self._ask("POST", "/admin/accept", {"accept": accept})
 
     async def retire(self, successor: str | None, *, force: bool) -> None:
-        """Have it hand its connections over to the process that listens at a path, and end with the last of them.
+        """Make the process hand its connections over to the one that listens at `successor`, and exit after the last of
+        them.
 
         Raises:
-            InProgress: sequences are in progress, and it is not to be by `force`.
+            InProgress: sequences are in progress and `force` is not set.
         """
         where = {} if successor is None else {"successor": successor}
         await self._ask("POST", "/admin/retire", {**where, "force": force})
 
     async def leave(self) -> None:
-        """Have it accept no more; return when its connections have ended in order, or the exit timeout is over."""
+        """Make the process stop accepting; return when its connections have ended or the exit timeout has expired."""
         await self._ask("POST", "/admin/leave", {})
 
     async def work(self) -> Work:
-        """Return what clients have under way."""
+        """Return what clients have in progress."""
         told = await self._ask("GET", "/admin/work")
         return Work(told["connections"], told["requests"], told["sequences"])
 
     async def close(self) -> None:
-        """Close the connection; questions under way raise Unreached."""
+        """Close the connection. Pending requests raise Unreached."""
         if not self._closed.done():
             self._closed.set_result(None)
 
@@ -142,9 +143,9 @@ class NativeAdmin:
             raise Unreached(f"{type(error).__name__}: {error}") from error
 
     async def _exchange(self, request: bytes) -> tuple[int, str]:
-        """Return the status and the body of the answer. It takes as long as it takes: so does a load.
+        """Send a request and return the status and body of the answer. There is no timeout, since a load has none.
 
-        There is a connection for each question: none is kept that the front could end just when it is used again.
+        Each request opens its own connection, so the front cannot close one just as it is reused.
         """
         folder = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -158,16 +159,16 @@ class NativeAdmin:
             head = await reader.readuntil(b"\r\n\r\n")
             status, length = _STATUS.match(head), _LENGTH.search(head)
             if status is None or length is None:
-                raise ValueError(f"no answer of a front: {head[:100]!r}")
+                raise ValueError(f"not an answer of the frontend: {head[:100]!r}")
             return int(status[1]), (await reader.readexactly(int(length[1]))).decode()
         finally:
-            writer.transport.abort()  # there is nothing to say good-bye for
+            writer.transport.abort()  # no orderly close is needed
 
 
 def _see_that_it_is_ours(connection: socket.socket) -> None:
-    """Refuse another daemon's front, raising ConnectionError: it lies there where our directory was deleted.
+    """Raise ConnectionError if the socket belongs to another daemon, which can be after our directory was deleted.
 
-    Of a listener, the kernel tells who has made it listen: that is this process for each front of its own.
+    The kernel reports the process that called listen(): for each of our own fronts, that is this process.
     """
     told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid = _CREDENTIALS.unpack(told)[0]
@@ -176,7 +177,7 @@ def _see_that_it_is_ours(connection: socket.socket) -> None:
 
 
 def _said(text: str) -> str:
-    """Return the words of an error."""
+    """Return the message of an error response."""
     try:
         return str(json.loads(text)["error"])
     except (ValueError, TypeError, KeyError):

@@ -1,7 +1,7 @@
-"""The front that is pytriton-daemon's own: a program that loads Triton's core and serves its protocols itself.
+"""pytriton-daemon's own front: a program that loads Triton's core and serves its protocols itself.
 
-The daemon listens, and hands its sockets to each process in turn: while there is none, connections wait in the
-backlog instead of being refused. What the daemon asks goes over a unix socket of its own, in the runtime directory.
+The daemon listens and passes its sockets to each process in turn: while no process runs, connections wait in the
+backlog instead of being refused. The daemon administers a process over a private unix socket in the runtime directory.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ from pytriton.dispatcher.server.frontends.on_demand_load import OnDemandLoads
 from pytriton.dispatcher.server.own_repository import BACKEND
 from pytriton.dispatcher.server.readiness_gate import Models
 
-#: Connections that wait until somebody accepts them; the kernel may allow fewer (net.core.somaxconn).
+#: Connections that wait to be accepted; the kernel may allow fewer (net.core.somaxconn).
 _BACKLOG = 4096
-#: For the dispatcher alone, one for each process.
+#: The dispatcher's private socket, one per process.
 _ADMIN_SOCKET = "front-{}.sock"
-#: On which a process takes over connections of the one whose place it takes.
+#: Socket on which a process receives the connections of the process that it replaces.
 _HANDOVER_SOCKET = "handover-{}.sock"
-#: The longest that a process that is up takes for a step of a change-over; none of them waits for a client.
+#: Timeout for one step of a change-over at a process that is up; no step waits for a client.
 _STEP_S = 20.0
-#: For the daemon's own processes, which ask models as clients do: with no more rights, but without TLS.
+#: Socket for the daemon's own processes, which send inference requests with clients' rights but without TLS.
 _HTTP_SOCKET = "http.sock"
 
 
 class _Process(NamedTuple):
-    """A process, with the socket that it is asked on; `accepting` is done when it accepts connections.
+    """A process and its private socket; `accepting` is done when it accepts connections.
 
-    `protocol` is that of the proxies which it loads; `asked`: where it tells of models that requests wait for;
-    `handover`: where it takes over connections; `is_encrypted`: what its clients send over HTTP is.
+    `protocol` is the protocol version of the proxies that it loads; `asked` reads the models that requests wait for;
+    `handover` is the socket where it takes over connections; `is_encrypted`: its clients use TLS over HTTP.
     """
 
     place: ServerPlace
@@ -79,7 +79,7 @@ class _Process(NamedTuple):
 
 
 class NativeFrontend:
-    """Our own program; see `Front` for what the methods do."""
+    """Our own program; see `Front` for the methods."""
 
     replaces = awaits = True
     vertex_needs_model = False
@@ -89,32 +89,32 @@ class NativeFrontend:
         self._place = place
         self._http_path = place.models.parent / _HTTP_SOCKET
         self._program = program
-        #: The table of the regions that clients have registered, which all processes have.
+        #: Table of the regions that clients have registered, shared by all processes.
         self._regions = -1
         self._held = False
         self._gate: NativeGate | None = None
         self._starts = 0
         self._listening: list[Listening] = []
-        self._processes: dict[int, _Process] = {}  #: by their ids, until each is forgotten
+        self._processes: dict[int, _Process] = {}  #: by pid, until `forget`
         self._awaited: Callable[[], Awaited] = Awaited
         self._asked: Callable[[str], None] = lambda name: None
         self.program = program.program
         self.endpoints = Endpoints(config)
 
     def use(self, config: DaemonConfig) -> None:
-        """Take other settings for the next process; where it listens stays."""
+        """Use these settings for the next process; the listening addresses stay."""
         self._config = config
 
     @property
     def http_socket(self) -> Path | None:
-        """The private socket; None before `settle`, and where a former version of this process had none."""
+        """The private socket; None before `settle`, or if the version that was upgraded from had none."""
         for one in self._listening:
             if one.path == self._http_path:
                 return one.path
         return None
 
     def settle(self) -> None:
-        """Listen on everything, from now on until `close`; raises PortError."""
+        """Listen on all endpoints until `close`; raises PortError."""
         config = self._config
         self.close()
         tls = native_settings.tls(config)
@@ -127,7 +127,7 @@ class NativeFrontend:
                 listener = listening_at(Path(path), f"{name}_unix", backlog=_BACKLOG)
                 self._listening.append(Listening(name, listener, None, Path(path)))
         own = listening_at(self._http_path, backlog=_BACKLOG)
-        # First: who looks for an address in the log takes the last one that it tells.
+        # First, because readers of the log take the last address that is logged.
         self._listening.insert(0, Listening("http", own, None, self._http_path))
         for cloud in cloud_frontends.served(config.tritonserver_options, os.environ):
             listener = listening(
@@ -136,34 +136,34 @@ class NativeFrontend:
             self._listening.append(Listening(cloud.protocol, listener, None))
 
     def await_models(self, names: Callable[[], Awaited], asked: Callable[[str], None]) -> None:
-        """Have requests wait for models that a process gets later."""
+        """Let requests wait for models that a process loads later."""
         self._awaited, self._asked = names, asked
 
     async def forget_awaited(self, name: str) -> None:
-        """Have requests wait no more for a model."""
+        """Stop letting requests wait for a model."""
         for process in list(self._processes.values()):
             if process.asked is not None and not process.child.exited.done():
                 admin = process.connect()
-                with contextlib.suppress(Refused, Unreached):  # then it ends
+                with contextlib.suppress(Refused, Unreached):  # the process is exiting
                     await admin.forget(name)
                 await admin.close()
 
     def make_gate(self, backend: str) -> NativeGate:
-        """Have the front say from its start that it is not ready, until the gate is opened."""
+        """Make the front report "not ready" from its start until the gate is opened."""
         self._held = True
         self._gate = NativeGate(self._processes)
         return self._gate
 
     @property
     def _is_shown_ready(self) -> bool:
-        """Whether the daemon lets the server be ready. One that takes its place says the same from its start."""
+        """Whether the gate is open. A replacement process starts in the same state."""
         return self._gate is not None and self._gate.is_open
 
     async def start(self, preload: Sequence[str], *, vertex: bool, beside: bool = False) -> Child:
-        """Start a process that accepts from the sockets, which connections may be waiting on already."""
+        """Start a process that accepts from the sockets, where connections may be waiting already."""
         self._starts += 1
         number = self._starts
-        # Regions of two processes that run beside each other are told apart.
+        # Regions of two processes that run side by side have different names.
         place = replace(self._place, shm_prefix=f"{self._place.shm_prefix}{number}-")
         path = place.models.parent / _ADMIN_SOCKET.format(number)
         admin = Listening("admin", listening_at(path, backlog=_BACKLOG), None, path)
@@ -211,11 +211,11 @@ class NativeFrontend:
             child = await Child.start(
                 privately(argv),
                 env=environment,
-                # The stub's sys.path begins with "": in any other folder a user's numpy.py would run in the proxy.
+                # The stub's sys.path starts with "": in any other directory, a user's numpy.py would run in the proxy.
                 cwd=str(place.backends / BACKEND),
                 on_line=place.on_line,
                 kill_on_death=place.kill_on_death,
-                # The files that it creates in /dev/shm and in its cache are for this user alone.
+                # The files that it creates in /dev/shm and in its cache are private to this user.
                 umask=0o077,
                 pass_fds=[
                     *(number for number in (settings, writer, tells) if number >= 0),
@@ -235,7 +235,7 @@ class NativeFrontend:
             os.close(writer)
             if tells >= 0:
                 os.close(tells)
-        handover.listener.close()  # the process has it
+        handover.listener.close()  # the process has its own copy
         self._processes[child.pid] = _Process(
             place,
             admin,
@@ -248,13 +248,13 @@ class NativeFrontend:
         return child
 
     def _region_table(self) -> int:
-        """Return a file without a name, which the first process that gets it makes the table of regions."""
+        """Return the descriptor of an anonymous file, which the first process initializes as the table of regions."""
         if self._regions < 0:
             self._regions = linux.memfd_create("regions")
         return self._regions
 
     def hand_over(self, pid: int, child: Child, restarts: Mapping[str, int]) -> ServerState:
-        """Return what the next version of this process goes on with."""
+        """Return the state that the next version of the daemon adopts."""
         return ServerState(
             child.hand_over(),
             self._starts,
@@ -267,10 +267,10 @@ class NativeFrontend:
         )
 
     def adopt(self, state: ServerState) -> Child:
-        """Go on with the process and the sockets of a former version of this process.
+        """Adopt the process and the sockets of the version that was upgraded from.
 
         Raises:
-            OSError: it is none of ours, or a socket is gone.
+            OSError: the process is not ours, or a socket is gone.
         """
         config, place = self._config, self._place
         tls = native_settings.tls(config)
@@ -303,7 +303,7 @@ class NativeFrontend:
         return self._processes[pid].connect()
 
     def forget(self, pid: int) -> None:
-        """Remove a process's private socket, and its regions."""
+        """Remove a process's private socket and its regions."""
         process = self._processes.pop(pid, None)
         if process is not None:
             process.admin.close()
@@ -314,7 +314,7 @@ class NativeFrontend:
             process.place.sweep_shared_memory()
 
     async def change_over(self, former: int, successor: int, *, force: bool) -> bool:
-        """Have a process take clients' connections in the place of another one; see main.c."""
+        """Move clients' connections from `former` to `successor`; see main.c."""
         old, new = self._processes[former], self._processes[successor]
         asked, serving = old.connect(), new.connect()
         try:
@@ -324,7 +324,9 @@ class NativeFrontend:
                 await asyncio.wait_for(self._answers(new), _STEP_S)
                 return await asyncio.wait_for(_retire(old, new, force=force), _STEP_S)
             except BaseException:
-                with contextlib.suppress(Refused, Unreached, asyncio.TimeoutError):  # it ends
+                with contextlib.suppress(
+                    Refused, Unreached, asyncio.TimeoutError
+                ):  # the process is exiting
                     await asyncio.wait_for(asked.accept(True), _STEP_S)
                 raise
         finally:
@@ -332,7 +334,7 @@ class NativeFrontend:
             await serving.close()
 
     async def _answers(self, process: _Process) -> None:
-        """Ask as clients ask: only this process accepts from the sockets that they share."""
+        """Send a request as a client would: only this process accepts from the shared sockets."""
         path = self.http_socket
         client = (
             process.connect()
@@ -345,7 +347,7 @@ class NativeFrontend:
             await client.close()
 
     async def work(self, pid: int) -> Work:
-        """Return what clients have under way with a process."""
+        """Return what clients have in progress at a process."""
         admin = self._processes[pid].connect()
         try:
             return await admin.work()
@@ -353,7 +355,7 @@ class NativeFrontend:
             await admin.close()
 
     async def leave(self) -> None:
-        """Have all processes accept no more; return when their connections have ended."""
+        """Make all processes stop accepting; return when their connections have ended."""
         running = [one for one in self._processes.values() if not one.child.exited.done()]
         admins = [one.connect() for one in running]
         await asyncio.gather(*(one.leave() for one in admins), return_exceptions=True)
@@ -364,10 +366,10 @@ class NativeFrontend:
         """Do nothing: the daemon opened all sockets before it started the process."""
 
     def conceal(self, pid: int) -> None:
-        """Do nothing: its command line holds no secret."""
+        """Do nothing: the command line contains no secret."""
 
     def close(self) -> None:
-        """Listen no more: what waits in the backlog is reset."""
+        """Stop listening. Connections in the backlog are reset."""
         for one in self._listening:
             one.close()
         self._listening = []
@@ -377,8 +379,8 @@ class NativeFrontend:
 
 
 async def _retire(old: _Process, new: _Process, *, force: bool) -> bool:
-    """Have `old` hand its connections over; where sequences keep it, have `new` do so, and return False."""
-    # Descriptors are handed over as they are: what they carry has to be the same on both sides.
+    """Make `old` hand its connections over. If sequences prevent that, make `new` do so and return False."""
+    # Connections are handed over as open descriptors, so both sides must use the same encryption.
     can_take = old.is_encrypted == new.is_encrypted
     asked, serving = old.connect(), new.connect()
     try:
@@ -398,7 +400,7 @@ def _place(process: _Process) -> str | None:
 
 
 async def _unless_ended(process: _Process, asking: Awaitable[None]) -> None:
-    """Await what a process is asked; that it has ended is no failure."""
+    """Await a request to a process; ignore the failure if the process has exited."""
     try:
         await asking
     except Unreached:
@@ -407,9 +409,9 @@ async def _unless_ended(process: _Process, asking: Awaitable[None]) -> None:
 
 
 def _pipe_of_asked(asked: Callable[[str], None]) -> tuple[OnDemandLoads, int]:
-    """Return the daemon's end of a pipe, and the process's."""
+    """Return the daemon's end of a pipe, and the process's end."""
     reader, writer = os.pipe()
-    os.set_blocking(writer, False)  # a loop writes
+    os.set_blocking(writer, False)  # the process writes from its event loop
     return OnDemandLoads(reader, asked), writer
 
 
@@ -425,23 +427,23 @@ def _adopted(state: ListenerState, tls: Mapping[str, Tls]) -> Listening:
 
 
 class NativeGate:
-    """The native front's gate, which each process keeps itself; compare `Gate`."""
+    """The native front's gate, which each process implements itself; compare `Gate`."""
 
     in_repository = False
 
     def __init__(self, processes: Mapping[int, _Process]) -> None:
         self._processes = processes
-        self.is_open = False  #: as far as the daemon has said
+        self.is_open = False  #: the state that the daemon last requested
 
     async def open(self, server: Models) -> None:
-        """Have it say that it is ready, if all models are; raises RemoteFailure."""
+        """Let the front report ready once all models are; raises RemoteFailure."""
         try:
             await self._show(ready=True)
         except (Refused, Unreached) as error:
             raise RemoteFailure(ErrorKind.UNAVAILABLE, f"tritonserver: {error}") from error
 
     async def close(self, server: Models) -> None:
-        """Have it say that it is not ready; nothing happens when it is not up."""
+        """Make the front report "not ready". Does nothing if it is not up."""
         with contextlib.suppress(Refused, Unreached):
             await self._show(ready=False)
 
@@ -449,7 +451,7 @@ class NativeGate:
         self.is_open = ready
         running = [one for one in self._processes.values() if not one.child.exited.done()]
         if not running:
-            raise Unreached("there is no process")
+            raise Unreached("tritonserver is not running")
         shown = await asyncio.gather(
             *(self._show_in(one, ready=ready) for one in running), return_exceptions=True
         )
@@ -468,7 +470,7 @@ class NativeGate:
 
 
 def _readable(document: object) -> int:
-    """Return a descriptor of a file without a name, which holds a document as JSON."""
+    """Return the descriptor of an anonymous file that contains a document as JSON."""
     descriptor = linux.memfd_create("settings")
     with os.fdopen(os.dup(descriptor), "wb") as file:
         file.write(json.dumps(document).encode())
@@ -477,7 +479,7 @@ def _readable(document: object) -> int:
 
 
 def _until_readable(descriptor: int) -> asyncio.Future[None]:
-    """Return what is done when a pipe has something to read, or has ended; the descriptor is closed then."""
+    """Return a future that is done when a pipe has data; close the descriptor then, or when the pipe is closed."""
     loop = asyncio.get_running_loop()
     readable: asyncio.Future[None] = loop.create_future()
 

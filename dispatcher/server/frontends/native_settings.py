@@ -1,4 +1,4 @@
-"""The document of settings for the native front's start; program/settings.h defines its form."""
+"""The settings document that the native front reads at its start; program/settings.h defines its format."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pytriton.dispatcher.server.frontends import command_line
 
 _log = structlog.get_logger(__name__)
 
-#: From that many processors on, a second thread gains something.
+#: Number of processors from which a second thread pays off.
 _SEVERAL_PROCESSORS = 4
 
 Tls = Optional[dict[str, Any]]
@@ -36,9 +36,9 @@ class Listening(NamedTuple):
     Attributes:
         protocol: "http", "grpc", "metrics", "admin", "sagemaker" or "vertex_ai"
         listener: the socket
-        tls: the files of its certificates
-        path: of a unix socket
-        relays: it is for the daemon's own processes, which may hand over connections of clients
+        tls: its certificate files
+        path: path of a unix socket
+        relays: whether it serves the daemon's own processes, which may hand over clients' connections
     """
 
     protocol: str
@@ -48,14 +48,14 @@ class Listening(NamedTuple):
     relays: bool = False
 
     def close(self) -> None:
-        """Listen no more here; processes that have the socket do."""
+        """Close the socket here; processes that inherited it keep listening."""
         self.listener.close()
         if self.path is not None:
             self.path.unlink(missing_ok=True)
 
 
 def tls(config: DaemonConfig) -> dict[str, Tls]:
-    """Return the files of certificates by endpoint."""
+    """Return the certificate files by endpoint."""
     found: dict[str, Tls] = {}
     if config.http_certificate is not None:
         authorities = config.http_client_authorities
@@ -86,15 +86,15 @@ def document(
 
     Args:
         config: the daemon's settings
-        place: what every front gets
+        place: the directories and callbacks that every front receives
         program: the front
         listening: the sockets
         preload: names of models to load before it accepts connections
-        held: it says that it is not ready until the daemon says otherwise
-        waiting: it accepts connections of clients when it is told to, not from its start on
-        ready_fd: a descriptor to write to when it accepts connections
-        regions_fd: a descriptor of the table of shared memory regions, which processes have in common
-        awaited: the models that requests wait for; None: there are none
+        held: report "not ready" until the daemon opens the gate
+        waiting: accept clients' connections only on request, not from the start
+        ready_fd: descriptor to write to when it accepts connections
+        regions_fd: descriptor of the shared table of shared memory regions
+        awaited: the models that requests wait for; None if there are none
     """
     return {
         "core": str(program.core),
@@ -127,7 +127,7 @@ def document(
 
 
 def awaited(config: DaemonConfig, models: Awaited, descriptor: int) -> dict[str, Any]:
-    """Return which models requests wait for, within the bounds of models that wake, and where that is told."""
+    """Return the models that requests wait for, the limits of waiting, and the descriptor to report them on."""
     return {
         "names": [*models.rest, *models.come],
         "coming": models.come,
@@ -149,7 +149,10 @@ def _core_options(
     }
     ignored = INWARD.intersection(config.tritonserver_options)
     if ignored:
-        _log.info("the native front has no such pools and threads", ignored=sorted(ignored))
+        _log.info(
+            "options ignored: the native front has no such pools or threads",
+            ignored=sorted(ignored),
+        )
     command_line.merge(options, users)
     return [
         [name, value]

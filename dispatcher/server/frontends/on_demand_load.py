@@ -1,4 +1,4 @@
-"""The daemon's end of the pipe on which a native front tells of models that requests wait for, a line each."""
+"""The daemon's end of the pipe on which a native front reports models that requests wait for, one per line."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class OnDemandLoads:
     """Reads the pipe until it is closed.
 
     Args:
-        descriptor: its reading end
-        asked: is told the name of each model
+        descriptor: the reading end
+        asked: called with the name of each model
     """
 
     def __init__(self, descriptor: int, asked: Callable[[str], None]) -> None:
@@ -28,14 +28,14 @@ class OnDemandLoads:
     def _read(self) -> None:
         with contextlib.suppress(BlockingIOError):
             said = os.read(self.descriptor, _MOST_BYTES)
-            if not said:  # the process has ended
+            if not said:  # the process has exited
                 asyncio.get_running_loop().remove_reader(self.descriptor)
             *lines, self._rest = (self._rest + said).split(b"\n")
             for line in lines:
                 self._asked(line.decode(errors="replace"))
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading and close the pipe."""
         if self.descriptor >= 0:
             asyncio.get_running_loop().remove_reader(self.descriptor)
             os.close(self.descriptor)

@@ -1,4 +1,4 @@
-"""The front that is NVIDIA's own executable, tritonserver, administered over its public ports."""
+"""The front that runs NVIDIA's own executable, tritonserver, administered over its public ports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pytriton.dispatcher.server.readiness_gate import Gate
 
 
 class TritonFrontend:
-    """NVIDIA's executable; see `Front` for what the methods do."""
+    """NVIDIA's executable; see `Front` for the methods."""
 
     replaces = awaits = False
     vertex_needs_model = True
@@ -46,11 +46,11 @@ class TritonFrontend:
         self.endpoints.settle()
 
     def make_gate(self, backend: str) -> Gate:
-        """Make the gate: a model in the repository that cannot be loaded while it is closed."""
+        """Create the gate: a model in the repository that cannot be loaded while the gate is closed."""
         return Gate(self._place.models, backend)
 
     async def start(self, preload: Sequence[str], *, vertex: bool, beside: bool = False) -> Child:
-        """Start a process that listens on the settled ports."""
+        """Start a process that listens on the resolved ports."""
         place = self._place
         arguments = command_line.arguments(
             self._config, place, self.endpoints.served, preload, vertex=vertex
@@ -65,51 +65,51 @@ class TritonFrontend:
         return await Child.start(
             privately([str(self.program), *arguments]),
             env=env,
-            # The stub's sys.path begins with "": in any other folder a user's numpy.py would run in the proxy.
+            # The stub's sys.path starts with "": in any other directory, a user's numpy.py would run in the proxy.
             cwd=str(place.backends / BACKEND),
             on_line=self._say,
             kill_on_death=place.kill_on_death,
-            # The files that it creates in /dev/shm and in its cache are for this user alone.
+            # The files that it creates in /dev/shm and in its cache are private to this user.
             umask=0o077,
         )
 
     def await_models(self, names: Callable[[], Awaited], asked: Callable[[str], None]) -> None:
-        """Do nothing: tritonserver tells clients that it does not know a model that it does not have."""
+        """Do nothing: tritonserver rejects requests for models that it has not loaded."""
 
     async def forget_awaited(self, name: str) -> None:
-        """Do nothing: nobody waits."""
+        """Do nothing: no request waits."""
 
     async def change_over(self, former: int, successor: int, *, force: bool) -> bool:
-        """Refuse: this front does not replace a process (`replaces`)."""
-        raise Refused("tritonserver cannot hand its connections over")
+        """Raise Refused: this front cannot replace a process (`replaces`)."""
+        raise Refused("tritonserver cannot hand over its connections")
 
     async def work(self, pid: int) -> Work:
-        """Refuse: tritonserver does not tell."""
-        raise Refused("tritonserver does not tell what it has under way")
+        """Raise Refused: tritonserver does not report this."""
+        raise Refused("tritonserver does not report what it has in progress")
 
     async def leave(self) -> None:
-        """Do nothing: tritonserver accepts until it ends."""
+        """Do nothing: tritonserver accepts connections until it exits."""
 
     def use(self, config: DaemonConfig) -> None:
-        """Take other settings for the next process."""
+        """Use these settings for the next process."""
         self._config = config
 
     def forget(self, pid: int) -> None:
-        """Do nothing: the daemon sweeps the shared memory of all its processes, of which there is one at a time."""
+        """Do nothing: only one process runs at a time, and the daemon removes its shared memory."""
 
     def connect(self, pid: int) -> AdminClient:
         """Return a connection over HTTP or gRPC."""
         return AdminClient(self._config, self.endpoints.port("http"), self.endpoints.port("grpc"))
 
     async def check_open(self) -> None:
-        """Connect to each port: they come up one after another; raises OSError."""
+        """Connect to each port, since they open one after another; raises OSError."""
         for one in self.endpoints.served:
             address = reachable(one.address).strip("[]")
             _, writer = await asyncio.open_connection(address, one.port)
             writer.close()
 
     def conceal(self, pid: int) -> None:
-        """Blank the access token out of its arguments."""
+        """Blank out the access token in the process's arguments."""
         admin_token.blank_out(pid, self._config.access_token)
 
     def close(self) -> None:

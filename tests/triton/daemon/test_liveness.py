@@ -119,7 +119,7 @@ def test_a_hanging_server_is_started_again_and_workers_keep_their_models(
         eventually(partial(_ready, daemon, protocol), "tritonserver serves the model")
         assert _infer(getattr(daemon, protocol), protocol) in workers(before)[0]
     said = daemon.said()
-    assert "no sign of life for 6 s (server_probe_timeout_s); its state was T (stopped)" in said
+    assert "not answered for 6 s (server_probe_timeout_s); its state was T (stopped)" in said
 
 
 def _serves_anew(daemon: RunningDaemon, former: int) -> bool:

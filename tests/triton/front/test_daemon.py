@@ -268,7 +268,7 @@ def test_a_replacement_answers_what_is_under_way(daemon: RunningDaemon, tmp_path
             target=daemon_connection.replace_server, args=(daemon.config.rundir,)
         )
         replacing.start()
-        eventually(lambda: "tritonserver is replaced" in daemon.said(), "the other one serves")
+        eventually(lambda: "tritonserver was replaced" in daemon.said(), "the other one serves")
         assert daemon.client.status().server.pid != first
         replacing.join()  # which does not wait for the request
         retiring = daemon.client.status().server.retiring
@@ -308,7 +308,7 @@ def test_nvidia_s_executable_serves_where_the_native_front_cannot_be() -> None:
             assert ask(client, "POST", "/v2/repository/models/double/unload")[0] >= 400
         assert over_grpc(running.grpc) == [[2.0, 2.0]]
 
-        with pytest.raises(CliError, match="it takes front=native"):
+        with pytest.raises(CliError, match="requires front=native"):
             daemon_connection.replace_server(running.config.rundir)
 
         former = running.client.status().server.pid

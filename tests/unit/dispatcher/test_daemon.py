@@ -170,7 +170,11 @@ def test_a_signal_stops_it(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("behaviour", "code", "told"),
     [
-        ("ends", ExitCode.NO_SERVER, "tritonserver exited with code 3 while starting. It said:"),
+        (
+            "ends",
+            ExitCode.NO_SERVER,
+            "tritonserver exited with code 3 while starting. Its last output:",
+        ),
         ("taken", ExitCode.NO_SERVER, "Address already in use"),
     ],
 )

@@ -89,7 +89,7 @@ def test_a_token_of_before_does_not_stay(rundir: RuntimeDir) -> None:
 def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     rundir = RuntimeDir(tmp_path / "gone")
     with (
-        pytest.raises(RuntimeDirError, match=r"cannot keep the access token in .*/gone/access_"),
+        pytest.raises(RuntimeDirError, match=r"cannot store the access token in .*/gone/access_"),
         admin_token.published(DaemonConfig(access_token=TOKEN), rundir),
     ):
         pass

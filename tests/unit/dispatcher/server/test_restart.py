@@ -97,7 +97,7 @@ def test_it_is_started_again_for_ever_with_growing_pauses(monkeypatch: pytest.Mo
     assert problem is not None
     assert problem.startswith(
         "tritonserver failed 22 times in a row, last: tritonserver (pid 1) was killed by signal 11 (SIGSEGV). "
-        "It is up again since "
+        "It has been up for "
     )
 
 

@@ -130,15 +130,19 @@ def play(
 @pytest.mark.parametrize(
     ("behaviour", "settings", "told"),
     [
-        ("ends", {}, r"exited with code 3 while starting\. It said:\n.*out of memory"),
-        ("dies", {}, r"was killed by signal 9 \(SIGKILL\) while starting\. It said:\n$"),
+        ("ends", {}, r"exited with code 3 while starting\. Its last output:\n.*out of memory"),
+        ("dies", {}, r"was killed by signal 9 \(SIGKILL\) while starting\. Its last output:\n$"),
         (
             "silent",
             {"server_start_timeout_s": 0.5},
             r"was not ready within 0\.5 s \(server_start_timeout_s\)\. "
-            r"Asking it failed with: .*(refused|[Cc]onnect).*It said:\n$",
+            r"The last probe failed: .*(refused|[Cc]onnect).*Its last output:\n$",
         ),
-        ("broken", {}, r"is up but does not work \(there is no index\)\. It said:\nstarted with"),
+        (
+            "broken",
+            {},
+            r"is up but does not work \(there is no index\)\. Its last output:\nstarted with",
+        ),
     ],
 )
 def test_a_start_that_fails_is_told_and_another_one_may_go_well(
@@ -261,7 +265,7 @@ def test_one_that_hangs_is_killed_and_the_load_that_it_hung_in_is_lost(tmp_path:
         with pytest.raises(ServerLost, match=r"SIGKILL\) while it loaded model frozen"):
             await one.server.load("frozen", _MODEL)
         assert (await one.server.ended()).endswith(
-            "was killed by signal 9 (SIGKILL): the daemon killed it, because it had given no sign of life for 2 s "
+            "was killed by signal 9 (SIGKILL): the daemon killed it, because it had not answered for 2 s "
             "(server_probe_timeout_s); its state was T (stopped)"
         )
         await one.server.clean_up()
@@ -357,7 +361,7 @@ def test_a_model_that_takes_more_threads_than_there_may_be_is_not_loaded(
             return room
 
         monkeypatch.setattr(tritonserver, "headroom", headroom)
-        said = rf"takes about {needed} threads, and {left} more may be started \(pids\.max of control group /a is 99"
+        said = rf"needs about {needed} threads, but only {left} more may be started \(pids\.max of control group /a is 99"
         with pytest.raises(RemoteFailure, match=said) as caught:
             await one.server.load("faulty", config)  # which it would not survive
         assert caught.value.kind is ErrorKind.LOAD_FAILED
@@ -472,7 +476,7 @@ def test_a_load_that_is_given_up_returns_when_its_outcome_is_known(tmp_path: Pat
 
 def test_who_is_a_proxy_of_it(tmp_path: Path) -> None:
     async def scene(one: Scene) -> None:
-        with pytest.raises(RemoteFailure, match="is no proxy: tritonserver did not start it"):
+        with pytest.raises(RemoteFailure, match="is not a proxy: tritonserver did not start it"):
             one.server.check_proxy(os.getpid())
         await one.start()
         await one.server.load("stub", _MODEL)
@@ -480,7 +484,7 @@ def test_who_is_a_proxy_of_it(tmp_path: Path) -> None:
         assert one.server.check_proxy(one.pid) == one.pid
         assert one.server.check_proxy(stub.pid) == one.pid
         for stranger in (os.getpid(), 1, 0, -1, 2**22 + 1, 2**80):
-            with pytest.raises(RemoteFailure, match=f"process {stranger} is no proxy"):
+            with pytest.raises(RemoteFailure, match=f"process {stranger} is not a proxy"):
                 one.server.check_proxy(stranger)
 
     play(tmp_path, scene)

@@ -115,7 +115,7 @@ def test_after_an_upgrade_within_a_protocol_nothing_happens(loop: VirtualLoop) -
 
 
 @pytest.mark.parametrize(
-    "why", [RemoteFailure(ErrorKind.INVALID, "it takes front=native"), KeyError("a fault")]
+    "why", [RemoteFailure(ErrorKind.INVALID, "requires front=native"), KeyError("a fault")]
 )
 def test_a_tritonserver_that_cannot_be_replaced_serves_on(
     loop: VirtualLoop, why: Exception
