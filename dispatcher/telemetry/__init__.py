@@ -1,3 +1,3 @@
-"""What the daemon says of itself: events, metrics, single requests, its HTTP server and its dashboard."""
+"""Observability of the daemon: events, metrics, request samples, its HTTP server and its dashboard."""
 
 from __future__ import annotations

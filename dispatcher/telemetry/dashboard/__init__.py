@@ -1,5 +1,5 @@
-"""The daemon's page for browsers: what it shows, as JSON, and the files of the page itself.
+"""The daemon's dashboard for browsers: its content as JSON, and the static files of the page.
 
-Pure functions make documents out of figures and models; only `routes` knows the web server. The page in `static/` is
-plain HTML, CSS and JavaScript, without a build and without anything from elsewhere. It writes text of models as text.
+Pure functions turn metrics and models into documents; only `routes` uses the web server. The page in `static/` is plain
+HTML, CSS and JavaScript without a build step or external resources. It inserts model texts as text, never as HTML.
 """

@@ -10,25 +10,25 @@ from typing import Any, Optional
 from pytriton._protocol.messages.figures import Figures
 from pytriton._protocol.rates import Row, rows
 
-#: Points of a chart: with one each five seconds, half an hour.
+#: Points per chart: one every five seconds, half an hour in total.
 POINTS = 360
-#: Points of the small plot in a row of the table.
+#: Points of the sparkline in a table row.
 SPARK_POINTS = 60
-#: Models that have charts; beyond these, a page with all of them could not be read anyhow.
+#: Maximum number of models with charts; a page with more would be unreadable.
 MOST_MODELS = 1000
-#: The series of a chart, in the order in which a point has them.
+#: The series of a chart, in the order of a point's values.
 SERIES = ("requests_s", "failures_s", "p50", "p99", "waiting", "resident")
 
 
 class Series:
-    """The newest points of several series over time; a thousand models have some, so they are packed."""
+    """The newest points of several series over time, packed because up to a thousand models have them."""
 
     def __init__(self) -> None:
         self._times = array("d")
         self._values = array("f")
 
     def add(self, at: float, values: Sequence[Optional[float]]) -> None:
-        """Add a point of each series of `SERIES`; None is a gap."""
+        """Append a point with a value for each series of `SERIES`; None is a gap."""
         self._times.append(at)
         self._values.extend(math.nan if value is None else value for value in values)
         del self._times[:-POINTS], self._values[: -POINTS * len(SERIES)]
@@ -39,15 +39,15 @@ class Series:
         return [None if math.isnan(value) else value for value in column]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all series by name, and `at`, the times of their points in seconds since the epoch."""
+        """Return all series by name, and `at`, the times of the points in seconds since the epoch."""
         return {"at": list(self._times), **{name: self.column(name) for name in SERIES}}
 
 
 class History:
-    """Remembers what was done between snapshots, for as many of them as a chart has points.
+    """Keeps the activity between snapshots, for as many snapshots as a chart has points.
 
     Attributes:
-        total: the series of all models together; `resident` is that of workers, daemon and tritonserver.
+        total: the series of all models together; `resident` covers workers, daemon and tritonserver.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class History:
         self._models: dict[str, Series] = {}
 
     def add(self, figures: Figures) -> None:
-        """Note a snapshot; models that are gone are forgotten."""
+        """Record a snapshot, and drop the series of models that are gone."""
         self._rows = rows(self._last, figures)
         self._last = figures
         present = {one.name for one in figures.models}
@@ -84,20 +84,20 @@ class History:
 
     @property
     def last(self) -> Figures | None:
-        """The newest snapshot."""
+        """The newest snapshot, or None."""
         return self._last
 
     @property
     def rows(self) -> list[Row]:
-        """The work that was done between the last two snapshots."""
+        """The activity between the last two snapshots, one row per model."""
         return self._rows
 
     def series(self, model: str) -> Series:
-        """Return a model's series; empty ones where there are none."""
+        """Return a model's series, empty if it has none."""
         return self._models.get(model) or Series()
 
     def spark(self, model: str) -> list[float | None]:
-        """Return a model's requests per second in the last minutes, oldest first."""
+        """Return a model's requests per second of the last minutes, oldest first."""
         return self.series(model).column("requests_s")[-SPARK_POINTS:]
 
 

@@ -1,4 +1,4 @@
-"""The page's content as JSON: all models; one of them."""
+"""The dashboard's content as JSON: an overview of all models, and details of one."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from pytriton.dispatcher.telemetry.dashboard.tensors import outputs as declared_
 from pytriton.dispatcher.telemetry.events.kinds import KINDS
 
 _HIDDEN = "shown with the access token"
-#: Records of a log that are shown.
+#: Maximum number of log records shown.
 LOG_LINES = 200
 _LOG_SIZE = 1 << 18
-#: Bars of a histogram: neighbouring buckets are put together until there are no more.
+#: Maximum number of histogram bars; neighbouring buckets are merged.
 _BARS = 24
 
 
 def overview(history: History, *, private: bool) -> dict[str, Any]:
-    """Return the daemon's line, and a row for each model and each instance; models with their plots.
+    """Return the summary of the daemon, and a row for each model (with its sparkline) and each instance.
 
     Args:
-        private: to somebody who may see errors: problems and last ends may quote what a callable raised
+        private: whether to include errors: problems and last exits may quote exceptions of a callable
     """
     figures = history.last
     if figures is None:
@@ -65,7 +65,7 @@ def overview(history: History, *, private: bool) -> dict[str, Any]:
 
 
 def _without_errors(figures: Figures) -> list[str]:
-    """Return what has a problem, without the problem itself."""
+    """Return the subject of each problem without its text."""
     names = [f"model {one.name}: " for one in figures.models]
     found = (
         next((name for name in names if problem.startswith(name)), "a problem of the daemon: ")
@@ -76,12 +76,12 @@ def _without_errors(figures: Figures) -> list[str]:
 
 @dataclass(frozen=True)
 class Private:
-    """What only the daemon's user sees of a model, beside its errors and its configuration.
+    """Details of a model that only the daemon's owner may see, besides its errors and configuration.
 
     Args:
-        log: the newest records of its log, JSON objects
-        requests: what is known of single ones; None: nothing
-        explanation: why it is as it is, with its newest events; None: nothing is known
+        log: the newest records of its log, as JSON objects
+        requests: samples of single requests; None if there are none
+        explanation: the diagnosis with its newest events; None if there is none
     """
 
     log: Sequence[str] = ()
@@ -92,10 +92,10 @@ class Private:
 def model_view(
     name: str, status: Status, history: History, private: Private | None
 ) -> dict[str, Any] | None:
-    """Return what is shown of one model; None when there is no such model.
+    """Return the details of one model; None if it does not exist.
 
     Args:
-        private: None: to somebody who may not see that, nor errors and the configuration
+        private: None for a viewer who may not see it, nor errors and the configuration
     """
     info = next((one for one in status.models if one.name == name), None)
     if info is None:
@@ -140,7 +140,7 @@ def _private_view(info: ModelInfo, private: Private) -> dict[str, Any]:
 
 
 def event_view(event: Event) -> dict[str, Any]:
-    """Return an event as the page lists it: when, about what, what has happened, who asked, why."""
+    """Return an event as the dashboard lists it: time, subject, text, actor and reason."""
     kind = KINDS.get(event.kind)
     numbers = [
         f"{name} {value:,}" if isinstance(value, int) else f"{name} {value:,.3f}"
@@ -164,7 +164,7 @@ def _tensor(one: DeclaredTensor) -> dict[str, Any]:
 
 
 def _histograms(name: str, history: History) -> dict[str, list[tuple[float, int]]]:
-    """Return bars (upper bound, count) of how long calls took and how many rows they had, since the beginning."""
+    """Return bars (upper bound, count) of call durations, waiting times and rows per call since the model's start."""
     figures = history.last
     found = next((one for one in (figures.models if figures else []) if one.name == name), None)
     if found is None:
@@ -177,7 +177,7 @@ def _histograms(name: str, history: History) -> dict[str, list[tuple[float, int]
 
 
 def bars(histogram: Histogram, bounds: Sequence[float]) -> list[tuple[float, int]]:
-    """Return (upper bound, count) from the first to the last bucket with anything in it, in at most 24 bars."""
+    """Return (upper bound, count) from the first to the last non-empty bucket, in at most 24 bars."""
     filled = [number for number, count in enumerate(histogram.buckets) if count]
     if not filled:
         return []
@@ -195,7 +195,7 @@ def _entries(requests: Sequence[RequestEntry]) -> list[dict[str, Any]]:
 
 
 def _recent(log: Sequence[str]) -> list[str]:
-    """Return the newest lines that are not too much for a page together."""
+    """Return the newest lines whose total size fits on a page."""
     size, first = 0, len(log)
     while first > 0 and size + len(log[first - 1]) <= _LOG_SIZE:
         first -= 1
@@ -212,7 +212,7 @@ def _record(line: str) -> dict[str, Any]:
 
 
 def _errors(log: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the newest records that are errors, or have a traceback, newest first."""
+    """Return the newest records that are errors or have a traceback, newest first."""
     records = [_record(line) for line in _recent(log)]
     wrong = [
         one for one in records if one.get("level") in ("error", "critical") or one.get("exception")

@@ -1,4 +1,4 @@
-"""An OpenAPI document of the HTTP API, with what each model takes and gives.
+"""The OpenAPI document of the HTTP API, with the inputs and outputs of each model.
 
 Source: the OpenAPI Specification 3.1.0, and the KServe v2 protocol with Triton's generate extension for the API itself.
 """
@@ -26,9 +26,9 @@ def document(models: Iterable[ModelInfo], http_url: str, version: str) -> dict[s
     """Return the document.
 
     Args:
-        models: those that are served
-        http_url: where the API is; "" leaves it to whoever reads the document
-        version: of the daemon
+        models: the models that are served
+        http_url: base URL of the API; "" leaves it to the reader of the document
+        version: version of the daemon
     """
     paths = _general()
     for model in models:
@@ -50,11 +50,13 @@ def document(models: Iterable[ModelInfo], http_url: str, version: str) -> dict[s
 
 def _general() -> dict[str, Any]:
     return {
-        "/v2/health/live": {"get": _operation("Whether the server lives", "health", {})},
-        "/v2/health/ready": {"get": _operation("Whether all models are ready", "health", {})},
+        "/v2/health/live": {"get": _operation("Check whether the server is live", "health", {})},
+        "/v2/health/ready": {
+            "get": _operation("Check whether the server and all its models are ready", "health", {})
+        },
         "/v2": {
             "get": _operation(
-                "Name, version and extensions of the server",
+                "Get the server's name, version and extensions",
                 "server",
                 _object(
                     {
@@ -74,20 +76,22 @@ def _of_model(model: ModelInfo) -> dict[str, Any]:
     found = {
         path: {
             "get": {
-                **_operation("What it takes and gives", "model", {"type": "object"}),
+                **_operation("Get the model's inputs and outputs", "model", {"type": "object"}),
                 **given,
             }
         },
-        f"{path}/ready": {"get": {**_operation("Whether it is ready", "model", {}), **given}},
+        f"{path}/ready": {
+            "get": {**_operation("Check whether the model is ready", "model", {}), **given}
+        },
     }
     if is_decoupled(model.config):
         stream = {
-            "summary": "Infer: answers as server-sent events, one for each response",
+            "summary": "Infer with a stream of responses, as server-sent events",
             **given,
             "requestBody": _body(_flat(inputs(model.config)), None),
             "responses": {
                 "200": {
-                    "description": "a line `data: {…}` for each response",
+                    "description": "one `data: {…}` line per response",
                     "content": {"text/event-stream": {"schema": _TEXT}},
                 },
                 **_errors(),
@@ -103,7 +107,7 @@ def _of_model(model: ModelInfo) -> dict[str, Any]:
 
 
 def _operation(summary: str, tag: str, schema: _Schema) -> dict[str, Any]:
-    answer: dict[str, Any] = {"description": "right"}
+    answer: dict[str, Any] = {"description": "success"}
     if schema:
         answer["content"] = {"application/json": {"schema": schema}}
     return {"summary": summary, "tags": [tag], "responses": {"200": answer, **_errors()}}
@@ -112,7 +116,7 @@ def _operation(summary: str, tag: str, schema: _Schema) -> dict[str, Any]:
 def _errors() -> dict[str, Any]:
     schema = {"$ref": "#/components/schemas/Error"}
     content = {"application/json": {"schema": schema}}
-    return {"default": {"description": "an error, with its reason", "content": content}}
+    return {"default": {"description": "an error and its reason", "content": content}}
 
 
 def _body(schema: _Schema, example: Any) -> dict[str, Any]:
@@ -166,7 +170,7 @@ def _tensor(one: DeclaredTensor) -> _Schema:
 
 
 def _flat(tensors: list[DeclaredTensor]) -> _Schema:
-    """Return the schema of generate's requests: the inputs by their names."""
+    """Return the schema of generate's requests: the inputs by name."""
     properties = {
         one.name: {"oneOf": [_element(one.datatype), {"type": "array"}]} for one in tensors
     }

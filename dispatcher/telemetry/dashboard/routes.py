@@ -1,15 +1,15 @@
-"""The page's addresses and their answers. The page is for reading; only `infer` changes anything, and wants the token.
+"""The dashboard's HTTP routes. All are read-only except `infer`, which requires the access token.
 
-/page/                   the page, and its files
+/page/                   the page and its files
 /page/view.json          all models; `history.py`
-/page/events.json        for the owner: the newest events; `asked=1`: those that somebody asked for, the audit
-/page/model.json?name=   one model: times, what to copy; for the owner why it is as it is, events, errors, log,
-                         configuration
-/page/infer?name=        POST: a request in JSON is passed on to the server, and its answer back; `asking.py`
-/favicon.ico             the page's icon, for what else browsers show
+/page/events.json        owner only: the newest events; `asked=1` returns the audit events
+/page/model.json?name=   one model: statistics and client snippets; for the owner also diagnosis, events, errors, log
+and configuration
+/page/infer?name=        POST: forwards a JSON request to the server and returns its answer; `try_it.py`
+/favicon.ico             the page's icon, also for other pages
 /page/openapi.json       the HTTP API with each model's inputs
 
-The owner is who has the access token, or comes over the unix socket.
+The owner is a client with the access token, or one that connects over the unix socket.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _FILES = {
     "page.css": ("page.css", "text/css; charset=utf-8"),
     "icon.svg": ("icon.svg", "image/svg+xml"),
 }
-#: Nothing from elsewhere, no code in the page itself, and no frame around it.
+#: No external resources, no inline code, no framing.
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -54,32 +54,32 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-store",
 }
-#: A snapshot that is younger is shown again: many who watch cost no more than one.
+#: A younger snapshot is reused, so many viewers cost no more than one.
 _FRESH_S = 1.5
-#: While somebody watches, and for so long after that, the charts go on.
+#: How long the charts keep updating after the last view.
 _WATCHED_S = 86_400.0
-#: Between two points of a chart; longer where a snapshot takes long, so that charts take a fiftieth of the time.
+#: Interval between chart points. It grows if a snapshot takes long, so that charts take at most a fiftieth of the time.
 _EVERY_S, _SHARE = 5.0, 0.02
-#: A request is text of people.
+#: Maximum size of a request, which a person types.
 _REQUEST_BYTES = 1 << 20
-#: Requests to models that are under way: one that hangs takes a minute.
+#: Maximum number of concurrent requests to models; one that hangs takes a minute.
 _MOST_ASKED = 8
 _dumps = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
 @dataclass(frozen=True)
 class Sources:
-    """The sources of all that the page shows.
+    """The data sources of the dashboard.
 
     Attributes:
-        snapshot: takes a snapshot of figures.
-        status: tells the daemon's status.
+        snapshot: takes a metrics snapshot.
+        status: returns the daemon's status.
         log: returns the newest lines of a model's log; called in a thread.
-        requests: tells what is known of single requests of a model; None: nothing.
-        explain: tells why a model is as it is, with its newest events; None: nothing is known of it.
-        events: tells the newest events of all models and of the daemon; True: those that somebody asked for.
-        is_owner: whether an Authorization header carries the access token; called in a thread.
-        headers: what a request to a restricted endpoint of the server carries.
+        requests: returns samples of a model's requests; None if there are none.
+        explain: returns the diagnosis of a model with its newest events; None if the model is unknown.
+        events: returns the newest events of all models and of the daemon; True: audit events only.
+        is_owner: returns whether an Authorization header carries the access token; called in a thread.
+        headers: returns the headers for a request to a restricted endpoint of the server.
     """
 
     snapshot: Callable[[], Awaitable[Figures]]
@@ -93,7 +93,7 @@ class Sources:
 
 
 class Page:
-    """The page of one daemon."""
+    """The dashboard of one daemon."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
@@ -106,11 +106,11 @@ class Page:
     def routes(
         self, guarded: Callable[[Endpoint], Endpoint] = lambda answer: answer
     ) -> list[web.RouteDef]:
-        """Return its addresses.
+        """Return the routes.
 
         Args:
-            guarded: makes an endpoint one that asks for the token, where the settings want that. The page itself
-                needs none: a browser has none to send before there is a page, and nothing is told by it.
+            guarded: wraps an endpoint so that it requires the token, if the settings demand it. The static page needs
+                none: a browser cannot send one before the page has loaded, and the page reveals nothing.
         """
         return [
             web.get("/", self._to_page),
@@ -129,11 +129,11 @@ class Page:
 
     async def _file(self, request: web.Request) -> web.Response:
         if request.match_info["name"] not in _FILES:
-            return _problem(404, "there is no such page")
+            return _problem(404, "page not found")
         return await self._known_file(request.match_info["name"])
 
     async def _icon(self, request: web.Request) -> web.Response:
-        """Answer browsers that show what names no icon, such as the metrics: they ask for it by this name."""
+        """Serve the icon to browsers that request it for pages without one, such as the metrics."""
         return await self._known_file("icon.svg")
 
     async def _known_file(self, name: str) -> web.Response:
@@ -149,14 +149,14 @@ class Page:
         return _answer(model_view.overview(self._history, private=await self._is_owner(request)))
 
     async def _plot(self) -> None:
-        """Go on taking snapshots while somebody watches."""
+        """Keep taking snapshots while the dashboard is being viewed."""
         took_s = 0.0
         while time.monotonic() - self._watched_at < _WATCHED_S:
             await asyncio.sleep(max(_EVERY_S, took_s / _SHARE))
             begun = time.monotonic()
             try:
                 await self._refresh()
-            except asyncio.TimeoutError:  # the dispatcher is busy: the chart has a gap
+            except asyncio.TimeoutError:  # the dispatcher is busy: leave a gap in the chart
                 continue
             finally:
                 took_s = time.monotonic() - begun
@@ -190,7 +190,7 @@ class Page:
         return _answer({"is_private": False, "events": events})
 
     async def _is_owner(self, request: web.Request) -> bool:
-        """Return whether a request carries the access token, or came over the unix socket of the daemon's user."""
+        """Return whether the request carries the access token or came over the unix socket of the daemon's user."""
         connection = request.get_extra_info("socket")
         is_local = connection is not None and connection.family == socket.AF_UNIX
         return is_local or await self._has_token(request)
@@ -205,15 +205,17 @@ class Page:
 
     async def _infer(self, request: web.Request) -> web.Response:
         if not await self._has_token(request):
-            return _problem(401, "this needs the access token: `pytriton-daemon token` prints it")
+            return _problem(
+                401, "the access token is required: run `pytriton-daemon token` to print it"
+            )
         try:
             body = await _read(request)
         except EncodingError as error:
             return _problem(415, str(error))
         except (web.RequestPayloadError, zlib.error):
-            return _problem(400, "the body cannot be read: its framing or compression is broken")
+            return _problem(400, "cannot read the body: its framing or compression is invalid")
         if len(body) > _REQUEST_BYTES:
-            return _problem(413, f"a request of the page has {_REQUEST_BYTES:,} bytes at most")
+            return _problem(413, f"the request is too large: the limit is {_REQUEST_BYTES:,} bytes")
         status = await self._sources.status()
         name = request.query.get("name", "")
         if not status.server.http_url:
@@ -221,7 +223,9 @@ class Page:
         config = next((one.config for one in status.models if one.name == name), {})
         headers = await asyncio.to_thread(self._sources.headers)
         if not self._room.acquire(blocking=False):
-            return _problem(429, f"{_MOST_ASKED} requests of the page are under way: wait for them")
+            return _problem(
+                429, f"{_MOST_ASKED} requests are already in progress: retry when one has finished"
+            )
 
         def ask() -> Answer:
             try:
@@ -229,29 +233,31 @@ class Page:
             finally:
                 self._room.release()
 
-        # A thread of the pool would be missing to scrapers. Who asks may go: it ends by itself.
+        # Not in the shared pool, where scrapes need the threads. If the client disconnects, the thread ends by itself.
         asking = asyncio.get_running_loop().run_in_executor(OwnThread(), ask)
         try:
             code, answer, kind = await asyncio.shield(asking)
         except OSError as error:
-            return _problem(502, f"the server does not answer: {error}")
+            return _problem(502, f"the server did not answer: {error}")
         return web.Response(body=answer, status=code, headers={**HEADERS, "content-type": kind})
 
 
 def _patient(answer: Endpoint) -> Endpoint:
-    """Return an endpoint that says so when the dispatcher does not come to it in time."""
+    """Wrap an endpoint so that it answers 503 if the dispatcher does not respond in time."""
 
     async def patient(request: web.Request) -> web.StreamResponse:
         try:
             return await answer(request)
         except asyncio.TimeoutError:
-            return _problem(503, "the daemon is busy, and has not answered in time")
+            return _problem(503, "the daemon is busy and did not answer in time")
 
     return patient
 
 
 async def _read(request: web.Request) -> bytearray:
-    """Return the body, or what is too much of it; raises EncodingError, RequestPayloadError and zlib.error."""
+    """Return the body, or its beginning if it exceeds the limit; raises EncodingError, RequestPayloadError and
+    zlib.error.
+    """
     body = bytearray()
     inflating = Decompressor(request.headers.get("content-encoding", ""))
     async for chunk in request.content.iter_any():
@@ -264,7 +270,7 @@ async def _read(request: web.Request) -> bytearray:
 
 
 def _answer(value: Any, code: int = 200) -> web.Response:
-    # What is no Unicode can come in a log: in JSON, its escape says the same.
+    # Log lines may contain lone surrogates; JSON escapes represent them.
     body = _dumps(value).encode("utf-8", "backslashreplace")
     return web.Response(
         body=body,

@@ -1,4 +1,4 @@
-"""Lines to copy that ask a model: by curl, by tritonclient, and by our own client."""
+"""Client code to copy for a model: curl, tritonclient, and our own client."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from pytriton.dispatcher.telemetry.dashboard.tensors import (
 
 
 def snippets(name: str, config: Mapping[str, Any], http_url: str) -> dict[str, str]:
-    """Return what to copy, by the name of the client; nothing where no HTTP is served, or where no client of these can.
+    """Return the code by client name; empty if HTTP is disabled or none of these clients can call the model.
 
     Args:
-        name: of the model
+        name: name of the model
         config: its configuration in JSON form
-        http_url: where Triton's HTTP is served, such as "http://127.0.0.1:8000"
+        http_url: URL of Triton's HTTP endpoint, for example "http://127.0.0.1:8000"
     """
     if not http_url:
         return {}
@@ -47,7 +47,7 @@ def _curl(name: str, config: Mapping[str, Any], http_url: str) -> str:
 
 
 def _array(one: DeclaredTensor) -> str:
-    """Return the Python expression of an array that fits."""
+    """Return a Python expression for an array of the tensor's shape and type."""
     shape = one.example_shape
     if one.datatype == "BYTES":
         return f'np.full({shape!r}, b"text", dtype=object)'
@@ -55,7 +55,7 @@ def _array(one: DeclaredTensor) -> str:
 
 
 def _numpy(datatype: str) -> str:
-    """Return the dtype that tritonclient wants for a datatype: of BF16, which numpy has not, float32."""
+    """Return the dtype that tritonclient expects: float32 for BF16, which numpy lacks."""
     if datatype == "BF16" or datatype not in NUMERIC:
         return '"float32"'
     return f'"{NUMERIC[datatype].name}"'

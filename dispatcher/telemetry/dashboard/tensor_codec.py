@@ -1,8 +1,7 @@
-"""Half-precision numbers and bytes for people, which JSON cannot carry: by the protocol's binary data.
+"""Converts half-precision numbers and bytes, which JSON cannot carry, to and from the protocol's binary data.
 
-A person writes numbers; those of FP16 and BF16 inputs go to the server as bytes. Outputs of these types, and strings,
-which need not be text, come as bytes, and so does every output that the person asks for as binary data. All of them are
-shown as numbers and text.
+FP16 and BF16 inputs are typed as numbers and sent as bytes. Outputs of these types and BYTES outputs, which need not be
+text, arrive as bytes, as does every output requested as binary data. All of them are shown as numbers and text.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from typing import Any
 from pytriton.dispatcher.telemetry.dashboard.tensors import HALVES, outputs
 
 _BYTES = "BYTES"
-#: Where the JSON of a request or an answer ends, and its binary data begins.
+#: Header with the length of the JSON part, before the binary data.
 LENGTH = "inference-header-content-length"
-#: How struct reads an element of each type of a fixed size, but BF16.
+#: struct formats of the fixed-size types, except BF16.
 _FORMATS = {
     "BOOL": "?",
     **{"INT8": "b", "INT16": "h", "INT32": "i", "INT64": "q"},
@@ -29,18 +28,19 @@ _FORMATS = {
 
 
 class UnusableRequestError(ValueError):
-    """A text of somebody's that cannot be sent; says where, and why."""
+    """A typed request that cannot be sent; the text says where and why."""
 
 
 def packed(body: bytes, config: Mapping[str, Any]) -> tuple[bytes, dict[str, str]]:
-    """Return a request as the server takes it, and its headers; it stays as it is where JSON can carry all of it.
+    """Return a request in the form that the server accepts, and its headers. It is unchanged if JSON can carry all of
+    it.
 
     Args:
-        body: JSON, as a person wrote it; what is no request is left to the server to refuse
-        config: of the model
+        body: JSON as typed by a person; invalid requests are left to the server to reject
+        config: configuration of the model
 
     Raises:
-        UnusableRequestError: an input of half precision has other data than numbers.
+        UnusableRequestError: a half-precision input has data other than numbers.
     """
     try:
         request = json.loads(body)
@@ -63,7 +63,7 @@ def packed(body: bytes, config: Mapping[str, Any]) -> tuple[bytes, dict[str, str
 
 
 def unpacked(answer: bytes, length: str | None) -> bytes:
-    """Return an answer as JSON; `length`: of its JSON, where binary data follows."""
+    """Return an answer as JSON. `length` is the size of its JSON part if binary data follows."""
     if length is None or not length.isdecimal():
         return answer
     head = json.loads(answer[: int(length)])
@@ -84,14 +84,14 @@ def _is_half(given: Any) -> bool:
 
 
 def _to_bytes(given: dict[str, Any]) -> bytes:
-    """Return the data of an input as bytes, and write into the request how many they are."""
+    """Return the data of an input as bytes, and set its size in the request."""
     encode = _fp16 if given["datatype"] == "FP16" else _bf16
     try:
         blob = b"".join(map(encode, _flat(given.pop("data"))))
     except (TypeError, ValueError, OverflowError, struct.error) as error:
         name = str(given.get("name"))[:100]
         raise UnusableRequestError(
-            f"input {name}: its data has to be numbers that {given['datatype']} holds: {error}"
+            f"input {name}: its data must be numbers that fit {given['datatype']}: {error}"
         ) from None
     parameters = given.get("parameters")
     known = parameters if isinstance(parameters, dict) else {}
@@ -100,7 +100,7 @@ def _to_bytes(given: dict[str, Any]) -> bytes:
 
 
 def _flat(data: Any) -> Iterator[Any]:
-    """Yield the elements of lists in lists."""
+    """Yield the elements of nested lists in order."""
     waiting = [data]
     while waiting:
         one = waiting.pop()
@@ -115,15 +115,15 @@ def _fp16(value: Any) -> bytes:
 
 
 def _bf16(value: Any) -> bytes:
-    """Return the upper half of a float32, rounded to the nearest, of two as near to the even one."""
+    """Return the upper half of a float32, rounded to nearest, ties to even."""
     (bits,) = struct.unpack("<I", struct.pack("<f", float(value)))
-    if not math.isnan(value):  # rounded, it would be an infinity
+    if not math.isnan(value):  # rounding a NaN could turn it into an infinity
         bits += 0x7FFF + (bits >> 16 & 1)
     return struct.pack("<H", bits >> 16)
 
 
 def _values(datatype: str, data: bytes) -> Iterable[Any]:
-    """Return the elements of an output; those of a type that is not known here are one, in base64."""
+    """Return the elements of an output. Data of an unknown type becomes one element in base64."""
     if datatype in _FORMATS:
         return (value for (value,) in struct.iter_unpack(f"<{_FORMATS[datatype]}", data))
     if datatype == "BF16":
@@ -133,7 +133,7 @@ def _values(datatype: str, data: bytes) -> Iterable[Any]:
 
 
 def _strings(data: bytes) -> Iterator[Any]:
-    """Yield the elements of BYTES: text where it is some, else what they are in base64."""
+    """Yield the elements of a BYTES tensor: as text if valid UTF-8, otherwise in base64."""
     at = 0
     while at + 4 <= len(data):
         (size,) = struct.unpack_from("<I", data, at)

@@ -1,4 +1,4 @@
-"""A model's inputs and outputs, as its configuration declares them, and data that fits."""
+"""A model's inputs and outputs as its configuration declares them, and matching example data."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any
 
 from pytriton._protocol.config_datatypes import of_config
 
-#: What JSON has no form for (KServe v2): curl cannot send them, nor get them.
+#: Types that JSON cannot represent (KServe v2), so curl can neither send nor receive them.
 HALVES = ("FP16", "BF16")
-#: Of dimensions that may have any size, examples have this one.
+#: Size used in examples for dimensions of any size.
 _ANY = 1
-#: A tensor of more elements is no example to copy; it is shown with the first of them.
+#: Tensors with more elements are too large for an example to copy.
 _MOST = 64
 
 
 @dataclass(frozen=True)
 class DeclaredTensor:
-    """One input or output.
+    """A declared input or output.
 
     Attributes:
-        datatype: in the protocol's words: FP32, BYTES, …
-        shape: with the batch axis, -1 where any size is allowed.
-        optional: the input may be left out.
+        datatype: the protocol's type name: FP32, BYTES, …
+        shape: including the batch axis; -1 where any size is allowed.
+        optional: whether the input may be omitted.
     """
 
     name: str
@@ -33,11 +33,11 @@ class DeclaredTensor:
 
     @property
     def example_shape(self) -> tuple[int, ...]:
-        """A shape that fits."""
+        """A valid concrete shape."""
         return tuple(_ANY if size < 0 else size for size in self.shape)
 
     def example_data(self) -> list[Any] | None:
-        """Return zeros (or texts) of that shape in one flat list; None where they would be too many to read."""
+        """Return zeros (or texts) for that shape as a flat list; None if there would be too many to read."""
         count = 1
         for size in self.example_shape:
             count *= size
@@ -49,7 +49,7 @@ class DeclaredTensor:
         return [value] * count
 
     def example_value(self) -> Any:
-        """Return the same as `generate` takes it: of one element, that alone."""
+        """Return the same data in the form that `generate` expects: a single element without a list."""
         data = self.example_data() or []
         return data[0] if len(data) == 1 else data
 
@@ -65,7 +65,7 @@ def outputs(config: Mapping[str, Any]) -> list[DeclaredTensor]:
 
 
 def is_decoupled(config: Mapping[str, Any]) -> bool:
-    """Return whether a request gets any number of responses."""
+    """Return whether a request can have any number of responses."""
     return bool(config.get("model_transaction_policy", {}).get("decoupled"))
 
 
@@ -83,17 +83,17 @@ def _tensors(config: Mapping[str, Any], kind: str) -> list[DeclaredTensor]:
 
 
 def has_halves(config: Mapping[str, Any]) -> bool:
-    """Return whether an input or an output cannot be sent as JSON."""
+    """Return whether any input or output cannot be sent as JSON."""
     return any(one.datatype in HALVES for one in (*inputs(config), *outputs(config)))
 
 
 def example_values(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a model with streams takes at `generate_stream`: a value for each input that it needs."""
+    """Return a body for `generate_stream`: a value for each required input."""
     return {one.name: one.example_value() for one in inputs(config) if not one.optional}
 
 
 def example_request(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a request in the protocol's JSON that the model would take; inputs too large to read are empty lists."""
+    """Return a valid request in the protocol's JSON; inputs too large to read are empty lists."""
     return {
         "inputs": [
             {

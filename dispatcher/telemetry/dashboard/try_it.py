@@ -1,4 +1,4 @@
-"""One request of the page, passed on to the server."""
+"""Forwards a request from the dashboard to the server."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from pytriton.dispatcher.telemetry.dashboard.tensor_codec import (
 )
 from pytriton.dispatcher.telemetry.dashboard.tensors import is_decoupled
 
-#: An answer is text for people.
+#: Maximum size of an answer, which a person reads.
 _ANSWER_BYTES = 4 << 20
 _INFER_S = 60.0
-#: So much of a stream is shown: from its beginning on.
+#: How long a stream is followed.
 _STREAM_S = 20.0
-_CUT = "… the stream goes on; the page shows no more of it\n"
+_CUT = "… the stream continues; the rest is not shown\n"
 
 Answer = tuple[int, bytes, str]
 _JSON, _TEXT = "application/json", "text/plain; charset=utf-8"
@@ -32,17 +32,17 @@ _JSON, _TEXT = "application/json", "text/plain; charset=utf-8"
 def passed_on(
     url: str, name: str, body: bytes, config: Mapping[str, Any], headers: Mapping[str, str]
 ) -> Answer:
-    """Send a request to a model; return status, body and kind of its answer. Blocks.
+    """Send a request to a model; return status, body and content type of its answer. Blocks.
 
     Args:
-        url: where the server answers
-        name: of the model
-        body: JSON, as somebody wrote it; of a model with streams what `generate_stream` takes
-        config: of the model
-        headers: with which the server lets the daemon in
+        url: URL of the server
+        name: name of the model
+        body: JSON as typed by a person; for a model with streams, a body for `generate_stream`
+        config: configuration of the model
+        headers: headers that authorize the daemon at the server
 
     Raises:
-        OSError: the server could not be asked.
+        OSError: the server could not be reached.
     """
     stream = is_decoupled(config)
     path = f"/v2/models/{quote(name, safe='')}/{'generate_stream' if stream else 'infer'}"
@@ -60,7 +60,7 @@ def passed_on(
             return answer.status, _beginning(answer), _TEXT
         found = answer.read(_ANSWER_BYTES + 1)
         if len(found) > _ANSWER_BYTES:
-            text = f"the answer has more than {_ANSWER_BYTES:,} bytes: use a client for it"
+            text = f"the answer is larger than {_ANSWER_BYTES:,} bytes: use a client to read it"
             return _problem(413, text)
         return answer.status, unpacked(found, answer.getheader(LENGTH)), _JSON
     except http.client.HTTPException as error:
@@ -73,14 +73,14 @@ def _connection(url: str) -> http.client.HTTPConnection:
     parts = urlsplit(url)
     if parts.scheme != "https":
         return http.client.HTTPConnection(parts.netloc, timeout=_INFER_S)
-    # Our own server, at the address where it listens: there is nobody to be told apart from.
+    # Our own server at its own listening address: there is no identity to verify.
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return http.client.HTTPSConnection(parts.netloc, timeout=_INFER_S, context=context)
 
 
 def _beginning(answer: http.client.HTTPResponse) -> bytes:
-    """Return a stream up to its end, or so much of it as there is time and room for."""
+    """Return a stream up to its end or up to the limits of time and size."""
     until = time.monotonic() + _STREAM_S
     found = bytearray()
     while piece := answer.read1(1 << 16):

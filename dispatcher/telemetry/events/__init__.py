@@ -1,5 +1,5 @@
-"""The event log: each decision of the daemon is an event, with its time, reason, numbers and who asked for it.
+"""The event log: every decision of the daemon is an event with its time, reason, numbers and actor.
 
-Belongs here: which kinds of events there are, and where they go. May import: base, settings. Whoever decides
-something is given an `Events` by its maker, and tells it.
+Belongs here: the kinds of events and where they go. May import: base, settings. Code that makes decisions receives an
+`Events` through its constructor and emits them with it.
 """

@@ -1,7 +1,7 @@
-"""The actor: who has asked for what is done. It is known to the task that acts on a message, and to what it calls.
+"""The actor on whose behalf the current task runs: known to the task that handles a message and to what it calls.
 
-Tasks that begin meanwhile inherit it, as a context variable is. So only kinds of events that somebody asks for
-(`Kind.asked`) take it from here: a worker that crashes an hour later is nobody's wish.
+As a context variable, it is inherited by tasks started in the meantime. So only kinds of events that are requested by
+an actor (`Kind.asked`) use it: a worker that crashes an hour later was requested by no one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _who: ContextVar[str] = ContextVar("who asked", default="")
 
 @contextmanager
 def acting_for(who: str) -> Iterator[None]:
-    """For the block, what is decided was asked for by `who`, such as "user ann, process 4242 (python train.py)"."""
+    """Attribute decisions within the block to `who`, for example "user ann, process 4242 (python train.py)"."""
     token = _who.set(who)
     try:
         yield
@@ -24,5 +24,5 @@ def acting_for(who: str) -> Iterator[None]:
 
 
 def asked_by() -> str:
-    """Return who has asked for what the present task does; "" for what the daemon does by itself."""
+    """Return the actor of the current task; "" if the daemon acts on its own."""
     return _who.get()

@@ -1,27 +1,32 @@
-"""The kinds of events that somebody asks for: such an event says who."""
+"""The kinds of events that a user requests; they carry the actor (audit events)."""
 
 from __future__ import annotations
 
 from pytriton.dispatcher.telemetry.events.kind import Kind
 
-_INSTANCES = {"instances": "how many it has now"}
-_CHANGED = {**_INSTANCES, "before": "how many it had before"}
+_INSTANCES = {"instances": "current number of instances"}
+_CHANGED = {**_INSTANCES, "before": "previous number of instances"}
 
 REGISTERED = Kind(
-    "registered", "info", "model registered", "A model is served.", _INSTANCES, asked=True
+    "registered",
+    "info",
+    "model registered",
+    "A model was registered and is served.",
+    _INSTANCES,
+    asked=True,
 )
 NOT_REGISTERED = Kind(
     "not_registered",
     "error",
     "model was not registered",
-    "A model could not be served; nothing of the attempt is left.",
+    "A model could not be registered; the attempt was rolled back.",
     asked=True,
 )
 REPLACED = Kind(
     "replaced",
     "info",
     "model replaced",
-    "A new registration serves in the place of the former one of that name.",
+    "A new registration replaced the previous one of the same name.",
     _CHANGED,
     asked=True,
 )
@@ -29,14 +34,14 @@ NOT_REPLACED = Kind(
     "not_replaced",
     "error",
     "model was not replaced",
-    "A new registration could not be served; the former one serves on.",
+    "A replacement could not be served; the previous registration keeps serving.",
     asked=True,
 )
 ROLLED_BACK = Kind(
     "rolled_back",
     "info",
     "model rolled back",
-    "The model is again what it was before it was replaced.",
+    "The model was restored to its state before the replacement.",
     _CHANGED,
     asked=True,
 )
@@ -44,14 +49,14 @@ NOT_ROLLED_BACK = Kind(
     "not_rolled_back",
     "error",
     "model was not rolled back",
-    "What the model was before could not be served; the present one serves on.",
+    "The previous registration could not be served; the current one keeps serving.",
     asked=True,
 )
 TRIAL_KEPT = Kind(
     "trial_kept",
     "info",
-    "model stays",
-    "The model was on trial, as a part of a change of several nodes, and is there to stay now.",
+    "registration confirmed",
+    "A provisional registration, part of a change across nodes, was made permanent.",
     asked=True,
 )
 SCALED = Kind(
@@ -61,105 +66,112 @@ NOT_SCALED = Kind(
     "not_scaled",
     "error",
     "model was not scaled",
-    "The number of instances could not be changed, or not all of them got a worker.",
-    {"instances": "how many were asked for", "before": "how many it had before"},
+    "The number of instances could not be changed, or not all instances got a worker.",
+    {"instances": "requested number of instances", "before": "previous number of instances"},
     asked=True,
 )
 ACCESS_LOG = Kind(
     "access_log",
     "info",
     "access log turned on or off",
-    "From now on each request of the model is written to its access log, or is not.",
-    {"on": "1: it is"},
+    "The model's access log was enabled or disabled.",
+    {"on": "1 if enabled, otherwise 0"},
     asked=True,
 )
 UNREGISTERED = Kind(
-    "unregistered", "info", "model unregistered", "The model is not served any more.", asked=True
+    "unregistered", "info", "model unregistered", "The model is no longer served.", asked=True
 )
 LOADED = Kind(
-    "loaded", "info", "model loaded", "A model of a model repository is served.", asked=True
+    "loaded",
+    "info",
+    "model loaded",
+    "A model was loaded from a model repository and is served.",
+    asked=True,
 )
 NOT_LOADED = Kind(
     "not_loaded",
     "error",
     "model of a repository was not loaded",
-    "A model of a model repository could not be served.",
+    "A model could not be loaded from a model repository.",
     asked=True,
 )
 UNLOADED = Kind(
     "unloaded",
     "info",
     "model unloaded",
-    "A model of a model repository is not served any more.",
+    "A model from a model repository is no longer served.",
     asked=True,
 )
 RELOADED = Kind(
     "reloaded",
     "info",
     "settings reloaded",
-    "The settings were read anew; the reason names those that changed.",
-    {"applied": "settings that hold now", "waiting": "settings that need a restart"},
+    "The settings were reloaded; the reason lists those that changed.",
+    {"applied": "settings applied", "waiting": "settings that take effect after a restart"},
     asked=True,
 )
 NOT_RELOADED = Kind(
     "not_reloaded",
     "error",
-    "settings were not reloaded, the old ones hold",
-    "The settings are wrong; the old ones hold.",
+    "settings were not reloaded; the old ones stay in effect",
+    "The new settings are invalid; the old ones stay in effect.",
     asked=True,
 )
 STARTED = Kind(
     "started",
     "info",
     "daemon started",
-    "The daemon began to work.",
-    {"pid": "its process"},
+    "The daemon started.",
+    {"pid": "process id of the daemon"},
     asked=True,
 )
 DRAINING = Kind(
     "draining",
     "info",
-    "daemon drains",
-    "The daemon was told to leave: it is not ready, and takes no registrations.",
-    {"settle_s": "seconds that it still takes requests", "stop": "1: it stops then"},
+    "daemon draining",
+    "The daemon is draining: it reports not ready and refuses registrations.",
+    {
+        "settle_s": "seconds for which it still accepts requests",
+        "stop": "1 if it stops afterwards, otherwise 0",
+    },
     asked=True,
 )
-STOPPING = Kind("stopping", "info", "daemon stops", "The daemon was told to stop.", asked=True)
+STOPPING = Kind("stopping", "info", "daemon stopping", "The daemon was asked to stop.", asked=True)
 STOPPED = Kind(
     "stopped",
     "info",
     "daemon stopped",
-    "The daemon ended in order.",
-    {"exit_code": "its exit code"},
+    "The daemon shut down gracefully.",
+    {"exit_code": "exit code of the daemon"},
     asked=True,
 )
 UPGRADED = Kind(
     "upgraded",
     "info",
     "daemon upgraded",
-    "Another version of the daemon goes on with all that the former one served; the reason names both.",
-    {"upgrades": "how often that has been since its start", "models": "how many it serves"},
+    "Another version of the daemon took over everything that the previous one served; the reason names both.",
+    {"upgrades": "number of upgrades since the start", "models": "number of models served"},
     asked=True,
 )
 NOT_UPGRADED = Kind(
     "not_upgraded",
     "error",
     "daemon was not upgraded",
-    "Another version of the daemon could not take over; the one that runs goes on.",
+    "Another version of the daemon could not take over; the running one continues.",
     asked=True,
 )
 SERVER_REPLACED = Kind(
     "server_replaced",
     "info",
     "tritonserver was replaced",
-    "Another tritonserver took the place of the one that ran.",
-    {"pid": "its process"},
+    "Another tritonserver replaced the running one.",
+    {"pid": "process id of the new tritonserver"},
     asked=True,
 )
 SERVER_NOT_REPLACED = Kind(
     "server_not_replaced",
     "error",
     "tritonserver was not replaced",
-    "Another tritonserver did not start; the one that runs serves on.",
+    "The replacement for tritonserver did not start; the running one keeps serving.",
     asked=True,
 )

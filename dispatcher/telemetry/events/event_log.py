@@ -1,13 +1,13 @@
-"""The event log: the newest events in memory, and all that there is room for in the state directory.
+"""The event log: the newest events in memory, and a bounded number of them in the state directory.
 
-    tell ──▶ memory, at once ──▶ queue ──▶ a thread of its own ──▶ audit.jsonl     what somebody asked for
-                                                               └─▶ events.jsonl    everything else
+    emit ──▶ memory, at once ──▶ queue ──▶ writer thread ──▶ audit.jsonl     events requested by an actor
+                                                         └─▶ events.jsonl    all others
 
-A disk that is full, slow or damaged costs events of the files, never a moment of the event loop: memory has the newest
-ones, `problem` says what is wrong, and an `events_lost` in the files says later that some are missing.
+A full, slow or damaged disk may cost events in the files but never blocks the event loop: memory has the newest events,
+`problem` reports what is wrong, and an `events_lost` event in the files later records that some are missing.
 
-Serials of a daemon's life begin at the clock, in milliseconds: the files may lack the last events of the life before,
-or all of them, and whoever has seen these must see higher ones.
+Serial numbers start at the current time in milliseconds: the files may lack the last events of the previous run, or all
+of them, and a reader who has seen those must get higher numbers.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import Events, Sink
 from pytriton.dispatcher.telemetry.events.journal import Journal
 
-#: The folder in the state directory.
+#: The directory within the state directory.
 FOLDER = "events"
-#: Events that wait to be written; more are left out of the files.
+#: Maximum number of events waiting to be written; further ones are missing in the files.
 _MOST_WAITING = 10_000
-#: Events in memory of each model, and of the daemon itself: what was asked for, and all else; models that have any.
+#: Events in memory per model and for the daemon itself: audit events, and all others; and maximum number of models.
 _ASKED_PER_MODEL, _PER_MODEL, _MODELS = 100, 300, 1000
-#: What a stop waits for the disk.
+#: How long a stop waits for the disk.
 _CLOSE_S = 2.0
 
 _encode = msgspec.json.Encoder().encode
@@ -42,7 +42,7 @@ _decode = msgspec.json.Decoder(Event).decode
 
 
 class _Recent:
-    """The newest events of one model. A crash loop does not displace who registered it, and what failed."""
+    """The newest events of one model. A crash loop does not displace registrations and failed changes."""
 
     def __init__(self) -> None:
         self._asked: deque[Event] = deque(maxlen=_ASKED_PER_MODEL)
@@ -52,21 +52,21 @@ class _Recent:
         (self._asked if is_asked(event) else self._others).append(event)
 
     def all(self) -> list[Event]:
-        """Return them, oldest first; for any thread."""
+        """Return the events, oldest first; thread-safe."""
         return sorted([*self._asked, *self._others], key=lambda event: event.serial)
 
 
 class EventLog:
-    """Keeps events. `events` takes them.
+    """Stores events; `events` emits them.
 
     Args:
         state: the state directory
-        size: bytes that the files may have; 0: nothing is written, and memory is all there is
-        also: get every event, too
-        after: the serial of the last event that a former version of this process has told
+        size: maximum size of the files in bytes; 0 keeps events in memory only
+        also: further sinks for every event
+        after: serial number of the last event that the version before an upgrade emitted
 
     Attributes:
-        serial: of the last event.
+        serial: serial number of the last event.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class EventLog:
         self._recent: OrderedDict[str, _Recent] = OrderedDict()
         self._waiting: deque[Event] = deque()
         self._lost = 0
-        #: Events that are missing in the files, all of them.
+        #: Total number of events missing in the files.
         self.lost = 0
         self._problem: str | None = None
         self._changed = threading.Condition()
@@ -95,45 +95,45 @@ class EventLog:
 
     @property
     def problem(self) -> str | None:
-        """A problem that an administrator should look at; None while all is well."""
+        """A problem that needs an administrator's attention, or None."""
         problem = self._problem
         if problem is None:
             return None
-        return f"events cannot be kept in the state directory, only in memory: {problem}"
+        return f"cannot store events in the state directory, only in memory: {problem}"
 
     def about(self, model: str) -> list[Event]:
-        """Return the newest events of a model ("": of the daemon itself), oldest first."""
+        """Return the newest events of a model ("" for the daemon itself), oldest first."""
         recent = self._recent.get(model)
         return recent.all() if recent is not None else []
 
     def all(self) -> list[Event]:
-        """Return every event that is known, oldest first. Reads files: not for the event loop."""
+        """Return all known events, oldest first. Reads files, so do not call it on the event loop."""
         found = {event.serial: event for event in self._read()}
         for recent in list(self._recent.values()):
             found.update((event.serial, event) for event in recent.all())
         return [found[serial] for serial in sorted(found)]
 
     def recent(self, count: int, *, asked: bool = False) -> list[Event]:
-        """Return the newest events that are in memory, oldest first; `asked`: those alone that somebody asked for."""
+        """Return the newest events in memory, oldest first; `asked`: only those requested by an actor."""
         known = (event for recent in self._recent.values() for event in recent.all())
         wanted = (event for event in known if is_asked(event)) if asked else known
         return heapq.nlargest(count, wanted, key=lambda event: event.serial)[::-1]
 
     @property
     def waits(self) -> bool:
-        """Whether something is not written yet."""
+        """Whether events are waiting to be written."""
         with self._changed:
             return bool(self._waiting) or self._writing
 
     def close(self) -> None:
-        """Write what waits, as far as the disk takes it in time."""
+        """Write the pending events, as far as the disk accepts them in time."""
         with self._changed:
             self._closing = True
             self._changed.notify()
         if self._thread is not None:
             self._thread.join(_CLOSE_S)
 
-    # ── what comes ───────────────────────────────────────────────────────────────────────────────
+    # ── recording ────────────────────────────────────────────────────────────────────────────────
 
     def _take(self, event: Event) -> None:
         self.serial = event.serial
@@ -148,7 +148,7 @@ class EventLog:
                 self.lost += 1
             if self._thread is None:
                 thread = threading.Thread(target=self._write, name="event log", daemon=True)
-                thread.start()  # if there can be no more threads now, the next event has it tried again
+                thread.start()  # if no thread can be started now, the next event retries
                 self._thread = thread
             self._changed.notify()
 
@@ -192,7 +192,7 @@ class EventLog:
                 if some:
                     journal.append(b"".join(_encode(event) + b"\n" for event in some))
             except Exception as error:
-                # Whatever it is: without this thread, no event is written any more.
+                # Any error: if this thread ended, no event would be written again.
                 problem = getattr(error, "strerror", None) or str(error)
                 missing = len(some) - (0 if asked or not lost else 1)
                 with self._changed:
@@ -208,13 +208,13 @@ class EventLog:
 
 
 def _decoded(lines: Iterable[bytes]) -> Iterable[Event]:
-    """Yield the events in lines; what is none was cut off or damaged, or is of another version."""
+    """Yield the events in lines. Skip lines that are truncated, damaged or of another version."""
     for line in lines:
         with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             yield _decode(line)
 
 
 def is_asked(event: Event) -> bool:
-    """Whether somebody has asked for what it tells."""
+    """Return whether an actor requested what the event reports."""
     kind = kinds.KINDS.get(event.kind)
     return kind is not None and kind.asked

@@ -1,4 +1,4 @@
-"""The place where decisions are told: one call makes an event, a record of the log, and hands it on."""
+"""Emits events: one call creates an event, logs it, and passes it to the sinks."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from pytriton.dispatcher.telemetry.events.kinds import Kind
 
 _log = structlog.get_logger(__name__)
 
-#: Texts come from workers and clients, too; what is longer is cut.
+#: Texts also come from workers and clients, so they are truncated to this length.
 LONGEST_REASON, LONGEST_WHO = 2000, 200
 
-#: Takes events. Must neither block nor take long: it is called where the decision is made.
+#: Receives events. Must neither block nor take long: it is called where the decision is made.
 Sink = Callable[[Event], None]
 
 
 class Events:
-    """Takes what is decided.
+    """Emits the events of the daemon, or of one model.
 
     Args:
-        sinks: get every event; without any, events are records of the daemon's log and nothing else
-        serials: numbers for the events
-        model: what all events told here are about
-        version: of the model
-        instance: of the model
+        sinks: receive every event; without sinks, events are only logged
+        serials: serial numbers for the events
+        model: the model that all emitted events are about
+        version: version of the model
+        instance: instance of the model
 
     Example:
         >>> now = {"instances": 4, "before": 2}
@@ -53,7 +53,7 @@ class Events:
         self._instance = instance
 
     def about(self, model: str, version: int | None = None, instance: int | None = None) -> Events:
-        """Return what takes the events of one model, or one of its instances."""
+        """Return an emitter for the events of one model or one of its instances."""
         return Events(self._sinks, self._serials, model=model, version=version, instance=instance)
 
     def tell(
@@ -68,17 +68,17 @@ class Events:
         reason: str = "",
         numbers: Mapping[str, float] | None = None,
     ) -> None:
-        """Tell one event; never fails.
+        """Emit an event; never fails.
 
         Args:
             kind: one of kinds.py
-            model: if this is not of one model alone
+            model: the model, unless this emitter already has one
             version: likewise
             instance: likewise
-            worker: which worker it is about
-            who: asked for it; default: whoever the present task acts for, see actor.py
-            reason: in words
-            numbers: those that the kind declares
+            worker: the worker that it is about
+            who: the actor; defaults to the actor of the current task, see actor.py
+            reason: the reason, in words
+            numbers: the numbers that the kind declares
         """
         event = Event(
             serial=next(self._serials),
@@ -96,11 +96,11 @@ class Events:
         for sink in self._sinks:
             try:
                 sink(event)
-            except Exception:  # noqa: PERF203, whatever becomes of events, what they tell of goes on
-                _log.exception("a fault of the event log", kind=kind.name)
+            except Exception:  # noqa: PERF203, a failing sink must not disturb the caller
+                _log.exception("internal error in the event log", kind=kind.name)
 
 
-#: Where nobody asks for events: they are in the daemon's log.
+#: For code without an event log: events are only logged.
 LOG_ONLY = Events()
 
 
@@ -114,6 +114,6 @@ def _log_event(kind: Kind, event: Event) -> None:
 
 
 def _cut(text: str, most: int) -> str:
-    """Return a text that a file and a message can have: names of files in it may be no Unicode."""
+    """Truncate a text, and replace what cannot be encoded: file names in it may not be valid Unicode."""
     text = sendable(text[: most + 1])
     return text if len(text) <= most else f"{text[: most - 1]}…"

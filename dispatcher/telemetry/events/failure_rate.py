@@ -1,4 +1,6 @@
-"""The share of a model's requests that fail, and why the last one did: by its type alone, which holds no payload."""
+"""The share of a model's requests that fail, and why the last one did: only its exception type, which reveals no
+payload.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +11,20 @@ from typing import Optional
 from pytriton._protocol.messages.events import Finding
 from pytriton.dispatcher.telemetry.events.hints import hint
 
-#: From which share on a model does as good as not work, and up to which one failures are no news.
+#: Share of failures from which a model practically does not work, and below which failures are not reported.
 _MOSTLY, _RARELY = 0.5, 0.01
 
 
 @dataclass(frozen=True)
 class Outcomes:
-    """The requests of a model in the recent past.
+    """The recent requests of a model.
 
     Attributes:
-        seconds: how long that is.
-        requests: that were begun.
-        failed: of them, by kind: those of `gauge.FAILURES`, "lost", "hung".
-        last_at: when the last one failed, seconds since the epoch; None: nobody knows.
-        last_error: the type of the exception that it failed by; "" where none did it, or nobody knows.
+        seconds: length of the period.
+        requests: number of requests started.
+        failed: number of failed requests by kind: those of `gauge.FAILURES`, "lost", "hung".
+        last_at: time of the last failure, in seconds since the epoch; None if unknown.
+        last_error: exception type of the last failure; "" if there was none or it is unknown.
     """
 
     seconds: float
@@ -33,9 +35,9 @@ class Outcomes:
 
 
 def failing(name: str, outcomes: Outcomes, now: float) -> Iterator[Finding]:
-    """Tell of a model many of whose requests fail; `now`: seconds since the epoch."""
+    """Yield a finding if many requests of a model fail; `now`: seconds since the epoch."""
     failed = sum(outcomes.failed.values())
-    requests = max(outcomes.requests, failed)  # some were begun before
+    requests = max(outcomes.requests, failed)  # some started before the period
     if not failed or failed < _RARELY * requests:
         return
     ago_s = None if outcomes.last_at is None else max(0.0, now - outcomes.last_at)
@@ -49,13 +51,13 @@ def failing(name: str, outcomes: Outcomes, now: float) -> Iterator[Finding]:
     yield Finding(severity, "failing", text, advice)
 
 
-_LOG = "Its words: pytriton-daemon logs {0}."
-#: What to do about each kind of failure.
+_LOG = "See: pytriton-daemon logs {0}."
+#: Advice for each kind of failure.
 _ADVICE = {
     "callable": "Tracebacks: pytriton-daemon logs {0}; the last failed requests: pytriton-daemon slowest {0}.",
-    "input": "Clients send what does not fit the declared inputs; what that was: pytriton-daemon logs {0}.",
-    "result": "The callable returns what does not fit the declared outputs; what that was: pytriton-daemon logs {0}.",
-    "timeout": "What takes so long: pytriton-daemon profile {0}; or register with a higher execution_timeout_s.",
+    "input": "Clients send inputs that do not match the declared ones; details: pytriton-daemon logs {0}.",
+    "result": "The callable returns results that do not match the declared outputs; details: pytriton-daemon logs {0}.",
+    "timeout": "Profile the model: pytriton-daemon profile {0}; or register with a higher execution_timeout_s.",
 }
 
 
@@ -78,13 +80,13 @@ def _kinds(failed: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {_SAYS[kind]}" for count, kind in found)
 
 
-#: What each kind of failure means.
+#: Descriptions of the kinds of failures.
 _SAYS = {
     "callable": "the callable raised",
-    "input": "inputs were wrong",
-    "result": "the callable's results were wrong",
-    "timeout": "execution_timeout_s was over",
-    "unrecoverable": "the callable was unrecoverable",
-    "lost": "their worker ended",
+    "input": "inputs were invalid",
+    "result": "the callable's results were invalid",
+    "timeout": "execution_timeout_s was exceeded",
+    "unrecoverable": "the callable reported an unrecoverable error",
+    "lost": "their worker exited",
     "hung": "their worker hung",
 }

@@ -1,61 +1,61 @@
-"""Advice on a failure, by the words of its reason: a small table."""
+"""Advice on failures, by patterns in their reasons."""
 
 from __future__ import annotations
 
 import re
 
-#: (what the reason says, what to do); the first that fits counts.
+#: (pattern of the reason, advice); the first match wins.
 _HINTS = (
     (
         r"No space left on device|Disk quota exceeded|Read-only file system|File too large",
-        "Make room on the disk that the message names.",
+        "Free space on the disk that the message names, and check that it is writable.",
     ),
     (
         r"memory_budget",
-        "`pytriton-daemon status` shows the budget. More of it would help, or models that may sleep while they are "
-        "idle: any_may_sleep = true, or instances=(0, 1) or lazy=True of those that hold it.",
+        "`pytriton-daemon status` shows the budget. Increase it, or allow models to be suspended while they are "
+        "idle: any_may_sleep = true, or instances=(0, 1) or lazy=True for those that hold memory.",
     ),
     (
         r"CUDA|cuda|NCCL|hipError",
-        "Look which devices the model was registered with (devices=) and which there are (nvidia-smi): "
-        "CUDA_VISIBLE_DEVICES of an instance is its device alone.",
+        "Compare the devices that the model was registered with (devices=) with the available ones (nvidia-smi): "
+        "an instance's CUDA_VISIBLE_DEVICES contains only its own device.",
     ),
     (
         r"load_timeout_s",
-        "Loading takes longer than load_timeout_s: register with a higher one, or load less.",
+        "Loading takes longer than load_timeout_s: register with a higher value, or load less.",
     ),
     (
         r"worker_start_timeout_s",
-        "The worker did not even begin: look at the interpreter (python=) and at the load of the machine.",
+        "The worker process did not start: check the interpreter (python=) and the load of the machine.",
     ),
     (
         r"memory_hard|bytes of memory|lack of memory|MemoryError|OutOfMemory",
-        "It needs more memory than it may have: raise the limit, or use smaller batches or fewer instances.",
+        "It needs more memory than its limit: raise the limit, or use smaller batches or fewer instances.",
     ),
     (
         r"No module named|ModuleNotFoundError|cannot import name|ImportError",
-        "A package is missing in the workers' environment: install it there, or give another with python=.",
+        "A package is missing in the workers' environment: install it there, or select another one with python=.",
     ),
     (
         r"is registered already",
-        "Say replace=True (--replace) to put the new one in its place, or choose another name.",
+        "Use replace=True (--replace) to replace it, or choose another name.",
     ),
     (
         r"No such file or directory|FileNotFoundError",
-        "A file is not where the callable looks for it: workers look on the daemon's machine, and for relative paths "
-        "in the folder that it was registered from (cwd=).",
+        "A file is missing where the callable expects it: workers run on the daemon's machine and resolve relative paths "
+        "against the directory that it was registered from (cwd=).",
     ),
     (
         r"Permission denied",
-        "The daemon's user may not read or run what the message names.",
+        "The daemon's user lacks permission to read or execute the file that the message names.",
     ),
     (
         r"signal 11|SIGSEGV|signal 6|SIGABRT|signal 7|SIGBUS",
-        "Native code of the callable crashed: the traces of all threads are in the log.",
+        "Native code of the callable crashed: the stack traces of all threads are in the log.",
     ),
 )
 
 
 def hint(reason: str) -> str:
-    """Return what to do about a failure; "" where its words say nothing that is known."""
+    """Return the advice for a failure; "" if no pattern matches."""
     return next((advice for words, advice in _HINTS if re.search(words, reason)), "")

@@ -1,6 +1,6 @@
-"""A bounded file of lines that outlives crashes: appended to, and rotated into one former file.
+"""A bounded append-only file of lines that survives crashes, rotated into one previous file.
 
-A line that a crash has cut off is followed by the next one on a line of its own; whoever reads passes it over.
+After a line that a crash has truncated, the next one starts on a new line; readers skip the truncated one.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class Journal:
     """The lines in NAME.jsonl and, older ones, in NAME.1.jsonl.
 
     Args:
-        folder: where they lie; is made, private to this user, when the first line comes
-        name: of the files
-        size: bytes of both together
+        folder: their directory; created with the first line, private to this user
+        name: base name of the files
+        size: maximum size of both files together, in bytes
     """
 
     def __init__(self, folder: Path, name: str, size: int) -> None:
@@ -31,10 +31,10 @@ class Journal:
         self._written = 0
 
     def append(self, lines: bytes) -> None:
-        """Write whole lines, and bring them to the disk.
+        """Append whole lines and sync them to the disk.
 
         Raises:
-            OSError: the disk refuses; the next call tries again from the start.
+            OSError: the disk refuses; the next call starts again by opening the file.
         """
         try:
             if self._file < 0:
@@ -53,17 +53,17 @@ class Journal:
             raise
 
     def read(self) -> Iterator[bytes]:
-        """Yield the lines, oldest first; what cannot be read has none."""
+        """Yield the lines, oldest first. Skip files that cannot be read."""
         for path in (self._former, self._path):
             try:
                 with open(path, "rb", opener=open_private) as file:
                     data = file.read(2 * self._size + 1)
-            except OSError:  # not there, or not to be read: as good as empty
+            except OSError:  # missing or unreadable: treat as empty
                 continue
             yield from data.split(b"\n")
 
     def close(self) -> None:
-        """Close the file; the next line opens it again."""
+        """Close the file; the next append reopens it."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -79,7 +79,7 @@ class Journal:
     def _fits(self, lines: bytes, start: int) -> int:
         """Return the end of the lines from `start` on that the file has room for.
 
-        A file without lines takes one, however long.
+        An empty file accepts one line of any length.
         """
         room = self._size - self._written
         if len(lines) - start <= room:

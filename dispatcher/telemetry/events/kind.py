@@ -1,4 +1,4 @@
-"""The form of a kind of event; kinds.py has all of them."""
+"""The declaration of a kind of event; kinds.py has all of them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ class Kind:
     """One kind of event.
 
     Args:
-        name: what it is called in the event log
-        level: of its record in the daemon's log
-        says: the text of that record
-        meaning: what has happened, for people
-        numbers: those that it carries: name -> what it counts, with its unit
-        asked: somebody asks for it, so it says who; such events are kept in a file of their own, where no crash
-            loop displaces them
+        name: its name in the event log
+        level: level of its record in the daemon's log
+        says: text of that record
+        meaning: what has happened, for the documentation
+        numbers: the numbers that it carries: name -> description with unit
+        asked: requested by an actor, who is recorded; such events are stored in a separate file, where no crash loop
+            displaces them
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The kinds of events, declared once, for the log, `explain`, webhooks and docs/operations/explain.md."""
+"""The kinds of events, declared once for the log, `explain`, webhooks and docs/operations/explain.md."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pytriton.dispatcher.telemetry.events.audit_kinds import *  # noqa: F403
 from pytriton.dispatcher.telemetry.events.kind import Kind as Kind
 
-_INSTANCES = {"instances": "how many it has now"}
-_PID = {"pid": "process of the worker"}
+_INSTANCES = {"instances": "current number of instances"}
+_PID = {"pid": "process id of the worker"}
 
 # ── models ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -16,176 +16,182 @@ RESTORED = Kind(
     "restored",
     "info",
     "model restored",
-    "What was registered before the start is served.",
+    "A persisted model was restored at startup.",
     _INSTANCES,
 )
 NOT_RESTORED = Kind(
     "not_restored",
     "error",
     "model was not restored",
-    "What was registered before the start could not be served.",
+    "A persisted model failed to load at startup.",
 )
 UNREADY = Kind(
     "unready",
     "error",
-    "model is not ready: it has no worker",
-    "No worker has been there for a while: Triton says that the model is not ready, and requests fail at once.",
+    "model is not ready: no worker",
+    "The model has had no worker for unready_after_s: Triton reports it not ready, and requests fail immediately.",
 )
 READY_AGAIN = Kind(
-    "ready_again", "info", "model is ready again", "A worker is back, and Triton has the model."
+    "ready_again",
+    "info",
+    "model is ready again",
+    "The model has a worker again and is loaded in Triton.",
 )
 REFUSED = Kind(
-    "refused", "error", "tritonserver refused", "tritonserver did not load or unload the model."
+    "refused",
+    "error",
+    "tritonserver refused a request",
+    "tritonserver refused to load or unload the model.",
 )
 CLIENT_LOADED = Kind(
     "client_loaded",
     "warning",
-    "a client of tritonserver has loaded a model",
-    "A client of tritonserver has loaded the model.",
+    "client of tritonserver loaded a model",
+    "A client of tritonserver loaded the model.",
 )
 CLIENT_UNLOADED = Kind(
     "client_unloaded",
     "warning",
-    "a client of tritonserver has unloaded a model",
-    "A client of tritonserver has unloaded the model: it is not served until a client loads it.",
+    "client of tritonserver unloaded a model",
+    "A client of tritonserver unloaded the model; it is not served until a client loads it again.",
 )
 PROXY_BROKEN = Kind(
     "proxy_broken",
     "error",
-    "a proxy ended by itself, the model is loaded anew",
-    "A proxy ended without a word, so Triton loads the model anew.",
+    "proxy exited unexpectedly, reloading the model",
+    "A proxy exited unexpectedly, so Triton reloads the model.",
 )
 GRACE_OVER = Kind(
     "grace_over",
     "warning",
-    "batches still run after the grace period",
-    "Batches of a model that is being ended were cut off.",
-    {"grace_s": "the grace period, seconds", "proxies": "proxies that still had a batch"},
+    "batches still running after the grace period",
+    "Batches of a model that is being stopped were aborted.",
+    {"grace_s": "grace period in seconds", "proxies": "number of proxies that still had a batch"},
 )
 
 SLEPT = Kind(
     "slept",
     "info",
-    "model sleeps",
-    "Nothing was asked of the model for a while, or another one needs its memory: its workers end until a request "
-    "comes.",
-    {"idle_s": "without a request, seconds", "workers": "that end"},
+    "model suspended",
+    "The model was idle, or another model needs its memory: its workers stop until the next request "
+    "arrives.",
+    {"idle_s": "time without a request, in seconds", "workers": "number of workers stopped"},
 )
 WAITS_FOR_MEMORY = Kind(
     "waits_for_memory",
     "info",
     "model waits for memory",
-    "A model has to load, and of memory_budget or gpu_memory_budget there is not enough before others sleep.",
-    {"needs": "of memory, bytes", "free": "of memory_budget, bytes"},
+    "A model cannot load until other models release part of memory_budget or gpu_memory_budget.",
+    {"needs": "memory needed, in bytes", "free": "free part of the budget, in bytes"},
 )
 NO_MEMORY = Kind(
     "no_memory",
     "error",
-    "model gets no memory",
-    "A model was not loaded: it is larger than the budget, or nobody gave it enough in time.",
-    {"needs": "bytes", "budget": "of all models, bytes"},
+    "not enough memory for model",
+    "A model was not loaded: it needs more than the budget, or not enough memory was released in time.",
+    {"needs": "memory needed, in bytes", "budget": "budget of all models, in bytes"},
 )
 WOKEN = Kind(
     "woken",
     "info",
-    "model is awake",
-    "A model that slept has a worker again.",
-    {"asleep_s": "how long it slept, seconds", "took_s": "the first worker's start, seconds"},
+    "model resumed",
+    "A suspended model has a worker again.",
+    {"asleep_s": "time suspended, in seconds", "took_s": "start of the first worker, in seconds"},
 )
 
 # ── instances ────────────────────────────────────────────────────────────────────────────────────
 
 LOADING = Kind(
-    "loading", "info", "worker started", "A worker was started, and begins to load the model.", _PID
+    "loading", "info", "worker started", "A worker was started and is loading the model.", _PID
 )
 READY = Kind(
     "ready",
     "info",
     "worker is ready",
-    "A worker has loaded the model, and serves.",
-    {**_PID, "took_s": "from its start, seconds"},
+    "A worker has loaded the model and accepts batches.",
+    {**_PID, "took_s": "time since its start, in seconds"},
 )
 LOAD_FAILED = Kind(
     "load_failed",
     "error",
-    "worker could not be loaded",
-    "A worker raised an exception, ended, or took too long before it was ready.",
-    {"took_s": "from its start, seconds"},
+    "worker failed to load",
+    "A worker raised an exception, exited, or exceeded the time limit before it was ready.",
+    {"took_s": "time since its start, in seconds"},
 )
 CRASHED = Kind(
     "crashed",
     "warning",
-    "worker ended",
-    "A worker that served has ended without being asked to.",
+    "worker exited unexpectedly",
+    "A worker that was serving exited without being stopped.",
     {
         **_PID,
-        "batches": "that it had answered",
-        "in_batch": "1: it had a batch",
-        "peak_memory": "the most that it used, bytes",
+        "batches": "number of batches answered",
+        "in_batch": "1 if it was running a batch, otherwise 0",
+        "peak_memory": "peak memory, in bytes",
     },
 )
 BACKOFF = Kind(
     "backoff",
     "warning",
-    "worker is started again later",
-    "The next worker is started after a pause.",
-    {"failures": "ends in a row", "next_try_s": "the pause, seconds"},
+    "worker restart delayed",
+    "The next worker starts after a back-off.",
+    {"failures": "consecutive exits", "next_try_s": "back-off, in seconds"},
 )
 CRASH_LOOP = Kind(
     "crash_loop",
     "error",
-    "crash loop",
-    "Three workers or more ended in a row without having served; the next one is started after a pause.",
-    {"failures": "ends in a row", "next_try_s": "the pause, seconds"},
+    "worker in a crash loop",
+    "At least three workers in a row exited without having served; the next one starts after a back-off.",
+    {"failures": "consecutive exits", "next_try_s": "back-off, in seconds"},
 )
 GIVEN_UP = Kind(
     "given_up",
     "error",
-    "instance is given up",
-    "As many workers in a row as worker_restart_limit says have ended: no other one is started.",
-    {"failures": "ends in a row"},
+    "restart limit reached",
+    "worker_restart_limit workers in a row exited; the instance starts no further worker.",
+    {"failures": "consecutive exits"},
 )
 HANG = Kind(
     "hang",
     "error",
-    "worker hangs and is replaced",
-    "A batch ran longer than execution_timeout_s; its worker is ended.",
+    "worker hangs, replacing it",
+    "A batch exceeded execution_timeout_s; its worker is killed.",
     {**_PID, "limit_s": "execution_timeout_s"},
 )
 LIMIT = Kind(
     "limit",
     "error",
-    "worker has passed a hard limit and is ended",
-    "A worker used more memory or processes than its limits allow, and was ended at once.",
+    "worker exceeded a hard limit",
+    "A worker exceeded its limit of memory or processes and was killed.",
     _PID,
 )
 SPENT = Kind(
     "spent",
     "info",
-    "worker is replaced",
-    "A worker has reached max_batches or limits.memory; another one is loaded beside it, then it ends.",
-    {**_PID, "batches": "that it had answered"},
+    "recycling worker",
+    "A worker reached max_batches or limits.memory; a replacement loads, then the worker exits.",
+    {**_PID, "batches": "number of batches answered"},
 )
 NOT_EXCHANGED = Kind(
     "not_exchanged",
     "error",
-    "no replacement, the worker serves on",
-    "No other worker could be loaded in a spent one's place: that serves on for a while.",
+    "worker was not recycled, it keeps serving",
+    "The replacement for a worker due for recycling failed to load; the worker keeps serving for a while.",
 )
 UNWILLING = Kind(
     "unwilling",
     "warning",
-    "worker says that it is not ready",
-    "The model's own is_ready says no: other instances get its batches.",
+    "worker reports not ready",
+    "The model's is_ready returns false; other instances get its batches.",
 )
 WILLING = Kind(
-    "willing", "info", "worker says that it is ready", "The model's own is_ready says yes again."
+    "willing", "info", "worker reports ready", "The model's is_ready returns true again."
 )
 LANE_WITHDRAWN = Kind(
     "lane_withdrawn",
     "debug",
     "lane withdrawn",
-    "A worker gives one of its proxies to another worker, which has none or more right to it.",
+    "A proxy moves from one worker to another that has none, or fewer than its share.",
 )
 
 # ── batches ──────────────────────────────────────────────────────────────────────────────────────
@@ -193,23 +199,23 @@ LANE_WITHDRAWN = Kind(
 RETRIED = Kind(
     "retried",
     "info",
-    "a batch has lost its worker, its requests are tried again, each by itself",
-    "A batch has lost its worker; its requests are tried again, each by itself.",
-    {"requests": "of the batch"},
+    "batch lost its worker, retrying its requests one by one",
+    "A batch lost its worker; its requests are retried one by one.",
+    {"requests": "number of requests in the batch"},
 )
 POISON = Kind(
     "poison",
     "error",
-    "a request ends every worker that runs it, and fails",
-    "A request has ended one worker after the other, the last time by itself: it fails, and is not tried again.",
-    {"losses": "workers that it has ended"},
+    "request failed: it crashed every worker that ran it",
+    "A request crashed several workers, the last time alone in its batch; it fails and is not retried.",
+    {"losses": "number of workers lost"},
 )
 BATCH_FAILED = Kind(
     "batch_failed",
     "error",
-    "requests fail",
-    "A batch has lost its worker, or hangs, and is not tried again.",
-    {"in_row": "requests of one batch that went so, one after the other"},
+    "requests failed",
+    "A batch lost its worker or hung, and is not retried.",
+    {"in_row": "consecutive requests of one batch that failed this way"},
 )
 
 # ── tritonserver ─────────────────────────────────────────────────────────────────────────────────
@@ -218,33 +224,33 @@ SERVER_STARTED = Kind(
     "server_started",
     "info",
     "tritonserver is up",
-    "tritonserver answers.",
-    {"pid": "its process", "took_s": "the start, seconds"},
+    "tritonserver started and answers.",
+    {"pid": "process id of tritonserver", "took_s": "duration of the start, in seconds"},
 )
 SERVER_ENDED = Kind(
     "server_ended",
     "error",
-    "tritonserver ended by itself",
-    "tritonserver has ended or hung; it is started again, and workers keep their models.",
+    "tritonserver exited unexpectedly",
+    "tritonserver exited unexpectedly or hung; it restarts, and workers keep their models.",
 )
 SERVER_LATER = Kind(
     "server_later",
     "warning",
-    "tritonserver is started again later",
-    "tritonserver is started again after a pause.",
-    {"failures": "ends and failed starts in a row", "next_try_s": "the pause, seconds"},
+    "tritonserver restart delayed",
+    "tritonserver restarts after a back-off.",
+    {"failures": "consecutive exits and failed starts", "next_try_s": "back-off, in seconds"},
 )
 SERVER_FAILED = Kind(
     "server_failed",
     "error",
-    "tritonserver could not be started",
-    "tritonserver did not start.",
+    "tritonserver failed to start",
+    "tritonserver could not be started.",
 )
 UNRECOVERABLE = Kind(
     "unrecoverable",
     "error",
-    "unrecoverable error in a model, the daemon stops",
-    "A callable said that only a fresh start will help, so the daemon stops.",
+    "unrecoverable error in a model, stopping the daemon",
+    "A callable raised PyTritonUnrecoverableError, so the daemon stops.",
 )
 
 # ── the event log itself ─────────────────────────────────────────────────────────────────────────
@@ -252,9 +258,9 @@ UNRECOVERABLE = Kind(
 EVENTS_LOST = Kind(
     "events_lost",
     "warning",
-    "events could not be kept",
-    "The state directory could not be written, or not fast enough: events are missing in its files.",
-    {"events": "that are missing"},
+    "events lost",
+    "The state directory was not writable or too slow; events are missing in its files.",
+    {"events": "number of missing events"},
 )
 
 KINDS: Mapping[str, Kind] = {

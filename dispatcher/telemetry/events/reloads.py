@@ -1,4 +1,4 @@
-"""A reload of the settings as an event."""
+"""Reports a reload of the settings as an event."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pytriton.dispatcher.telemetry.events.events import Events
 
 
 def tell_reload(events: Events, answer: messages.Reloaded) -> None:
-    """Tell what a reload has changed, or why it has changed nothing."""
+    """Emit an event with the changes of a reload, or with the reason why it failed."""
     if answer.problem:
         events.tell(kinds.NOT_RELOADED, reason=answer.problem)
         return
@@ -16,4 +16,4 @@ def tell_reload(events: Events, answer: messages.Reloaded) -> None:
     if answer.needs_restart:
         told.append(f"after a restart of the daemon: {', '.join(answer.needs_restart)}")
     counts = {"applied": len(answer.applied), "waiting": len(answer.needs_restart)}
-    events.tell(kinds.RELOADED, reason="; ".join(told) or "nothing has changed", numbers=counts)
+    events.tell(kinds.RELOADED, reason="; ".join(told) or "no changes", numbers=counts)

@@ -1,4 +1,4 @@
-"""A webhook: posts events to one address, signed, coalesced and retried; nothing waits for it (webhooks.py)."""
+"""A webhook: posts events to one address, signed, coalesced and retried, without blocking the daemon (webhooks.py)."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from pytriton.dispatcher.telemetry.events.webhook_settings import Hook
 
 _log = structlog.get_logger(__name__)
 
-#: Events that wait; the oldest make room.
+#: Maximum number of waiting events; the oldest are dropped.
 _MOST_WAITING = 1000
-#: Events in one request.
+#: Maximum number of events per request.
 _MOST_AT_ONCE = 50
-#: Seconds from one request to the next. A crash loop under load emits ten events a second.
+#: Minimum seconds between requests. A crash loop under load emits ten events a second.
 _POST_INTERVAL_S = 10.0
-#: What an address may take for each piece of its answer, and for all of it.
+#: Timeouts for each read of the answer, and for the whole request.
 _ANSWER_S = 10.0
 _WHOLE_S = 30.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
-#: An event that could not be posted for so long is left out.
+#: An event that could not be posted for this long is dropped.
 _GIVE_UP_S = 3600.0
-#: Answers of 400 to 499 after which the same may be taken later.
+#: Client errors (400 to 499) that may be temporary.
 _LATER = (408, 425, 429)
 
 _encode = msgspec.json.Encoder().encode
 
 
 class _Refused(Exception):
-    """The address does not want these events, now or later."""
+    """The address rejected these events permanently."""
 
 
 class _Pending(NamedTuple):
@@ -55,7 +55,7 @@ class _Pending(NamedTuple):
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Equal for events that are coalesced."""
+        """The key of coalescing: events with equal keys are coalesced."""
         return (self.event.kind, self.event.model, self.event.version, self.event.instance)
 
 
@@ -64,7 +64,7 @@ def _total(pending: Iterable[_Pending]) -> int:
 
 
 class Webhook:
-    """One address, with the thread that posts to it. `take` is called for every event."""
+    """One address, and the thread that posts to it. `take` is called for every event."""
 
     def __init__(self, hook: Hook) -> None:
         self._hook = hook
@@ -82,17 +82,17 @@ class Webhook:
 
     @property
     def name(self) -> str:
-        """The name that it has in metrics and in the log."""
+        """The name of the webhook in metrics and in the log."""
         return self._hook.name
 
     def figures(self) -> WebhookFigures:
-        """Return what has become of its events."""
+        """Return the counters of its events."""
         with self._changed:
             waiting = _total(self._waiting.values())
             return WebhookFigures(self._sent, self._dropped, self._failures, waiting)
 
     def take(self, event: Event) -> None:
-        """Have an event posted, if it is one that is wanted; returns at once."""
+        """Queue an event for posting if it matches the filters; never blocks."""
         hook = self._hook
         if (hook.kinds and event.kind not in hook.kinds) or (
             hook.models and event.model not in hook.models
@@ -109,23 +109,25 @@ class Webhook:
             if self._thread is None:
                 name = f"webhook {hook.name}"
                 thread = threading.Thread(target=self._work, name=name, daemon=True)
-                thread.start()  # if there can be no more threads now, the next event has it tried again
+                thread.start()  # if no thread can be started now, the next event retries
                 self._thread = thread
             self._changed.notify()
 
     def unposted(self) -> list[Event]:
-        """Return the events that wait, and those being posted, which may be posted twice; not how often they repeat."""
+        """Return the events that wait, without their repeat counts. Those being posted are included and may be posted
+        twice.
+        """
         with self._changed:
             return [one.event for one in (*self._posting, *self._waiting.values())]
 
     def begin_close(self) -> None:
-        """Have what waits posted once more, and then nothing."""
+        """Post what waits once, then stop."""
         with self._changed:
             self._closing = True
             self._changed.notify()
 
     def join(self, timeout_s: float) -> None:
-        """Wait for that."""
+        """Wait until the thread has stopped."""
         if self._thread is not None:
             self._thread.join(timeout_s)
 
@@ -154,22 +156,22 @@ class Webhook:
                 pause_s = backoff_s
 
     def _deliver(self, pending: Sequence[_Pending]) -> bool:
-        """Post events. Return False if they were put back to be retried."""
+        """Post events. Return False if they were put back for a retry."""
         try:
             self._post(pending)
         except _Refused as refusal:
             self._count(dropped=_total(pending), failed=True)
-            self._tell(f"{refusal}: {_total(pending)} events are left out")
+            self._tell(f"{refusal}: {_total(pending)} events dropped")
             return True
         except Exception as error:
-            # Say, there can be no more threads: without this one, nothing is posted.
+            # For example, no more threads can be started. If this thread ended, nothing would be posted again.
             self._put_back(pending)
-            self._tell(f"{_reason(error)}; it is tried again")
+            self._tell(f"{_reason(error)}; retrying")
             return False
         self._count(sent=_total(pending))
         if self._told:
             self._told = False
-            _log.info("a webhook takes events again", webhook=self.name)
+            _log.info("webhook accepts events again", webhook=self.name)
         return True
 
     def _post(self, pending: Sequence[_Pending]) -> None:
@@ -192,7 +194,7 @@ class Webhook:
         except urllib.error.HTTPError as error:
             error.close()
             if error.code < 500 and error.code not in _LATER:
-                raise _Refused(f"it answers {error.code}") from None
+                raise _Refused(f"it answered {error.code}") from None
             raise
 
     def _put_back(self, pending: Sequence[_Pending]) -> None:
@@ -219,24 +221,24 @@ class Webhook:
     def _tell(self, reason: str) -> None:
         if not self._told:
             self._told = True
-            _log.warning("a webhook does not take events", webhook=self.name, reason=reason)
+            _log.warning("webhook does not accept events", webhook=self.name, reason=reason)
 
 
 def signed(secret: bytes, body: bytes, at: int) -> dict[str, str]:
-    """Return the headers that tell the receiver who has posted a body, and when."""
+    """Return the headers that authenticate the sender and the time of a request."""
     digest = hmac.new(secret, f"{at}.".encode() + body, hashlib.sha256).hexdigest()
     return {"Pytriton-Timestamp": str(at), "Pytriton-Signature": f"sha256={digest}"}
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Events go where the operator has said, and nowhere else."""
+    """Refuses redirects: events go only to the address that the operator configured."""
 
     def redirect_request(self, *arguments: Any, **more: Any) -> None:
         return None
 
 
 class _Deadline:
-    """Cuts off what takes too long in all: a socket's timeout begins again with each byte that an address drips."""
+    """Enforces a total time limit, since a socket's timeout restarts with every byte received."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -245,7 +247,7 @@ class _Deadline:
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
-        """End the connections that are made meanwhile, if this takes too long."""
+        """Shut down the connections that are made within the context if it takes too long."""
         self._passed = False
         timer = threading.Timer(_WHOLE_S, self._pass)
         timer.daemon = True
@@ -258,7 +260,7 @@ class _Deadline:
             self._follow(None)
 
     def watch(self, connection: socket.socket) -> None:
-        """Take note of a connection, by a descriptor of our own: TLS takes that one over."""
+        """Watch a connection through a duplicate of its descriptor, since TLS takes over the original."""
         self._follow(connection.dup())
         if self._passed:
             raise TimeoutError
@@ -273,7 +275,7 @@ class _Deadline:
         with self._lock:
             self._passed = True
             if self._connection is not None:
-                with contextlib.suppress(OSError):  # the address has closed it
+                with contextlib.suppress(OSError):  # the peer has closed it
                     self._connection.shutdown(socket.SHUT_RDWR)
 
 
@@ -286,7 +288,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 class _SecureConnection(http.client.HTTPSConnection, _Connection):
-    """`HTTPSConnection.connect` calls ours, and begins with TLS then."""
+    """Its `connect` calls ours before it starts TLS."""
 
 
 def _connection(
@@ -316,9 +318,9 @@ class _Https(urllib.request.HTTPSHandler):
 
 
 def _reason(error: Exception) -> str:
-    """Say what went wrong without the address, which some errors repeat."""
+    """Describe an error without the address, which some errors repeat."""
     if isinstance(error, urllib.error.HTTPError):
-        return f"it answers {error.code}"
+        return f"it answered {error.code}"
     inner = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(inner, OSError) and inner.strerror:
         return inner.strerror

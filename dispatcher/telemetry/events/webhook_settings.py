@@ -1,4 +1,4 @@
-"""The file of webhooks (setting `webhooks`): TOML, a table `[[webhook]]` for each."""
+"""The webhooks file (setting `webhooks`): TOML, with a table `[[webhook]]` for each webhook."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import msgspec
 from pytriton._host.settings.parsing import toml_table
 from pytriton.dispatcher.telemetry.events.kinds import KINDS
 
-#: Bytes that a secret has at least.
+#: Minimum length of a secret in bytes.
 LEAST_SECRET = 16
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _MOST_HOOKS = 32
 
 
 class WebhookError(Exception):
-    """The file of webhooks, or a secret that it names, cannot be used; the text says what to mend."""
+    """The webhooks file, or a secret that it names, is invalid; the text says what to fix."""
 
 
 class Hook(NamedTuple):
-    """One webhook. No `kinds`, or `models`: all of them."""
+    """One webhook. Empty `kinds` or `models` match all."""
 
     name: str
     url: str
@@ -32,7 +32,7 @@ class Hook(NamedTuple):
     kinds: frozenset[str] = frozenset()
     models: frozenset[str] = frozenset()
 
-    def __repr__(self) -> str:  # neither the address nor the secret belongs in a log
+    def __repr__(self) -> str:  # neither the address nor the secret may appear in a log
         return f"Hook({self.name!r})"
 
 
@@ -49,10 +49,10 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_hooks(path: str | None) -> list[Hook]:
-    """Return the webhooks of a file; none where there is no file.
+    """Return the webhooks of a file; an empty list if no file is configured.
 
     Raises:
-        WebhookError: something in it is wrong.
+        WebhookError: the file is invalid.
     """
     if path is None:
         return []
@@ -65,10 +65,14 @@ def read_hooks(path: str | None) -> list[Hook]:
     for entry in entries:
         where = f"webhooks = {path}: webhook {entry.name!r:.80}"
         if not _NAME.fullmatch(entry.name) or entry.name in hooks:
-            raise WebhookError(f"{where}: give each a name of its own, of letters, digits, _ . -")
+            raise WebhookError(
+                f"{where}: each webhook needs a unique name of letters, digits, _ . -"
+            )
         hooks[entry.name] = _hook(entry, file.parent, where)
     if len(hooks) > _MOST_HOOKS:
-        raise WebhookError(f"webhooks = {path}: at most {_MOST_HOOKS}, there are {len(hooks)}")
+        raise WebhookError(
+            f"webhooks = {path}: {len(hooks)} webhooks, but at most {_MOST_HOOKS} are allowed"
+        )
     return list(hooks.values())
 
 
@@ -77,7 +81,7 @@ def _parsed(file: Path) -> Any:
         return toml_table(file)
     except OSError as error:
         raise WebhookError(f"webhooks = {file}: {error.strerror}") from None
-    except ValueError as error:  # no TOML, or no UTF-8
+    except ValueError as error:  # invalid TOML or UTF-8
         raise WebhookError(f"webhooks = {file}: {error}") from None
 
 
@@ -88,11 +92,11 @@ def _hook(entry: _Entry, folder: Path, where: str) -> Hook:
     except ValueError:
         usable = False
     if not usable or any(one.isspace() or not one.isprintable() for one in entry.url):
-        raise WebhookError(f"{where}: url has to be an address with http:// or https://")
+        raise WebhookError(f"{where}: url must be an address with http:// or https://")
     unknown = sorted(set(entry.kinds) - set(KINDS))
     if unknown:
         raise WebhookError(
-            f"{where}: there are no events of kind {', '.join(unknown)}; there are: {', '.join(KINDS)}"
+            f"{where}: unknown event kind {', '.join(unknown)}; known kinds: {', '.join(KINDS)}"
         )
     secret = _secret(folder / entry.secret_file, where)
     return Hook(entry.name, entry.url, secret, frozenset(entry.kinds), frozenset(entry.models))
@@ -107,5 +111,7 @@ def _secret(file: Path, where: str) -> bytes:
     if stat.S_IMODE(mode) & 0o077:
         raise WebhookError(f"{where}: secret_file {file} can be read by others: chmod 600 {file}")
     if len(secret) < LEAST_SECRET:
-        raise WebhookError(f"{where}: secret_file {file}: at least {LEAST_SECRET} bytes")
+        raise WebhookError(
+            f"{where}: secret_file {file}: the secret must have at least {LEAST_SECRET} bytes"
+        )
     return secret

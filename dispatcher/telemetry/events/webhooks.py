@@ -1,12 +1,12 @@
-"""Webhooks: post events to addresses of the operator's choice, signed, coalesced and retried; nothing waits for them.
+"""Webhooks: post events to configured addresses, signed, coalesced and retried, without blocking the daemon.
 
-    event ──▶ queue, 1,000 events ──▶ a thread for each webhook ──▶ POST, retried after 1, 2, 4 … 60 s, for an hour
+    event ──▶ queue, 1,000 events ──▶ a thread per webhook ──▶ POST, retried after 1, 2, 4 … 60 s, for an hour
 
-The first event is posted at once, those that follow within ten seconds together. Of events of one kind about the same
-model and instance, the latest is posted, with `repeats`.
+The first event is posted at once; those that follow within ten seconds are posted together. Of several events of one
+kind about the same model and instance, only the latest is posted, with `repeats`.
 
-The body is JSON: `{"host": …, "pid": …, "events": […]}`. Time and body are signed with a secret that both sides know:
-`HMAC-SHA256(secret, "TIME." + body)`. Neither the secret nor the address, which may hold one, is logged.
+The body is JSON: `{"host": …, "pid": …, "events": […]}`. Time and body are signed with a shared secret:
+`HMAC-SHA256(secret, "TIME." + body)`. Neither the secret nor the address, which may contain one, is logged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pytriton.dispatcher.telemetry.events.webhook_settings import Hook
 if TYPE_CHECKING:
     from pytriton.dispatcher.telemetry.events.webhook import Webhook
 
-#: What a stop waits for the last ones.
+#: How long a stop waits for the last posts.
 _CLOSE_S = 2.0
 
 
@@ -32,32 +32,32 @@ class Webhooks:
     def __init__(self, hooks: Sequence[Hook]) -> None:
         self._all: list[Webhook] = []
         if hooks:
-            # It imports urllib.request and http.client, and few daemons have webhooks.
+            # Imported lazily: it needs urllib.request and http.client, and few daemons have webhooks.
             from pytriton.dispatcher.telemetry.events.webhook import Webhook
 
             self._all = [Webhook(hook) for hook in hooks]
 
     def take(self, event: Event) -> None:
-        """Hand an event to all of them."""
+        """Pass an event to all webhooks."""
         for one in self._all:
             one.take(event)
 
     def unposted(self) -> dict[str, list[Event]]:
-        """Return the events that each has not posted, for the next version of the daemon."""
+        """Return each webhook's unposted events, for the next version of the daemon."""
         return {one.name: one.unposted() for one in self._all}
 
     def adopt(self, unposted: Mapping[str, Sequence[Event]]) -> None:
-        """Post what a former version of this process has not."""
+        """Queue the events that the previous version of the daemon did not post."""
         for one in self._all:
             for event in unposted.get(one.name, ()):
                 one.take(event)
 
     def figures(self) -> dict[str, WebhookFigures]:
-        """Return what has become of events, by webhook."""
+        """Return the counters of each webhook."""
         return {one.name: one.figures() for one in self._all}
 
     def close(self) -> None:
-        """Post what waits, as far as that is quick."""
+        """Post what waits, within a time limit."""
         for one in self._all:
             one.begin_close()
         deadline = time.monotonic() + _CLOSE_S

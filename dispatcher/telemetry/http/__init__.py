@@ -1,6 +1,5 @@
-"""The daemon's own HTTP server, for those who operate it: /metrics.
+"""The daemon's own HTTP server for operators: /metrics and the dashboard.
 
-It runs in a thread with an event loop of its own, so that neither holds up the other: a slow scraper the dispatcher, or
-a busy dispatcher the scraper. A further route is a line in `routes` of operations_server.py. It imports figures and
-what stands below it.
+It runs in a thread with its own event loop, so that a slow scraper does not delay the dispatcher, nor a busy dispatcher
+the scraper. Add routes in `routes` of operations_server.py. May import metrics and what that may.
 """

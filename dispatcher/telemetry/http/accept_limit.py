@@ -1,4 +1,4 @@
-"""Takes connections while there is room: the process has other uses for its descriptors."""
+"""Accepts connections up to a limit, because the process needs descriptors for other purposes."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from pytriton.dispatcher.http_server.connections import Connections
 
 __all__ = ["Accepting"]
 
-#: Seconds until the next look whether there is room, and until the next try where there was no descriptor.
+#: Interval between checks for a free slot, and pause after running out of descriptors.
 _LOOK_S, _SCARCE_S = 0.01, 1.0
 
 
 class Accepting:
-    """Takes connections for one server, and never has more than `most`.
+    """Accepts connections for one server, at most `most` at a time.
 
-    For another one, one that idles has to go, or the oldest of those that still shake hands for TLS, where these are
-    more than half. While there is none, others wait in the kernel's queue. aiohttp's own sites take whatever comes, and
-    know nothing of a connection before its handshake is over.
+    When the limit is reached, an idle connection is closed to admit another; if more than half are still in a TLS
+    handshake, the oldest of those is closed instead. If none can be closed, new ones wait in the kernel's queue.
+    aiohttp's own sites have no limit, and do not know a connection before its handshake is complete.
 
     Args:
-        server: gets them
-        connections: closes them
-        most: how many there may be
+        server: receives the connections
+        connections: closes idle ones
+        most: maximum number of connections
         tls: None for plain HTTP
-        handshake_s: what a handshake may take
-        say: writes what somebody should look at
+        handshake_s: time limit of a handshake
+        say: reports problems for the operator
     """
 
     def __init__(
@@ -49,20 +49,20 @@ class Accepting:
         self._tls = tls
         self._handshake_s = handshake_s if tls is not None else None
         self._say = say
-        self._beginning: dict[asyncio.Task[None], socket.socket] = {}  #: the oldest first
+        self._beginning: dict[asyncio.Task[None], socket.socket] = {}  #: oldest first
 
     async def run(self, listener: socket.socket) -> None:
-        """Take what comes on a socket that listens."""
+        """Accept connections from a listening socket."""
         loop = asyncio.get_running_loop()
         listener.setblocking(False)
         while True:
             await self._room()
             try:
                 taken, _ = await loop.sock_accept(listener)
-            except ConnectionAbortedError:  # it has gone meanwhile
+            except ConnectionAbortedError:  # the client has disconnected already
                 continue
-            except OSError as error:  # there are no descriptors, say
-                self._say(f"cannot take connections: {error.strerror}")
+            except OSError as error:  # for example, no descriptors are left
+                self._say(f"cannot accept connections: {error.strerror}")
                 await asyncio.sleep(_SCARCE_S)
                 continue
             task = asyncio.ensure_future(self._begin(taken))
@@ -70,12 +70,12 @@ class Accepting:
             task.add_done_callback(self._begun)
 
     def close(self) -> None:
-        """Give up what has not begun; `run` has ended."""
+        """Cancel pending handshakes; `run` must have ended."""
         for task in self._beginning:
             task.cancel()
 
     async def _room(self) -> None:
-        await asyncio.sleep(0)  # however fast they come, the others have their turn
+        await asyncio.sleep(0)  # yield to other tasks, however fast connections arrive
         while len(self._server.connections) + len(self._beginning) >= self._most:
             if self._tls is not None and len(self._beginning) > self._most // 2:
                 next(iter(self._beginning)).cancel()
@@ -85,12 +85,12 @@ class Accepting:
 
     async def _begin(self, taken: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        with suppress(OSError):  # its peer has gone, or speaks no TLS
+        with suppress(OSError):  # the peer has disconnected, or does not speak TLS
             await loop.connect_accepted_socket(
                 self._server, taken, ssl=self._tls, ssl_handshake_timeout=self._handshake_s
             )
 
     def _begun(self, task: asyncio.Task[None]) -> None:
         taken = self._beginning.pop(task)
-        if task.cancelled():  # perhaps before it was anybody's
+        if task.cancelled():  # possibly before it was handed to the server
             taken.close()

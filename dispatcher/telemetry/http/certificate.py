@@ -1,4 +1,4 @@
-"""The certificate of the operations server."""
+"""The TLS certificate of the operations server."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import ssl
 
 from pytriton._host.settings.declarations import DaemonConfig
 
-#: Of TLS 1.2, as the native frontend has them (`proxy_backend/front/net/tls.c`).
+#: For TLS 1.2, the same as in the native frontend (`proxy_backend/front/net/tls.c`).
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 
 class CertificateError(Exception):
-    """The certificate cannot be used; says which, and why."""
+    """The certificate cannot be used; the text says which one and why."""
 
 
 def tls_context(config: DaemonConfig) -> ssl.SSLContext | None:
-    """Return what the operations server shows its clients; None: it has no TLS.
+    """Return the TLS context of the operations server; None if it does not use TLS.
 
     Raises:
-        CertificateError: a file cannot be read, is none, or the two do not belong together.
+        CertificateError: a file is unreadable or invalid, or certificate and key do not match.
     """
     certificate, key = config.operations_certificate, config.operations_key
     if certificate is None:
@@ -26,12 +26,12 @@ def tls_context(config: DaemonConfig) -> ssl.SSLContext | None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.set_ciphers(_CIPHERS)
     try:
-        # An encrypted key is refused: without a password of ours, OpenSSL would ask whoever sits at the terminal.
+        # Reject an encrypted key: without a password, OpenSSL would prompt at the terminal.
         context.load_cert_chain(certificate, key, password="")
     except OSError as error:
         why = error.strerror or str(error)
         if isinstance(error, ssl.SSLError):
-            why = "they are no certificate and key (PEM) that belong together, or the key is encrypted"
+            why = "they are not a matching certificate and key (PEM), or the key is encrypted"
         text = f"operations_certificate = {certificate}, operations_key = {key}: {why}"
         raise CertificateError(text) from error
     return context

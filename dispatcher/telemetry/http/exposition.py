@@ -1,4 +1,4 @@
-"""Figures in the formats of Prometheus: text, and OpenMetrics where the scraper asks for it."""
+"""Renders metrics in the formats of Prometheus: text, and OpenMetrics if the scraper requests it."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from pytriton.dispatcher.telemetry.metrics.snapshot import Scraped
 from pytriton.dispatcher.telemetry.metrics.triton_metrics import TritonMetrics, openmetrics
 from pytriton.dispatcher.telemetry.metrics.user_metrics import MergedFamily, Teller
 
-#: The bounds that are told of durations: powers of two.
+#: Bucket bounds exposed for durations: powers of two.
 TOLD_S = tuple(bound for bound in BOUNDS_S[::4] if 2.0**-13 <= bound <= 2.0**8)
 _teller = Teller()
 
 
 class _Source:
-    """The registry that `generate_latest` takes: something to collect from."""
+    """The registry interface that `generate_latest` expects."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = families
@@ -47,7 +47,7 @@ class _Source:
 
 
 def expose(scraped: Scraped, accept: str) -> tuple[bytes, str]:
-    """Return the answer to a scraper and its content type; `accept`: what the scraper takes."""
+    """Return the response to a scraper and its content type; `accept` is the scraper's Accept header."""
     encode, content_type = choose_encoder(accept)
     triton = scraped.triton or TritonMetrics()
     openly = "openmetrics" in content_type
@@ -72,7 +72,7 @@ def our_families(scraped: Scraped, *, with_exemplars: bool) -> list[Metric]:
 
 
 def samples_of(family: Family, scraped: Scraped) -> Iterable[Sample]:
-    """Return the samples of a family of ours."""
+    """Return the samples of one of our families."""
     if family is USERS_LEFT_OUT:
         return [((model,), count) for model, count in scraped.users.left_out.items()]
     if family is OTLP_EXPORTS:
@@ -116,7 +116,7 @@ def _user_family(family: MergedFamily) -> Metric:
 
 
 def _place(item: tuple[tuple[str, str], float]) -> tuple[bool, float, str]:
-    """Return where a value belongs among those of its series: buckets first, the lower ones before."""
+    """Return the sort key of a value within its series: buckets first, in ascending order."""
     (suffix, at), _ = item
     return not at, float(at or 0.0), suffix
 
@@ -134,7 +134,7 @@ def _le(bound: float) -> str:
 def _buckets(
     observed: Histogram, kind: str, exemplars: Sequence[Exemplar]
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield each bucket that is told: its bound, how many observations are not above it, the newest exemplar in it."""
+    """Yield each exposed bucket: its bound, its cumulative count, and its newest exemplar."""
     bounds, told = (BOUNDS_S, TOLD_S) if kind == "seconds" else (SIZE_BOUNDS, SIZE_BOUNDS)
     filled = [*observed.buckets, *[0] * (len(bounds) + 1 - len(observed.buckets))]
     newest: dict[int, Exemplar] = {}

@@ -1,4 +1,4 @@
-"""Whether there is an operations server: what it is made of is imported only then."""
+"""Opens the operations server if it is configured; only then are its modules imported."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _log = structlog.get_logger(__name__)
 
 
 class Operations:
-    """The operations server of a daemon, if the settings say where; for the arguments see `OperationsServer`.
+    """The operations server of a daemon, if configured; for the arguments see `OperationsServer`.
 
     Attributes:
-        urls: where it listens, once it does.
+        urls: the addresses that it listens on.
     """
 
     def __init__(
@@ -50,22 +50,22 @@ class Operations:
 
     @property
     def descriptors(self) -> list[int]:
-        """The descriptors of the sockets on which it listens."""
+        """The descriptors of its listening sockets."""
         return [] if self._server is None else self._server.descriptors
 
     @property
     def beginnings(self) -> SentSeries | None:
-        """Since when the series count that are sent; None where none are."""
+        """The start times of the series sent by OTLP; None if none are sent."""
         return self._otlp.hand_over()
 
     def open(
         self, adopted: Sequence[int] = (), beginnings: SentSeries | None = None
     ) -> ExitCode | None:
-        """Answer from now on, and send metrics; return the daemon's exit code if that cannot be.
+        """Start serving and sending metrics; return the daemon's exit code on failure.
 
         Args:
-            adopted: descriptors of sockets on which a former version of this process listens
-            beginnings: of the series that it has sent
+            adopted: descriptors of the listening sockets of the version that was upgraded from
+            beginnings: start times of the series that it has sent
         """
         self._otlp.open(beginnings)
         config = self._arguments[0]
@@ -84,7 +84,7 @@ class Operations:
         return None
 
     async def close(self) -> None:
-        """Stop answering and sending."""
+        """Stop serving and sending."""
         await self._otlp.close()
         if self._server is not None:
             await self._server.stop()

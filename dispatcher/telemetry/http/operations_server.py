@@ -1,4 +1,4 @@
-"""The operations server: an HTTP server in a thread, which asks the dispatcher's loop for a snapshot.
+"""The operations server: an HTTP server in a thread that requests snapshots from the dispatcher's loop.
 
 scraper ──▶ aiohttp (thread "operations") ──▶ dispatcher's loop: Snapshots ──▶ text, in a thread of the pool
 """
@@ -36,24 +36,23 @@ from pytriton.dispatcher.telemetry.metrics.snapshot import Scraped, Snapshots
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 
-#: What the dispatcher's loop gets to make a snapshot in.
+#: Timeout for a snapshot made in the dispatcher's loop.
 _SNAPSHOT_S = 5.0
 
 
 class OperationsServer:
-    """Answers those who operate the daemon, if the settings say where.
+    """Serves operators' requests, if configured.
 
     Args:
-        config: says where, and who may
-        rundir: has the access token
-        figures: what it tells
-        status: tells the daemon's status; called in the dispatcher's loop
-        requests: tells what is known of a model's requests, likewise
-        explain: tells why a model is as it is, likewise
-        events: tells the newest events; True: those that somebody asked for; likewise
-
+        config: defines addresses and access
+        rundir: contains the access token
+        figures: provides the metrics
+        status: returns the daemon's status; called in the dispatcher's loop, like the following
+        requests: returns samples of a model's requests
+        explain: returns the diagnosis of a model
+        events: returns the newest events; True: audit events only
     Attributes:
-        urls: where it listens.
+        urls: the addresses that it listens on.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class OperationsServer:
         events: Callable[[bool], Sequence[Event]],
     ) -> None:
         self.urls: list[str] = []
-        #: Of the sockets.
+        #: Descriptors of the listening sockets.
         self.descriptors: list[int] = []
         self._config = config
         self._rundir = rundir
@@ -79,15 +78,15 @@ class OperationsServer:
         self._server: ServerThread | None = None
 
     def start(self, adopted: Sequence[int] = ()) -> None:
-        """Listen, and answer from now on. To be called in the dispatcher's loop.
+        """Listen and start serving. Call it in the dispatcher's loop.
 
-        `adopted`: descriptors of the sockets on which a former version of this process listens.
+        `adopted`: descriptors of the listening sockets of the version that was upgraded from.
 
         Raises:
-            PortError: the port is taken, or the place of the unix socket cannot be used.
+            PortError: the port is in use, or the path of the unix socket cannot be used.
             CertificateError: the certificate cannot be used.
         """
-        tls = tls_context(self._config)  # before anything listens
+        tls = tls_context(self._config)  # fails before anything listens
         sockets = self._adopt(adopted) if adopted else self._listen()
         if not sockets:
             return
@@ -96,7 +95,7 @@ class OperationsServer:
         _log.info("operations server listens", urls=self.urls)
 
     async def stop(self) -> None:
-        """Stop answering, and wait for what is under way, for a while."""
+        """Stop serving; wait a limited time for requests in progress."""
         if self._server is None:
             return
         await asyncio.to_thread(self._server.stop)
@@ -104,7 +103,7 @@ class OperationsServer:
             Path(self._config.operations_unix).unlink(missing_ok=True)
 
     def routes(self) -> list[web.RouteDef]:
-        """Return what it answers."""
+        """Return the routes of the server."""
         page = Page(
             Sources(
                 self.snapshot,
@@ -123,12 +122,12 @@ class OperationsServer:
         """Return a snapshot, made in the dispatcher's loop.
 
         Raises:
-            asyncio.TimeoutError: the dispatcher did not come to it in time.
+            asyncio.TimeoutError: the dispatcher did not make it in time.
         """
         return await self._in_dispatcher(self._figures.current)
 
     async def status(self) -> Status:
-        """Return the daemon's status, as the dispatcher's loop has it; raises as `snapshot` does."""
+        """Return the daemon's status from the dispatcher's loop; raises as `snapshot` does."""
 
         async def told() -> Status:
             return self._status()
@@ -136,7 +135,7 @@ class OperationsServer:
         return await self._in_dispatcher(told)
 
     async def requests(self, name: str) -> Requests | None:
-        """Return what is known of a model's requests; None if no worker serves it. Raises as `snapshot` does."""
+        """Return samples of a model's requests; None if no worker serves it. Raises as `snapshot` does."""
 
         async def told() -> Requests | None:
             try:
@@ -147,7 +146,7 @@ class OperationsServer:
         return await self._in_dispatcher(told)
 
     async def explain(self, name: str) -> Explanation | None:
-        """Return why a model is as it is; None if nothing is known of it. Raises as `snapshot` does."""
+        """Return the diagnosis of a model; None if the model is unknown. Raises as `snapshot` does."""
 
         async def told() -> Explanation | None:
             try:
@@ -158,7 +157,7 @@ class OperationsServer:
         return await self._in_dispatcher(told)
 
     async def events(self, asked: bool) -> Sequence[Event]:
-        """Return the newest events, oldest first; `asked`: those that somebody asked for. Raises as `snapshot` does."""
+        """Return the newest events, oldest first; `asked`: audit events only. Raises as `snapshot` does."""
 
         async def told() -> Sequence[Event]:
             return self._events(asked)
@@ -181,13 +180,13 @@ class OperationsServer:
         return web.Response(body=body, headers={"content-type": content_type})
 
     def _guarded(self, answer: Endpoint) -> Endpoint:
-        """Return an endpoint that wants the access token, if the settings say so."""
+        """Wrap an endpoint so that it requires the access token, if the settings demand it."""
 
         async def guarded(request: web.Request) -> web.StreamResponse:
             if self._config.operations_token and not await asyncio.to_thread(
                 self._has_token, request.headers.get("authorization", "")
             ):
-                text = "this needs the access token: Authorization: Bearer …\n"
+                text = "the access token is required: Authorization: Bearer …\n"
                 return web.Response(text=text, status=401, headers={"www-authenticate": "Bearer"})
             return await answer(request)
 
@@ -239,5 +238,5 @@ class OperationsServer:
 
 
 def expose_protobuf(scraped: Scraped, accept: str) -> tuple[bytes, str]:
-    """Return the same as `expose`, as Prometheus takes native histograms."""
+    """Return the same as `expose`, in the format for native histograms."""
     return protobuf.encoded(scraped), protobuf.CONTENT_TYPE

@@ -1,7 +1,7 @@
-"""The metrics sent by OTLP, where OpenTelemetry's variables name a collector.
+"""Exports the metrics by OTLP if OpenTelemetry's variables name a collector.
 
-A thread asks for what a scraper is told, and sends it. Nobody waits for it. What a collector does not take is dropped,
-and counted: the next snapshot has all counters again.
+A thread takes the same snapshot as a scrape and sends it, without blocking the daemon. Snapshots that the collector
+rejects are dropped and counted; since counters are cumulative, the next one contains them again.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ _PROTOCOLS = ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCO
 _HISTOGRAMS = "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
 _INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
 _EVERY_MS, _LEAST_MS, _DIGITS = 60_000, 100, 9
-#: What the dispatcher's loop gets to make a snapshot in, and what a stop waits for the thread.
+#: Timeout for a snapshot in the dispatcher's loop, and how long a stop waits for the thread.
 _SNAPSHOT_S, _STOP_S = 5.0, 1.0
-#: What a collector gets for one export in all: the exporter's own time-out begins again with each byte of an answer.
+#: Total time limit of an export: the exporter's own timeout restarts with every byte of the answer.
 _WHOLE_S = 60.0
 _LONGEST_REASON = 300
 
 
 class OtlpExport:
-    """Sends what a scraper is told, again and again.
+    """Sends the scraped metrics periodically.
 
     Args:
-        scrape: returns that; called in the dispatcher's loop
-        environ: has OpenTelemetry's variables
+        scrape: returns them; called in the dispatcher's loop
+        environ: contains OpenTelemetry's variables
 
     Attributes:
-        outcomes: how many of these were "sent" and "dropped".
+        outcomes: number of exports by outcome: "sent" and "dropped".
     """
 
     def __init__(
@@ -60,19 +60,19 @@ class OtlpExport:
         self._exporter: Any = None
         self._beginnings: Any = None
         self._failing = False
-        #: An export that takes longer than it may: there is no other one beside it.
+        #: An export that exceeded its time limit; no other one starts until it ends.
         self._late: threading.Thread | None = None
 
     def open(self, adopted: SentSeries | None = None) -> None:
-        """Send from now on, if there is a collector. To be called in the dispatcher's loop.
+        """Start sending if a collector is configured. Call it in the dispatcher's loop.
 
-        `adopted`: what a former version of this process has handed over.
+        `adopted`: state of the version that was upgraded from.
         """
         if not wanted(self._environ):
             return
         protocol = next((self._environ[one] for one in _PROTOCOLS if self._environ.get(one)), "")
         if protocol not in ("", "http/protobuf"):
-            _log.warning("metrics are not sent: only http/protobuf is known", protocol=protocol)
+            _log.warning("metrics are not sent: only http/protobuf is supported", protocol=protocol)
             return
         try:
             from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -94,11 +94,11 @@ class OtlpExport:
         self._thread.start()
 
     def hand_over(self) -> SentSeries | None:
-        """Return what the next version of this process goes on with; None where nothing is sent."""
+        """Return the state for the next version of the daemon; None if nothing is sent."""
         return None if self._beginnings is None else self._beginnings.hand_over()
 
     async def close(self) -> None:
-        """Stop sending; what is under way is given up."""
+        """Stop sending and abort an export in progress."""
         self._ended.set()
         if self._thread is not None:
             loop = asyncio.get_running_loop()
@@ -110,40 +110,42 @@ class OtlpExport:
             self._note(self._send())
 
     def _send(self) -> str:
-        """Return why nothing was sent; "" if it was."""
+        """Send a snapshot; return the error, or "" on success."""
         asked = asyncio.run_coroutine_threadsafe(self._scrape(), self._loop)
         try:
             scraped = asked.result(_SNAPSHOT_S)
         except (concurrent.futures.TimeoutError, concurrent.futures.CancelledError):
             asked.cancel()
             return "the dispatcher is busy"
-        except Exception as error:  # of whatever the snapshot asks: the next one may be had
-            return f"there is no snapshot: {_text(error)}"
+        except Exception as error:  # any error of the snapshot: the next one may succeed
+            return f"cannot take a snapshot: {_text(error)}"
         try:
             data = self._points.metrics_data(
                 scraped, self._resource, self._beginnings, exponential=self._exponential
             )
-        except Exception as error:  # of a value
+        except Exception as error:  # an invalid value
             return f"the snapshot cannot be sent: {_text(error)}"
         return self._export(data)
 
     def _export(self, data: Any) -> str:
-        """Return why the collector has not taken it in time; "" if it has."""
+        """Export data within the time limit; return the error, or "" on success."""
         if self._late is not None and self._late.is_alive():
-            return "the collector has not answered to an earlier snapshot yet"
+            return "the collector has not yet answered an earlier export"
         said = [f"the collector did not answer within {_WHOLE_S:g} s"]
 
         def export() -> None:
             try:
                 taken = self._exporter.export(data).name == "SUCCESS"
-                said[0] = "" if taken else self._reasons.last or "the collector did not take them"
-            except Exception as error:  # of a library: it may not end the thread
+                said[0] = (
+                    "" if taken else self._reasons.last or "the collector rejected the snapshot"
+                )
+            except Exception as error:  # any error of the library: it must not end the thread
                 said[0] = f"the snapshot cannot be sent: {_text(error)}"
 
         exporting = threading.Thread(target=export, name="otlp export", daemon=True)
         try:
             exporting.start()
-        except RuntimeError as error:  # there can be no more threads now
+        except RuntimeError as error:  # no more threads can be started now
             return f"the snapshot cannot be sent: {_text(error)}"
         self._late = exporting
         exporting.join(_WHOLE_S)
@@ -154,12 +156,12 @@ class OtlpExport:
         if reason and not self._failing and not self._ended.is_set():
             _log.warning("metrics could not be sent by OTLP", reason=reason)
         elif self._failing and not reason:
-            _log.info("metrics are sent by OTLP again")
+            _log.info("OTLP export works again")
         self._failing = bool(reason)
 
 
 def wanted(environ: Mapping[str, str]) -> bool:
-    """Return whether OpenTelemetry's variables name a collector of metrics, and want it used."""
+    """Return whether OpenTelemetry's variables name a metrics collector and do not disable it."""
     exporters = environ.get("OTEL_METRICS_EXPORTER") or "otlp"
     off = environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
     return any(environ.get(one) for one in _ENDPOINTS) and "otlp" in exporters and not off
@@ -171,13 +173,13 @@ def _text(error: Exception) -> str:
 
 def _interval_ms(environ: Mapping[str, str]) -> float:
     text = environ.get(_INTERVAL, "")
-    # No wait is as long as a number can be.
+    # Longer numbers would exceed the longest possible wait.
     known = text.isdecimal() and len(text) <= _DIGITS
     return max(_LEAST_MS, int(text)) if known else _EVERY_MS
 
 
 def _resource() -> Any:
-    """Return whose metrics they are; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES come before what we say."""
+    """Return the resource attributes; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override ours."""
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
     host = socket.gethostname()
@@ -190,7 +192,7 @@ def _resource() -> Any:
 
 
 class _Reasons(logging.Handler):
-    """The exporter's log, which nobody else sees: it says why something was not taken."""
+    """Captures the exporter's log, which contains the reason of a rejection, and keeps it out of other logs."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -200,5 +202,5 @@ class _Reasons(logging.Handler):
         logger.handlers[:] = [self]
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the text."""
+        """Store the message."""
         self.last = record.getMessage()[:_LONGEST_REASON]

@@ -1,4 +1,4 @@
-"""Figures as OpenTelemetry's SDK has them, for its exporter: the same families as /metrics, without `_total`."""
+"""Converts metrics to data points of OpenTelemetry's SDK: the same families as /metrics, without `_total`."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ from pytriton.dispatcher.telemetry.metrics.user_metrics import MergedFamily, Tel
 _SCOPE = "pytriton-daemon"
 _CUMULATIVE = otel.AggregationTemporality.CUMULATIVE
 _teller = Teller()
-#: Series that were told, and are not any more: so many are remembered.
+#: Number of series remembered after they have disappeared.
 _MOST_GONE = 10_000
 
 _Series = tuple[str, tuple[tuple[str, str], ...]]
 
 
 class Beginnings:
-    """Remembers when each series began to count.
+    """Tracks the start time of each series.
 
-    What counts again from zero, such as a model that was registered anew, has begun since it was told last. Without
-    another beginning, whoever receives it would take it for a counter that runs backwards. One thread settles metrics.
+    A series that restarts from zero, such as that of a model that was registered again, gets the time of the last
+    export as its start. With the old start time, a receiver would see a counter that runs backwards. Only one thread
+    calls `settled`.
     """
 
     def __init__(self, adopted: SentSeries | None = None) -> None:
-        """`adopted`: what a former version of this process remembered."""
-        #: What each had counted, and when it had begun (nanoseconds); those that are gone come first.
+        """Initialize; `adopted` is the state of the version that was upgraded from."""
+        #: Last value and start time (nanoseconds) of each series; those that have disappeared come first.
         self._told: dict[_Series, tuple[float, int]] = {}
         self._told_ns = 0
         self._lock = threading.Lock()
@@ -50,12 +51,12 @@ class Beginnings:
             }
 
     def hand_over(self) -> SentSeries:
-        """Return what the next version of this process goes on with. For any thread."""
+        """Return the state for the next version of the daemon. Thread-safe."""
         with self._lock:
             return self._told_ns, [(*key, *told) for key, told in self._told.items()]
 
     def settled(self, metrics: Sequence[otel.Metric], now_ns: int) -> list[otel.Metric]:
-        """Return metrics with the beginnings that their series have."""
+        """Return the metrics with the start times of their series."""
         with self._lock:
             found = [self._metric(metric) for metric in metrics]
             present = sum(len(metric.data.data_points) for metric in found)
@@ -85,13 +86,13 @@ class Beginnings:
 
 
 class _Span(NamedTuple):
-    """The time that points are told of: from the daemon's start until now, nanoseconds since the epoch."""
+    """The time that points cover: from the daemon's start until now, in nanoseconds since the epoch."""
 
     start_ns: int
     now_ns: int
 
     def since(self, at: float) -> _Span:
-        """Return the part from a moment on (seconds since the epoch), if that is later than its beginning."""
+        """Return the part since a time (seconds since the epoch), if that is later than the start."""
         later_ns = min(int(at * 1e9), self.now_ns)
         return self._replace(start_ns=max(self.start_ns, later_ns))
 
@@ -99,12 +100,12 @@ class _Span(NamedTuple):
 def metrics_data(
     scraped: Scraped, resource: Resource, beginnings: Beginnings, *, exponential: bool
 ) -> otel.MetricsData:
-    """Return all that a scraper is told.
+    """Return all scraped metrics as data points.
 
     Args:
-        resource: whose metrics they are
-        beginnings: of the series, as they were told before
-        exponential: tell durations by fine buckets whose bounds grow by the fourth root of two
+        resource: attributes of the source
+        beginnings: start times of the series in earlier exports
+        exponential: send durations with fine buckets whose bounds grow by the fourth root of two
     """
     figures = scraped.figures
     span = _Span(int(figures.daemon.started_at * 1e9), int(figures.at * 1e9))
@@ -166,7 +167,7 @@ def _histogram(
     total: float,
     span: _Span,
 ) -> otel.HistogramDataPoint:
-    """Return a point; `below`: how many observations are not above each bound, and how many there are."""
+    """Return a point; `below` has the cumulative count at each bound, then the total."""
     counts = [int(upper - lower) for lower, upper in zip([0, *below], below)]
     return otel.HistogramDataPoint(
         attributes=dict(labels),
@@ -176,15 +177,15 @@ def _histogram(
         sum=total,
         bucket_counts=counts,
         explicit_bounds=bounds,
-        min=None,  # type: ignore[arg-type]  # nobody knows
+        min=None,  # type: ignore[arg-type]  # unknown
         max=None,  # type: ignore[arg-type]
     )
 
 
 def _exponential(labels: Mapping[str, str], observed: Histogram, span: _Span) -> Any:
-    """Return a point with the buckets that workers count: they are those of OpenTelemetry's scale 2.
+    """Return a point with the workers' buckets, which are those of OpenTelemetry's scale 2.
 
-    What is not above the first bound is told in the bucket below it, and what is above the last in the one above it.
+    Values up to the first bound count in the bucket below it, those above the last bound in the one above it.
     """
     buckets = observed.buckets
     first = next((at for at, count in enumerate(buckets) if count), 0)
@@ -204,7 +205,7 @@ def _exponential(labels: Mapping[str, str], observed: Histogram, span: _Span) ->
     )
 
 
-# ── metrics of others ────────────────────────────────────────────────────────────────────────────
+# ── metrics of callables and tritonserver ────────────────────────────────────────────────────────
 
 
 def _users(families: Iterable[MergedFamily], span: _Span) -> Iterator[otel.Metric]:
@@ -214,7 +215,7 @@ def _users(families: Iterable[MergedFamily], span: _Span) -> Iterator[otel.Metri
 
 def _users_family(family: MergedFamily, span: _Span) -> Iterator[otel.Metric]:
     series = [(dict(labels), values) for labels, values in family.series.items()]
-    if family.since:  # what started anew meanwhile would look as if it had counted backwards
+    if family.since:  # a series that restarted would otherwise seem to count backwards
         span = span.since(family.since)
     if family.kind == "histogram":
         points = [_of_user(labels, values, span) for labels, values in series]
@@ -240,7 +241,7 @@ def _of_user(labels: Mapping[str, str], values: Values, span: _Span) -> otel.His
 def _summary(
     family: MergedFamily, series: Sequence[tuple[dict[str, str], Values]], span: _Span
 ) -> Iterator[otel.Metric]:
-    """Yield a summary as its parts: the SDK's exporter knows none."""
+    """Yield the parts of a summary as separate metrics: the SDK's exporter does not support summaries."""
     for suffix in ("_count", "_sum"):
         numbers = [
             _number(labels, values[suffix, ""], span)
@@ -261,7 +262,7 @@ def _summary(
 
 
 def _of_triton(triton: TritonMetrics, span: _Span) -> Iterator[otel.Metric]:
-    """Yield tritonserver's counters and gauges, which begin with its process."""
+    """Yield tritonserver's counters and gauges, starting with its process."""
     if triton.since is None:
         return
     span = span.since(triton.since)

@@ -1,7 +1,7 @@
-"""Figures in Prometheus' protobuf format, the only one in which it scrapes native histograms.
+"""Encodes metrics in Prometheus' protobuf format, the only one in which it scrapes native histograms.
 
 Messages and fields: https://github.com/prometheus/client_model, io/prometheus/client/metrics.proto.
-Histograms have both kinds of buckets: those of the text formats, and the fine ones that workers count.
+Histograms contain both kinds of buckets: the coarse ones of the text formats, and the workers' fine ones.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CONTENT_TYPE = (
     "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
 )
 _MEDIA, _PROTO = "application/vnd.google.protobuf", "io.prometheus.client.metricfamily"
-#: MetricType, and the field of Metric that has such a value.
+#: Type -> (MetricType, number of the field of Metric that holds the value).
 _TYPES = {
     "counter": (0, 3),
     "gauge": (1, 2),
@@ -38,7 +38,7 @@ _teller = Teller()
 
 
 def is_preferred(accept: str) -> bool:
-    """Return whether a scraper would rather have this format than any other."""
+    """Return whether the scraper prefers this format over all others."""
     best, found = 0.0, False
     for item in accept.lower().split(","):
         media, *parameters = [part.strip() for part in item.split(";")]
@@ -59,7 +59,7 @@ def _weight(text: str) -> float:
 
 
 def encoded(scraped: Scraped) -> bytes:
-    """Return all that a scraper is told."""
+    """Return all scraped metrics, encoded."""
     families = [
         *_ours(scraped),
         *_teller.each(scraped.users.families.values(), _of_users),
@@ -120,7 +120,7 @@ def _summary_of_user(values: Values) -> bytes:
 
 
 def _of_triton(families: Iterable[TextMetric]) -> Iterator[bytes]:
-    """Yield tritonserver's counters and gauges, under the names that they have."""
+    """Yield tritonserver's counters and gauges under their original names."""
     for family in families:
         if family.type not in ("counter", "gauge"):
             continue
@@ -164,8 +164,8 @@ def _native(observed: Histogram, kind: str, exemplars: Sequence[Exemplar]) -> by
             zip((*told, float("inf")), (*coarse(filled, bounds, told), observed.count))
         )
     )
-    # Bucket number i of a native histogram has what is above base^(i - 1) and not above base^i. What is below
-    # all durations that are told apart counts as zero.
+    # Bucket i of a native histogram counts values in (base^(i - 1), base^i]. Durations below the lowest bound count as
+    # zero.
     zero = filled[0] if durations else 0
     first = FIRST_INDEX if durations else 0
     fine = [0, *filled[1:]] if durations else filled
@@ -181,10 +181,14 @@ def _native(observed: Histogram, kind: str, exemplars: Sequence[Exemplar]) -> by
 
 
 def _spans(counts: Sequence[int], first: int) -> bytes:
-    """Return the buckets from the first to the last that has something: a span, and the steps from one to the next."""
+    """Encode the buckets from the first to the last non-empty one: a span, and the difference of each count to the
+    previous.
+    """
     filled = [at for at, count in enumerate(counts) if count]
     if not filled:
-        return _message(12, _number(1, 0) + _number(2, 0))  # that it is native
+        return _message(
+            12, _number(1, 0) + _number(2, 0)
+        )  # an empty span marks the histogram as native
     chosen = counts[filled[0] : filled[-1] + 1]
     steps = [count - before for before, count in zip([0, *chosen], chosen)]
     span = _number(1, _zigzag(first + filled[0])) + _number(2, len(chosen))
@@ -201,12 +205,12 @@ def _bucket(bound: float, count: int, exemplar: Exemplar | None = None) -> bytes
     return _message(3, told)
 
 
-# ── the wire ─────────────────────────────────────────────────────────────────────────────────────
+# ── wire format ──────────────────────────────────────────────────────────────────────────────────
 
 
 def _varint(number: int) -> bytes:
     found = bytearray()
-    number &= _MOST  # a negative one is told as its complement
+    number &= _MOST  # a negative number is encoded as its two's complement
     while number > 0x7F:
         found.append(number & 0x7F | 0x80)
         number >>= 7

@@ -1,4 +1,4 @@
-"""An HTTP server in a thread of its own, with an event loop of its own."""
+"""An HTTP server in its own thread with its own event loop."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ __all__ = ["BACKLOG", "ServerLimits", "ServerThread"]
 _log = structlog.get_logger(__name__)
 
 BACKLOG = 128
-_TOO_SLOW = b'{"error":"the headers of a request did not come in time"}'
-#: Seconds that a connection may idle; that requests under way have when it is stopped; and all of it.
+_TOO_SLOW = b'{"error":"the request headers did not arrive in time"}'
+#: Timeouts: grace for idle connections, grace for requests in progress at a stop, and the whole stop.
 _IDLE_S = 5.0
 _GRACE_S = 4.0
 _STOP_S = 5.0
@@ -36,9 +36,9 @@ class ServerLimits(NamedTuple):
     """The limits of connections.
 
     Attributes:
-        headers_s: seconds that a new one has for a TLS handshake, and for its first headers
-        idle_s: seconds that one has, after an answer is made, to take it and to ask again
-        most: how many there may be
+        headers_s: seconds for a new connection's TLS handshake and first headers
+        idle_s: seconds after a response to read it and send another request
+        most: maximum number of connections
     """
 
     headers_s: float = 10.0
@@ -47,13 +47,13 @@ class ServerLimits(NamedTuple):
 
 
 class ServerThread:
-    """Answers on sockets that listen, from now on.
+    """Serves on listening sockets from its creation on.
 
     Args:
-        routes: what it answers
-        sockets: are closed when it is stopped
+        routes: the routes to serve
+        sockets: closed at the stop
         tls: None for plain HTTP
-        limits: what connections may take
+        limits: limits of connections
     """
 
     def __init__(
@@ -73,9 +73,9 @@ class ServerThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop answering, and wait for what is under way, for a while. For another thread."""
+        """Stop serving; wait a limited time for requests in progress. Call it from another thread."""
         self._begun.wait(_STOP_S)
-        with suppress(RuntimeError):  # its loop has ended by itself
+        with suppress(RuntimeError):  # its loop has ended already
             if self._stop is not None:
                 self._stop()
         self._thread.join(_STOP_S)
@@ -84,7 +84,7 @@ class ServerThread:
         try:
             asyncio.run(self._serve())
         except Exception:
-            _log.exception("the operations server ended")
+            _log.exception("the operations server stopped unexpectedly")
         finally:
             self._begun.set()
 
@@ -101,7 +101,7 @@ class ServerThread:
         runner = web.AppRunner(
             app,
             access_log=None,
-            auto_decompress=False,  # who reads a body inflates it, once it is known who asks
+            auto_decompress=False,  # handlers decompress the body after they have authorized the client
             logger=_quiet_logger(complaints),
             keepalive_timeout=_IDLE_S,
             shutdown_timeout=_GRACE_S,
@@ -138,7 +138,7 @@ async def _refuse_other_sites(
 
 
 def _quiet_logger(complaints: ErrorLog) -> logging.Logger:
-    """Return the logger for what aiohttp says of requests: it quotes them, and with them tokens."""
+    """Return the logger for aiohttp's errors, which quote requests and with them tokens."""
     logger = logging.getLogger(__name__)
     logger.propagate = False
     logger.handlers[:] = [complaints]

@@ -1,6 +1,5 @@
-"""Figures: all that the daemon counts and measures, in one snapshot for all users: `status`, `top`, the page, /metrics.
+"""All counters and measurements of the daemon in one snapshot, used by `status`, `top`, the dashboard and /metrics.
 
-Read from the pages that workers write (gauges), from the registry and from /proc: nobody is asked, so nobody is
-waited for.
-It imports what stands below it: models, workers, triton, control, base, settings.
+Values are read from the workers' stats pages, from the registry and from /proc, without asking any process.
+May import: models, workers, triton, control, base, settings.
 """

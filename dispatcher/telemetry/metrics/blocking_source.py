@@ -1,4 +1,4 @@
-"""Readings that may block, made in threads; nobody waits long for one: tritonserver's text, the state of a disk."""
+"""Readings that may block, such as tritonserver's metrics or the state of a disk; made in threads, with a time limit."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 class OwnThread(Executor):
-    """Runs each function in a thread of its own, which the process does not wait for when it ends.
+    """Runs each function in its own daemon thread, which does not delay the exit of the process.
 
-    A pool has few threads and its end waits for all of them: one that hangs on a dead file server would hold up
-    everything else that is given to threads, and the daemon's end.
+    A pool has few threads and waits for all of them at its end: one that hangs on a dead file server would block other
+    work in threads, and the daemon's exit.
     """
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
@@ -24,7 +24,7 @@ class OwnThread(Executor):
         def run() -> None:
             try:
                 done.set_result(fn(*args, **named))
-            except BaseException as error:  # told to whoever waits
+            except BaseException as error:  # passed on to the waiter
                 done.set_exception(error)
 
         Thread(target=run, name="reading", daemon=True).start()
@@ -32,12 +32,12 @@ class OwnThread(Executor):
 
 
 class Reading(Generic[T]):
-    """Something that is read again when it is old, by one thread at a time.
+    """A cached value that is read again when it has expired, by one thread at a time.
 
     Args:
-        unknown: what is told while there is nothing, and while a reading takes too long
-        kept_s: for how long a reading is told again
-        patience_s: for how long after its beginning a reading is waited for
+        unknown: returned while there is no value, and while a reading takes too long
+        kept_s: how long a value is cached
+        patience_s: how long to wait for a reading, from its start
     """
 
     def __init__(self, unknown: T, *, kept_s: float, patience_s: float) -> None:
@@ -48,11 +48,11 @@ class Reading(Generic[T]):
         self._begun_at = float("-inf")
 
     async def get(self, read: Callable[[], T], *, anew: bool = False) -> T:
-        """Return what was read last, or reads it.
+        """Return the cached value, or read it if it has expired.
 
         Args:
-            read: reads it; called in a thread, and has to deal with its errors
-            anew: read it again although it is not old
+            read: reads the value; called in a thread, must handle its own errors
+            anew: read even if the value has not expired
         """
         loop = asyncio.get_running_loop()
         old = anew or loop.time() >= self._begun_at + self._kept_s

@@ -1,7 +1,7 @@
-"""Every metric of the daemon's own, declared once: /metrics and docs/reference/metrics.md are made of this table.
+"""The daemon's own metrics, declared once; /metrics and docs/reference/metrics.md are generated from this table.
 
-Labels have few values: models, versions and instances that there are, states and reasons that are listed in the code.
-An instance is `model_instance`: Prometheus itself calls what it scrapes `instance`, and renames a label that is there.
+Labels have few values: existing models, versions and instances, and states and reasons listed in the code. The label of
+an instance is `model_instance`, because Prometheus labels its targets `instance` and renames an existing label.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pytriton.dispatcher.runtime.states import InstanceState, ModelState
 from pytriton.dispatcher.workers.process.worker import END_REASONS
 
 Value = Union[int, float, Histogram]
-#: The values of a family's labels, in its order, and what was counted or measured.
+#: The values of a family's labels, in its order, and the counted or measured value.
 Sample = tuple[tuple[str, ...], Value]
 
 _INSTANCE = ("model", "version", "model_instance")
@@ -40,10 +40,10 @@ class Family:
     """One metric.
 
     Args:
-        name: without the prefix; of a counter, without `_total`
-        kind: "counter", "gauge", "seconds" or "rows": the latter two are histograms
-        help: what it says
-        labels: their names
+        name: name without the prefix; for a counter, without `_total`
+        kind: "counter", "gauge", "seconds" or "rows"; the latter two are histograms
+        help: help text
+        labels: names of the labels
         read: returns its samples
     """
 
@@ -55,12 +55,12 @@ class Family:
 
     @property
     def full_name(self) -> str:
-        """The name as it is told, without what a kind adds (`_total`, `_bucket` …)."""
+        """The exposed name, without the suffixes of its kind (`_total`, `_bucket` …)."""
         return f"pytriton_{self.name}"
 
     @property
     def outlives_upgrades(self) -> bool:
-        """Whether the next version of the daemon goes on counting, as it does for models and for tritonserver."""
+        """Whether the next version of the daemon continues counting, as for models and tritonserver."""
         return "model" in self.labels or self.name == "tritonserver_restarts"
 
 
@@ -120,7 +120,7 @@ def _work(name: str, kind: str, text: str, read: Callable[[Work], Value]) -> Fam
 
 
 def _stream(name: str, text: str, read: Callable[[Work], Histogram]) -> Family:
-    """A histogram that only models with streams have."""
+    """Declare a histogram that only models with streams have."""
     return _instance(
         name, "seconds", text, lambda one: read(one.work) if one.work.responses else None
     )
@@ -184,176 +184,176 @@ def _ready(model: ModelFigures) -> int:
     return sum(one.state == "ready" and not one.spare for one in model.instances)
 
 
-#: The one whose buckets are told with the trace of a call.
+#: The family whose buckets are exposed with exemplars.
 WITH_EXEMPLARS = "call_duration_seconds"
 
-#: Two that the figures do not have. The samples of one come with the metrics of the callables' own.
+#: Two families without samples in the figures. The samples of one come with the callables' own metrics.
 USERS_LEFT_OUT = Family(
     "left_out_user_values", "gauge",
-    "Values of metrics of the callables' own that are not told; the daemon's log says why.", ("model",),
+    "Values of the callables' own metrics that are not exposed; the daemon's log has the reasons.", ("model",),
     lambda figures: iter(()),
 )  # fmt: skip
 
 OTLP_EXPORTS = Family(
     "otlp_exports", "counter",
-    "Snapshots of all metrics that were sent to a collector of OpenTelemetry (sent), or were not taken (dropped).",
+    "Metrics snapshots sent to an OpenTelemetry collector (sent) or not accepted by it (dropped).",
     ("outcome",), lambda figures: iter(()),
 )  # fmt: skip
 
 FAMILIES: tuple[Family, ...] = (
     # ── the daemon ───────────────────────────────────────────────────────────────────────────────
     Family(
-        "info", "gauge", "1, with the daemon's version and its state: starting, ready, draining or stopping.",
+        "info", "gauge", "Constant 1, labelled with the daemon's version and state: starting, ready, draining or stopping.",
         ("version", "state"), _build,
     ),
-    _daemon("start_time_seconds", "gauge", "When the daemon was started, since the epoch.",
+    _daemon("start_time_seconds", "gauge", "Start time of the daemon, in seconds since the epoch.",
             lambda daemon: daemon.started_at),
-    _daemon("resident_bytes", "gauge", "Resident memory of the dispatcher.",
+    _daemon("resident_bytes", "gauge", "Resident memory of the dispatcher, in bytes.",
             lambda daemon: daemon.resident),
     _daemon("event_loop_lag_seconds", "seconds",
-            "How late the dispatcher's event loop was woken, looked at each second.",
+            "Delay of the dispatcher's event loop, sampled every second.",
             lambda daemon: daemon.loop_lag),
     _daemon("dropped_log_lines", "counter",
-            "Lines of workers and tritonserver that were left out, since more was printed than the log takes.",
+            "Lines of workers and tritonserver dropped because they exceeded the log's rate limit.",
             lambda daemon: daemon.lines_dropped),
     _daemon("lost_events", "counter",
-            "Events that are missing in the files of the event log: its disk was full, or too slow.",
+            "Events missing in the files of the event log because its disk was full or too slow.",
             lambda daemon: daemon.events_lost),
     _daemon("state_directory_free_bytes", "gauge",
-            "Free bytes of the file system of the state directory.",
+            "Free space of the state directory's file system, in bytes.",
             lambda daemon: daemon.disk_free),
-    _daemon("state_directory_size_bytes", "gauge", "All bytes of that file system.",
+    _daemon("state_directory_size_bytes", "gauge", "Size of the state directory's file system, in bytes.",
             lambda daemon: daemon.disk_size),
-    _daemon("restored_models", "counter", "Models that were restored after the start.",
+    _daemon("restored_models", "counter", "Models restored after the start.",
             lambda daemon: daemon.restored),
-    _daemon("restore_failures", "counter", "Tries to restore a model that failed.",
+    _daemon("restore_failures", "counter", "Failed attempts to restore a model.",
             lambda daemon: daemon.restore_failures),
     Family("memory_budget_bytes", "gauge",
-           "What the workers of all models may take together: of memory, and of each GPU that has a budget.",
+           "Memory budget of all workers together, for main memory and for each GPU that has a budget, in bytes.",
            ("resource",), lambda figures: _memory(figures, lambda one: one.budget)),
-    Family("memory_used_bytes", "gauge", "What of it they take, or have been granted.",
+    Family("memory_used_bytes", "gauge", "Used or reserved part of the memory budget, in bytes.",
            ("resource",), lambda figures: _memory(figures, lambda one: one.used)),
-    Family("memory_waiting_models", "gauge", "Models that wait for some of it.",
+    Family("memory_waiting_models", "gauge", "Models waiting for memory of the budget.",
            ("resource",), lambda figures: _memory(figures, lambda one: one.waiting)),
-    _daemon("memory_slept_models", "counter", "Models that slept because others needed their memory.",
+    _daemon("memory_slept_models", "counter", "Models suspended because others needed their memory.",
             lambda daemon: daemon.memory_slept if daemon.memory else None),
     _daemon("memory_waits", "counter", "Loads that had to wait for memory.",
             lambda daemon: daemon.memory_waits if daemon.memory else None),
-    _daemon("memory_refusals", "counter", "Loads that came to nothing for want of memory.",
+    _daemon("memory_refusals", "counter", "Loads that failed for lack of memory.",
             lambda daemon: daemon.memory_refusals if daemon.memory else None),
-    _daemon("shared_weights_bytes", "gauge", "Memory that workers share (pytriton.shared).",
+    _daemon("shared_weights_bytes", "gauge", "Memory shared between workers (pytriton.shared), in bytes.",
             lambda daemon: daemon.shared_weights),
-    _daemon_by("registrations", "gauge", "Models, by state.", "state",
+    _daemon_by("registrations", "gauge", "Number of models by state.", "state",
                lambda daemon: daemon.registrations),
     Family(
         "control_requests", "counter",
-        "Messages on the control socket, by type and by outcome: done, refused, or the kind of the failure.",
+        "Messages on the control socket by type and outcome: done, refused, or the kind of failure.",
         ("message", "outcome"), _requests,
     ),
-    _daemon("tritonserver_up", "gauge", "1 while tritonserver is ready to take requests, else 0.",
+    _daemon("tritonserver_up", "gauge", "1 while tritonserver is ready for requests, otherwise 0.",
             lambda daemon: int(daemon.server_state == "ready")),
-    _daemon("tritonserver_resident_bytes", "gauge", "Resident memory of tritonserver.",
+    _daemon("tritonserver_resident_bytes", "gauge", "Resident memory of tritonserver, in bytes.",
             lambda daemon: daemon.server_resident),
     _daemon_by("tritonserver_restarts", "counter",
-               "Starts of another tritonserver: it had ended by itself (ended), or the daemon wanted a new one "
-               "(planned, or replaced while the former one served on).", "reason",
+               "Restarts of tritonserver: after an unexpected exit (ended), or initiated by the daemon "
+               "(planned, or replaced while the previous process kept serving).", "reason",
                lambda daemon: {
                    reason: daemon.server_restarts.get(reason, 0)
                    for reason in ("ended", "planned", "replaced")
                }),
     Family("webhook_events", "counter",
-           "Events of a webhook: posted (sent), or left out because it refused them, did not answer for an hour, or "
-           "too many waited (dropped).", ("webhook", "outcome"), _webhook_events),
-    _daemon_by("webhook_failed_posts", "counter", "Requests to a webhook that failed; most are tried again.",
+           "Events of a webhook: posted (sent), or dropped because it rejected them, did not answer for an hour, or "
+           "too many were waiting (dropped).", ("webhook", "outcome"), _webhook_events),
+    _daemon_by("webhook_failed_posts", "counter", "Failed requests to a webhook; most are retried.",
                "webhook", lambda daemon: {
                    name: one.failures for name, one in daemon.webhooks.items()
                }),
-    _daemon_by("webhook_waiting_events", "gauge", "Events that wait to be posted.", "webhook",
+    _daemon_by("webhook_waiting_events", "gauge", "Events waiting to be posted.", "webhook",
                lambda daemon: {name: one.waiting for name, one in daemon.webhooks.items()}),
     OTLP_EXPORTS,
     # ── models ───────────────────────────────────────────────────────────────────────────────────
-    Family("model_state", "gauge", "1 for the state that a model is in, 0 for all others.",
+    Family("model_state", "gauge", "1 for the model's current state, otherwise 0.",
            (*_MODEL, "state"), _model_states),
-    _model("desired_instances", "gauge", "Instances that a model should have.",
+    _model("desired_instances", "gauge", "Desired number of instances.",
            lambda model: model.desired),
-    _model("ready_instances", "gauge", "Instances that can serve; spares are not counted.", _ready),
-    _model("spare_workers", "gauge", "Workers that a model should have beyond its instances.",
+    _model("ready_instances", "gauge", "Instances that can serve, excluding standby workers.", _ready),
+    _model("spare_workers", "gauge", "Desired number of standby workers.",
            lambda model: model.spares),
-    _model("ready_spare_workers", "gauge", "Spares that are loaded, and ready to take over.",
+    _model("ready_spare_workers", "gauge", "Standby workers that are loaded and ready to take over.",
            lambda model: sum(one.state == "ready" and one.spare for one in model.instances)),
-    _model("wakes", "counter", "How often the model slept and got a worker again.",
+    _model("wakes", "counter", "Number of times that the suspended model was resumed.",
            lambda model: model.wakes),
-    _model("retried_requests", "counter", "Requests that were tried again after their worker was lost.",
+    _model("retried_requests", "counter", "Requests retried after their worker was lost.",
            lambda model: model.retries),
-    _model("poison_verdicts", "counter", "Requests that were taken to be what ends workers.",
+    _model("poison_verdicts", "counter", "Requests identified as crashing workers, and not retried.",
            lambda model: model.poison),
-    _model("access_log_requests", "counter", "Requests that the access log has, where it is on.",
+    _model("access_log_requests", "counter", "Requests written to the access log, if it is enabled.",
            lambda model: model.logged),
     _model("access_log_dropped_requests", "counter",
-           "Requests that it lacks: workers wrote more than was taken, or the disk could not be written.",
+           "Requests missing in the access log because workers wrote too many or the disk was not writable.",
            lambda model: model.not_logged),
     USERS_LEFT_OUT,
     _model("worker_memory_bytes", "gauge",
-           "What a worker of the model is taken to need of memory_budget.", lambda model: model.memory),
+           "Estimated share of memory_budget that a worker of the model needs, in bytes.", lambda model: model.memory),
     Family("pending_requests", "gauge",
-           "Requests that wait in tritonserver's queue, as it said a moment ago.", _MODEL, _pending),
+           "Requests waiting in tritonserver's queue, as it last reported.", _MODEL, _pending),
     Family("failed_requests", "counter",
-           "Requests that failed: by what the callable raised (callable), by what came in (input), by what it "
-           "returned (result), by execution_timeout_s of an asynchronous callable (timeout), or by "
-           "PyTritonUnrecoverableError (unrecoverable); with an empty model_instance, because their worker ended "
+           "Failed requests: the callable raised (callable), the inputs were invalid (input), its results were "
+           "invalid (result), an asynchronous callable exceeded execution_timeout_s (timeout), or it raised "
+           "PyTritonUnrecoverableError (unrecoverable); with an empty model_instance, their worker exited "
            "(lost) or hung (hung).",
            (*_INSTANCE, "kind"), _failures),
     # ── instances ────────────────────────────────────────────────────────────────────────────────
-    _work("calls", "counter", "Calls of the callable that were begun: one for each batch.",
+    _work("calls", "counter", "Calls of the callable started, one per batch.",
           lambda work: work.calls),
     _work("requests", "counter", "Requests in these calls.", lambda work: work.requests),
-    _work("rows", "counter", "Rows in these calls; a request without a batch axis is one.",
+    _work("rows", "counter", "Rows in these calls; a request without a batch axis counts as one.",
           lambda work: work.rows),
-    _work("merged_batches", "counter", "Batches of one proxy that went into the call of another one's.",
+    _work("merged_batches", "counter", "Batches merged into the call for another proxy's batch.",
           lambda work: work.merged),
     _work("stream_responses", "counter", "Responses of decoupled models.",
           lambda work: work.responses),
-    _work("busy_seconds", "counter", "Time with a call under way, the one at hand included.",
+    _work("busy_seconds", "counter", "Time spent in calls, including the current one.",
           lambda work: work.busy_s),
-    _work(WITH_EXEMPLARS, "seconds", "How long calls took, with reading inputs and writing outputs.",
+    _work(WITH_EXEMPLARS, "seconds", "Duration of calls, including reading inputs and writing outputs.",
           lambda work: work.call_s),
     _work("batch_wait_seconds", "seconds",
-          "How long batches waited for their worker: from when tritonserver handed them over, until their call began.",
+          "Time that batches waited for their worker, from tritonserver's hand-over to the start of their call.",
           lambda work: work.wait_s),
-    _work("call_rows", "rows", "Rows in a call: the batch size.", lambda work: work.rows_per_call),
-    _stream("first_response_seconds", "Of streams: from the beginning of a call to its first response.",
+    _work("call_rows", "rows", "Rows per call (batch size).", lambda work: work.rows_per_call),
+    _stream("first_response_seconds", "Time from the start of a call to its first response, for streams.",
             lambda work: work.first_s),
-    _stream("response_interval_seconds", "Of streams: from one response to the next.",
+    _stream("response_interval_seconds", "Time from one response to the next, for streams.",
             lambda work: work.between_s),
-    Family("instance_state", "gauge", "1 for the state that an instance is in, 0 for all others.",
+    Family("instance_state", "gauge", "1 for the instance's current state, otherwise 0.",
            (*_INSTANCE, "state"), _instance_states),
-    _instance("instance_lanes", "gauge", "Proxies that are attached to an instance.",
+    _instance("instance_lanes", "gauge", "Proxies attached to an instance.",
               lambda one: one.lanes if one.state else None),
-    _instance("batch_running_seconds", "gauge", "How long the call at hand has been running; 0 when idle.",
+    _instance("batch_running_seconds", "gauge", "Time that the current call has been running; 0 when idle.",
               lambda one: one.batch_s or 0.0 if one.worker else None),
-    _instance("worker_resident_bytes", "gauge", "Resident memory of a worker's process.",
+    _instance("worker_resident_bytes", "gauge", "Resident memory of a worker's process, in bytes.",
               lambda one: one.resident),
-    _instance("worker_shared_bytes", "gauge", "What of it other processes may share.",
+    _instance("worker_shared_bytes", "gauge", "Part of the resident memory that may be shared with other processes, in bytes.",
               lambda one: one.shared),
-    _instance("worker_gpu_bytes", "gauge", "Memory of a worker's process on NVIDIA GPUs, where NVML tells it.",
+    _instance("worker_gpu_bytes", "gauge", "Memory of a worker's process on NVIDIA GPUs in bytes, if NVML reports it.",
               lambda one: one.gpu),
     _instance("worker_memory_limit_bytes", "gauge",
-              "At which own memory (resident, not shared) a worker is replaced or ended, if there is such a limit.",
+              "Private memory (resident, not shared) at which a worker is recycled or killed, in bytes, if limited.",
               lambda one: one.memory_limit if one.worker else None),
-    _instance("arena_bytes", "gauge", "Shared memory for answers on a worker's lanes.",
+    _instance("arena_bytes", "gauge", "Shared memory for responses on a worker's lanes, in bytes.",
               lambda one: one.arenas if one.worker else None),
-    _instance("worker_start_time_seconds", "gauge", "When the present worker was started, since the epoch.",
+    _instance("worker_start_time_seconds", "gauge", "Start time of the current worker, in seconds since the epoch.",
               lambda one: one.started_at),
-    _instance("load_seconds", "gauge", "How long the present worker took to load its callable.",
+    _instance("load_seconds", "gauge", "Time that the current worker took to load its callable.",
               lambda one: one.load_s if one.worker else None),
-    _instance("warmup_seconds", "gauge", "How long its warm-up took.",
+    _instance("warmup_seconds", "gauge", "Time that the current worker's warm-up took.",
               lambda one: one.warmup_s if one.worker else None),
-    _instance("worker_starts", "counter", "Workers that were started.", lambda one: one.starts),
+    _instance("worker_starts", "counter", "Workers started.", lambda one: one.starts),
     Family("worker_ends", "counter",
-           "Workers that ended: by themselves, serving (crash) or before they served (load); hung in a batch (hang); "
-           "past a hard limit (limit); replaced because they were spent (spent); because of a scaling (scale), a "
-           "replacement of the model (replace), or any other wish (stop).",
+           "Worker exits by reason: unexpected while serving (crash) or loading (load); hung in a batch (hang); "
+           "hard limit exceeded (limit); recycled (spent); scaling (scale), "
+           "replacement of the model (replace), or any other stop (stop).",
            (*_INSTANCE, "reason"), _ends),
-    _instance("fruitless_ends", "gauge", "Workers that ended in a row, none of which had answered a batch.",
+    _instance("fruitless_ends", "gauge", "Consecutive worker exits without an answered batch.",
               lambda one: one.fruitless_ends if one.state else None),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The memory that processes have on NVIDIA's GPUs, as NVML tells it; written without a GPU at hand, so see docs."""
+"""Memory of processes on NVIDIA GPUs as reported by NVML. Written without access to a GPU; see docs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import structlog
 
 _log = structlog.get_logger(__name__)
 
-#: The number of the kernel's first namespace of process ids (include/uapi/linux/nsfs.h). NVML counts by it.
+#: Inode of the initial pid namespace (include/uapi/linux/nsfs.h), whose process ids NVML uses.
 _FIRST_NAMESPACE = 0xEFFFFFFC
 
 
 class GpuMemory:
-    """Asks NVML, where it can be imported and finds a driver. May block, and is for one thread at a time.
+    """Queries NVML, if it can be imported and finds a driver. May block; use it from one thread at a time.
 
     Attributes:
-        there: whether there is something to ask; None until that has been tried.
+        there: whether NVML is available; None until that has been tried.
     """
 
     def __init__(self) -> None:
@@ -28,11 +28,11 @@ class GpuMemory:
         self._failing = False
 
     def read(self) -> Mapping[int, int]:
-        """Return the bytes of each process, on all GPUs together."""
+        """Return the bytes used by each process, on all GPUs together."""
         return {pid: sum(used.values()) for pid, used in self._by_gpu().items()}
 
     def most(self) -> Mapping[int, int]:
-        """Return the bytes of each process, on the GPU where it has most."""
+        """Return the bytes used by each process, on the GPU where it uses most."""
         return {pid: max(used.values()) for pid, used in self._by_gpu().items()}
 
     def _by_gpu(self) -> Mapping[int, Counter[int]]:
@@ -50,18 +50,18 @@ class GpuMemory:
             for number in range(nvml.nvmlDeviceGetCount()):
                 device = nvml.nvmlDeviceGetHandleByIndex(number)
                 for process in nvml.nvmlDeviceGetComputeRunningProcesses(device):
-                    if process.usedGpuMemory:  # None where the driver does not say
+                    if process.usedGpuMemory:  # None if the driver does not report it
                         yield process.pid, number, process.usedGpuMemory
         except nvml.NVMLError as error:
             if not self._failing:
-                _log.warning("NVML does not tell the memory of workers", reason=str(error))
+                _log.warning("NVML did not report the memory of workers", reason=str(error))
             self._failing = True
         else:
             self._failing = False
 
 
 def _started() -> Any:
-    """Return NVML, ready to be asked; None where it, or a driver, is not there, or knows processes by other numbers."""
+    """Return the initialized NVML; None if it or a driver is missing, or if it uses process ids of another namespace."""
     try:
         import pynvml
     except ImportError:
@@ -69,11 +69,11 @@ def _started() -> Any:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        _log.info("no GPU memory is told", reason=str(error))
+        _log.info("GPU memory is not reported", reason=str(error))
         return None
     if os.stat("/proc/self/ns/pid").st_ino != _FIRST_NAMESPACE:
         _log.warning(
-            "no GPU memory is told: NVML knows processes by the host's ids, and this container has its own"
+            "GPU memory is not reported: NVML uses the host's process ids, but this container has its own"
         )
         return None
     return pynvml

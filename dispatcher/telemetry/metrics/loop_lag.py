@@ -1,4 +1,4 @@
-"""How late the dispatcher's event loop is: whatever holds it up holds up every registration and every verdict."""
+"""Delay of the dispatcher's event loop, which delays every registration and every retry decision."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _LOOK_S = 1.0
 
 
 class LoopLag:
-    """Looks once a second how much later than wanted it is woken."""
+    """Measures once a second how much later than scheduled the loop wakes it."""
 
     def __init__(self) -> None:
         self._sum = 0.0
         self._buckets = [0] * DURATION_BUCKETS
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Measure until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             wanted = loop.time() + _LOOK_S
@@ -27,11 +27,11 @@ class LoopLag:
             self.note(loop.time() - wanted)
 
     def note(self, late_s: float) -> None:
-        """Count one look."""
+        """Record one measurement."""
         late_s = max(0.0, late_s)
         self._sum += late_s
         self._buckets[bisect_left(BOUNDS_S, late_s)] += 1
 
     def histogram(self) -> Histogram:
-        """Return what was seen until now."""
+        """Return the measurements so far."""
         return Histogram(self._sum, list(self._buckets))

@@ -1,4 +1,4 @@
-"""The page of metrics, docs/reference/metrics.md."""
+"""Renders docs/reference/metrics.md."""
 
 from __future__ import annotations
 
@@ -145,5 +145,5 @@ def _row(family: Family) -> str:
 
 
 def metrics_page() -> str:
-    """Return docs/reference/metrics.md."""
+    """Return the content of docs/reference/metrics.md."""
     return _HEAD.replace("{most:,}", f"{MOST_VALUES:,}") + "".join(map(_row, FAMILIES))

@@ -1,4 +1,4 @@
-"""The GPUs of this machine and their memory, as nvidia-smi tells: it blocks for a while."""
+"""This machine's GPUs and their memory as reported by nvidia-smi, which blocks for a while."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _QUERY = "--query-gpu=index,uuid,memory.total"
 
 
 class Gpu(NamedTuple):
-    """One GPU: its number, its UUID, bytes in all."""
+    """A GPU: its number, UUID, and total memory in bytes."""
 
     number: str
     uuid: str
@@ -19,7 +19,7 @@ class Gpu(NamedTuple):
 
 
 def gpus() -> list[Gpu]:
-    """Return the GPUs of this machine; none where nvidia-smi cannot tell."""
+    """Return this machine's GPUs; an empty list if nvidia-smi is missing or fails."""
     try:
         told = subprocess.run(
             ["nvidia-smi", _QUERY, "--format=csv,noheader,nounits"],

@@ -1,4 +1,4 @@
-"""The memory of processes, as the kernel tells it."""
+"""Memory of processes as reported by the kernel."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Memory(NamedTuple):
-    """Resident bytes, and those of them that other processes may share."""
+    """Resident bytes, and the part of them that may be shared with other processes."""
 
     resident: int
     shared: int
 
 
 def memory_of(pid: int) -> Memory | None:
-    """Return what a process has; None when it has ended."""
+    """Return the memory of a process; None if it has exited."""
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:
             _, resident, shared, *_ = file.read().split()

@@ -1,4 +1,4 @@
-"""The snapshot: everything that is counted and measured, at one moment."""
+"""The metrics snapshot: all counters and measurements at one moment."""
 
 from __future__ import annotations
 
@@ -35,59 +35,59 @@ from pytriton.dispatcher.telemetry.metrics.work import work_of
 from pytriton.dispatcher.workers.model_counters import InstanceTally, Tally
 from pytriton.dispatcher.workers.process.worker import Worker
 
-if TYPE_CHECKING:  # prometheus_client is imported when somebody asks for figures
+if TYPE_CHECKING:  # prometheus_client is imported only when metrics are requested
     from pytriton.dispatcher.telemetry.metrics.triton_metrics import TritonMetrics
 
 MemoryOf = Callable[[int], Optional[Memory]]
 
-#: What tritonserver has said is told again for so long, and waited for so long.
+#: How long tritonserver's metrics are cached, and how long to wait for them.
 _TRITON_KEPT_S, _TRITON_S = 0.5, 2.5
-#: The same of the state directory's disk, which may be on a file server that does not answer.
+#: The same for the state directory's disk, which may be on a file server that does not answer.
 _DISK_KEPT_S, _DISK_S = 1.0, 0.5
 
 
 class _Disk(NamedTuple):
-    """The free bytes and all bytes of a file system, where that could be found out."""
+    """The free and total bytes of a file system, if known."""
 
     free: int | None = None
     size: int | None = None
 
 
 class Scraped(NamedTuple):
-    """All that a scraper is told."""
+    """Everything that a scrape returns."""
 
     figures: Figures
     triton: TritonMetrics | None
     users: UserMetrics
-    #: Of the durations of calls: by model, version and instance.
+    #: Exemplars of call durations by model, version and instance.
     exemplars: Mapping[tuple[str, ...], Sequence[Exemplar]] = {}
-    #: What has become of snapshots that were sent by OTLP.
+    #: Number of OTLP exports by outcome.
     exports: Mapping[str, int] = {}
-    #: When the counters began that do not outlive an upgrade of the daemon (seconds since the epoch); 0: with it.
+    #: Start (seconds since the epoch) of the counters that an upgrade resets; 0 for the daemon's start.
     since: float = 0.0
 
 
 class Snapshots:
-    """Makes snapshots. What may block is read in a thread, and not waited for long; no worker is asked.
+    """Takes snapshots. Readings that may block run in a thread with a time limit; no worker is asked.
 
     Args:
-        status: tells what `status` tells
-        metrics_url: tells where tritonserver's metrics are; "" for nowhere
-        state_dir: whose file system is looked at; "" for none
+        status: returns the daemon's status
+        metrics_url: returns the URL of tritonserver's metrics; "" if there is none
+        state_dir: the directory whose file system is measured; "" for none
         registry: the models
         watch: counts tritonserver's restarts
         control: counts control messages
-        memory: tells the memory of a process
+        memory: returns the memory of a process
 
     Attributes:
-        lag: how late the event loop is; somebody has to run it.
-        webhooks: tells what has become of their events.
-        exports: tells what has become of what was sent by OTLP.
-        shared_weights: tells how many bytes workers share.
-        openai: tells what the OpenAI front has counted.
-        events_lost: tells how many events the files of the event log lack.
-        server_pid: tells which tritonserver has the metrics, None while one takes another one's place; called in any
-            thread.
+        lag: the delay of the event loop; the owner must run it.
+        webhooks: returns the counters of webhook events.
+        exports: returns the counters of OTLP exports.
+        shared_weights: returns the number of bytes that workers share.
+        openai: returns the metrics of the OpenAI front.
+        events_lost: returns the number of events missing in the event log's files.
+        server_pid: returns the pid of the tritonserver that serves the metrics, None during a replacement; called in
+            any thread.
     """
 
     def __init__(
@@ -128,16 +128,16 @@ class Snapshots:
         self._disk = Reading(_Disk(), kept_s=_DISK_KEPT_S, patience_s=_DISK_S)
 
     async def current(self) -> Figures:
-        """Return everything as it is now, with what tritonserver says of its queues if it does so in time."""
+        """Return the current figures, with tritonserver's queue statistics if they arrive in time."""
         return (await self._take(anew=False))[0]
 
     async def queues(self) -> Mapping[str, Sequence[QueueFigures]]:
-        """Return what tritonserver says of its queues, by model, as far as it does so in time."""
+        """Return tritonserver's queue statistics by model; empty if they do not arrive in time."""
         triton = await self._ask_triton(anew=False)
         return triton.queues if triton is not None else {}
 
     async def scraped(self) -> Scraped:
-        """Return the same, with the metrics of callables, the OpenAI front, and tritonserver if they come in time."""
+        """Return the same, with the metrics of callables, the OpenAI front and tritonserver if they arrive in time."""
         users = await self._ask_users()
         if self.openai is not None:
             add_front(users, await self.openai())
@@ -155,7 +155,7 @@ class Snapshots:
         return found
 
     async def _ask_users(self) -> UserMetrics:
-        """Return the metrics of the callables' own: read here, made out in a thread."""
+        """Return the callables' own metrics: collected here, decoded and merged in a thread."""
         ledger = self._registry.ledger
         instances = [one for name, tally in ledger.items() for one in said(name, tally)]
         if not instances:
@@ -246,7 +246,7 @@ class Snapshots:
         registration: Registration | None,
         counts: Mapping[tuple[int, int], Counts],
     ) -> Iterator[InstanceFigures]:
-        """Yield the instances that there are, then those that there were: their counters stay."""
+        """Yield the current instances, then those that no longer exist, whose counters stay."""
         told: set[tuple[int, int]] = set()
         for instance in info.instances:
             key = (instance.version or info.version, instance.index)
@@ -305,7 +305,7 @@ class Snapshots:
 
 
 def _present(tally: InstanceTally, pid: int) -> Worker | None:
-    """Return the worker of an instance that `status` names; of threads of one process, the newest."""
+    """Return the worker of an instance by the pid that `status` shows; of several threads in one process, the newest."""
     return next((worker for worker in reversed(tally.workers) if worker.pid == pid), None)
 
 
@@ -318,7 +318,7 @@ def _read_triton(url: str, server_pid: Callable[[], int | None]) -> TritonMetric
 
 
 def _disk(folder: str) -> _Disk:
-    """Look at the file system that a folder is in; blocks, on a file server that is gone for ever."""
+    """Return the size of a directory's file system; blocks, forever if its file server is gone."""
     try:
         seen = os.statvfs(folder) if folder else None
     except OSError:

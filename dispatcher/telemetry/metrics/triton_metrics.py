@@ -1,4 +1,4 @@
-"""tritonserver's own metrics: fetched with a short time-out, and what they say of its queues."""
+"""tritonserver's own metrics, fetched with a short timeout, and its queue statistics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytriton._protocol.messages.figures import QueueFigures
 _TIMEOUT_S = 2.0
 _MOST_BYTES = 32 << 20
 _PENDING = "nv_inference_pending_request_count"
-#: Fields of QueueFigures by tritonserver's names, and what makes them the field's unit.
+#: tritonserver's metric -> field of QueueFigures, and factor to the field's unit.
 _FIELDS = {
     _PENDING: ("pending", 1),
     "nv_inference_request_success": ("succeeded", 1),
@@ -28,26 +28,26 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def fetch(url: str) -> str:
-    """Return what tritonserver answers; blocks. "" when it does not in time, or has no such endpoint."""
+    """Return tritonserver's metrics as text; "" if it does not answer in time or has no such endpoint. Blocks."""
     if not url:
         return ""
     try:
         with _direct.open(url, timeout=_TIMEOUT_S) as answer:
             return str(answer.read(_MOST_BYTES).decode("utf-8", "replace"))
-    except (OSError, ValueError):  # it ends, is being started, or hangs
+    except (OSError, ValueError):  # it is starting, exiting, or hangs
         return ""
 
 
 @dataclass(frozen=True)
 class TritonMetrics:
-    """The metrics that tritonserver has told.
+    """The metrics reported by tritonserver.
 
     Attributes:
-        text: as it came; "" when it told nothing.
-        families: what that says.
-        queues: what it says of queues, by model.
-        since: when its counters began (seconds since the epoch); None: that is not known, since a tritonserver took
-            another one's place meanwhile.
+        text: the original text; "" if there was no answer.
+        families: the parsed metrics.
+        queues: queue statistics by model.
+        since: start of its counters (seconds since the epoch); None if unknown because tritonserver was replaced during
+            the request.
     """
 
     text: str = ""
@@ -57,7 +57,7 @@ class TritonMetrics:
 
 
 def read(url: str, process: Callable[[], Optional[int]]) -> TritonMetrics:
-    """Return what the tritonserver there tells; blocks. `process`: the only one that may answer there, if it is one."""
+    """Fetch the metrics of a tritonserver; blocks. `process` returns its pid, None during a replacement."""
     pid = process()
     metrics = parsed(fetch(url))
     if pid is None or process() != pid:
@@ -68,23 +68,23 @@ def read(url: str, process: Callable[[], Optional[int]]) -> TritonMetrics:
 def _started_at(pid: int) -> float | None:
     try:
         return psutil.Process(pid).create_time()
-    except psutil.Error:  # it has ended
+    except psutil.Error:  # it has exited
         return None
 
 
 def parsed(text: str) -> TritonMetrics:
-    """Return what a text says; of one that cannot be read, the text alone."""
+    """Parse a text; if that fails, return only the text."""
     try:
         families = tuple(text_string_to_metric_families(text))
-    except ValueError:  # it was cut off
+    except ValueError:  # the text was truncated
         families = ()
     return TritonMetrics(text, families, _queues(families))
 
 
 def openmetrics(metrics: TritonMetrics) -> Iterator[Metric]:
-    """Yield tritonserver's families as OpenMetrics takes them, under the names that they have.
+    """Yield tritonserver's families in a form valid for OpenMetrics, under their original names.
 
-    There, a counter's name has to end with `_total`; those that do not are told without a type.
+    OpenMetrics requires counter names to end with `_total`; others are exposed without a type.
     """
     for family in metrics.families:
         if family.type == "counter" and f"# TYPE {family.name}_total " not in metrics.text:
@@ -101,12 +101,12 @@ def openmetrics(metrics: TritonMetrics) -> Iterator[Metric]:
 
 
 def waiting_at(url: str) -> dict[str, int]:
-    """Return how many requests wait in the queues of the tritonserver there, by model; blocks."""
+    """Return the number of requests waiting in a tritonserver's queues, by model; blocks."""
     return waiting(fetch(url))
 
 
 def waiting(text: str) -> dict[str, int]:
-    """Return how many requests tritonserver says that wait, by model; nothing else of the page is looked at."""
+    """Return the number of waiting requests by model from a metrics text; only these lines are parsed."""
     lines = (line for line in text.splitlines(keepends=True) if line.startswith(_PENDING))
     counts: dict[str, int] = {}
     for family in text_string_to_metric_families("".join(lines)):
@@ -126,7 +126,7 @@ def _queues(families: Iterable[Metric]) -> dict[str, list[QueueFigures]]:
                 continue
             values = found.setdefault((sample.labels.get("model", ""), int(version)), {})
             value = sample.value * unit
-            # Failures come by reason.
+            # Failures are split by reason.
             values[name] = values.get(name, 0) + (value if name.endswith("_s") else int(value))
     by_model: dict[str, list[QueueFigures]] = {}
     for (model, number), told in sorted(found.items()):

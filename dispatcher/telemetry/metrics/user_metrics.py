@@ -1,4 +1,4 @@
-"""Metrics of the callables' own, of all models: each with the labels of its instance."""
+"""The callables' own metrics of all models, with the labels of their instances."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 
 _INSTANCE = ("model", "version", "model_instance")
-#: Values of all models that are told; a scrape of so many takes a second.
+#: Maximum number of values exposed in total; scraping this many takes a second.
 _MOST_VALUES = 100_000
-#: Reasons for which something is left out that are logged, once each.
+#: Maximum number of drop reasons that are logged, once each.
 _MOST_TOLD = 1_000
-#: What may be behind a family's name, by its kind: two families must not have the same names.
+#: Suffixes of a family's sample names by kind: no two families may share a sample name.
 _NAMES = {
     "counter": ("", "_total"),
     "histogram": ("", "_bucket", "_count", "_sum"),
@@ -30,7 +30,7 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class Said:
-    """The messages of an instance's workers, undecoded, the oldest first; to be read in another thread."""
+    """The undecoded messages of an instance's workers, oldest first; decoded in another thread."""
 
     model: str
     version: int
@@ -41,10 +41,10 @@ class Said:
 
 @dataclass
 class MergedFamily:
-    """One metric of any number of models; its series are told by their labels, with those of the instance.
+    """One metric of any number of models; each series is labelled with its instance.
 
     Attributes:
-        since: when counting began (seconds since the epoch); 0: with the daemon
+        since: start of counting (seconds since the epoch); 0 for the daemon's start
     """
 
     name: str
@@ -56,11 +56,11 @@ class MergedFamily:
 
 @dataclass
 class UserMetrics:
-    """The metrics of all of them.
+    """The merged metrics of all callables.
 
     Attributes:
         families: by name.
-        left_out: how many values are not in it, by model.
+        left_out: number of omitted values, by model.
     """
 
     families: dict[str, MergedFamily] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class UserMetrics:
 
 
 class Teller:
-    """Puts metrics in a form that somebody reads, each for itself: one that cannot be told costs no other."""
+    """Converts metrics to an output format one by one, so that one that fails does not affect the others."""
 
     def __init__(self) -> None:
         self._failed: set[str] = set()
@@ -76,23 +76,23 @@ class Teller:
     def each(
         self, families: Iterable[MergedFamily], form: Callable[[MergedFamily], T]
     ) -> Iterator[T]:
-        """Yield what `form` makes of each; where it raises, that is logged once for each metric."""
+        """Yield the result of `form` for each family; log an exception once per metric."""
         for family in families:
             yield from self._one(family, form)
 
     def _one(self, family: MergedFamily, form: Callable[[MergedFamily], T]) -> list[T]:
         try:
             return [form(family)]
-        except Exception as error:  # of values of some callable's
+        except Exception as error:  # caused by values of a callable
             name, why = family.name, f"{type(error).__name__}: {error}"
             if name not in self._failed and len(self._failed) < _MOST_TOLD:
                 self._failed.add(name)
-                _log.warning("a metric of a callable's own cannot be told", metric=name, why=why)
+                _log.warning("cannot expose a callable's metric", metric=name, why=why)
             return []
 
 
 def add_front(users: UserMetrics, metrics: Iterable[Told]) -> None:
-    """Put the metrics of the OpenAI front to the others. Where a callable has one of that name, that is told."""
+    """Add the metrics of the OpenAI front. A callable's metric of the same name takes precedence."""
     taken = {name for one in users.families.values() for name in _names(one.name, one.kind)}
     for metric in metrics:
         if metric.series and taken.isdisjoint(_names(metric.name, metric.kind)):
@@ -109,7 +109,7 @@ def add_front(users: UserMetrics, metrics: Iterable[Told]) -> None:
 
 
 def said(model: str, tally: Tally) -> list[Said]:
-    """Return what the workers of a model say; to be called in the dispatcher's loop."""
+    """Return the messages of a model's workers; call it in the dispatcher's loop."""
     return [
         Said(model, version, number, instance.user_series, living)
         for (version, number), instance in tally.instances.items()
@@ -122,13 +122,13 @@ def _living(instance: InstanceTally) -> list[bytes]:
 
 
 class Merger:
-    """Makes one table of what all instances say, and logs once why something is not in it."""
+    """Merges the messages of all instances, and logs once why a metric is omitted."""
 
     def __init__(self) -> None:
         self._told: set[tuple[str, str]] = set()
 
     def merged(self, instances: Iterable[Said]) -> UserMetrics:
-        """Return the metrics of all; may take a while, and is for any thread."""
+        """Return the merged metrics; may take a while, and can run in any thread."""
         found = UserMetrics()
         taken: dict[str, str] = {}
         room = _MOST_VALUES
@@ -160,7 +160,7 @@ class Merger:
         if (model, name) in self._told or len(self._told) >= _MOST_TOLD:
             return
         self._told.add((model, name))
-        _log.warning("metrics of a callable's own are left out", model=model, metric=name, why=why)
+        _log.warning("a callable's metrics are omitted", model=model, metric=name, why=why)
 
 
 def _names(name: str, kind: str) -> list[str]:
@@ -176,12 +176,12 @@ def _clash(
     for one in _names(name, family.kind):
         owner = taken.get(one, name)
         if owner != name:
-            return f"{one} belongs to the metric {owner} of some model"
+            return f"{one} belongs to the metric {owner} of another model"
     return ""
 
 
 def _with_instance(labels: Labels, instance: Mapping[str, str]) -> Labels:
-    """Return the labels of a series with those of its instance; its own are renamed as Prometheus does it."""
+    """Return the labels of a series plus those of its instance; conflicting ones are renamed as Prometheus does."""
     found = dict(labels)
     for name in instance:
         if name in found:

@@ -1,4 +1,4 @@
-"""Counters as gauges have them, made into what is told of them."""
+"""Converts raw counters of workers' stats pages to the values that are reported."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from pytriton._protocol.lanes.stats_page import FAILURES, Counts
 from pytriton._protocol.messages.figures import Histogram, Work
 
-#: More is not counted: a page may hold anything, and a message has no larger integers.
+#: Upper limit of counters: a page may contain anything, and messages have no larger integers.
 _MOST = (1 << 63) - 1
-#: The same for a bucket: what all of a histogram have is a number that can be told, too.
+#: Upper limit of a bucket, so that the total of a histogram stays within the limit, too.
 _MOST_IN_BUCKET = _MOST >> 7
 
 
 def work_of(counts: Counts, failed: Mapping[str, int] | None = None) -> Work:
-    """Return what was done; `failed`: requests that failed as only the daemon sees."""
+    """Return the reported counters; `failed` has the failures that only the daemon sees."""
     failures = dict(zip(FAILURES, counts.failed))
     failures.update(failed or {})
     return Work(
@@ -34,7 +34,7 @@ def work_of(counts: Counts, failed: Mapping[str, int] | None = None) -> Work:
 
 
 def histogram(total: float, buckets: Sequence[int]) -> Histogram:
-    """Return a histogram without the empty buckets at its end."""
+    """Return a histogram without trailing empty buckets."""
     size = len(buckets)
     while size and not buckets[size - 1]:
         size -= 1

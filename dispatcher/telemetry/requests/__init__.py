@@ -1,5 +1,5 @@
-"""Requests one by one: the access logs, the slowest and the last failed requests of each model.
+"""Single requests: access logs, and the slowest and last failed requests of each model.
 
-Made of the records that workers write into their gauges.
-It imports what stands below it: models, workers, base, settings.
+Based on the records that workers write to their stats pages.
+May import: models, workers, base, settings.
 """

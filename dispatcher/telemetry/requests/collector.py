@@ -1,10 +1,9 @@
-"""Takes the records of single requests from the workers' gauges, and writes the access logs.
+"""Collects the records of single requests from the workers' stats pages, and writes the access logs.
 
     workers' rings ──▶ look(), four times a second ──▶ queue ──▶ a thread: decodes, samples, writes files
 
-No worker waits for any of this. A ring that is full, a queue that is full and a disk that is full cost records, which
-are counted. A model whose access log is off has few records: of calls slower than the slowest that are known, and of
-failed ones, so many a look.
+None of this blocks a worker. A full ring, queue or disk loses records, which are counted. A model whose access log is
+disabled has few records: calls slower than the slowest known ones, and a limited number of failed ones per interval.
 """
 
 from __future__ import annotations
@@ -33,86 +32,86 @@ from pytriton.dispatcher.workers.model_counters import Tally
 
 _log = structlog.get_logger(__name__)
 
-#: How often the rings are emptied: a busy worker fills one in a second.
+#: How often the rings are emptied; a busy worker fills one in a second.
 _LOOK_S = 0.25
-#: Bytes that wait for the thread; more are left out.
+#: Maximum number of bytes waiting for the thread; further records are dropped.
 _MOST_WAITING = 16 << 20
-#: What a message takes beside its bytes: a worker may write as small ones as it likes.
+#: Overhead per message, because a worker may write arbitrarily small ones.
 _MESSAGE_BYTES = 64
-#: What a stop waits for the disk.
+#: How long a stop waits for the disk.
 _CLOSE_S = 2.0
-#: Of an id, which a worker says.
+#: Maximum length of a request id, which comes from a worker.
 _MOST_ID = 200
-#: Of the name of an exception's type.
+#: Maximum length of an exception's type name.
 _MOST_ERROR = 100
 _DAY_NS = 86_400 * 10**9
 _MOST = (1 << 63) - 1
-#: The end of a log that is on: later than any time that a worker may say.
+#: End time of a log that is enabled: later than any time that a worker may report.
 _FOREVER = 1 << 64
 
 _encode = msgspec.json.Encoder().encode
 
 
 class LogFile(Protocol):
-    """A file that is rotated."""
+    """A rotated file."""
 
     def write(self, line: str) -> bool:
-        """Append lines; whether that was possible."""
+        """Append lines; return whether that succeeded."""
 
     def delete(self) -> None:
-        """Delete it, and those rotated from it."""
+        """Delete the file and its rotated predecessors."""
 
     def close(self) -> None:
         """Close it."""
 
 
 class _Job(NamedTuple):
-    """The records that one worker has written: messages, undecoded."""
+    """Undecoded messages from one worker."""
 
     model: str
     version: int
     instance: int
     messages: list[bytes]
-    #: Where it goes; None: it is sampled only.
+    #: The access log to write to; None to only sample the records.
     log: LogFile | None
-    #: The time of what goes there, by CLOCK_MONOTONIC.
+    #: The period, by CLOCK_MONOTONIC, whose records go to the log.
     logged: tuple[int, int]
 
     @property
     def size(self) -> int:
-        """The bytes that it takes while it waits."""
+        """The bytes that it occupies while it waits."""
         return sum(len(message) + _MESSAGE_BYTES for message in self.messages)
 
 
 class _Deletion(NamedTuple):
-    """A log that is to be deleted, after what is written to it before."""
+    """Deletes a log after all earlier writes to it."""
 
     log: LogFile
 
 
 class _Model:
-    """The requests that are kept of one model, and its counters of the last minutes.
+    """The samples and recent counters of one model.
 
     Args:
-        tally: of the model; another one is that of another model of that name
+        tally: counters of the model; another object means another model of the same name
     """
 
     def __init__(self, tally: Tally) -> None:
         self.tally = tally
         self.samples = Samples()
         self.log: LogFile | None = None
-        #: From when to when the access log is on: what ended before is taken later, and so is what waits at its end.
+        #: Period in which the access log is enabled. Records may arrive later than the requests ended.
         self.logged = (0, 0)
         self.registration: Registration | None = None
         self.outcomes = RecentOutcomes(tally, time.monotonic(), begun=tally.begun)
 
     @property
     def logs_all(self) -> bool:
-        """Whether each request is to be in the access log."""
+        """Whether every request goes to the access log."""
         return self.logged[1] == _FOREVER
 
     def look(self, registration: Registration | None) -> None:
-        """Look at the settings and counters; what another registration did, tells nothing of this one."""
+        """Update from the registration and the counters; a new registration does not inherit recent outcomes."""
         former, self.registration = self.registration, registration
         every = registration is not None and registration.spec.access_log
         if every != self.logs_all:
@@ -130,7 +129,7 @@ class RequestCollector:
 
     Args:
         registry: the models
-        path: tells where a model's access log is
+        path: returns the path of a model's access log
         open_log: opens it
     """
 
@@ -146,11 +145,11 @@ class RequestCollector:
         self._models: dict[str, _Model] = {}
         self._jobs: queue.SimpleQueue[_Job | _Deletion | None] = queue.SimpleQueue()
         self._waiting = 0  #: bytes
-        self._lock = threading.Lock()  #: of samples, tallies and `_waiting`
+        self._lock = threading.Lock()  #: protects samples, tallies and `_waiting`
         self._thread: threading.Thread | None = None
 
     async def run(self) -> None:
-        """Look until cancelled; without a model there is nothing to look at."""
+        """Collect until cancelled; wait while there are no models."""
         begun = asyncio.Event()
         ledger = self._registry.ledger
         ledger.on_begun = begun.set
@@ -162,13 +161,13 @@ class RequestCollector:
             try:
                 self.look()
             except Exception:
-                _log.exception("a fault of the daemon: records of requests were not taken")
+                _log.exception("internal error: request records were not collected")
 
     def look(self) -> None:
-        """Take what workers have written, and tell them what is wanted."""
+        """Collect the workers' records, and update what they should record."""
         now = time.monotonic()
         ledger = self._registry.ledger
-        if not self._registry.stopping:  # a model that ends with the daemon keeps its log
+        if not self._registry.stopping:  # when the daemon stops, models keep their logs
             for name, known in list(self._models.items()):
                 if ledger.get(name) is not known.tally:
                     self._forget(self._models.pop(name))
@@ -191,7 +190,7 @@ class RequestCollector:
                     self._hand_over(_Job(name, version, instance, written, model.log, model.logged))
 
     def requests(self, name: str) -> messages.Requests:
-        """Return what is known of a model's requests."""
+        """Return the samples of a model's requests."""
         registration = self._registry.by_name(name)
         self.look()
         now = time.monotonic()
@@ -208,7 +207,7 @@ class RequestCollector:
             )
 
     def outcomes(self, name: str) -> Outcomes | None:
-        """Return what became of a model's requests in the last minutes; None if nothing is known of it."""
+        """Return the outcomes of a model's requests in the last minutes; None if unknown."""
         self.look()
         model = self._models.get(name)
         if model is None:
@@ -219,11 +218,11 @@ class RequestCollector:
 
     @property
     def waits(self) -> bool:
-        """Whether something that was taken is not written yet."""
+        """Whether collected records have not been written yet."""
         return self._waiting > 0
 
     def close(self) -> None:
-        """Write what waits, as far as the disk takes it in time."""
+        """Write what waits, as far as the disk accepts it in time."""
         self.look()
         if self._thread is not None:
             self._jobs.put(None)
@@ -242,7 +241,7 @@ class RequestCollector:
         self._jobs.put(job)
         if self._thread is None:
             thread = threading.Thread(target=self._work, name="requests", daemon=True)
-            thread.start()  # if there can be no more threads now, the next job has it tried again
+            thread.start()  # if no thread can be started now, the next job retries
             self._thread = thread
 
     def _left_out(self, name: str, count: int) -> None:
@@ -270,7 +269,7 @@ class RequestCollector:
             else:
                 self._take_down(job)
         except Exception:
-            _log.exception("a fault of the daemon: an access log is not as it should be")
+            _log.exception("internal error: could not update an access log")
 
     def _take_down(self, job: _Job) -> None:
         written = False
@@ -307,7 +306,7 @@ def _lines(entries: Sequence[RequestEntry]) -> str:
 
 
 def _entries(job: _Job) -> Iterator[tuple[RequestEntry, bool]]:
-    """Yield each request, and whether it is to be in the log."""
+    """Yield each request, and whether it goes to the log."""
     wall, clock = time.time(), time.monotonic_ns()
     begun, ended = job.logged
     for message in job.messages:
@@ -336,5 +335,5 @@ def _entry(job: _Job, record: RequestRecord, at: float) -> RequestEntry:
 
 
 def _bounded(count: int) -> int | None:
-    """Return a count of a worker's as a message can carry it; None for one that nobody has counted."""
+    """Return a worker's count limited to what a message can carry; None if it was not counted."""
     return None if count < 0 else min(count, _MOST)

@@ -1,6 +1,6 @@
-"""Profiles of live workers: py-spy looks into the process from outside, which serves on meanwhile.
+"""Profiles live workers with py-spy, which samples the process from outside while it keeps serving.
 
-The daemon runs it, since it may look into its own workers where another process of the same user may not.
+The daemon runs it, because it may trace its own workers, while another process of the same user may not.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from pytriton._protocol.errors import ErrorKind, RemoteFailure, sendable
 from pytriton.dispatcher.runtime.child import bound_to_us
 from pytriton.dispatcher.workers.process.worker import Worker
 
-#: Samples a second: enough to see, little to bear.
+#: Samples per second: enough detail at little cost.
 _RATE = 100
 _LEAST_S, _MOST_S = 1.0, 300.0
-#: py-spy reads the process's symbols first, and writes the file at last.
+#: Extra time for py-spy to read the process's symbols before, and to write the file after.
 _PATIENCE_S = 30.0
-#: Bytes of stacks in an answer.
+#: Maximum size of the stacks in an answer.
 _MOST = 4 << 20
-#: Bytes of stacks that are looked at: a worker with many threads and deep stacks makes far more.
+#: Maximum size of the stacks that are read: a worker with many threads and deep stacks produces far more.
 _MOST_READ = 64 << 20
-#: Of what py-spy says when it fails.
+#: Maximum length of py-spy's error output.
 _MOST_SAID = 500
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 
@@ -35,10 +35,10 @@ _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 def chosen(
     asked: messages.ProfileWorker, workers: Sequence[Worker], *, asleep: bool = False
 ) -> Worker:
-    """Return the worker that is meant; `asleep`: the model has none, and a request wakes it.
+    """Return the worker to profile; `asleep`: the model is suspended and has no worker.
 
     Raises:
-        RemoteFailure: there is none.
+        RemoteFailure: there is no such worker.
     """
     serving = sorted((one for one in workers if one.alive), key=lambda one: one.instance)
     if asked.instance is not None:
@@ -46,20 +46,20 @@ def chosen(
     if serving:
         return serving[0]
     if asleep:
-        text = f"model {asked.model} is asleep: a request wakes it; profile it then"
+        text = f"model {asked.model} is suspended: profile it after a request has resumed it"
         raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
     which = "no worker" if asked.instance is None else f"no worker of instance {asked.instance}"
     raise RemoteFailure(
         ErrorKind.UNAVAILABLE,
-        f"model {asked.model} has {which} at the moment: pytriton-daemon explain {asked.model}",
+        f"model {asked.model} currently has {which}. See: pytriton-daemon explain {asked.model}",
     )
 
 
 class Profiler:
-    """Runs py-spy, on each worker one at a time.
+    """Runs py-spy, at most once per worker at a time.
 
     Args:
-        folder: where it may write
+        folder: a writable directory
     """
 
     def __init__(self, folder: Path) -> None:
@@ -67,22 +67,22 @@ class Profiler:
         self._under_way: set[int] = set()
 
     async def profile(self, worker: Worker, asked: messages.ProfileWorker) -> messages.Profiled:
-        """Return what a worker does for a while.
+        """Profile a worker and return its stacks.
 
         Raises:
-            RemoteFailure: that cannot be found out; says why, and what to do.
+            RemoteFailure: profiling failed; the text says why and what to do.
         """
         if not _LEAST_S <= asked.seconds <= _MOST_S:
-            text = f"seconds={asked.seconds:g}: from {_LEAST_S:g} to {_MOST_S:g}"
+            text = f"seconds={asked.seconds:g}: must be from {_LEAST_S:g} to {_MOST_S:g}"
             raise RemoteFailure(ErrorKind.INVALID, text)
         program = _program()
         if program is None:
             raise RemoteFailure(
                 ErrorKind.UNAVAILABLE,
-                f"py-spy is not installed beside the daemon: {sys.executable} -m pip install py-spy",
+                f"py-spy is not installed in the daemon's environment. Install it: {sys.executable} -m pip install py-spy",
             )
         if worker.pid in self._under_way:
-            text = f"a profile of worker {worker.name} (pid {worker.pid}) is under way already"
+            text = f"worker {worker.name} (pid {worker.pid}) is already being profiled"
             raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
         self._under_way.add(worker.pid)
         try:
@@ -94,7 +94,7 @@ class Profiler:
             if not text:
                 raise RemoteFailure(ErrorKind.UNAVAILABLE, _why_not(worker, asked.model, said))
         except OSError as error:
-            text = f"worker {worker.name} cannot be profiled: {error}. Make room, and try again"
+            text = f"worker {worker.name} cannot be profiled: {error}. Free disk space and retry"
             raise RemoteFailure(ErrorKind.UNAVAILABLE, text) from error
         finally:
             self._under_way.discard(worker.pid)
@@ -104,14 +104,14 @@ class Profiler:
 
 
 def _program() -> str | None:
-    """Return the path of py-spy: that of the daemon's environment, else what is on its PATH."""
+    """Return the path of py-spy from the daemon's environment, or from its PATH."""
     beside = os.path.join(os.path.dirname(sys.executable), "py-spy")
     return beside if os.access(beside, os.X_OK) else shutil.which("py-spy")
 
 
 async def _run(program: str, pid: int, seconds: float, file: str) -> str:
-    """Run py-spy, and return what it has said."""
-    whole = round(seconds)  # it takes no others
+    """Run py-spy and return its output."""
+    whole = round(seconds)  # py-spy accepts whole seconds only
     command = [
         program, "record", "--pid", str(pid), "--duration", str(whole), "--rate", str(_RATE),
         "--format", "raw", "--full-filenames", "--idle", "--threads", "--output", file,
@@ -125,7 +125,7 @@ async def _run(program: str, pid: int, seconds: float, file: str) -> str:
     try:
         _, said = await asyncio.wait_for(process.communicate(), whole + _PATIENCE_S)
     except asyncio.TimeoutError:
-        return f"it did not end within {whole + _PATIENCE_S:g} s"
+        return f"it did not finish within {whole + _PATIENCE_S:g} s"
     finally:
         if process.returncode is None:
             process.kill()
@@ -136,19 +136,19 @@ async def _run(program: str, pid: int, seconds: float, file: str) -> str:
 def _why_not(worker: Worker, model: str, said: str) -> str:
     who = f"worker {worker.name} (pid {worker.pid}) of model {model}"
     if not worker.alive:
-        return f"{who} has ended meanwhile: pytriton-daemon explain {model}"
+        return f"{who} exited during profiling. See: pytriton-daemon explain {model}"
     if "ermission" in said or "ptrace" in said:
         scope = _YAMA.read_text().strip() if _YAMA.exists() else ""
         yama = f" (kernel.yama.ptrace_scope is {scope})" if scope not in ("", "0") else ""
         return (
-            f"the system does not let the daemon look into {who}{yama}: give it CAP_SYS_PTRACE (in a container "
-            "--cap-add SYS_PTRACE), or allow it for a while: sysctl kernel.yama.ptrace_scope=0"
+            f"the system does not permit the daemon to trace {who}{yama}: grant it CAP_SYS_PTRACE (in a container "
+            "--cap-add SYS_PTRACE), or allow it temporarily: sysctl kernel.yama.ptrace_scope=0"
         )
-    return f"py-spy could not look into {who}: {sendable(said.strip())[:_MOST_SAID]}"
+    return f"py-spy could not trace {who}: {sendable(said.strip())[:_MOST_SAID]}"
 
 
 def _read(file: Path) -> tuple[str, int]:
-    """Return the stacks of a file's beginning as far as they fit an answer; and the samples left out of them."""
+    """Return the stacks at the beginning of a file that fit into an answer, and the number of samples omitted."""
     with file.open("rb") as stream:
         stacks = stream.read(_MOST_READ)
         if stream.read(1):
@@ -157,7 +157,7 @@ def _read(file: Path) -> tuple[str, int]:
 
 
 def _fitting(stacks: str) -> tuple[str, int]:
-    """Return as many stacks as an answer carries, those that were seen most often; and the samples left out."""
+    """Return the most frequent stacks that fit into an answer, and the number of samples omitted."""
     if len(stacks) <= _MOST:
         return stacks, 0
     lines = [line for line in stacks.split("\n") if line]

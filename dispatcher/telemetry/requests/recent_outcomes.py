@@ -1,4 +1,4 @@
-"""The outcomes of a model's requests in the last minutes: differences of counters that only grow."""
+"""The outcomes of a model's requests in the last minutes, as differences of cumulative counters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pytriton.dispatcher.workers.model_counters import Tally
 
-#: How far back it goes, and how often it looks.
+#: Length of the period, and interval between points.
 _SPAN_S, _EVERY_S = 300.0, 10.0
 
 
@@ -19,11 +19,11 @@ class _Point(NamedTuple):
 
 
 class RecentOutcomes:
-    """Remembers the counters of one model. Times are those of a clock that nobody sets.
+    """Records the counters of one model. Times are those of a monotonic clock.
 
     Args:
         tally: the counters
-        begun: when they began, if all that they have counted is to be told; None: what comes from now on is
+        begun: start of the counters, to include everything counted so far; None to include only what follows
     """
 
     def __init__(self, tally: Tally, now: float, *, begun: float | None = None) -> None:
@@ -32,7 +32,7 @@ class RecentOutcomes:
         self._points = deque([first])
 
     def look(self, now: float) -> None:
-        """Note where the counters are, if it is time for that."""
+        """Record a point if the interval has passed."""
         if now < self._points[-1].at + _EVERY_S:
             return
         self._points.append(_Point(now, *self._tally.outcomes()))
@@ -40,7 +40,7 @@ class RecentOutcomes:
             self._points.popleft()
 
     def since(self, now: float) -> tuple[float, int, dict[str, int]]:
-        """Return how many seconds are remembered, the requests that were begun in them, and those that failed."""
+        """Return the length of the recorded period in seconds, and the requests started and failed in it."""
         first = self._points[0]
         requests, failed = self._tally.outcomes()
         lost = {kind: max(0, count - first.failed.get(kind, 0)) for kind, count in failed.items()}

@@ -1,4 +1,4 @@
-"""The requests of a model that are worth a look: the slowest of the last hour, and the last that failed."""
+"""Samples of a model's requests: the slowest of the last hour, and the last failed ones."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from dataclasses import dataclass, field
 from pytriton._protocol.lanes.request_records import NEVER
 from pytriton._protocol.messages.requests import RequestEntry
 
-#: How many are kept of each kind.
+#: Number of samples of each sort.
 KEPT = 20
-#: What "the last hour" is, and its pieces: the slowest of each are known.
+#: Length of "the last hour", and of the pieces whose slowest requests are recorded.
 _HOUR_S, _PIECE_S = 3600.0, 600.0
 
 
 @dataclass
 class _Piece:
     begun: float
-    #: A heap of the slowest: time, number to tell equal ones apart, when it was seen, entry.
+    #: A heap of the slowest: time, unique number as a tie-breaker, time seen, entry.
     slowest: list[tuple[int, int, float, RequestEntry]] = field(default_factory=list)
 
 
 class Samples:
-    """The samples that are kept of one model. `now` is the time by a clock that nobody sets."""
+    """The samples of one model. `now` is the time of a monotonic clock."""
 
     def __init__(self) -> None:
-        #: The type of the exception that the last failed request failed by, and when (seconds since the epoch).
+        #: Exception type and time (seconds since the epoch) of the last failed request.
         self.last_error = ""
         self.last_failed_at: float | None = None
         self._pieces: deque[_Piece] = deque()
@@ -34,7 +34,7 @@ class Samples:
         self._count = 0
 
     def see(self, entry: RequestEntry, now: float) -> None:
-        """Take a look at a request, and keep it where it belongs."""
+        """Record a request if it belongs to the samples."""
         if entry.status != "ok":
             self._failed.appendleft(entry)
             self.last_failed_at, self.last_error = entry.time, entry.error
@@ -47,21 +47,21 @@ class Samples:
             heapq.heapreplace(piece.slowest, one)
 
     def threshold_ns(self, now: float) -> int:
-        """Return how long a request has to take to be one of the slowest."""
+        """Return the minimum duration of a request to count among the slowest."""
         piece = self._piece(now)
         if len(piece.slowest) < KEPT:
             return 0
         return min(piece.slowest[0][0] + 1, NEVER - 1)
 
     def slowest(self, now: float) -> list[RequestEntry]:
-        """Return the slowest of the last hour, the slowest first."""
+        """Return the slowest of the last hour, slowest first."""
         self._piece(now)
         found = [one for piece in self._pieces for one in piece.slowest]
         recent = [one for one in found if one[2] > now - _HOUR_S]
         return [entry for *_, entry in sorted(recent, reverse=True)[:KEPT]]
 
     def failed(self) -> list[RequestEntry]:
-        """Return the last that failed, the newest first."""
+        """Return the last failed requests, newest first."""
         return list(self._failed)
 
     def _piece(self, now: float) -> _Piece:

@@ -161,7 +161,7 @@ def _kill(model: Model) -> None:
 def test_failed_restore(case: Case) -> None:
     case.says(
         "failed_restore is failed: it was registered before the daemon's start and could not be restored",
-        "No such file or directory", "weights", "A file is not where the callable looks for it",
+        "No such file or directory", "weights", "A file is missing where the callable expects it",
         "pytriton-daemon unregister failed_restore",
     )  # fmt: skip
     case.shows("last_end", "could not be loaded: FileNotFoundError")
@@ -172,7 +172,7 @@ def test_crash_loop(case: Case) -> None:
     served = case.register()
     (case.folder / "weights").unlink()
     _kill(served)
-    case.says("instance 0 is in a crash loop", "No such file or directory", "the next try")
+    case.says("instance 0 is in a crash loop", "No such file or directory", "the next attempt")
     case.shows("last_end", "No such file or directory")
 
 
@@ -195,16 +195,14 @@ def test_leak(case: Case) -> None:
         return "it leaks" in case.said()
 
     eventually(leaks, case.said)
-    case.says(
-        "workers reached limits.memory 2 times", "more than 150 MiB (limits)", "Mend the leak"
-    )
+    case.says("workers reached limits.memory 2 times", "more than 150 MiB (limits)", "Fix the leak")
 
 
 def test_poison(case: Case) -> None:
     case.register()
     with pytest.raises(InferenceServerException):
         case.infer(9)
-    case.says("requests ended every worker that ran them once", "killed by signal 9 (SIGKILL)",
+    case.says("requests crashed every worker that ran them once", "killed by signal 9 (SIGKILL)",
               "what is special about that request")  # fmt: skip
     case.shows("last_end", "SIGKILL")
 
@@ -257,7 +255,7 @@ def test_full_disk(case: Case) -> None:
             case.register(large)
     finally:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
-    case.says("its registration by user", "cannot be kept", "Make room on the disk")
+    case.says("its registration by user", "cannot be kept", "Free space on the disk")
 
 
 def test_slow_load(case: Case) -> None:
@@ -272,7 +270,7 @@ def test_slow_load(case: Case) -> None:
         served = registering.result()
     (case.folder / "slow").touch()
     _kill(served)
-    case.says("instance 0 has lost its worker", "the next one has been loading for")
+    case.says("instance 0 has lost its worker", "the next worker has been loading for")
     (case.folder / "slow").unlink()
 
 
@@ -281,8 +279,8 @@ def test_bad_replace(case: Case) -> None:
     (case.folder / "weights").unlink()
     with pytest.raises(PyTritonDaemonError):
         case.register(replace=True)
-    case.says("bad_replace is ready, but it was to be replaced by user", "it is as it was",
-              "No such file or directory", "A file is not where")  # fmt: skip
+    case.says("bad_replace is ready, but it could not be replaced, as requested by user", "and is unchanged",
+              "No such file or directory", "A file is missing where")  # fmt: skip
 
 
 def test_failed_wake(case: Case) -> None:
@@ -290,16 +288,14 @@ def test_failed_wake(case: Case) -> None:
     (case.folder / "weights").unlink()
     with pytest.raises(InferenceServerException, match="No such file or directory"):
         case.infer()
-    case.says("failed_wake is ", "crash loop", "A file is not where")
+    case.says("failed_wake is ", "crash loop", "A file is missing where")
 
 
 def test_failed_upgrade(case: Case) -> None:
     case.register()
     with pytest.raises(PyTritonDaemonError, match="cannot be run"):
         case.daemon.client.upgrade(str(case.folder / "python"))
-    case.says(
-        "failed_upgrade is ready; the daemon was to be upgraded by user", "this version goes on"
-    )
+    case.says("failed_upgrade is ready; an upgrade of the daemon by user", "this version continues")
     assert "callable" not in case.said()
 
 
@@ -310,7 +306,7 @@ def test_memory_wait(case: Case) -> None:
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(case.infer)
         try:
-            case.says("memory_wait is waking: it waits for memory: it needs 5,120 MiB of memory, and ",
+            case.says("memory_wait is waking: it is waiting for memory: it needs 5,120 MiB of memory, and ",
                       " MiB of memory is free", "`pytriton-daemon status` shows the budget")  # fmt: skip
             case.shows("state", "waking")
             (budget,) = case.daemon.client.status().memory
@@ -328,8 +324,8 @@ def test_wrong_settings(case: Case) -> None:
     StartFlags({}, str(settings), str(case.folder)).write(case.daemon.config.rundir)
     case.register()
     case.daemon.process.send_signal(signal.SIGHUP)
-    case.says("wrong_settings is ready; ", "settings were to be read anew",
-              "which failed, and the old ones hold: ", "'loud' is not one of", "reload again")  # fmt: skip
+    case.says("wrong_settings is ready; ", "a reload of the settings",
+              "failed; the old ones stay in effect: ", "'loud' is not one of", "reload again")  # fmt: skip
 
 
 def _top(daemon: RunningDaemon) -> str:
@@ -353,6 +349,6 @@ def test_drained(case: Case) -> None:
     case.register()
     case.daemon.client.drain(settle_s=0.0, stop=False)
     case.says("drained is ready, but the daemon drains, as user ", " asked: it answers requests",
-              "ask another daemon")  # fmt: skip
+              "use another daemon")  # fmt: skip
     assert _top(case.daemon).startswith("draining, ")
     assert case.daemon.client.status().state == "draining"

@@ -205,4 +205,4 @@ def test_a_stop_does_not_wait_for_a_hanging_server(tmp_path: Path) -> None:
         _register(daemon, tmp_path)
         halt(_server_pid(daemon))
         assert daemon.stop() == ExitCode.OK
-        assert "batches still run after the grace period" not in daemon.said()
+        assert "batches still running after the grace period" not in daemon.said()

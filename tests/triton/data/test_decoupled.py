@@ -340,7 +340,7 @@ def test_a_stream_is_finished_before_its_model_goes(
             assert len(list(answers)) == 49
             # Before the client gives up its stream, and before the grace period is over.
             gone.result(timeout=100)
-    assert '"batches still run after the grace period", "model": "leaving"' not in daemon.said()
+    assert '"batches still running after the grace period", "model": "leaving"' not in daemon.said()
 
 
 @pytest.mark.parametrize("how", ["scaled", "exchanged"])

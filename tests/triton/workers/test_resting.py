@@ -73,7 +73,7 @@ def get(daemon: RunningDaemon, path: str) -> int:
 def test_the_server_is_ready_without_them(daemon: RunningDaemon) -> None:
     assert rests(daemon, "m15")
     eventually(lambda: get(daemon, "health/ready") == 200, "it says that it is ready")
-    assert "tritonserver gets it with the first request" in daemon.client.explain("m15").verdict
+    assert "loaded into tritonserver on the first request" in daemon.client.explain("m15").verdict
 
 
 def logs_requests(daemon: RunningDaemon, name: str) -> bool:

@@ -186,7 +186,7 @@ def test_a_proxy_that_is_killed() -> None:
             eventually(lambda: len(daemon.regions()) == 1, lambda: str(daemon.regions()))
             _stub(daemon).kill()
         inference.close()
-        assert "batches still run after the grace period" not in daemon.said()
+        assert "batches still running after the grace period" not in daemon.said()
 
 
 def _stub(daemon: RunningDaemon) -> psutil.Process:

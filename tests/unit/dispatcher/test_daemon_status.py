@@ -142,7 +142,7 @@ def test_a_full_state_directory_is_told_until_it_has_room(
         writing.daemon._sizes.write({"m": KnownSize("x", 1, 0, {}, True)})
         eventually(lambda: len(problems()) == 2, lambda: str(problems()))
     assert problems() == [
-        "events cannot be kept in the state directory, only in memory: No space left on device",
+        "cannot store events in the state directory, only in memory: No space left on device",
         "sizes of models cannot be kept in the state directory for the next start: "
         "[Errno 28] No space left on device",
     ]

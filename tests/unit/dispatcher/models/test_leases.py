@@ -173,7 +173,9 @@ def test_explain_says_so_until_it_is_there_to_stay(brain: Brain) -> None:
         return answer.verdict
 
     begin(brain, replaces=True)
-    assert verdict().startswith("m is ready; it is on trial: somebody is changing several nodes")
+    assert verdict().startswith(
+        "m is ready; it is provisional: part of a change across several nodes"
+    )
     end(brain, keep=True)
     assert verdict() == "m is ready: nothing is wrong"
 

@@ -143,7 +143,7 @@ def _damaged_registration(folder: Path) -> None:
         (lambda folder: (folder / "key.pem").unlink(), r"operations_key = .*No such file"),
         (
             lambda folder: (folder / "key.pem").write_text("half"),
-            r"key\.pem: they are no certificate",
+            r"key\.pem: they are not a matching certificate",
         ),
     ],
 )

@@ -217,7 +217,11 @@ def test_who_looks_is_told_why_a_model_is_as_it_is_and_what_happened_if_it_is_th
         ("degraded", f"it loops: {HOSTILE}", "Mend it.")
     ]
     newest, oldest = found["events"]
-    assert (newest["says"], newest["instance"], newest["reason"]) == ("worker ended", 0, HOSTILE)
+    assert (newest["says"], newest["instance"], newest["reason"]) == (
+        "worker exited unexpectedly",
+        0,
+        HOSTILE,
+    )
     assert (newest["numbers"], newest["level"]) == ("pid 8", "warning")
     assert oldest["who"] == "user ann, process 7 (python a.py)"
 

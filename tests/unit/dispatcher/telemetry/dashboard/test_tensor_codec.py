@@ -59,7 +59,7 @@ def test_bf16_is_rounded_as_numpy_does_it() -> None:
     [("FP16", ["one"]), ("FP16", [1e9]), ("BF16", [None]), ("BF16", [1e39]), ("FP16", {"a": 1})],
 )
 def test_what_is_no_number_of_that_kind_is_refused(datatype: str, data: Any) -> None:
-    with pytest.raises(UnusableRequestError, match=f"input x: .* numbers that {datatype} holds"):
+    with pytest.raises(UnusableRequestError, match=f"input x: .* numbers that fit {datatype}"):
         packed(asked(datatype, data), config(datatype))
 
 

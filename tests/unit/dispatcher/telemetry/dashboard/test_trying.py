@@ -143,7 +143,7 @@ def test_of_a_long_stream_the_beginning_is_shown(
     headers = {"authorization": "Bearer right"}
     answer = daemon.ask("POST", "/page/infer?name=talk", content=b"{}", headers=headers)
     assert answer.text.startswith('{"path": ')
-    assert answer.text.endswith("the page shows no more of it\n")
+    assert answer.text.endswith("the rest is not shown\n")
 
 
 def test_what_cannot_be_written_as_the_model_takes_it_is_said(daemon: Daemon, server: str) -> None:

@@ -90,7 +90,7 @@ def test_a_sink_that_fails_harms_nobody(told: list[Event]) -> None:
     with structlog.testing.capture_logs() as logs:
         events.tell(kinds.STOPPING)
     assert [event.kind for event in told] == ["stopping"]
-    assert [log["event"] for log in logs] == ["daemon stops", "a fault of the event log"]
+    assert [log["event"] for log in logs] == ["daemon stopping", "internal error in the event log"]
 
 
 def test_texts_that_no_file_or_message_can_have_are_escaped(

@@ -87,7 +87,7 @@ _NO_GPU = instance(
     last_exit="RuntimeError: CUDA error: invalid device ordinal",
 )
 _FULL = (
-    "the registration of model m cannot be kept: x.unfinished: No space left on device. Make room"
+    "the registration of model m cannot be kept: x.unfinished: No space left on device. Free space"
 )
 _LEAK = "memory of its own: 600 MiB, limits.memory is 500 MiB"
 
@@ -98,13 +98,13 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
         situation(info(state="asleep"), event(kinds.SLEPT, "nothing was asked of it for 600 s")),
         "m is asleep: nothing was asked of it for 600 s",
         "asleep",
-        "a request wakes it",
+        "a request resumes it",
     ),
     "waits for memory": (
         situation(info(state="waking"), event(kinds.WAITS_FOR_MEMORY, "it needs 600 MiB")),
-        "m is waking: it waits for memory: it needs 600 MiB",
+        "m is waking: it is waiting for memory: it needs 600 MiB",
         "memory",
-        "models that may sleep, would help",
+        "allow more models to be suspended",
     ),
     "waited for memory": (
         situation(info(state="waking"), event(kinds.WAITS_FOR_MEMORY), event(kinds.LOADING)),
@@ -114,9 +114,9 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
     ),
     "starts, and waits for memory": (
         situation(info(state="starting"), event(kinds.WAITS_FOR_MEMORY, "it needs 600 MiB")),
-        "m is starting: it waits for memory: it needs 600 MiB",
+        "m is starting: it is waiting for memory: it needs 600 MiB",
         "memory",
-        "models that may sleep, would help",
+        "allow more models to be suspended",
     ),
     "could not wake for want of memory": (
         situation(
@@ -124,7 +124,7 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
             event(kinds.SLEPT, "idle"),
             event(kinds.NO_MEMORY, "it needs 9 GiB"),
         ),
-        "m is asleep: there was no memory when it was to wake: it needs 9 GiB",
+        "m is asleep: there was not enough memory to resume it: it needs 9 GiB",
         "memory",
         "shows the budget",
     ),
@@ -137,7 +137,7 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
         ),
         "m is asleep: idle for 600 s",
         "asleep",
-        "a request wakes it",
+        "a request resumes it",
     ),
     "sleeps after a crash loop": (
         situation(
@@ -146,13 +146,13 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
             event(kinds.CRASH_LOOP, "No module named 'torch'"),
             event(kinds.SLEPT, "model n needs its memory"),
         ),
-        "m is asleep: its workers were in a crash loop before it fell asleep (model n needs its memory): No module",
+        "m is asleep: its workers were in a crash loop before it was suspended (model n needs its memory): No module",
         "crash_loop",
         "A package is missing",
     ),
     "cannot wake: a crash loop": (
         situation(info(_LOOPS, state="waking"), event(kinds.CRASH_LOOP, "no weights")),
-        "m is waking: instance 0 is in a crash loop: 4 in a row ended",
+        "m is waking: instance 0 is in a crash loop: 4 exits in a row",
         "crash_loop",
         "pytriton-daemon logs m",
     ),
@@ -162,9 +162,9 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
             phase="draining",
             daemon_events=[event(kinds.DRAINING, who="user 7, process 8")],
         ),
-        "m is ready, but the daemon drains, as user 7, process 8 asked: it answers requests, is not ready",
+        "m is ready, but the daemon is draining, as requested by user 7, process 8: it answers requests, reports not ready",
         "drain",
-        "ask another daemon",
+        "use another daemon",
     ),
     "stops": (
         situation(info(instance()), phase="stopping"),
@@ -180,7 +180,7 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
                 event(kinds.NOT_UPGRADED, "it serves models of model repositories", who="user 7"),
             ],
         ),
-        "m is ready; the daemon was to be upgraded by user 7, which failed, and this version goes on: it serves",
+        "m is ready; an upgrade of the daemon by user 7 failed; this version continues: it serves",
         "daemon",
         "pytriton-daemon restart",
     ),
@@ -198,26 +198,26 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
             info(instance()),
             daemon_events=[event(kinds.NOT_RELOADED, "no setting 'http_prot'")],
         ),
-        "m is ready; settings were to be read anew, which failed, and the old ones hold: no setting",
+        "m is ready; a reload of the settings failed; the old ones stay in effect: no setting",
         "daemon",
-        "Mend the settings file",
+        "Fix the settings file",
     ),
     "not loaded yet": (
         situation(info(state="asleep")),
         "m is asleep: it has not been loaded yet",
         "asleep",
-        "a request wakes it",
+        "a request resumes it",
     ),
     "crash loop": (
         situation(info(_LOOPS, state="unready")),
-        "m is unready: instance 0 is in a crash loop: 4 in a row ended, the last: RuntimeError: no "
-        "weights; the next try is in 8 s",
+        "m is unready: instance 0 is in a crash loop: 4 exits in a row, the last: RuntimeError: no "
+        "weights; the next attempt is in 8 s",
         "crash_loop",
         "pytriton-daemon logs m",
     ),
     "given up": (
         situation(info(instance(), instance(1, "failed", last_exit="it exited with 3"))),
-        "m serves with 1 of 2 instances: instance 1 has been given up after worker_restart_limit",
+        "m serves with 1 of 2 instances: instance 1 was disabled after worker_restart_limit",
         "given_up",
         "scale m N",
     ),
@@ -245,7 +245,7 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
     ),
     "hard limit": (
         situation(info(instance()), event(kinds.LIMIT, "it used 9 bytes of memory, and may use 8")),
-        "workers passed a hard limit",
+        "workers exceeded a hard limit",
         "limit",
         "memory_hard",
     ),
@@ -253,7 +253,7 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
         situation(
             info(instance()), event(kinds.POISON, "killed by signal 11 while it ran this batch")
         ),
-        "requests ended every worker that ran them once",
+        "requests crashed every worker that ran them once",
         "poison",
         "special about that request",
     ),
@@ -276,7 +276,7 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
             ),
             event(kinds.LOADING, ago_s=45.0, instance=0),
         ),
-        "instance 0 has lost its worker: 1 in a row ended, the last: signal 9; the next one has been loading for 45 s",
+        "instance 0 has lost its worker: 1 exits in a row, the last: signal 9; the next worker has been loading for 45 s",
         "crash_loop",
         "logs m",
     ),
@@ -296,13 +296,13 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
         situation(None, event(kinds.NOT_REGISTERED, _FULL, who="user 7, process 8")),
         "m is not served: its registration by user 7, process 8 failed",
         "registration",
-        "Make room",
+        "Free space",
     ),
     "failed load from a repository": (
         situation(info(state="failed", served_by="", error="No module named 'torch'")),
-        "m is failed: it lies in a model repository and could not be loaded: No module named 'torch'",
+        "m is failed: it is in a model repository and could not be loaded: No module named 'torch'",
         "repository",
-        "A package is missing in the workers' environment: install it there, or give another with python=. Mend its",
+        "A package is missing in the workers' environment: install it there, or select another one with python=. Fix its",
     ),
     "failed load, by an older event": (
         situation(None, event(kinds.NOT_LOADED, "there are: none", who="user 7, process 8")),
@@ -312,21 +312,21 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
     ),
     "restore under way": (
         situation(info(state="restoring", loading_since=NOW - 42.0)),
-        "m is restoring: it was registered before the daemon's start, and has been loading for 42 s",
+        "m is restoring: it was registered before the daemon's start and has been loading for 42 s",
         "restore",
-        "`pytriton-daemon logs m` shows what it does",
+        "`pytriton-daemon logs m` shows its progress",
     ),
     "restore to come": (
         situation(info(state="restoring")),
-        "m is restoring: it was registered before the daemon's start, and waits for its turn to be loaded",
+        "m is restoring: it was registered before the daemon's start and is waiting to be loaded",
         "restore",
-        "shows what is loaded first",
+        "shows the models that are loaded first",
     ),
     "repository's load under way": (
         situation(info(state="loading", served_by="", loading_since=NOW - 42.0)),
-        "m is loading: it lies in a model repository, and has been loading for 42 s",
+        "m is loading: it is in a model repository and has been loading for 42 s",
         "restore",
-        "load_timeout_s ends a load that hangs",
+        "load_timeout_s aborts a load that hangs",
     ),
     "failed restore": (
         situation(info(state="failed", error="ModuleNotFoundError: No module named 'torch'")),
@@ -340,8 +340,8 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
             event(kinds.READY, ago_s=9000, instance=0, numbers={"took_s": 2.5}),
             event(kinds.LOADING, ago_s=45, instance=0),
         ),
-        "m serves with 0 of 1 instances: instance 0 has been loading for 45 s (pid 77); the last load that was "
-        "ready took 2.5 s",
+        "m serves with 0 of 1 instances: instance 0 has been loading for 45 s (pid 77); the last successful load "
+        "took 2.5 s",
         "loading",
         "kill -QUIT",
     ),
@@ -351,7 +351,7 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
             event(kinds.REGISTERED, ago_s=100),
             event(kinds.NOT_REPLACED, "NameError: name 'x' is not defined", who="client laptop"),
         ),
-        "m is ready, but it was to be replaced by client laptop, which failed, and it is as it was: NameError",
+        "m is ready, but it could not be replaced, as requested by client laptop, and is unchanged: NameError",
         "change",
         "",
     ),

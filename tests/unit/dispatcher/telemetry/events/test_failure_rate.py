@@ -25,20 +25,20 @@ CASES: dict[str, tuple[Outcomes, str, str, str]] = {
     "one": (
         Outcomes(12.4, 1, {"result": 1}, NOW, "TypeError"),
         "degraded",
-        "the only request of the last 12 s failed: the callable's results were wrong; the last one 0 s ago: TypeError",
+        "the only request of the last 12 s failed: the callable's results were invalid; the last one 0 s ago: TypeError",
         "declared outputs",
     ),
     "half": (
         Outcomes(60, 100, {"callable": 30, "lost": 20}),
         "degraded",
-        "50 of 100 requests (50%) of the last 60 s failed: 30 the callable raised, 20 their worker ended",
+        "50 of 100 requests (50%) of the last 60 s failed: 30 the callable raised, 20 their worker exited",
         "",
     ),
     "few": (
         Outcomes(300, 100, {"input": 1}, NOW - 100),
         "notice",
-        "1 of 100 requests (1%) of the last 5 minutes failed: inputs were wrong; the last one 100 s ago",
-        "declared inputs",
+        "1 of 100 requests (1%) of the last 5 minutes failed: inputs were invalid; the last one 100 s ago",
+        "match the declared ones",
     ),
     "a package is missing": (
         Outcomes(300, 5, {"callable": 5}, NOW, "ModuleNotFoundError"),

@@ -14,7 +14,7 @@ from pytriton.dispatcher.telemetry.events.reloads import tell_reload
     ("answer", "kind", "reason", "numbers"),
     [
         (([], [], "it is starting"), "not_reloaded", "it is starting", {}),
-        (([], [], ""), "reloaded", "nothing has changed", {"applied": 0, "waiting": 0}),
+        (([], [], ""), "reloaded", "no changes", {"applied": 0, "waiting": 0}),
         (
             (["log_level", "webhooks"], [], ""),
             "reloaded",

@@ -301,8 +301,8 @@ def test_a_file_says_where_events_go(tmp_path: Path) -> None:
         ({"url": '"https://h/\\n"'}, "http://"),
         ({"url": "7"}, "url"),
         ({"url": ""}, "url"),
-        ({"name": '"a b"'}, "name of its own"),
-        ({"kinds": '["crash"]'}, "no events of kind crash"),
+        ({"name": '"a b"'}, "unique name"),
+        ({"kinds": '["crash"]'}, "unknown event kind crash"),
         ({"kind": '["crashed"]'}, "unknown field `kind`"),
         ({"secret_file": '"none"'}, "No such file"),
         ({"secret_file": '"open"'}, "chmod 600"),
@@ -324,7 +324,7 @@ def test_what_is_wrong_in_it_is_told(tmp_path: Path, changed: dict[str, str], sa
 def test_names_are_given_once_and_the_file_has_to_be_there(tmp_path: Path) -> None:
     file = Path(write(tmp_path))
     file.write_text(file.read_text() * 2)
-    with pytest.raises(WebhookError, match="a name of its own"):
+    with pytest.raises(WebhookError, match="a unique name"):
         read_hooks(str(file))
     with pytest.raises(WebhookError, match="No such file"):
         read_hooks(str(tmp_path / "none.toml"))

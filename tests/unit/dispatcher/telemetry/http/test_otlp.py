@@ -303,7 +303,7 @@ def test_a_snapshot_that_cannot_be_made_is_dropped_and_the_next_one_sent(
     with structlog.testing.capture_logs() as logs:
         export(play, scrape)
     assert [one["log_level"] for one in logs] == ["warning", "info"]
-    assert logs[0]["reason"] == "there is no snapshot: ValueError: no figures"
+    assert logs[0]["reason"] == "cannot take a snapshot: ValueError: no figures"
 
 
 def test_a_metric_of_a_callable_that_cannot_be_told_costs_no_other(

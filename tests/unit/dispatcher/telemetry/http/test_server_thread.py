@@ -150,7 +150,7 @@ def test_headers_that_trickle_in_are_not_waited_for(served: Served) -> None:
         with contextlib.suppress(ConnectionResetError):
             answer = client.recv(1000)
             assert b" 408 " in answer
-            assert answer.endswith(b'{"error":"the headers of a request did not come in time"}')
+            assert answer.endswith(b'{"error":"the request headers did not arrive in time"}')
     finally:
         ended.set()
         trickling.join()
@@ -254,4 +254,4 @@ def test_without_descriptors_it_tries_again(monkeypatch: pytest.MonkeyPatch) -> 
 
     with listening("127.0.0.1", 0, "test", backlog=8) as listener:
         asyncio.run(test(listener))
-    assert said == ["cannot take connections: none left"]
+    assert said == ["cannot accept connections: none left"]

@@ -100,7 +100,7 @@ def test_one_that_is_given_up_ends_and_leaves_nothing(tmp_path: Path, py_spy: An
         (
             "sys.exit('Error: no Python')",
             "0",
-            "py-spy could not look into worker w0 (pid 4711) of model m: Error: no",
+            "py-spy could not trace worker w0 (pid 4711) of model m: Error: no",
         ),
     ],
 )
@@ -116,7 +116,7 @@ def test_what_hinders_it_is_told(
 
 def test_a_worker_that_has_ended_is(tmp_path: Path, py_spy: Any) -> None:
     py_spy("sys.exit('Permission Denied')")
-    assert "has ended meanwhile" in refused(tmp_path, worker(alive=False))
+    assert "exited during profiling" in refused(tmp_path, worker(alive=False))
 
 
 def test_one_that_hangs_is_ended(
@@ -124,7 +124,7 @@ def test_one_that_hangs_is_ended(
 ) -> None:
     monkeypatch.setattr(profiling, "_PATIENCE_S", -0.5)
     py_spy("import time; time.sleep(600)")
-    assert "did not end within 0.5 s" in refused(tmp_path)
+    assert "did not finish within 0.5 s" in refused(tmp_path)
 
 
 def test_without_it_the_command_that_installs_it_is_told(
@@ -144,7 +144,7 @@ def test_one_worker_is_looked_at_once_at_a_time(tmp_path: Path, py_spy: Any) -> 
 
     first, second = asyncio.run(both())
     assert first.stacks == "a 1\n"
-    assert "under way already" in second.text
+    assert "already being profiled" in second.text
 
 
 @pytest.mark.parametrize("seconds", [0, 0.9, 301, float("nan"), -1])
@@ -160,9 +160,9 @@ def test_the_worker_that_is_meant() -> None:
     for asked in (messages.ProfileWorker("m", 1, 0), messages.ProfileWorker("m", 1, 7)):
         with pytest.raises(RemoteFailure, match="no worker of instance"):
             chosen(asked, workers)
-    with pytest.raises(RemoteFailure, match="model m is asleep: a request wakes it"):
+    with pytest.raises(RemoteFailure, match="model m is suspended: profile it after"):
         chosen(ASKED, [], asleep=True)
-    with pytest.raises(RemoteFailure, match="model m has no worker at the moment"):
+    with pytest.raises(RemoteFailure, match="model m currently has no worker"):
         chosen(ASKED, [])
 
 
@@ -177,6 +177,6 @@ def test_without_room_for_its_file_it_can_be_tried_again(
 
     with monkeypatch.context() as short:
         short.setattr("tempfile.NamedTemporaryFile", full)
-        with pytest.raises(RemoteFailure, match=r"No space left on device\. Make room"):
+        with pytest.raises(RemoteFailure, match=r"No space left on device\. Free disk space"):
             asyncio.run(profiler.profile(worker(), ASKED))
     assert asyncio.run(profiler.profile(worker(), ASKED)).stacks == "a;b 3\n"
