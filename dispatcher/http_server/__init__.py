@@ -1,11 +1,11 @@
-"""The common part of our HTTP servers: the limits that hostile clients meet.
+"""Common parts of our HTTP servers: protection against hostile or broken clients.
 
-    connections.py   how many connections there are, and how long one may idle
-    browsers.py      requests of browsers for other sites' pages
-    decompression.py     compressed bodies, piece by piece
-    error_log.py    what the log says of clients: counted, never quoted
+    connections.py   limits the number of connections and their idle time
+    browsers.py      refuses browser requests on behalf of other sites' pages
+    decompression.py     decompresses request bodies piece by piece
+    error_log.py    counts clients' errors in the log without quoting them
 
-The OpenAI front and the operations server use it. It knows of aiohttp, and of neither of them. May import: base.
+Used by the OpenAI front and the operations server. Depends on aiohttp, but on neither of them. May import: base.
 """
 
 from __future__ import annotations

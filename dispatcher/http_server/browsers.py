@@ -1,7 +1,7 @@
-"""Requests that a browser sends on behalf of another site's page are refused, on every HTTP port.
+"""Refuses requests that a browser sends on behalf of another site's page, on every HTTP port.
 
-The native frontend has the same rule for its ports (`proxy_backend/front/http1/browsers.c`). Other clients never meet
-it: only browsers send `Origin` and `Sec-Fetch-Site`, which no page can change.
+The native frontend has the same rule for its ports (`proxy_backend/front/http1/browsers.c`). Other clients are not
+affected: only browsers send `Origin` and `Sec-Fetch-Site`, and pages cannot change them.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 
 __all__ = ["Foreign", "foreign_request"]
 
-#: Methods that change nothing and run no model. A page cannot read the answers of another site.
+#: Methods that change nothing and run no model. A page cannot read another site's answers.
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-#: Domains in which nobody on the internet can have a name.
+#: Domains in which no public name can exist.
 _PRIVATE_DOMAINS = (".localhost", ".local", ".internal", ".svc", ".home.arpa")
 _DEFAULT_PORTS = (80, 443)
 
 
 class Foreign(enum.Enum):
-    """Why a request is refused."""
+    """The reason to refuse a request."""
 
     OTHER_SITE = (
         "a page of another site has sent this request: only this server's own pages may do that"
@@ -36,12 +36,12 @@ class Foreign(enum.Enum):
 def foreign_request(
     method: str, headers: Mapping[str, str], local_address: object
 ) -> Foreign | None:
-    """Return why a request is refused as one for another site's page; None: it is not.
+    """Return why a request must be refused; None if it is allowed.
 
     Args:
-        method: of the request
-        headers: with case-insensitive names
-        local_address: of the connection, as `socket.getsockname` returns it
+        method: HTTP method
+        headers: headers with case-insensitive names
+        local_address: local address of the connection, as returned by `socket.getsockname`
     """
     if method not in _SAFE_METHODS and _is_cross_site(headers):
         return Foreign.OTHER_SITE
@@ -49,7 +49,10 @@ def foreign_request(
 
 
 def _is_cross_site(headers: Mapping[str, str]) -> bool:
-    """Browsers send Sec-Fetch-Site, or Origin alone where the connection is neither TLS nor to this machine itself."""
+    """Return whether a page of another site sent the request.
+
+    Browsers send Sec-Fetch-Site, or only Origin if the connection is neither TLS nor local.
+    """
     site, origin = headers.get("Sec-Fetch-Site"), headers.get("Origin")
     if site is not None or origin is None:
         return site not in (None, "none", "same-origin")
@@ -57,11 +60,11 @@ def _is_cross_site(headers: Mapping[str, str]) -> bool:
 
 
 def _is_rebound(host: str, local_address: Any) -> bool:
-    """Return whether a page has had its own name resolved to this machine (DNS rebinding).
+    """Return whether a page had its own name resolved to this machine (DNS rebinding).
 
-    Its browser then sends that name, with the port that it has connected to. A reverse proxy that passes on the name
-    that its clients used listens on another port. IP addresses, names without a dot, private domains, and the machine's
-    own name cannot be an attacker's.
+    The browser then sends that name, with the port that it connected to. A reverse proxy that forwards the name its
+    clients used listens on another port. IP addresses, names without a dot, private domains and the machine's own name
+    cannot belong to an attacker.
     """
     if not isinstance(local_address, tuple) or not _is_loopback(local_address[0]):
         return False

@@ -1,4 +1,4 @@
-"""Connections of clients that send nothing, or too slowly, end; so do the oldest of them where there are too many."""
+"""Closes connections of clients that send nothing or send too slowly, and the oldest idle ones when there are too many."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from aiohttp import web
 
 __all__ = ["Connections", "Limits", "all_descriptors"]
 
-#: Seconds from one look at all connections to the next; a quarter of a shorter limit.
+#: Maximum interval between checks of all connections; shorter for short limits.
 _LOOK_S = 1.0
-#: Seconds for which no connection has to make room: what was sent with its beginning is read until then.
+#: Minimum age of a connection that may be closed to admit another: by then, data sent with it has been read.
 _YOUNG_S = 1.0
-#: Descriptors of the process that are no connections.
+#: Descriptors of the process that are not connections.
 _OTHERS = 64
 
 
 class Limits(Protocol):
-    """Seconds that a new connection has for its first headers, and one that was answered to take that and ask again."""
+    """Time limits in seconds: for the first headers of a new connection, and to read a response and send another
+    request.
+    """
 
     @property
     def headers_s(self) -> float: ...
@@ -30,12 +32,12 @@ class Limits(Protocol):
 
 
 class Connections:
-    """The connections of one server. One is idle from its beginning, or from an answer, until it has sent headers.
+    """The connections of one server. A connection is idle from its start, or from a response, until the next headers.
 
     Args:
-        limits: they are asked for anew each time
-        most: how many there may be; beyond, those that are idle the longest are closed
-        too_slow: JSON, the answer to headers that did not come in time
+        limits: returns the current limits
+        most: maximum number of connections; beyond it, those idle the longest are closed
+        too_slow: JSON body of the response to headers that did not arrive in time
     """
 
     def __init__(
@@ -58,12 +60,12 @@ class Connections:
         self._closing: dict[Any, tuple[Any, float]] = {}
 
     def begins(self, request: web.Request) -> None:
-        """Note that the headers of a request have come."""
+        """Record that the headers of a request have arrived."""
         self._busy.add(request.protocol)
         self._asked.add(request.protocol)
 
     def ends(self, request: web.Request) -> None:
-        """Note that a request has been answered."""
+        """Record that a request has been answered."""
         self._busy.discard(request.protocol)
         self._since[request.protocol] = self._clock()
 
@@ -71,7 +73,7 @@ class Connections:
     async def around(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Note both: a middleware."""
+        """Record the start and end of a request; a middleware."""
         self.begins(request)
         try:
             return await handler(request)
@@ -79,14 +81,14 @@ class Connections:
             self.ends(request)
 
     async def watch(self, server: web.Server) -> None:
-        """Look again and again."""
+        """Check the connections periodically."""
         while True:
             limits = self._limits()
             await asyncio.sleep(min(_LOOK_S, limits.headers_s / 4, limits.idle_s / 4))
             self.look(server.connections)
 
     def look(self, connections: list[Any]) -> None:
-        """Close what has to be closed of the connections that there are."""
+        """Close the connections that have exceeded a limit."""
         now = self._clock()
         limits = self._limits()
         self._asked.intersection_update(connections)
@@ -108,7 +110,9 @@ class Connections:
             closed += 1
 
     def make_room(self, connections: list[Any]) -> None:
-        """End the one that is idle the longest, if it is old enough, and what was closed before: others wait."""
+        """Abort the connection that is idle the longest, if it is old enough, and those already closing, to admit
+        others.
+        """
         self.look(connections)
         for transport, _ in self._closing.values():
             transport.abort()
@@ -118,9 +122,9 @@ class Connections:
             oldest.transport.abort()
 
     def _abort(self, connections: list[Any], now: float, limits: Limits) -> None:
-        """End what was closed before and is still there: a peer that does not read keeps what was written to it.
+        """Abort connections that are still closing: a peer that does not read keeps the response from being sent.
 
-        It has as long as for its headers to read that, and until now where there are too many connections.
+        The peer has `headers_s` to read it, but no time if there are too many connections.
         """
         here = set(connections)
         self._closing = {one: left for one, left in self._closing.items() if one in here}
@@ -130,9 +134,9 @@ class Connections:
 
 
 def all_descriptors() -> int:
-    """Let the process have as many descriptors as it may; return the connections that leaves room for.
+    """Raise the process's descriptor limit to its maximum; return the number of connections that it permits.
 
-    A request that is under way takes two of them: its client's, and the one to tritonserver.
+    A request in progress takes two descriptors: the client's, and the one to tritonserver.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

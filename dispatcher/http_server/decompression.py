@@ -1,6 +1,7 @@
-"""Bodies of requests that come compressed: inflated piece by piece, so that whoever reads can stop in time.
+"""Decompresses request bodies piece by piece, so that the reader can stop in time.
 
-The servers let aiohttp inflate nothing (`auto_decompress=False`): it would do so before anybody has looked at who asks.
+The servers disable aiohttp's decompression (`auto_decompress=False`), which would happen before the client is
+authorized.
 """
 
 from __future__ import annotations
@@ -11,40 +12,40 @@ from typing import Any
 
 __all__ = ["Decompressor", "EncodingError"]
 
-#: What a piece has at most, whatever it was made of.
+#: Maximum size of a decompressed piece.
 _PIECE = 1 << 18
-#: gzip may be put together of any number of streams; each costs a few bytes to send, and more to begin.
+#: Maximum number of gzip members: each costs a few bytes to send, but more to start decompressing.
 _MOST_STREAMS = 1_000
 _UNREAD = frozenset({"br", "zstd"})
 _GZIP, _ZLIB, _RAW = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
 
 
 class EncodingError(Exception):
-    """The body is compressed in a way that is not understood."""
+    """The body is compressed with an unsupported encoding."""
 
 
 class Decompressor:
-    """The body of one request. What is neither gzip nor deflate is passed on as it comes.
+    """Decompresses the body of one request. Encodings other than gzip and deflate are passed through.
 
     Args:
         encoding: the header Content-Encoding
 
     Raises:
-        EncodingError: it is known, and not understood
+        EncodingError: the encoding is known but not supported
     """
 
     def __init__(self, encoding: str) -> None:
         self._encoding = encoding.strip().lower()
         if self._encoding in _UNREAD:
             raise EncodingError(
-                f"Content-Encoding: {self._encoding} is not understood; gzip and deflate are."
+                f"Content-Encoding: {self._encoding} is not supported; use gzip or deflate."
             )
         self.is_plain = self._encoding not in ("gzip", "deflate")
         self._stream: Any = None
         self._streams = 0
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """Yield what the next bytes of the body stand for; raises zlib.error where they stand for nothing."""
+        """Yield the decompressed pieces of the next bytes of the body; raises zlib.error if they are invalid."""
         if self.is_plain:
             yield data
             return
@@ -57,14 +58,14 @@ class Decompressor:
                 yield piece
 
     def end(self) -> None:
-        """Say that this is all of it; raises zlib.error where it is cut off."""
+        """Check that the body is complete; raises zlib.error if it is truncated."""
         if self._stream is not None and not self._stream.eof:
-            raise zlib.error("the body is cut off")
+            raise zlib.error("the body is truncated")
 
     def _begin(self, first: int) -> None:
         self._streams += 1
         if self._streams > _MOST_STREAMS:
-            raise zlib.error("the body has too many streams")
-        # Some clients send the bare stream, without the header that names the method (8).
+            raise zlib.error("the body has too many compressed streams")
+        # Some clients send a raw deflate stream without the zlib header, which names the method (8).
         deflate = _ZLIB if first & 0xF == 8 else _RAW
         self._stream = zlib.decompressobj(_GZIP if self._encoding == "gzip" else deflate)

@@ -1,4 +1,4 @@
-"""The log of a server: what clients can cause is counted there, and what they sent is never shown."""
+"""Rate-limited log of errors that clients can cause; it counts them and never shows what clients sent."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Callable
 
 __all__ = ["ErrorLog", "place_of"]
 
-#: Seconds from one line of a kind to the next of the same.
+#: Minimum seconds between two lines of the same kind.
 _EVERY_S = 10.0
 
 
 class ErrorLog(logging.Handler):
-    """Lines of the log, at most one of a kind every ten seconds.
+    """Logs at most one line per kind every ten seconds.
 
-    It stands in for the handlers of `logging`, too: the messages of aiohttp and asyncio quote requests, keys
-    among them, so only their first words and the kind of the exception are said.
+    Also serves as a `logging` handler: messages of aiohttp and asyncio quote requests, including keys, so only the
+    message template and the type of the exception are logged.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class ErrorLog(logging.Handler):
         ] = {}  #: since the last line of each; when that was
 
     def count(self, kind: str) -> None:
-        """Say how often something happened, if it is time to."""
+        """Count an occurrence, and log the number since the last line if the interval has passed."""
         now = self._clock()
         count, said_at = self._kinds.get(kind, (0, now - _EVERY_S))
         count += 1
@@ -40,7 +40,7 @@ class ErrorLog(logging.Handler):
         self._kinds[kind] = (count, said_at)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Count what a library logs; the arguments of its message are left out."""
+        """Count a record of a library without the arguments of its message."""
         error = record.exc_info[1] if record.exc_info else None
         what = "" if error is None else f" {type(error).__name__} {place_of(error)}"
         head = str(record.msg).partition("\n")[0][:100]
@@ -48,7 +48,7 @@ class ErrorLog(logging.Handler):
 
 
 def place_of(error: BaseException) -> str:
-    """Return where an exception was raised; its text may hold what a client sent."""
+    """Return where an exception was raised, without its text, which may contain data from a client."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -1,14 +1,15 @@
-"""The OpenAI API over HTTP, in a process of its own, which the daemon starts when a model asks for it.
+"""The OpenAI API over HTTP, in a separate process that the daemon starts when a model requires it.
 
-    supervisor.py   in the daemon: the listening socket, the process, its restarts, what it is told
-    state.py        what the daemon tells it: settings once, the models whenever they change
-    __main__.py     the process ▶ server.py (routes) ▶ completions.py, vectors.py (one request) ▶ upstream.py (tritonserver)
-    keys.py         who may ask, and how much
-    browsers.py     which pages in browsers may
-    reading.py      what hostile clients cannot use up: memory; connections and the log: http_server
-    meters.py       what is measured, by the names of OpenTelemetry
+    supervisor.py   in the daemon: the listening socket, the process and its restarts, the state sent to it
+    state.py        the messages between them: settings and models, sent again after every change
+    __main__.py     the process ▶ server.py (routes) ▶ completions.py, embeddings.py (one request) ▶ upstream.py
+        (tritonserver)
+    keys.py         API keys and quotas
+    browsers.py     which pages in browsers may send requests
+    body_reader.py  limits the memory of request bodies; for connections and the log see http_server
+    meters.py       metrics, named as in OpenTelemetry's conventions
 
-It talks to tritonserver as any client does, over HTTP; a fault of it touches neither the dispatcher nor the models.
+It talks to tritonserver over HTTP like any client, so its failures affect neither the dispatcher nor the models.
 """
 
 from __future__ import annotations

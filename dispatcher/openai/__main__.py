@@ -1,4 +1,4 @@
-"""The front's process: answers on a socket that the daemon listens on, until the daemon ends or says so."""
+"""The front's process: serves on a socket that the daemon listens on, until the daemon exits or stops it."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from pytriton.dispatcher.openai.protocol import Protocol
 from pytriton.dispatcher.openai.server import Front
 from pytriton.dispatcher.openai.state import METRICS, READY, State
 
-try:  # a fifth less of a processor for each token
+try:  # saves a fifth of the CPU time per token
     import uvloop
 
     run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
 except ImportError:
     run = asyncio.run
 
-#: Seconds that requests under way have after the daemon has said that it stops.
+#: Seconds for requests in progress after the daemon has announced its stop.
 _GRACE_S = 30.0
 _MOST_BYTES = 64 << 20
 
 
 def main() -> int:
-    """Be the front; return its exit code."""
+    """Run the front; return its exit code."""
     parser = argparse.ArgumentParser()
     parser.add_argument(
         "--listen", type=int, required=True, help="descriptor of the listening socket"
@@ -74,7 +74,7 @@ async def _serve(listener: socket.socket, states: socket.socket) -> None:
             front.unreadable,
             loop=loop,
             access_log=None,
-            auto_decompress=False,  # `Bodies` inflates, once it is known who asks
+            auto_decompress=False,  # `Bodies` decompresses after authorization
         )
 
     listening = await loop.create_server(connected, sock=listener, backlog=4096)
@@ -87,10 +87,12 @@ async def _serve(listener: socket.socket, states: socket.socket) -> None:
                     writer.write(msgspec.json.encode(front.meters.told()) + b"\n")
                 else:
                     await front.use(decode(line))
-        except Exception as error:  # another process begins with all of it
-            _say(f"cannot follow the daemon, and ends: {type(error).__name__}: {error}")
+        except Exception as error:  # the next process receives the whole state again
+            _say(
+                f"stopping: cannot receive updates from the daemon: {type(error).__name__}: {error}"
+            )
         finally:
-            stop.set()  # or the daemon has ended
+            stop.set()  # or the daemon has exited
 
     following = asyncio.ensure_future(follow())
     await stop.wait()

@@ -1,4 +1,4 @@
-"""Bodies of requests: read in time, no larger than allowed, and not more at once than there is memory for."""
+"""Reads request bodies with limits on their time, their size, and the memory of all of them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = ["Bodies", "within"]
 
 _T = TypeVar("_T")
 
-#: All bodies together may be as large as so many of the largest.
+#: Limit of all bodies together, as a multiple of the maximum size of one.
 _AT_ONCE = 4
 
 
 class Bodies:
-    """The bodies that are held at the moment: a body counts until its request has been answered."""
+    """The bodies currently in memory; a body counts until its request has been answered."""
 
     def __init__(self) -> None:
         self._held: dict[int, int] = {}
@@ -38,19 +38,19 @@ class Bodies:
         """Return the body of a request.
 
         Raises:
-            APIError: it does not come, is too large, or there is no room for it now
+            APIError: it does not arrive in time, is too large, or exceeds the memory for all bodies
         """
         if (request.content_length or 0) > limits.max_body_size:
             raise _too_large(limits)
         try:
             return await within(self._read(request, limits), limits.body_s)
         except asyncio.TimeoutError:
-            raise APIError("The body did not come in time.", 408, code="timeout") from None
+            raise APIError("The body did not arrive in time.", 408, code="timeout") from None
         except EncodingError as error:
             raise APIError(str(error), 415, code="unsupported_encoding") from None
         except (web.RequestPayloadError, zlib.error):
             raise APIError(
-                "The body cannot be read: its framing or compression is broken.",
+                "Cannot read the body: its framing or compression is invalid.",
                 code="invalid_body",
             ) from None
 
@@ -63,7 +63,7 @@ class Bodies:
                 if not inflating.is_plain:
                     await asyncio.sleep(
                         0
-                    )  # a small chunk may have many pieces: others have their turn
+                    )  # yield to other tasks: a small chunk may have many pieces
         inflating.end()
         return bytes(data)
 
@@ -75,25 +75,25 @@ class Bodies:
             raise _too_large(limits)
         if self._all + len(piece) > _AT_ONCE * limits.max_body_size:
             raise APIError(
-                "The bodies of other requests take all the room there is.", 429, type="overloaded",
+                "Too many large requests are in progress. Retry later.", 429, type="overloaded",
                 code="overloaded", retry_after_s=1.0,
             )  # fmt: skip
         self._all += len(piece)
         self._held[id(request)] = len(data)
 
     def release(self, request: web.BaseRequest) -> None:
-        """Forget the body of a request that has been answered."""
+        """Release the body of a request that has been answered."""
         self._all -= self._held.pop(id(request), 0)
 
 
 async def within(awaitable: Awaitable[_T], timeout_s: float) -> _T:
-    """Wait for something, in the same task; 0 is no limit.
+    """Await something in the same task with a time limit; 0 means no limit.
 
-    `wait_for` of Python before 3.12 has a task of its own for it, and a cycle of references when that fails: what its
-    frames hold, such as the body of a request, would stay until the garbage is collected.
+    Before Python 3.12, `wait_for` uses a separate task and, on failure, leaves a reference cycle: what its frames hold,
+    such as a request's body, would stay until garbage collection.
 
     Raises:
-        asyncio.TimeoutError: it takes longer
+        asyncio.TimeoutError: the limit is exceeded
     """
     async with timeout(timeout_s or None):
         return await awaitable
@@ -101,6 +101,6 @@ async def within(awaitable: Awaitable[_T], timeout_s: float) -> _T:
 
 def _too_large(limits: Answering) -> APIError:
     return APIError(
-        f"The body is larger than the {limits.max_body_size} bytes that this server takes.", 413,
+        f"The body is larger than the {limits.max_body_size} bytes that this server accepts.", 413,
         code="request_too_large",
     )  # fmt: skip

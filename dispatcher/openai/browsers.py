@@ -1,4 +1,4 @@
-"""Pages in browsers: which may ask (CORS), and what others make a browser send is refused."""
+"""Access of pages in browsers: adds CORS headers for permitted origins and refuses requests of other sites."""
 
 from __future__ import annotations
 
@@ -12,31 +12,33 @@ from pytriton.openai.errors import APIError
 
 __all__ = ["headers_for_pages", "refuse_other_sites"]
 
-#: Headers that a page may send, where its browser does not ask for any.
+#: Headers that a page may send, if the browser's preflight request lists none.
 _ALLOWED = (
     "authorization, content-type, x-request-id, openai-organization, openai-project, openai-beta"
 )
-#: The names that it does ask for: libraries have headers of their own (OpenAI's has ten that begin with x-stainless).
+#: The header names that a preflight request may list: libraries use their own (OpenAI's has ten x-stainless ones).
 _NAMES = re.compile(r"[a-zA-Z0-9_-]{1,64}(?:[, ]{1,4}[a-zA-Z0-9_-]{1,64}){0,63}")
-#: Headers of answers that a page may read.
+#: Response headers that a page may read.
 _SHOWN = "x-request-id, retry-after, " + ", ".join(
     f"x-ratelimit-{what}-{of}"
     for of in ("requests", "tokens")
     for what in ("limit", "remaining", "reset")
 )
-#: Seconds for which a browser may remember what it was told.
+#: Seconds for which a browser may cache a preflight response.
 _REMEMBERED_S = 600
 
 
 def headers_for_pages(request: web.BaseRequest, allowed: Sequence[str]) -> dict[str, str]:
-    """Return the headers of an answer that say whether a page may read it; `allowed`: the origins of those that may."""
+    """Return the response headers that permit a page to read it; `allowed` are the permitted origins."""
     if not allowed:
         return {}
-    headers = {"Vary": "Origin"}  # also of others' answers: caches may not give these to a page
+    headers = {
+        "Vary": "Origin"
+    }  # on all responses, so that caches do not serve them to another origin
     if _may_ask(request, allowed):
         headers["Access-Control-Allow-Origin"] = request.headers["Origin"]
         headers["Access-Control-Expose-Headers"] = _SHOWN
-        if request.method == "OPTIONS":  # a browser asks before it sends the request
+        if request.method == "OPTIONS":  # a preflight request
             wanted = request.headers.get("Access-Control-Request-Headers", "")
             headers["Access-Control-Allow-Headers"] = (
                 wanted if _NAMES.fullmatch(wanted) else _ALLOWED
@@ -47,10 +49,10 @@ def headers_for_pages(request: web.BaseRequest, allowed: Sequence[str]) -> dict[
 
 
 def refuse_other_sites(request: web.BaseRequest, allowed: Sequence[str]) -> None:
-    """Refuse what a browser sends for a page of another site that is not allowed to ask.
+    """Refuse a browser's request on behalf of a page whose origin is not permitted.
 
-    A browser sends a page's JSON without asking first if the page calls it plain text, and there may be no keys: any
-    page could have models work.
+    A browser sends a page's JSON without a preflight request if the page declares it as plain text, and keys may be
+    disabled: then any page could run models.
 
     Raises:
         APIError: it is such a request
@@ -61,7 +63,7 @@ def refuse_other_sites(request: web.BaseRequest, allowed: Sequence[str]) -> None
     foreign = foreign_request(request.method, request.headers, local_address)
     if foreign is Foreign.OTHER_SITE:
         raise APIError(
-            "Pages of this origin may not ask; the setting openai_cors_origin says which may.", 403,
+            "Pages of this origin are not permitted; add it to the setting openai_cors_origin.", 403,
             code="origin_not_allowed",
         )  # fmt: skip
     if foreign is not None and "*" not in allowed:

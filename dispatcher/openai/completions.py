@@ -1,4 +1,4 @@
-"""Chats, completions and responses: one request to a model, and its answer on the way to the client."""
+"""Chat, completion and response routes: send one request to a model and relay its answer to the client."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ _EVENTS = {
     "Cache-Control": "no-cache",
     "X-Accel-Buffering": "no",
 }
-#: Seconds that a client has for the end of its stream, after the answer has ended or its time was over.
+#: Seconds for a client to read the end of its stream, after the answer is complete or has timed out.
 _END_S = 15.0
-#: The most characters of a failure in the log.
+#: Maximum length of a logged failure.
 _MOST_LOGGED = 500
-#: Turns of the loop in which what was written goes out, if the client takes it.
+#: Number of turns of the event loop to wait for written data to be sent.
 _TURNS = 2
 _read_usage = msgspec.json.Decoder(Usage).decode
 _read_error = msgspec.json.Decoder(WireError).decode
 
 
 class TextRoute:
-    """One of the three routes."""
+    """One of the three text routes."""
 
     def __init__(self, front: Front, kind: str) -> None:
         self._front = front
@@ -54,7 +54,7 @@ class TextRoute:
         """Answer a request.
 
         Raises:
-            APIError: nothing has been sent yet, and this is to be
+            APIError: the request failed before anything was sent
         """
         front = self._front
         asking = await front.asking(request)
@@ -64,19 +64,19 @@ class TextRoute:
         if not front.state.answering.remote_urls:
             _refuse_remote(body)
         streamed = bool(body.stream)
-        del body  # what was read of it takes far more memory than its bytes
+        del body  # the parsed body takes far more memory than its bytes
         envelope = self._envelope(asked, asking.data)
         with front.slot():
             sending = Sending(front, asking, model.name, self._kind, streamed=streamed)
             return await sending.run(envelope)
 
     def _envelope(self, asked: str, data: bytes) -> bytes:
-        """Return what the worker gets; `asked`: the name that the client has asked for, which the answer bears."""
+        """Return the request to the worker; `asked` is the model name from the client, which the answer repeats."""
         try:
             data.decode()
-        except UnicodeDecodeError as error:  # in what was not looked at
+        except UnicodeDecodeError as error:  # in a part that was not parsed
             raise APIError(
-                f"The body is no JSON in UTF-8: {error.reason}.", code="invalid_json"
+                f"The body is not JSON in UTF-8: {error.reason}.", code="invalid_json"
             ) from None
         head = {
             "api": self._kind,
@@ -105,14 +105,14 @@ class Sending:
         self._events = 0
         self._body = b""
         self._ended = False
-        self._in_chunks = False  #: the stream has begun, and its pieces are chunks of HTTP
+        self._in_chunks = False  #: the stream has started, with HTTP chunked encoding
         self._coming: Texts | None = None
 
     async def run(self, envelope: bytes) -> web.StreamResponse:
-        """Ask the model, and answer.
+        """Send the request to the model and answer the client.
 
         Raises:
-            APIError: nothing has been sent yet
+            APIError: the request failed before anything was sent
         """
         error = "cancelled"
         pulse = asyncio.ensure_future(self._pulse()) if self._streamed else None
@@ -138,15 +138,15 @@ class Sending:
         return self._response
 
     def _log(self, failure: APIError) -> None:
-        """Say in a line of the log what went wrong, whatever the model has said of it."""
+        """Log a failure in a single line, whatever text the model produced."""
         line = " ".join(failure.message[: 2 * _MOST_LOGGED].split())[:_MOST_LOGGED]
         self._front.say(f"model {self._model}, request {self._front.request_id}: {line}")
 
     async def _to_the_end(self, writing: Awaitable[None]) -> None:
-        """Write the last of a stream; a client that does not read it may not keep its place among the requests.
+        """Write the end of a stream; abort if the client does not read it, so that it does not occupy a request slot.
 
         Raises:
-            ConnectionError: it did not
+            ConnectionError: the client did not read it
         """
         try:
             await within(writing, _END_S)
@@ -154,7 +154,7 @@ class Sending:
             transport = self._asking.request.transport
             if transport is not None:
                 transport.abort()
-            raise ConnectionAbortedError("the client does not read its answer") from None
+            raise ConnectionAbortedError("the client did not read its answer") from None
 
     async def _in_time(self, envelope: bytes) -> None:
         timeout_s = self._front.state.answering.timeout_s
@@ -166,7 +166,9 @@ class Sending:
             ) from None
         except (APIError, ConnectionError):
             raise
-        except Exception as error:  # here: a stream that has begun cannot have another answer
+        except (
+            Exception
+        ) as error:  # catch it here, since a stream that has started cannot send an error response
             raise self._front.fault(error) from error
 
     async def _exchange(self, envelope: bytes) -> None:
@@ -181,7 +183,9 @@ class Sending:
             finally:
                 await self._take_back(coming)
         if not self._ended:
-            raise APIError("The model ended in the middle of its answer.", 500, code="model_error")
+            raise APIError(
+                "The model stopped in the middle of its answer.", 500, code="model_error"
+            )
 
     async def _take(self, coming: Texts) -> None:
         if self._streamed:
@@ -191,7 +195,7 @@ class Sending:
             try:
                 for text in texts:
                     data += self._taken(text)
-            finally:  # what came before an error goes out before it
+            finally:  # send what arrived before an error first
                 if self._streamed and data:
                     await self._send(data.encode())
             if self._ended:
@@ -200,12 +204,12 @@ class Sending:
                 await self._hand_over(coming)
 
     async def _hand_over(self, coming: Texts) -> None:
-        """Have the native front write the events that follow, where nothing but their bytes goes to the client.
+        """Let the native front write the following events, if only their bytes go to the client.
 
-        It hands over a descriptor: so all that was written here has to have gone out.
+        It receives the connection's descriptor, so all data written here must have been sent.
         """
         transport = self._asking.request.transport
-        for _ in range(_TURNS):  # loops write at the end of a turn
+        for _ in range(_TURNS):  # event loops write at the end of a turn
             if transport is not None and transport.get_write_buffer_size():
                 await asyncio.sleep(0)
         fits = (
@@ -221,14 +225,14 @@ class Sending:
             coming.keep()
 
     async def _take_back(self, coming: Texts) -> None:
-        """Be the one again who writes to the client."""
+        """Resume writing to the client from this process."""
         if coming.relaying:
             await coming.take_back()
         self._events += coming.relayed
         self._wrote_at = self._front.clock()
 
     def _cut(self) -> None:
-        """End the client's connection: nothing can follow a part of a chunk.
+        """Abort the client's connection, since nothing can follow an incomplete chunk.
 
         Raises:
             ConnectionResetError: always
@@ -236,10 +240,10 @@ class Sending:
         transport = self._asking.request.transport
         if transport is not None:
             transport.abort()
-        raise ConnectionResetError("the client does not read its stream")
+        raise ConnectionResetError("the client did not read its stream")
 
     def _taken(self, text: str) -> str:
-        """Return what is for the client of a text of the worker's; see pytriton/openai/response_writer.py."""
+        """Return the part of a worker's message that goes to the client; see pytriton/openai/response_writer.py."""
         kind = text[:1]
         if kind == "s":
             self._events += text.count("\n\n")
@@ -256,10 +260,10 @@ class Sending:
             raise error
         raise _unreadable()
 
-    # ── a stream ─────────────────────────────────────────────────────────────────────────────────
+    # ── streaming ────────────────────────────────────────────────────────────────────────────────
 
     def _pass_on(self, texts: list[str]) -> bool:
-        """Send events at once, if the client takes them; else the task does, which waits for it."""
+        """Send events immediately if the client can take them; return False to let the task wait for it."""
         if not self._in_chunks or self._first_at is None:
             return False
         if self._coming is not None and not self._coming.whole:
@@ -293,11 +297,11 @@ class Sending:
         response, coming = self._response, self._coming
         assert response is not None
         if coming is not None and coming.relaying:
-            return  # a comment, which another writes now
+            return  # skip a comment: the native front is writing now
         if coming is not None and not coming.whole:
             self._cut()
         await response.write(data)
-        # From now on its headers are out, and what is written goes as it is.
+        # The headers have been sent; data is written as it is from now on.
         self._in_chunks = response.headers.get("Transfer-Encoding") == "chunked"
 
     async def _begin(self) -> None:
@@ -321,7 +325,7 @@ class Sending:
             protocol.probe = probe
 
     def _probe(self) -> None:
-        """Send a comment at once; where the native frontend writes to the client, it does so itself."""
+        """Send a comment immediately, unless the native frontend is writing, which does so itself."""
         coming, transport = self._coming, self._asking.request.transport
         is_ours = coming is None or (coming.whole and not coming.relaying)
         if self._in_chunks and is_ours and transport is not None:
@@ -329,11 +333,11 @@ class Sending:
             transport.write(b"%x\r\n%b\r\n" % (len(comment), comment))
 
     async def _pulse(self) -> None:
-        """Send a comment whenever nothing else was sent for a while: proxies between end silent connections."""
+        """Send a comment when nothing else was sent for a while, because intermediate proxies close silent connections."""
         every_s = self._front.state.answering.keepalive_s
         while every_s > 0:
             if self._coming is not None and self._coming.relaying:
-                self._wrote_at = self._front.clock()  # whoever writes now sends comments, too
+                self._wrote_at = self._front.clock()  # the native front sends comments itself
             left_s = self._wrote_at + every_s - self._front.clock()
             if left_s > 0:
                 await asyncio.sleep(left_s)
@@ -342,12 +346,12 @@ class Sending:
             try:
                 await self._write(b": keep-alive\n\n")
             except ConnectionError:
-                return  # the client has gone, which the exchange is told
+                return  # the client has disconnected, which the exchange notices
 
     async def _failed(self, error: APIError) -> None:
-        """Say in the stream what went wrong."""
+        """Report an error within the stream."""
         if self._kind == "responses":
-            # As many events have gone out, numbered from 0.
+            # The number of events sent so far, numbered from 0.
             said: dict[str, Any] = {**error.body()["error"], "sequence_number": self._events}
             said["type"] = "error"
             await self._write(f"event: error\ndata: {json_text(said)}\n\n".encode())
@@ -357,7 +361,7 @@ class Sending:
     def _measure(self, error: str) -> None:
         now, began = self._front.clock(), self._asking.began
         usage = self._usage
-        # A stream that was cut off never said its usage: each event that came is a token then.
+        # An aborted stream reported no usage, so count each event as a token.
         told = usage.prompt_tokens + usage.completion_tokens
         self._asking.used(told if self._ended else self._events)
         self._front.meters.answered(
@@ -372,11 +376,11 @@ class Sending:
 
 
 def _unreadable() -> APIError:
-    return APIError("The model answered what the front cannot read.", 500, code="model_error")
+    return APIError("The model's answer is invalid.", 500, code="model_error")
 
 
 def _refuse_remote(body: Body) -> None:
-    """Refuse URLs in messages and tools: whoever fetches them may reach what the client cannot.
+    """Refuse URLs in messages and tools: the server that fetches them may have access that the client lacks.
 
     Raises:
         APIError: there is one
@@ -391,7 +395,10 @@ def _refuse_remote(body: Body) -> None:
         contents = [
             (f"input[{i}]", one.get(name))
             for i, one in enumerate(body.input if isinstance(body.input, list) else ())
-            for name in ("content", "output")  # the worker reads one of them, by the item's type
+            for name in (
+                "content",
+                "output",
+            )  # the worker reads one of them, depending on the item's type
         ]
     for place, content in contents:
         for part in content if isinstance(content, list) else ():
@@ -404,7 +411,7 @@ def _refuse_remote(body: Body) -> None:
 
 def _remote(place: str, instead: str) -> APIError:
     return APIError(
-        f"'{place}' refers to a remote URL, which this server does not take: {instead}.",
+        f"'{place}' refers to a remote URL, which this server does not allow: {instead}.",
         param=place,
         code="remote_url_not_allowed",
     )

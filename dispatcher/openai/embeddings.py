@@ -1,4 +1,4 @@
-"""Embeddings: a request's texts go to the model in as many batches as it needs."""
+"""Embedding routes: send a request's texts to the model in as many batches as needed."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 __all__ = ["answer_embeddings", "answer_tensors"]
 
 _Text = TypeVar("_Text", bound="str | list[int]")
-#: The most texts of a request: what OpenAI takes.
+#: Maximum number of texts per request, as in OpenAI's API.
 _MOST_TEXTS = 2048
-#: The most batches of a request that are under way at a time; each has a connection of its own.
+#: Maximum number of concurrent batches per request; each uses its own connection.
 _MOST_AT_ONCE = 8
 
 
 async def answer_embeddings(front: Front, request: web.Request) -> web.Response:
-    """Answer a request of `/v1/embeddings`.
+    """Answer a request to `/v1/embeddings`.
 
     Raises:
-        APIError: it cannot be answered
+        APIError: the request failed
     """
     from pytriton.dispatcher.openai.server import answer_of
 
@@ -58,12 +58,13 @@ async def answer_embeddings(front: Front, request: web.Request) -> web.Response:
 
 
 async def answer_tensors(front: Front, request: web.Request) -> web.Response:
-    """Answer a request in KServe's form: texts without a second axis, and the embeddings alone.
+    """Answer a request in KServe's form: texts without a second axis, and a response with only the embeddings.
 
-    LiteLLM's provider `triton/` asks so. tritonserver cannot take it: its inputs have an axis below that of the batch.
+    LiteLLM's provider `triton/` sends this form. tritonserver rejects it, because its inputs have an axis in addition
+    to the batch's.
 
     Raises:
-        APIError: it cannot be answered
+        APIError: the request failed
     """
     from pytriton.dispatcher.openai.server import answer_of
 
@@ -81,14 +82,14 @@ async def answer_tensors(front: Front, request: web.Request) -> web.Response:
 
 
 def _texts(place: str, given: Sequence[_Text]) -> Sequence[_Text]:
-    """Return the texts of a request. They are counted here as a list of tokens is one text, however long it is.
+    """Return the texts of a request. They are counted here, because a list of tokens is one text of any length.
 
     Raises:
         APIError: there are too many
     """
     if len(given) > _MOST_TEXTS:
         raise APIError(
-            f"'{place}' has {len(given)} texts; a request may have {_MOST_TEXTS}. Send the rest in further requests.",
+            f"'{place}' has {len(given)} texts, but at most {_MOST_TEXTS} are allowed. Split the request.",
             param=place,
             code="invalid_value",
         )
@@ -102,10 +103,10 @@ async def _rows(
     given: Sequence[str | list[int]],
     dimensions: int | None = None,
 ) -> tuple[Any, int]:
-    """Return the embeddings of texts, and the tokens that these had.
+    """Return the embeddings of texts, and the number of their tokens.
 
     Raises:
-        APIError: there is no answer, or one with other dimensions
+        APIError: the model failed, or its embeddings have other dimensions
     """
     texts = [packed(text) for text in given]
     error = "cancelled"
@@ -148,7 +149,7 @@ async def _embed(
     left = iter(range(0, len(texts), most))
 
     async def ask() -> None:
-        for start in left:  # all take from the same
+        for start in left:  # all tasks take from the same iterator
             batch = texts[start : start + most]
             found[start] = await front.triton.embed(name, batch, dimensions)
 
@@ -167,14 +168,14 @@ def _joined(vectors: list[Vectors]) -> Any:
     """Return the rows of all batches.
 
     Raises:
-        APIError: they do not go together, or have what JSON has no number for
+        APIError: their dimensions differ, or they contain values that JSON cannot represent
     """
     if len({one.rows.shape[1:] for one in vectors}) > 1:
         raise APIError("The model's batches have different dimensions.", 500, code="model_error")
     rows = np.concatenate([one.rows for one in vectors])
     if not np.isfinite(rows).all():
         raise APIError(
-            "The model answered with numbers that are infinite, or none (NaN).",
+            "The model returned infinite or NaN values.",
             500,
             code="model_error",
         )

@@ -1,4 +1,4 @@
-"""How many tokens a request may use, as far as that can be said before it is answered."""
+"""Estimates the number of tokens that a request may use, before it is answered."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from pytriton.openai.bodies import (
 
 __all__ = ["tokens_of"]
 
-#: Of English; other languages have fewer. The tokenizer is the model's.
+#: Average characters per token in English; fewer in other languages. The real tokenizer belongs to the model.
 _CHARACTERS = 4
-#: Members of a part of a message that hold a file as base64: how many tokens it has, only the model knows.
+#: Fields with a file in base64, whose number of tokens only the model knows.
 _FILES = ("data", "file_data")
 
 
 def tokens_of(body: Body | TensorsBody, usual: int) -> int:
-    """Return the tokens that a request may use: its texts, and the longest answer that it asks for.
+    """Return the number of tokens that a request may use: those of its texts plus its maximum answer.
 
     Args:
-        usual: what a request has used that does not say how long its answer may be
+        usual: typical usage of a request that does not limit its answer
     """
     if isinstance(body, (EmbeddingsBody, TensorsBody)):
         return _in_texts(body.input if isinstance(body, EmbeddingsBody) else body.inputs[0].data)
@@ -45,14 +45,14 @@ def tokens_of(body: Body | TensorsBody, usual: int) -> int:
 
 
 def _prompts(prompt: str | Sequence[Any]) -> int:
-    """Return how many prompts a request has: a list of tokens is one."""
+    """Return the number of prompts in a request; a list of tokens is one prompt."""
     if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)):
         return 1
     return max(1, len(prompt))
 
 
 def _in_texts(content: Any) -> int:
-    """Return about how many tokens the texts have; a number is a token."""
+    """Return the approximate number of tokens in the texts; a number is one token."""
     characters, left = 0, [content]
     while left:
         one = left.pop()

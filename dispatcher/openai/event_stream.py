@@ -1,9 +1,8 @@
-"""An answer of tritonserver's that comes in pieces, read with as little work for each piece as can be.
+"""Reads a streaming answer from tritonserver with minimal work per piece.
 
-A token is some hundred bytes that come by themselves. What a client for all of HTTP does around them cost the front an
-eighth of its processor time. This one knows what a stream needs: one request on a connection of its own, and an
-answer in chunks or of a known length. And it can hand what comes on at once (`tap`), in the moment in which the loop
-has read it: no task has to wake up for it.
+A token arrives in some hundred bytes. A general HTTP client spent an eighth of the front's CPU time on them. This one
+supports only what a stream needs: one request per connection, and an answer in chunks or of a known length. With `tap`,
+data is passed on as soon as the loop has read it, without waking a task.
 """
 
 from __future__ import annotations
@@ -21,50 +20,51 @@ from pytriton.dispatcher.openai.state import Upstream
 
 __all__ = ["RELAY", "BrokenAnswer", "EventStream"]
 
-#: Asks whether a client's connection may be handed over, and says that it may: proxy_backend/front/relay/relay.h.
+#: Header that offers, and in the answer accepts, a hand-over of the client's connection:
+#: proxy_backend/front/relay/relay.h.
 RELAY = "Pytriton-Relay"
 
 _CONNECT_S = 10.0
-#: The most bytes of the headers of an answer, and of the line before a chunk.
+#: Maximum sizes of the answer's headers and of the line before a chunk.
 _MOST_HEAD = 1 << 16
 _MOST_LINE = 1 << 10
-#: Beyond so many bytes that nobody has taken, nothing more is read.
+#: Reading pauses when more bytes than this are waiting.
 _MOST_WAITING = 1 << 20
 
 
 class BrokenAnswer(ConnectionError):
-    """Bytes that are no answer of HTTP, or not all of one."""
+    """The data is not valid HTTP, or the answer is incomplete."""
 
 
 class EventStream(asyncio.Protocol):
-    """One request and its answer. To close it in mid-answer cancels the request."""
+    """One request and its answer. Closing it before the end cancels the request."""
 
     def __init__(self) -> None:
         self.status = 0
-        self.relays = False  #: a client's connection may be handed over to whoever answers
+        self.relays = False  #: the server accepts a hand-over of the client's connection
         self._transport: asyncio.Transport | None = None
-        self._waiting = bytearray()  #: what has come and was not taken
+        self._waiting = bytearray()  #: received but not yet read
         self._paused = False
         self._waiter: asyncio.Future[None] | None = None
         self._lost = False
         self._chunked = False
-        #: Bytes that are left: of the chunk, or of the body; None: all until the connection ends.
+        #: Bytes left of the chunk or the body; None: up to the end of the connection.
         self._left: Optional[int] = 0
         self._in_chunk = False
         self._ended = False
-        self._untaken = b""  #: of the body: what the tap has left for the reader
+        self._untaken = b""  #: part of the body that the tap left to the reader
         self._broken: BrokenAnswer | None = None
-        #: Is given what has come while the reader waits; False: the reader is to have it, as if there were no tap.
+        #: Called with new data while the reader waits; returns False to leave it to the reader.
         self.tap: Callable[[bytes], bool] | None = None
 
     @classmethod
     async def post(
         cls, upstream: Upstream, path: str, body: bytes, headers: Mapping[str, str]
     ) -> EventStream:
-        """Send a request, and return its answer, of which the headers have come.
+        """Send a request, and return its answer once the headers have arrived.
 
         Raises:
-            OSError, asyncio.TimeoutError: there is no connection, or no answer
+            OSError, asyncio.TimeoutError: the connection failed, or there was no answer
         """
         loop = asyncio.get_running_loop()
         at = urlsplit(upstream.url)
@@ -86,7 +86,7 @@ class EventStream(asyncio.Protocol):
         return stream
 
     def close(self) -> None:
-        """End the connection, and let go of what has come."""
+        """Close the connection and discard the received data."""
         if self._transport is not None:
             self._transport.abort()
         self.tap = None
@@ -94,27 +94,27 @@ class EventStream(asyncio.Protocol):
         self._untaken = b""
 
     def say(self, word: bytes) -> None:
-        """Send something behind the request."""
+        """Send data after the request."""
         if self._transport is not None:
             self._transport.write(word)
 
     def say_with(self, word: bytes, descriptor: int) -> None:
-        """Send something behind the request, which has been sent as a whole, with a descriptor.
+        """Send data with a descriptor after the request, which must have been sent completely.
 
         Raises:
             OSError: it cannot be sent now
         """
-        assert self._transport is not None  # the headers of its answer have come
+        assert self._transport is not None  # the headers of the answer have arrived
         own = os.dup(self._transport.get_extra_info("socket").fileno())
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=own) as sending:
             rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [descriptor]))
             sending.sendmsg([word], [rights], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     async def read(self) -> bytes:
-        """Return what has come of the body, at least a byte; nothing when all was returned.
+        """Return the received part of the body, at least one byte; b"" at its end.
 
         Raises:
-            BrokenAnswer: the connection ended before the body did
+            BrokenAnswer: the connection ended before the body
         """
         while True:
             found, self._untaken = self._untaken, b""
@@ -124,10 +124,10 @@ class EventStream(asyncio.Protocol):
             await self._more()
 
     async def read_all(self, most: int) -> bytes:
-        """Return the body, if it is no longer than `most`.
+        """Return the whole body, of at most `most` bytes.
 
         Raises:
-            BrokenAnswer: it is, or the connection ended before it did
+            BrokenAnswer: it is longer, or the connection ended before it
         """
         body = bytearray()
         while data := await self.read():
@@ -136,18 +136,20 @@ class EventStream(asyncio.Protocol):
                 raise BrokenAnswer("the answer is too long")
         return bytes(body)
 
-    # ── what the loop calls ──────────────────────────────────────────────────────────────────────
+    # ── callbacks of the event loop ──────────────────────────────────────────────────────────────
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the connection."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is of no such class
+        """Store the connection."""
+        self._transport = cast(
+            asyncio.Transport, transport
+        )  # uvloop's does not inherit from this class
 
     def data_received(self, data: bytes) -> None:
-        """Keep what came for the reader."""
+        """Pass received data to the tap, or store it for the reader."""
         if self._waiter is not None and self.tap is not None and self._between_chunks:
             only = _only_chunk(data)
             if only and self.tap(only):
-                return  # most of what comes: a token
+                return  # the usual case: one token
         self._waiting += data
         if self._waiter is not None:
             if self.tap is None or not self._tapped(self.tap):
@@ -158,17 +160,17 @@ class EventStream(asyncio.Protocol):
 
     @property
     def _between_chunks(self) -> bool:
-        """Whether all has been handed on that came before, and a chunk is to begin."""
+        """Whether all earlier data has been passed on, and the next byte starts a chunk."""
         return self._chunked and not (
             self._waiting or self._in_chunk or self._untaken or self._ended or self._broken
         )
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell the reader."""
+        """Wake the reader."""
         self._lost = True
         self._wake()
 
-    # ── the reader ───────────────────────────────────────────────────────────────────────────────
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -176,7 +178,7 @@ class EventStream(asyncio.Protocol):
         self._waiter = None
 
     async def _more(self) -> None:
-        """Wait until more has come than has been looked at."""
+        """Wait for more data."""
         if self._lost:
             raise BrokenAnswer("the connection ended in the middle of the answer")
         if self._paused and self._transport is not None:
@@ -199,14 +201,14 @@ class EventStream(asyncio.Protocol):
             length = headers.get("content-length")
             self._left = None if length is None else int(length)
         except (IndexError, ValueError):
-            raise BrokenAnswer("the answer is no HTTP") from None
+            raise BrokenAnswer("the answer is not HTTP") from None
         self.relays = headers.get(RELAY.lower()) == "yes"
         self._chunked = headers.get("transfer-encoding", "").lower() == "chunked"
         if self._chunked:
             self._left = 0
 
     def _tapped(self, tap: Callable[[bytes], bool]) -> bool:
-        """Hand on what has come; False: the reader has to look."""
+        """Pass received data to the tap; return False if the reader must handle it."""
         try:
             found = self._body()
         except BrokenAnswer as error:
@@ -218,10 +220,10 @@ class EventStream(asyncio.Protocol):
         return False
 
     def _body(self) -> bytes:
-        """Return what is there of the body.
+        """Return the received part of the body.
 
         Raises:
-            BrokenAnswer: that is not as it has to be
+            BrokenAnswer: it is malformed
         """
         if self._broken is not None:
             raise self._broken
@@ -230,7 +232,7 @@ class EventStream(asyncio.Protocol):
         return self._chunks() if self._chunked else self._plain()
 
     def _plain(self) -> bytes:
-        """Return what is there of a body that does not come in chunks."""
+        """Return the received part of a body without chunked encoding."""
         found = bytes(self._waiting[: self._left])
         del self._waiting[: self._left]
         if self._left is not None:
@@ -239,7 +241,7 @@ class EventStream(asyncio.Protocol):
         return found
 
     def _chunks(self) -> bytes:
-        """Return what is there of chunks, without what is around them."""
+        """Return the received data of chunks without their framing."""
         data, at, size, found = self._waiting, 0, len(self._waiting), b""
         while not self._ended:
             if self._in_chunk:
@@ -249,9 +251,9 @@ class EventStream(asyncio.Protocol):
                 self._left -= len(piece)
                 found = found + piece if found else piece
                 if self._left or size - at < 2:
-                    break  # the chunk goes on, or the end of its line is still to come
+                    break  # the chunk is incomplete, or its line end is missing
                 if data[at : at + 2] != b"\r\n":
-                    raise BrokenAnswer("a chunk of the answer is longer than was said")
+                    raise BrokenAnswer("a chunk of the answer is longer than declared")
                 at += 2
                 self._in_chunk = False
             end = data.find(b"\r\n", at, at + _MOST_LINE)
@@ -268,7 +270,7 @@ class EventStream(asyncio.Protocol):
 
 
 def _only_chunk(data: bytes) -> bytes | None:
-    """Return what is in a chunk that came whole and by itself; None: one has to look closer."""
+    """Return the content of `data` if it is exactly one complete chunk, otherwise None."""
     end = data.find(b"\r\n", 0, _MOST_LINE)
     digits = data[:end]
     if end < 1 or not digits.isalnum() or not data.endswith(b"\r\n"):

@@ -1,4 +1,4 @@
-"""API keys: who may ask, which models, and how much in a minute. They are read from a file, again when it changes."""
+"""API keys with their models and quotas per minute, read from a file and reloaded when it changes."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ else:
 
 __all__ = ["Caller", "Holding", "KeyFile", "KeysError"]
 
-#: Seconds between two looks at the file.
+#: Interval between checks of the file.
 _LOOK_S = 1.0
 _MINUTE_S = 60.0
-#: The tokens of a request that does not say how long its answer may be: at first, and how much the last one counts.
+#: Estimated tokens of a request that does not limit its answer: initial value, and weight of the latest request.
 _FIRST_GUESS, _LAST_COUNTS = 256.0, 0.2
 _PerMinute = Annotated[int, Meta(ge=1)]
 _Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class KeysError(Exception):
-    """The file of keys cannot be used; the text says where and why, and shows no key."""
+    """The keys file is invalid; the text says where and why, without showing a key."""
 
 
 class KeyEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One `[[key]]` of the file: the key itself, or the SHA-256 of it."""
+    """One `[[key]]` table of the file, with the key itself or its SHA-256."""
 
     name: Annotated[str, Meta(min_length=1)]
     key: Optional[Annotated[str, Meta(min_length=16)]] = None
@@ -54,10 +54,10 @@ class KeyEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Bucket:
-    """An amount that may still be used: it fills up again within a minute.
+    """A token bucket that refills completely within a minute.
 
     Attributes:
-        held: of it, for requests under way
+        held: part reserved for requests in progress
     """
 
     def __init__(self, size: int, clock: Callable[[], float]) -> None:
@@ -69,28 +69,28 @@ class Bucket:
 
     @property
     def level(self) -> float:
-        """The amount that is left now; below 0 where an answer took more than there was."""
+        """The current level; below 0 if an answer used more than was left."""
         now = self._clock()
         self._level = min(self.size, self._level + (now - self._at) * self.size / _MINUTE_S)
         self._at = now
         return self._level
 
     def take(self, amount: float) -> None:
-        """Take something, also if it is not there."""
+        """Take an amount, even if the bucket does not have it."""
         self._level = self.level - amount
 
     @property
     def free(self) -> float:
-        """The amount that is left and not held."""
+        """The part of the level that is not reserved."""
         return self.level - self.held
 
     def wait_s(self, amount: float) -> float:
-        """Return the seconds until so much is free, if all that is held is used."""
+        """Return the seconds until the amount is free, if all reservations are used up."""
         return max(0.0, (amount - self.free) * _MINUTE_S / self.size)
 
 
 class Caller:
-    """The owner of a key, with what is left of its quotas."""
+    """The owner of a key, with the state of its quotas."""
 
     def __init__(self, entry: KeyEntry, clock: Callable[[], float]) -> None:
         self.entry = entry
@@ -99,24 +99,28 @@ class Caller:
         self._usual = _FIRST_GUESS
 
     def may_use(self, model: str) -> bool:
-        """Whether a model is for this key."""
+        """Return whether the key permits a model."""
         return self.entry.models is None or model in self.entry.models
 
     def admit(self, tokens_of: Callable[[int], int]) -> Holding:
-        """Count a request; hold the tokens that it may use until it has been answered.
+        """Count a request and reserve the tokens that it may use until it is answered.
 
-        A request that may use more than the whole quota is admitted as long as something is left of it.
+        A request that may exceed the whole quota is admitted as long as some of it is left.
 
         Args:
-            tokens_of: tells how many these are, given how many are usual
+            tokens_of: returns the number of tokens it may use, given the typical number
 
         Raises:
-            APIError: a quota is used up, or what is left of it is held for others
+            APIError: a quota is used up, or the rest of it is reserved
         """
         for what, bucket, amount in (("requests", self._requests, 1), ("tokens", self._tokens, 1)):
             wait_s = bucket.wait_s(amount) if bucket else 0.0
             if bucket and wait_s > 0:
-                others = f", of which requests under way hold {bucket.held}" if bucket.held else ""
+                others = (
+                    f", of which {bucket.held} are reserved for requests in progress"
+                    if bucket.held
+                    else ""
+                )
                 raise APIError(
                     f"Rate limit reached: {bucket.size} {what} per minute{others}. Try again in {wait_s:.1f} s.",
                     429,
@@ -133,7 +137,7 @@ class Caller:
         return Holding(self, held)
 
     def give_back(self, held: int) -> None:
-        """Hold so many tokens no longer."""
+        """Release reserved tokens."""
         if self._tokens:
             self._tokens.held -= held
 
@@ -145,7 +149,7 @@ class Caller:
                 self._usual += _LAST_COUNTS * (tokens - self._usual)
 
     def headers(self) -> dict[str, str]:
-        """Return the headers that tell what is left."""
+        """Return the rate limit headers."""
         found = {}
         for what, bucket in (("requests", self._requests), ("tokens", self._tokens)):
             if bucket:
@@ -156,14 +160,14 @@ class Caller:
 
 
 class Holding:
-    """Tokens of a quota that a request under way may use: others cannot have them."""
+    """The tokens of a quota that are reserved for a request in progress."""
 
     def __init__(self, caller: Caller, tokens: int) -> None:
         self._caller: Caller | None = caller
         self._tokens = tokens
 
     def settle(self, used: int | None) -> None:
-        """Count what was used in their place; None: nothing was asked for. Only the first call counts."""
+        """Replace the reservation by the tokens used; None if no model was asked. Only the first call has an effect."""
         caller, self._caller = self._caller, None
         if caller is not None:
             caller.give_back(self._tokens)
@@ -172,7 +176,7 @@ class Holding:
 
 
 class KeyFile:
-    """The keys in a file. While a changed file cannot be read, the former keys hold."""
+    """The keys in a file. If a changed file is invalid, the previous keys stay in effect."""
 
     def __init__(
         self,
@@ -192,16 +196,16 @@ class KeyFile:
 
     @property
     def wanted(self) -> bool:
-        """Whether a key has to be shown."""
+        """Whether a key is required."""
         return self._path is not None
 
     def caller(self, authorization: str) -> Caller | None:
-        """Return who shows a key in the header Authorization; None where none is wanted.
+        """Return the owner of the key in an Authorization header; None if no key is required.
 
-        Every key is compared, in constant time: how long it takes tells nothing.
+        Every key is compared in constant time, so the duration reveals nothing.
 
         Raises:
-            APIError: there is none, or a wrong one
+            APIError: the key is missing or wrong
         """
         if self._path is None:
             return None
@@ -238,10 +242,10 @@ class KeyFile:
             self._stamp = stamp
             self._callers = self._read(path)
         except (KeysError, OSError) as error:
-            self._complain(f"API keys were not read anew, the former ones hold: {error}")
+            self._complain(f"API keys were not reloaded, the previous ones stay in effect: {error}")
 
     def _read(self, path: Path) -> list[tuple[bytes, Caller]]:
-        """Return the callers in the file; one whose entry has not changed keeps what is left of its quotas."""
+        """Return the callers in the file; those with an unchanged entry keep the state of their quotas."""
         known = {caller.entry: caller for _, caller in self._callers}
         return [
             (entry.digest(), known.get(entry) or Caller(entry, self._clock))
@@ -263,16 +267,16 @@ def _entries(path: Path) -> list[KeyEntry]:
     except OSError as error:
         raise KeysError(f"{path}: {error.strerror}") from None
     except ValueError as error:
-        # Of the TOML or of UTF-8; the text of the first has no values in it.
-        raise KeysError(f"{path} is no TOML in UTF-8: {type(error).__name__}") from None
+        # Invalid TOML or UTF-8; the message of a TOML error contains no values.
+        raise KeysError(f"{path} is not TOML in UTF-8: {type(error).__name__}") from None
     try:
         entries = msgspec.convert(document.get("key", []), list[KeyEntry])
     except msgspec.ValidationError as error:
         raise KeysError(f"{path}: {error}") from None
     for entry in entries:
         if (entry.key is None) == (entry.sha256 is None):
-            raise KeysError(f"{path}: the key {entry.name!r} needs `key` or `sha256`, one of them")
+            raise KeysError(f"{path}: the key {entry.name!r} needs either `key` or `sha256`")
     unknown = sorted(set(document) - {"key"})
     if unknown:
-        raise KeysError(f"{path}: there are only [[key]] tables, no {unknown[0]!r}")
+        raise KeysError(f"{path}: unknown entry {unknown[0]!r}; only [[key]] tables are allowed")
     return entries

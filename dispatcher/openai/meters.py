@@ -1,4 +1,4 @@
-"""The front's measurements, by the names that OpenTelemetry has for generative AI, in the text form of Prometheus."""
+"""The front's metrics, named after OpenTelemetry's conventions for generative AI, in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pytriton.dispatcher.openai.state import Told
 
 __all__ = ["Meters"]
 
-#: Codes of errors that are told apart. A callable may make up any number of them; OpenTelemetry calls the rest so.
+#: Maximum number of distinct error codes, since a callable can invent any; OpenTelemetry's name for the rest.
 _MOST_CODES, _OTHER = 64, "_OTHER"
 _CODE = re.compile(r"[\w.-]{1,64}", re.ASCII)
 
-#: The bounds that the conventions name.
+#: The bucket bounds that the conventions define.
 _DURATIONS = (
     0.01,
     0.02,
@@ -55,7 +55,7 @@ class _Histogram:
 
     def observe(self, labels: Labels, value: float) -> None:
         series = self._series.get(labels)
-        if series is None:  # a count for each bucket, that above all of them, the sum
+        if series is None:  # one count per bucket, one above all bounds, and the sum
             series = self._series[labels] = [0.0] * (len(self._bounds) + 2)
         series[bisect_left(self._bounds, value)] += 1
         series[-1] += value
@@ -76,10 +76,10 @@ class _Histogram:
 
 
 class Meters:
-    """All of them. Models that nobody has registered are not counted by name: labels cannot be made up by clients.
+    """All metrics of the front. Only registered models are counted by name, so clients cannot create labels.
 
     Args:
-        now: the time at which counting begins
+        now: returns the time at which counting starts
     """
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
@@ -89,16 +89,16 @@ class Meters:
         self._codes: set[str] = set()
         self._duration = _Histogram(
             "gen_ai_server_request_duration_seconds",
-            "Seconds from a request to the end of its answer.",
+            "Time from a request to the end of its answer, in seconds.",
             _DURATIONS,
         )
         self._first = _Histogram(
-            "gen_ai_server_time_to_first_token_seconds", "Seconds from a request to the first piece of its stream.",
+            "gen_ai_server_time_to_first_token_seconds", "Time from a request to the first piece of its stream, in seconds.",
             _FIRST,
         )  # fmt: skip
         self._each = _Histogram(
             "gen_ai_server_time_per_output_token_seconds",
-            "Seconds for each token after the first.",
+            "Time per token after the first, in seconds.",
             _EACH,
         )
         self._tokens = _Histogram(
@@ -116,7 +116,7 @@ class Meters:
         completion_tokens: int = 0,
         error: str = "",
     ) -> None:
-        """Count a request that has been answered, or failed; `first_s` is of streams."""
+        """Count a request that was answered or failed; `first_s` is set for streams."""
         labels = _labels(model, operation)
         failed: Labels = (("error_type", self._known(error)),) if error else ()
         self._duration.observe((*labels, *failed), duration_s)
@@ -134,7 +134,7 @@ class Meters:
         self.refused[code] = self.refused.get(code, 0) + 1
 
     def _known(self, code: str) -> str:
-        """Return a code as it is told: one more of them is a series more, for ever."""
+        """Return the label for an error code. Their number is limited, because each creates a permanent series."""
         if code not in self._codes:
             if len(self._codes) >= _MOST_CODES or not _CODE.fullmatch(code):
                 return _OTHER
@@ -142,13 +142,13 @@ class Meters:
         return code
 
     def told(self, shows: Callable[[str], bool] = lambda model: True) -> list[Told]:
-        """Return all; of models, those that it `shows`."""
+        """Return all metrics, limited to the models that `shows` accepts."""
         codes = sorted(self.refused.items())
         told = [
             Told(
                 "pytriton_openai_active_requests",
                 "gauge",
-                "Requests under way.",
+                "Requests in progress.",
                 [([], [("", "", self.active)])],
             ),
             Told(
@@ -162,7 +162,7 @@ class Meters:
         return [msgspec.structs.replace(one, since=self._since) for one in told]
 
     def text(self, shows: Callable[[str], bool] = lambda model: True) -> str:
-        """Return the same, as Prometheus reads it."""
+        """Return the same in Prometheus' text format."""
         lines = []
         for metric in self.told(shows):
             name = f"{metric.name}_total" if metric.kind == "counter" else metric.name

@@ -1,6 +1,6 @@
-"""A client's connection.
+"""A client's connection to the front.
 
-What cannot be read as HTTP is answered in the API's form, too. A client that sends no more may still read its answer.
+Invalid HTTP is answered in the API's error format. A client that has closed its sending half can still read its answer.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from aiohttp import HttpVersion11, web
 
 __all__ = ["Protocol"]
 
-#: From there on, a text of aiohttp's shows what the client has sent; names of headers that it knows may stay.
+#: Start of client data in aiohttp's messages, which must not be logged. Names of known headers may stay.
 _BYTES = re.compile(r"[:\s]*(?:\n|\b(?:bytearray\()?b['\"]|(?<!\w)['\"](?![A-Za-z-]+' header))")
-#: The beginning of a text of its own. Of some faults, what the client has sent is all that it gives.
+#: Start of aiohttp's own text. Some messages consist only of client data.
 _SENTENCE = re.compile(r"[A-Z][\w'-]* ")
 
 
-#: Sent to a client that sends no more and has got nothing of its answer: it passes over that (RFC 9110, 15.2), and the
-#: kernel of one that has closed its socket answers with a reset.
+#: Probe for a client that has closed its sending half and received nothing of its answer: the client ignores it (RFC
+#: 9110, 15.2), and a closed socket answers with a reset.
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-#: Seconds from the client's end to the first check whether it has gone, and from one to the next.
+#: Delay from the client's EOF to the first check whether it has disconnected, and interval of further checks.
 _FIRST_CHECK_S, _CHECK_INTERVAL_S = 0.01, 0.5
 
 
@@ -32,10 +32,9 @@ class Protocol(web.RequestHandler):
     """The server's end of a connection.
 
     Args:
-        answer: makes the answer to what no route has seen: its status, and what is wrong in one line, or ""
-
+        answer: returns the response to an invalid request, given its status and a one-line description or ""
     Attributes:
-        probe: sends the client something it passes over, in the midst of a stream; None while there is none
+        probe: sends data that the client ignores within a stream; None outside of a stream
     """
 
     __slots__ = ("_answer", "_end_check", "probe")
@@ -49,10 +48,10 @@ class Protocol(web.RequestHandler):
         self._end_check: asyncio.TimerHandle | None = None
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
-        """Answer what has come before the client's end; if that is nothing, close the connection, as usual.
+        """Keep the connection open to answer requests that arrived before EOF; close it if there are none.
 
-        Whether the client has closed its socket, or only its sending half (as `nc -N` does), cannot be told apart
-        before something is sent.
+        Until something is sent, it is unknown whether the client closed its socket or only its sending half (like `nc
+        -N`).
         """
         if self._is_idle():
             return None
@@ -60,7 +59,7 @@ class Protocol(web.RequestHandler):
         return True
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Cancel what is under way for the client."""
+        """Cancel the check and the requests in progress."""
         if self._end_check is not None:
             self._end_check.cancel()
         super().connection_lost(exc)
@@ -69,9 +68,9 @@ class Protocol(web.RequestHandler):
         return self._waiter is not None and not self._waiter.done() and not self._messages
 
     def _check_after_end(self, is_first: bool) -> None:
-        """End the connection if the client has gone, or its last request is cut off, or all has been answered.
+        """Close the connection if the client has disconnected, its last request is truncated, or all is answered.
 
-        After the client's end the loop does not watch the socket any more.
+        After EOF, the event loop no longer watches the socket.
         """
         transport, request = self.transport, self._current_request
         if transport is None or transport.is_closing():
@@ -86,7 +85,7 @@ class Protocol(web.RequestHandler):
             transport.close()
             return
         if not self._messages:
-            self.close()  # after what is being answered
+            self.close()  # after the current answer
         if is_first and request is not None and request.version >= HttpVersion11:
             if request.writer.output_size == 0:
                 transport.write(_CONTINUE)
@@ -101,10 +100,10 @@ class Protocol(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Log what aiohttp logs, and answer in another form.
+        """Log as aiohttp does, but answer in the API's format.
 
         Raises:
-            ConnectionError: a part of an answer has been sent already
+            ConnectionError: part of an answer has been sent already
         """
         super().handle_error(request, status, exc, message)
         answer = self._answer(status, _without_bytes(message or ""))
@@ -113,6 +112,6 @@ class Protocol(web.RequestHandler):
 
 
 def _without_bytes(message: str) -> str:
-    """Return what is wrong in aiohttp's words, without those of the client; "" where there are no others."""
+    """Return aiohttp's error message without client data; "" if nothing else is in it."""
     what, *_ = _BYTES.split(message, maxsplit=1)
     return what.rstrip(".: ") if _SENTENCE.match(what) else ""

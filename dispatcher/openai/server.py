@@ -1,4 +1,4 @@
-"""The routes of the front: who asks, for what, and the answers that need no model."""
+"""The front's routes: authorization, request handling, and the answers that need no model."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ Say = Callable[[str], None]
 
 @dataclass
 class _About:
-    """The request that a task answers.
+    """The context of the request that a task answers.
 
     Attributes:
-        caller: once its key is known to be right
-        holding: what it may use of its caller's tokens, once it is admitted
-        reached: a worker has answered it, be it with an error
+        caller: set once the key has been verified
+        holding: reserved tokens of the caller, once the request is admitted
+        reached: whether a worker has answered, even with an error
     """
 
     request_id: str
@@ -51,7 +51,7 @@ class _About:
     reached: bool = False
 
     def settle(self) -> None:
-        """Give back the tokens that are still held: no model was asked."""
+        """Release tokens that are still reserved, because no model was asked."""
         if self.holding is not None:
             self.holding.settle(None)
 
@@ -59,20 +59,20 @@ class _About:
 _about: ContextVar[_About] = ContextVar("about")
 _REQUEST_ID = re.compile(r"[\w.-]{1,128}", re.ASCII)
 _TOO_SLOW = msgspec.json.encode(
-    APIError("The headers of a request did not come in time.", 408, code="timeout").body()
+    APIError("The request headers did not arrive in time.", 408, code="timeout").body()
 )
-#: Seconds that tritonserver has to say that it is ready.
+#: Time limit of tritonserver's readiness probe, in seconds.
 _HEALTH_S = 5.0
 
 
 class Asking:
-    """One request on its way: who asks, since when.
+    """A request with its body and caller.
 
     Attributes:
         data: the body
-        caller: the owner of the key; None where no keys are wanted
-        began: by the monotonic clock
-        holding: what it may use of its caller's tokens, once it is admitted
+        caller: the owner of the key; None if no keys are required
+        began: start time by the monotonic clock
+        holding: reserved tokens of the caller, once the request is admitted
     """
 
     def __init__(
@@ -85,13 +85,13 @@ class Asking:
         self.holding: Holding | None = None
 
     def used(self, tokens: int) -> None:
-        """Count tokens to the caller's quota, in the place of those that were held."""
+        """Count the tokens used against the caller's quota, instead of the reserved ones."""
         if self.holding is not None:
             self.holding.settle(tokens)
 
 
 class Front:
-    """The state that all requests share. `say` writes a line of the log; at most `most` connections may be open."""
+    """The state shared by all requests. `say` writes a log line; `most` is the maximum number of connections."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Front:
         self._models = _by_id(state.models)
 
     def application(self) -> web.Application:
-        """Return the routes."""
+        """Return the application with its routes."""
         from pytriton.dispatcher.openai.completions import TextRoute
         from pytriton.dispatcher.openai.embeddings import answer_embeddings, answer_tensors
 
@@ -132,14 +132,14 @@ class Front:
             ("POST", "/v2/models/{name}/infer", functools.partial(answer_tensors, self)),
         ]
         for method, path, handler in routes:
-            # A GET route answers HEAD, too: load balancers ask so.
+            # GET routes also answer HEAD, which load balancers use.
             add = app.router.add_get if method == "GET" else app.router.add_post
             add(path, handler, expect_handler=self._expect)
         app.on_cleanup.append(self._close)
         return app
 
     async def use(self, state: State) -> None:
-        """Take over what the daemon has said anew."""
+        """Apply a new state from the daemon."""
         former = self.triton if state.upstream != self.state.upstream else None
         self.state = state
         self._models = _by_id(state.models)
@@ -150,43 +150,43 @@ class Front:
     async def _close(self, app: web.Application) -> None:
         await self.triton.close()
 
-    # ── what routes use ──────────────────────────────────────────────────────────────────────────
+    # ── used by the routes ───────────────────────────────────────────────────────────────────────
 
     def caller(self, request: web.Request) -> Caller | None:
-        """Return who asks.
+        """Return the caller that the key belongs to.
 
         Raises:
-            APIError: there is no key, or a wrong one
+            APIError: the key is missing or wrong
         """
         try:
             caller = self.keys.caller(request.headers.get("Authorization", ""))
         except APIError:
-            self.complaints.count("requests without a key that is known")
+            self.complaints.count("requests without a valid key")
             raise
         _about.get().caller = caller
         return caller
 
     async def asking(self, request: web.Request) -> Asking:
-        """Return a request with its body, if its key is right.
+        """Return a request with its body after verifying its key.
 
         Raises:
-            APIError: the key is wrong, or the body does not come, or is too large
+            APIError: the key is wrong, or the body is late or too large
         """
         began = self.clock()
-        caller = self.caller(request)  # before anything is read
+        caller = self.caller(request)  # before the body is read
         data = await self._bodies.read(request, self.state.answering)
         return Asking(request, data, caller, began)
 
     def model(
         self, asking: Asking, name: str, kind: str, tokens_of: Callable[[int], int]
     ) -> Served:
-        """Return the model that is asked for; the request counts to its caller's quota from now on.
+        """Return the requested model, and count the request against the caller's quota.
 
         Args:
-            tokens_of: tells how many tokens it may use, given how many are usual
+            tokens_of: returns the number of tokens it may use, given the typical number
 
         Raises:
-            APIError: none is asked for, there is no such, it does not serve that, or the quota is used up
+            APIError: no model or an unknown one is named, it does not serve this route, or the quota is used up
         """
         if not name:
             raise APIError(
@@ -205,10 +205,10 @@ class Front:
         return found
 
     def _shown(self, caller: Caller | None, name: str) -> Served:
-        """Return a model. One that is not for the caller's key is as one that is not there: no key can find it out.
+        """Return a model. One that the key does not permit is reported as missing, so that keys cannot discover it.
 
         Raises:
-            APIError: there is no such
+            APIError: there is no such model
         """
         found = self._models.get(name)
         if found is None or not _may_use(caller, name, found):
@@ -222,15 +222,15 @@ class Front:
 
     @contextmanager
     def slot(self) -> Any:
-        """Hold a place among the requests under way.
+        """Occupy one of the request slots.
 
         Raises:
-            APIError: there is none
+            APIError: all are occupied
         """
         most = self.state.answering.max_requests
         if self.meters.active >= most:
             raise APIError(
-                f"{most} requests are under way, which is the most.", 429, type="overloaded",
+                f"{most} requests are in progress, which is the limit. Retry later.", 429, type="overloaded",
                 code="overloaded", retry_after_s=1.0,
             )  # fmt: skip
         self.meters.active += 1
@@ -239,15 +239,15 @@ class Front:
         finally:
             self.meters.active -= 1
 
-    # ── around every request ─────────────────────────────────────────────────────────────────────
+    # ── middleware ───────────────────────────────────────────────────────────────────────────────
 
     @property
     def request_id(self) -> str:
-        """Of the request that is being answered."""
+        """The id of the current request."""
         return _about.get().request_id
 
     def reached(self) -> None:
-        """Note that a worker has answered: what it refuses does not count to what was refused before."""
+        """Record that a worker has answered, so that its error is not counted as a refused request."""
         _about.get().reached = True
 
     @web.middleware
@@ -258,7 +258,7 @@ class Front:
         answer: web.StreamResponse
         self.connections.begins(request)
         try:
-            # Browsers ask so before they send a request; the headers below are the answer.
+            # A preflight request of a browser; the headers below are the answer.
             asks_first = request.method == "OPTIONS"
             refuse_other_sites(request, self.state.answering.cors_origins)
             answer = web.Response(status=204) if asks_first else await handler(request)
@@ -283,15 +283,15 @@ class Front:
         return answer
 
     def fault(self, error: Exception) -> APIError:
-        """Count a fault of ours; return what the client is told."""
-        self.complaints.count(f"faults: {type(error).__name__} {place_of(error)}")
-        return APIError("The front failed to answer this request.", 500)
+        """Count an internal error; return the error for the client."""
+        self.complaints.count(f"internal errors: {type(error).__name__} {place_of(error)}")
+        return APIError("Internal error of the OpenAI front.", 500)
 
     def unreadable(self, status: int, why: str) -> web.Response:
-        """Return the answer to a request that no route has seen: it is no HTTP that this server reads."""
-        text = f"The request cannot be read as HTTP: {why or 'it is broken'}."
+        """Return the answer to a request that is not valid HTTP."""
+        text = f"The request is not valid HTTP: {why or 'it is malformed'}."
         if status >= 500:
-            text = "The front failed to answer this request."
+            text = "Internal error of the OpenAI front."
         else:
             self.meters.refuse("invalid_http")
         error = APIError(text, status, code="invalid_http" if status < 500 else None)
@@ -299,13 +299,13 @@ class Front:
         return answer_of(error.body(), status, headers)
 
     def headers(self, request: web.Request) -> dict[str, str]:
-        """Return the headers of every answer."""
+        """Return the common headers of all answers."""
         headers = {"x-request-id": self.request_id, "Server": "pytriton-daemon"}
         headers.update(headers_for_pages(request, self.state.answering.cors_origins))
         return headers
 
     async def _expect(self, request: web.Request) -> None:
-        """Have a client that asks before it sends its body send it, if its key is right; else the answer is enough."""
+        """Handle `Expect: 100-continue`: ask for the body if the key is valid and the size permitted."""
         expected = request.headers.get("Expect", "").lower()
         if expected != "100-continue" or request.version < aiohttp.HttpVersion11:
             return
@@ -316,11 +316,11 @@ class Front:
         if (request.content_length or 0) > self.state.answering.max_body_size:
             return
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        request.writer.output_size = 0  # nothing of the answer has gone out
+        request.writer.output_size = 0  # the answer itself has not started
 
     def _error(self, error: APIError) -> web.Response:
         about = _about.get()
-        about.settle()  # the headers tell what is left
+        about.settle()  # update the rate limit headers
         if error.status < 500 and not about.reached:
             self.meters.refuse(error.code or str(error.status))
         headers = {} if about.caller is None else about.caller.headers()
@@ -335,7 +335,7 @@ class Front:
     async def _health(self, request: web.Request) -> web.Response:
         if self._health_asked is None or self._health_asked.done():
             self._health_asked = asyncio.ensure_future(self._ask_health())
-        ready = await asyncio.shield(self._health_asked)  # of all who want to know meanwhile
+        ready = await asyncio.shield(self._health_asked)  # shared by all concurrent probes
         return answer_of({"status": "ok" if ready else "not ready"}, 200 if ready else 503)
 
     async def _ask_health(self) -> bool:
@@ -364,19 +364,19 @@ class Front:
         return answer_of(shown_model(self._shown(caller, name), name))
 
     async def _load(self, request: web.Request) -> web.Response:
-        """Load or unload a model, as Triton's OpenAI frontend does: the client needs the access token for it."""
+        """Load or unload a model, as Triton's OpenAI frontend does; requires the access token."""
         caller = self.caller(request)
         asked, verb = request.match_info["name"], request.match_info["verb"]
         found = self._models.get(asked)
         if caller is not None:
-            self._shown(caller, asked)  # a key for some models is for no others
+            self._shown(caller, asked)  # a key restricted to some models must not control others
         name = asked if found is None else found.name
         await self.triton.control(name, verb, request.headers.get(ACCESS_HEADER, ""))
         return answer_of({"id": asked, "object": "model", "status": f"{verb}ed"})
 
 
 def answer_of(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    """Return an answer with a body of JSON."""
+    """Return a JSON response."""
     return web.Response(
         body=msgspec.json.encode(body),
         status=status,
@@ -386,7 +386,7 @@ def answer_of(body: Any, status: int = 200, headers: dict[str, str] | None = Non
 
 
 def _by_id(models: Iterable[Served]) -> dict[str, Served]:
-    """Return the models by their names and aliases: a name wins against an alias, the first alias against others."""
+    """Return the models by name and alias. Names take precedence over aliases, and earlier aliases over later ones."""
     found: dict[str, Served] = {one.name: one for one in models}
     for one in models:
         for alias in one.card.aliases:
@@ -395,12 +395,12 @@ def _by_id(models: Iterable[Served]) -> dict[str, Served]:
 
 
 def _may_use(caller: Caller | None, asked: str, model: Served) -> bool:
-    """Return whether a caller's key is for a model; it may name the model, or the alias that is asked for."""
+    """Return whether a caller's key permits a model, by its name or by the requested alias."""
     return caller is None or caller.may_use(model.name) or caller.may_use(asked)
 
 
 def shown_model(model: Served, name: str) -> dict[str, Any]:
-    """Return a model as `/v1/models` shows it under one of its ids."""
+    """Return a model as shown by `/v1/models` under one of its ids."""
     card = model.card
     shown: dict[str, Any] = {
         "id": name,
@@ -424,5 +424,7 @@ def _of_http(error: web.HTTPException, request: web.Request) -> APIError:
             f"Invalid URL ({request.method} {request.path[:200]}).", 404, code="unknown_url"
         )
     if error.status == 405:
-        return APIError(f"Not allowed to {request.method} here.", 405, code="method_not_supported")
+        return APIError(
+            f"The method {request.method} is not allowed here.", 405, code="method_not_supported"
+        )
     return APIError(error.reason, error.status)

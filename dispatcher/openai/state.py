@@ -1,7 +1,7 @@
-"""The lines between the daemon and its OpenAI front, on a socket of theirs.
+"""The messages between the daemon and its OpenAI front, one per line on a private socket.
 
-The daemon tells its `State` in JSON; each replaces the former one. The front says `READY` once it answers. The
-daemon asks for `METRICS`, and the front tells a list of `Told`.
+The daemon sends its `State` as JSON; each replaces the previous one. The front sends `READY` once it serves. The daemon
+sends `METRICS`, and the front answers with a list of `Told`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ READY, METRICS = b"ready\n", b"metrics\n"
 
 
 class Upstream(msgspec.Struct, frozen=True):
-    """The address of tritonserver's HTTP: `url`, or a unix socket. Its restricted endpoints ask for `token`.
+    """tritonserver's HTTP endpoint: a `url` or a unix socket, and the `token` for its restricted endpoints.
 
-    Without a `url` there is none.
+    An empty `url` means that it has none.
     """
 
     url: str
@@ -29,7 +29,7 @@ class Upstream(msgspec.Struct, frozen=True):
 
 
 class Served(msgspec.Struct, frozen=True):
-    """A model behind the API. `most_texts`: of embeddings, what fits into one request."""
+    """A model behind the API. `most_texts` is the maximum number of texts per embedding request."""
 
     name: str
     card: OpenAICard
@@ -39,10 +39,10 @@ class Served(msgspec.Struct, frozen=True):
 
 
 class Answering(msgspec.Struct, frozen=True):
-    """How the front answers: the daemon's settings `openai_*`, see settings/openai_settings.py.
+    """Settings of the front: the daemon's `openai_*`, see settings/openai_settings.py.
 
-    The last three are the same for every daemon: seconds that a new connection has for its first headers, one that
-    was answered for the next, and a body to come.
+    The last three are fixed: seconds for the first headers of a new connection, for the next request after an answer,
+    and for a body to arrive.
     """
 
     keys_file: Optional[str] = None
@@ -58,7 +58,7 @@ class Answering(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """All of it. The first line has to come before the front answers anybody."""
+    """The complete state. It must arrive before the front serves requests."""
 
     answering: Answering
     upstream: Upstream
@@ -66,14 +66,14 @@ class State(msgspec.Struct, frozen=True):
 
 
 class Told(msgspec.Struct, frozen=True):
-    """A metric that the front has counted.
+    """A metric counted by the front.
 
     Attributes:
-        name: without what its kind adds
+        name: name without the suffix of its kind
         kind: "counter", "gauge" or "histogram"
-        help: what it says
-        series: labels, and values by what is behind the name, and the bound of a bucket ("" for none)
-        since: when counting began (seconds since the epoch); 0 where a front of an earlier version does not say so
+        help: help text
+        series: labels, and values by name suffix and bucket bound ("" if none)
+        since: start of counting (seconds since the epoch); 0 if a front of an earlier version does not report it
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The daemon's side of the OpenAI front: its socket, its process, what it is told, and another process when it ends."""
+"""Supervises the OpenAI front from the daemon: its socket, its process and restarts, and the state sent to it."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ __all__ = ["OpenAIFront"]
 _log = structlog.get_logger(__name__)
 
 _BACKLOG = 4096
-#: Seconds before the process is started again; the first time in a row it is started at once.
+#: Back-off before a restart, in seconds; the first restart in a row is immediate.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
-#: A process that has lived that long does not count as one of a row.
+#: A process that lived this long resets the back-off.
 _GOOD_LIFE_S = 60.0
-#: What the process gets to tell its metrics in, and their most bytes.
+#: Timeout and maximum size of the process's metrics.
 _METRICS_S, _METRICS_MOST = 1.0, 64 << 20
 _NO_HTTP = (
-    "the OpenAI API needs tritonserver's HTTP, which allow_http = false has switched off; the native front has HTTP "
-    "for it all the same: set front to native, or allow_http to true"
+    "the OpenAI API needs tritonserver's HTTP, which allow_http = false disables; the native front provides it regardless: "
+    "set front to native, or allow_http to true"
 )
 _read_metrics = msgspec.json.Decoder(list[Told]).decode
 
 
 class OpenAIFront:
-    """The front of one daemon. Nothing of it exists until a model asks for it.
+    """The OpenAI front of one daemon. It is not started until a model requires it.
 
     Args:
         config: the daemon's settings
-        library: the folder that holds `pytriton` alone
-        kill_on_death: ends the process when the daemon is killed
-        describe: returns what the front is to be told now
-        news: what tells that this may have changed
+        library: the directory that contains only `pytriton`
+        kill_on_death: kills the process when the daemon is killed
+        describe: returns the current state for the front
+        news: signals of changes that may affect that state
     """
 
     def __init__(
@@ -68,14 +68,14 @@ class OpenAIFront:
         self._listener: socket.socket | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._child: Child | None = None
-        self._channel = -1  #: the descriptor on which it is told
-        self._writer: asyncio.StreamWriter | None = None  #: of a process that has said READY
-        self._asked: asyncio.Future[list[Told]] | None = None  #: its metrics
+        self._channel = -1  #: descriptor of the socket to the process
+        self._writer: asyncio.StreamWriter | None = None  #: set once the process has sent READY
+        self._asked: asyncio.Future[list[Told]] | None = None  #: pending request for metrics
         self._problem = ""
 
     @property
     def url(self) -> str:
-        """The address at which clients reach it; "" while no model has asked for it."""
+        """The URL for clients; "" while no model requires the front."""
         if self._listener is None:
             return ""
         port = self._listener.getsockname()[1]
@@ -83,30 +83,30 @@ class OpenAIFront:
 
     @property
     def pid(self) -> int | None:
-        """The process; None while there is none."""
+        """The pid of the process; None while it does not run."""
         running = self._child is not None and not self._child.exited.done()
         return self._child.pid if running and self._child else None
 
     def problem(self) -> str:
-        """Return what somebody should look at; "" if nothing."""
+        """Return a problem that needs attention, or ""."""
         return self._problem
 
     async def metrics(self) -> list[Told]:
-        """Return what the process has counted; nothing where there is none, or it does not say so in time."""
+        """Return the process's metrics; an empty list if it does not run or does not answer in time."""
         if self._writer is None:
             return []
         if self._asked is None:
             self._asked = asyncio.get_running_loop().create_future()
             self._writer.write(METRICS)
-        waiting = asyncio.shield(self._asked)  # for others, too
+        waiting = asyncio.shield(self._asked)  # other waiters share it
         done, _ = await asyncio.wait([waiting], timeout=_METRICS_S)
         return waiting.result() if done else []
 
     def open(self) -> None:
-        """Listen, and keep a process running from now on: a model asks for it.
+        """Listen and start the process, because a model requires it.
 
         Raises:
-            RemoteFailure: it cannot listen there, or could not ask tritonserver
+            RemoteFailure: it cannot listen, or tritonserver has no HTTP
         """
         if self._listener is not None:
             return
@@ -122,7 +122,7 @@ class OpenAIFront:
         _log.info("the OpenAI API is served", url=self.url)
 
     async def run(self) -> None:
-        """Open it as soon as a model that is served asks for it, such as one that was restored."""
+        """Open the front when a served model requires it, for example one that was restored."""
         while True:
             changed = self._changed()
             if self._listener is None and self._describe().models:
@@ -134,28 +134,28 @@ class OpenAIFront:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is under way: it is not open, or its process serves and has been told all."""
+        """Whether the front is closed, or its process serves and has received the whole state."""
         if self._listener is None:
             return True
-        # A line of which half is written would be gone with this version of the process.
+        # A partially written line would be lost by an upgrade.
         written = self._writer is not None and self._writer.transport.get_write_buffer_size() == 0
         return self.pid is not None and self._channel >= 0 and written
 
     def hand_over(self) -> OpenAIState | None:
-        """Return what the next version of this process goes on with; it is settled."""
+        """Return the state for the next version of the daemon; call it when settled."""
         if self._listener is None or self._child is None:
             return None
         return OpenAIState(self._listener.fileno(), self._child.hand_over(), self._channel)
 
     def adopt(self, state: OpenAIState) -> None:
-        """Go on with the socket and the process of a former version of this process; raises OSError."""
+        """Adopt the socket and the process of the version that was upgraded from; raises OSError."""
         self._listener = socket.socket(fileno=state.listener)
         child = Child.adopt(state.child, self._log_line, self._kill_on_death)
         channel = socket.socket(fileno=state.channel)
         self._keeping = asyncio.ensure_future(self._keep(child, channel))
 
     async def stop(self, grace_s: float) -> None:
-        """Take no more requests, answer those that are there, and end."""
+        """Stop accepting requests, answer pending ones, and exit."""
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.wait([self._keeping])
@@ -172,7 +172,7 @@ class OpenAIFront:
         while True:
             began = loop.time()
             try:
-                ready = child is not None and channel is not None  # it was adopted, and serves
+                ready = child is not None and channel is not None  # adopted and serving
                 if child is None or channel is None:
                     child, channel = await self._start()
                 how = await self._live(child, channel, ready=ready)
@@ -181,13 +181,13 @@ class OpenAIFront:
             child = channel = None
             if loop.time() - began > _GOOD_LIFE_S:
                 pause_s = 0.0
-            self._problem = f"the OpenAI front {how}; another one is started in {pause_s:g} s"
-            _log.error("the OpenAI front ended", how=how, again_in_s=pause_s)
+            self._problem = f"the OpenAI front {how}; it restarts in {pause_s:g} s"
+            _log.error("OpenAI front exited unexpectedly", how=how, again_in_s=pause_s)
             await asyncio.sleep(pause_s)
             pause_s = min(_LONGEST_PAUSE_S, pause_s * 2 or _FIRST_PAUSE_S)
 
     async def _live(self, child: Child, channel: socket.socket, *, ready: bool = False) -> str:
-        """Tell a process what changes; return how it ended. `ready`: it has said so before."""
+        """Send state changes to a process; return how it exited. `ready`: it has already reported ready."""
         self._child = child
         reader, writer = await asyncio.open_connection(sock=channel, limit=_METRICS_MOST)
         if ready:
@@ -208,7 +208,7 @@ class OpenAIFront:
                 await child.stop(0)
 
     async def _start(self) -> tuple[Child, socket.socket]:
-        """Start a process; return it, and the connection on which it is told what changes."""
+        """Start a process; return it with the connection for its state."""
         assert self._listener is not None
         listener = self._listener.fileno()
         ours, theirs = socket.socketpair()
@@ -219,7 +219,7 @@ class OpenAIFront:
                 child = await Child.start(
                     bound_to_us(argv),
                     env={**os.environ, "PYTHONUNBUFFERED": "1"},
-                    cwd=str(self._library),  # `-m` looks there first: it holds nothing else
+                    cwd=str(self._library),  # `-m` searches there first; it contains nothing else
                     on_line=self._log_line,
                     kill_on_death=self._kill_on_death,
                     pass_fds=[listener, theirs.fileno()],
@@ -244,18 +244,18 @@ class OpenAIFront:
                     told = said
                 await changed
         except ConnectionError:
-            return  # it has ended, which is seen elsewhere
+            return  # the process has exited, which is handled elsewhere
 
     async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():
             if line == READY:
                 self._problem = ""
-                self._writer = writer  # the first line that it reads has to be its state
+                self._writer = writer  # the state must be the first line that it reads
                 continue
             try:
                 self._tell_metrics(_read_metrics(line))
             except msgspec.DecodeError:
-                # The rest of what a former version of this process has begun to read.
+                # The rest of a line that the previous version of the daemon had started to read.
                 self._tell_metrics([])
 
     def _tell_metrics(self, metrics: list[Told]) -> None:
@@ -264,7 +264,7 @@ class OpenAIFront:
             self._asked = None
 
     def _changed(self) -> asyncio.Future[None]:
-        """Return what is done at the next change of what the front is told."""
+        """Return a future that is done when the front's state may have changed."""
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting = [asyncio.ensure_future(one.next.wait()) for one in self._news]
 

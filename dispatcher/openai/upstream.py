@@ -1,4 +1,4 @@
-"""tritonserver as the front asks it: `generate_stream` for texts, `infer` for embeddings, over HTTP."""
+"""The front's client of tritonserver: `generate_stream` for texts, `infer` for embeddings, over HTTP."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from pytriton.openai.errors import APIError
 
 __all__ = ["Texts", "Triton", "Vectors"]
 
-#: Where the length of the JSON before the tensors stands.
+#: Header with the length of the JSON before the tensors.
 _HEADER_LENGTH = "Inference-Header-Content-Length"
-#: The most bytes of an event that is not complete yet.
+#: Maximum size of an incomplete event.
 _MOST_BYTES = 256 << 20
-#: Seconds that the native front has to give a client's connection back: it does so at once.
+#: Timeout for the native front to return a client's connection, which it does immediately.
 _BACK_S = 5.0
-#: What Triton says where a model, or room in its queue, is not there; the rest is an error of the model.
+#: Parts of Triton's messages when its queue is full or the model is unavailable; others are errors of the model.
 _OVERLOADED = ("exceeds maximum queue size", "timeout expired", "queue size")
 _GONE = ("unknown model", "is not ready", "not found", "no worker", "is not loaded", "unloaded")
 
-#: What a callable raised begins with its class; what tritonserver and the daemon say, with words.
+#: Exceptions of a callable start with their class; messages of tritonserver and the daemon with words.
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(?:: | \[request id: |$)")
 
 
@@ -46,14 +46,14 @@ _read_event = msgspec.json.Decoder(_Event).decode
 
 
 class Vectors(msgspec.Struct, frozen=True):
-    """The embeddings of some texts, and the tokens that these had."""
+    """The embeddings of some texts, and their number of tokens."""
 
     rows: Any
     tokens: int
 
 
 class Triton:
-    """A pool of connections to one tritonserver. A connection that is closed in mid-answer cancels its request."""
+    """A connection pool to one tritonserver. Closing a connection before the end of an answer cancels its request."""
 
     def __init__(self, upstream: Upstream) -> None:
         self.upstream = upstream
@@ -72,7 +72,7 @@ class Triton:
             skip_auto_headers=(
                 "Accept-Encoding",
                 "User-Agent",
-            ),  # nothing is to be compressed on this machine
+            ),  # no compression on the local machine
             read_bufsize=1 << 20,
         )
 
@@ -81,7 +81,7 @@ class Triton:
         await self._session.close()
 
     async def is_ready(self) -> bool:
-        """Ask whether tritonserver is ready."""
+        """Return whether tritonserver is ready."""
         try:
             async with self._session.get(f"{self.upstream.url}/v2/health/ready") as answer:
                 return answer.status == 200
@@ -92,16 +92,16 @@ class Triton:
     async def texts(
         self, model: str, request: bytes, pulse_s: float | None = None
     ) -> AsyncIterator[Texts]:
-        """Ask a model for texts.
+        """Request texts from a model.
 
         Args:
-            model: its name
-            request: what the model is asked
-            pulse_s: the client's connection may be handed over (`Texts.hand_over`), and gets a comment when it has got
-                nothing for so long; 0: none; None: it may not
+            model: name of the model
+            request: request to the model
+            pulse_s: permits a hand-over of the client's connection (`Texts.hand_over`), with a comment after this many
+                seconds without data; 0: no comments; None: no hand-over
 
         Raises:
-            APIError: there is no answer, or an error
+            APIError: the model failed or did not answer
         """
         body = b'{"request":' + msgspec.json.encode(request.decode()) + b"}"
         headers = {**self._headers, "Content-Type": "application/json"}
@@ -110,22 +110,22 @@ class Triton:
         path = f"{_path(model)}/generate_stream"
         with _reached():
             answer = await EventStream.post(self.upstream, path, body, headers)
-        del body, request  # the answer may take long
+        del body, request  # release memory: the answer may take long
         try:
             if answer.status != 200:
                 with _reached():
                     raise _refused(answer.status, await answer.read_all(_MOST_BYTES))
-            yield Texts(answer)  # what fails here may be the client's connection, too
+            yield Texts(answer)  # errors here may concern the client's connection, too
         finally:
             answer.close()
 
     async def embed(
         self, model: str, texts: Sequence[bytes], dimensions: int | None = None
     ) -> Vectors:
-        """Ask a model for the embeddings of texts in their packed form; `dimensions`: None for as many as it has.
+        """Request the embeddings of texts in packed form; `dimensions` None means the model's default.
 
         Raises:
-            APIError: there is no answer, or an error
+            APIError: the model failed or did not answer
         """
         tensor = b"".join(len(text).to_bytes(4, "little") + text for text in texts)
         described = {
@@ -146,10 +146,10 @@ class Triton:
             return _vectors(data, int(answer.headers.get(_HEADER_LENGTH, len(data))))
 
     async def control(self, model: str, verb: str, token: str) -> None:
-        """Have a model loaded or unloaded, if that is allowed with a client's access token.
+        """Load or unload a model, if a client's access token permits it.
 
         Raises:
-            APIError: it is not, or it failed
+            APIError: the token does not permit it, or the operation failed
         """
         url = f"{self.upstream.url}/v2/repository/models/{quote(model, safe='')}/{verb}"
         with _reached():
@@ -157,11 +157,11 @@ class Triton:
                 data = await answer.read()
         if answer.status == 403:
             raise APIError(
-                f"To {verb} a model needs the access token, in the header {ACCESS_HEADER}.", 403,
+                f"An access token in the header {ACCESS_HEADER} is required to {verb} a model.", 403,
                 code="access_token_required",
             )  # fmt: skip
         if answer.status != 200:
-            text = _error_text(data) or f"the model server answered with the status {answer.status}"
+            text = _error_text(data) or f"the model server answered with status {answer.status}"
             status = answer.status if answer.status in (400, 404, 409) else 500
             raise APIError(f"The model {model!r:.200} cannot be {verb}ed: {text}", status)
 
@@ -183,7 +183,7 @@ def _reached() -> Iterator[None]:
         yield
     except (aiohttp.ClientError, OSError, asyncio.TimeoutError) as error:
         raise APIError(
-            f"The model server does not answer now ({type(error).__name__}).", 503, code="server_unavailable",
+            f"The model server is not reachable ({type(error).__name__}). Retry later.", 503, code="server_unavailable",
             retry_after_s=1.0,
         ) from error  # fmt: skip
 
@@ -193,19 +193,19 @@ def _path(model: str) -> str:
 
 
 class Texts:
-    """The texts of one answer, in two ways: `at_once` is asked first, whoever iterates gets the others.
+    """The texts of one answer: `at_once` is offered them first, the iterator yields the others.
 
-    An iteration gives all texts that have come, each time.
+    Each iteration yields all texts received so far.
 
-    There is a third way, where the native front answers: after the first events, it may write those that follow to the
-    client by itself, in chunks. It holds them back until it is told (`hand_over` or `keep`). From `hand_over` until
-    `relaying` is false nobody else may write to the client. See proxy_backend/front/relay/relay.h.
+    With the native front there is a third way: after the first events, it can write the following ones to the client
+    itself, in chunks. It waits until `hand_over` or `keep` is called. From `hand_over` until `relaying` is false, this
+    process must not write to the client. See proxy_backend/front/relay/relay.h.
 
     Attributes:
-        awaits_word: one of the two is to be called, once there was an event
-        relaying: the native front writes to the client
-        relayed: so many events it has written
-        whole: what it has written ends with a chunk; if not, nothing can follow it
+        awaits_word: one of the two must be called after the first event
+        relaying: the native front is writing to the client
+        relayed: number of events that it has written
+        whole: its output ends with a complete chunk; otherwise nothing can follow it
     """
 
     def __init__(self, answer: EventStream) -> None:
@@ -214,27 +214,27 @@ class Texts:
         self.relaying = False
         self.relayed = 0
         self.whole = True
-        self._left: list[bytes] = []  #: of an event whose end is still to come
+        self._left: list[bytes] = []  #: parts of an incomplete event
         self._left_size = 0
-        #: Takes texts in the moment in which they come; False: it takes none of these.
+        #: Called with texts as soon as they arrive; returns False if it does not take them.
         self.at_once: Callable[[list[str]], bool] | None = None
 
     def keep(self) -> None:
-        """Have all texts come here."""
+        """Receive all texts here."""
         self.awaits_word = False
         self._answer.say(b"n")
 
     def hand_over(self, client: int) -> None:
-        """Have the events that follow written to a client by its descriptor, which stays the caller's."""
+        """Let the native front write the following events to a client's descriptor, which the caller keeps."""
         self.awaits_word = False
         try:
             self._answer.say_with(b"g", client)
             self.relaying = True
-        except OSError:  # such as too many descriptors on their way
+        except OSError:  # for example, too many descriptors in flight
             self.keep()
 
     async def take_back(self) -> None:
-        """Have the client's connection back before the answer ends; what comes of this is dropped."""
+        """Take the client's connection back before the answer ends; texts received until then are dropped."""
         self.at_once = None
         self._answer.say(b"s")
         try:
@@ -262,15 +262,15 @@ class Texts:
             with _reached():
                 data = await self._answer.read()
         except APIError:
-            self.relaying = False  # whoever wrote to the client has gone
+            self.relaying = False  # the process that wrote to the client is gone
             raise
         self.relaying = self.relaying and bool(data)
         return data
 
     def _whole(self, data: bytes) -> list[bytes]:
-        """Return the events that are there with these bytes, and keep the rest.
+        """Return the complete events in the data received so far, and store the rest.
 
-        An event of a large text comes in many pieces. Each of them is looked at once.
+        An event with a large text arrives in many pieces; each is scanned only once.
         """
         if self._left and not self._ends(data):
             if self._left_size + len(data) > _MOST_BYTES:
@@ -282,7 +282,7 @@ class Texts:
         return whole
 
     def _ends(self, data: bytes) -> bool:
-        """Whether the event that has begun ends with these bytes, or within them."""
+        """Return whether these bytes contain the end of the pending event."""
         return b"\n\n" in data or (data.startswith(b"\n") and self._left[-1].endswith(b"\n"))
 
     def _keep(self, data: bytes) -> None:
@@ -303,26 +303,28 @@ class Texts:
                 fits = self._left_size + len(data) <= _MOST_BYTES
                 if fits:
                     self._keep(data)
-                return fits  # else whoever iterates is told
+                return fits  # otherwise the iterator yields them
             data = b"".join([*self._left, data])
         *whole, left = data.split(b"\n\n")
         try:
             texts, error = self._texts(whole)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            return False  # whoever iterates is told
+            return False  # the iterator raises the error
         if error is not None or not texts or not self.at_once(texts):
             return False
         self._keep_only(left)
         return True
 
     def _texts(self, events: list[bytes]) -> tuple[list[str], str | None]:
-        """Return the texts of events, up to the first one with an error, and that."""
+        """Return the texts of events up to the first error, and the error."""
         texts: list[str] = []
         for event in events:
             if not event.startswith(b"data:"):
                 self._note(event)
                 continue
-            self.relaying = False  # it says so before, but where nothing was handed over
+            self.relaying = (
+                False  # the front announces the end first, unless nothing was handed over
+            )
             said = _read_event(event[5:])
             if said.error is not None:
                 return texts, said.error
@@ -330,7 +332,7 @@ class Texts:
         return texts, None
 
     def _note(self, event: bytes) -> None:
-        """Take what the native front says of the client; the same may be noted twice."""
+        """Handle a status message of the native front; repeated ones are harmless."""
         word, _, count = event.partition(b": ")
         if word == b"slow":
             self.whole = False
@@ -365,12 +367,12 @@ def _error_text(data: bytes) -> str:
 
 def _refused(status: int, data: bytes) -> APIError:
     said = _error_text(data)
-    return error_of(said or f"the model server answered with the status {status}", status)
+    return error_of(said or f"the model server answered with status {status}", status)
 
 
 def error_of(text: str, status: int = 500) -> APIError:
-    """Return the error that stands for one of Triton's or of the model's."""
-    # What a callable raised may say anything.
+    """Return the APIError for an error of Triton or of the model."""
+    # An exception of a callable may have any text.
     low = "" if _RAISED.match(text) else text.lower()
     if any(one in low for one in _OVERLOADED):
         return APIError(
@@ -378,6 +380,6 @@ def error_of(text: str, status: int = 500) -> APIError:
         )
     if status in (404, 503) or any(one in low for one in _GONE):
         return APIError(
-            f"The model cannot answer now: {text}", 503, code="model_unavailable", retry_after_s=1.0
+            f"The model is unavailable: {text}", 503, code="model_unavailable", retry_after_s=1.0
         )
     return APIError(f"The model failed: {text}", 500, code="model_error")

@@ -93,7 +93,7 @@ def test_too_many_texts_are_refused() -> None:
         (answer_embeddings, body, "input"),
         (answer_tensors, tensors(many), "inputs[0].data"),
     ):
-        with pytest.raises(APIError, match="2049 texts; a request may have 2048") as refused:
+        with pytest.raises(APIError, match="2049 texts, but at most 2048") as refused:
             answered(answer, data, embedder)
         assert (refused.value.status, refused.value.param) == (400, place)
     assert embedder.asked == 0

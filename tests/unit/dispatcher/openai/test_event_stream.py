@@ -148,7 +148,7 @@ def test_a_tap_does_not_get_the_end(last: bytes) -> None:
         await asyncio.sleep(0)  # its turn
         stream.data_received(last)
         if b"endless" in last:
-            with pytest.raises(BrokenAnswer, match="longer than was said"):
+            with pytest.raises(BrokenAnswer, match="longer than declared"):
                 await reading
         else:
             assert (await reading, await stream.read()) == (b"end", b"")

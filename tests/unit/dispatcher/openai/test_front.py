@@ -265,7 +265,7 @@ def test_keys_are_asked_for_and_never_told(tmp_path: Path) -> None:
         async with client.get("/metrics") as answer:
             assert answer.status == 401
         said = "".join(rig.said)
-        assert said.count("requests without a key") == 1
+        assert said.count("requests without a valid key") == 1
         assert "secret" not in said
         assert KEY not in said
 

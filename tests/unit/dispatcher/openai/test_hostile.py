@@ -228,7 +228,7 @@ def test_a_front_that_cannot_follow_the_daemon_ends(tmp_path: Path) -> None:
     try:
         process._states.sendall(b"no state\n")
         assert process.process.wait(30) == 0
-        assert "cannot follow the daemon" in process.log.read_text()
+        assert "cannot receive updates from the daemon" in process.log.read_text()
     finally:
         process.close()
 

@@ -40,7 +40,10 @@ def test_requests_at_the_same_time_do_not_overdraw_a_quota(tmp_path: Path) -> No
         assert (status, headers[REMAINING]) == (429, "0")
         said = json.loads(text)["error"]
         assert said["code"] == "rate_limit_exceeded"
-        assert "100 tokens per minute, of which requests under way hold 122" in said["message"]
+        assert (
+            "100 tokens per minute, of which 122 are reserved for requests in progress"
+            in said["message"]
+        )
         answers.set()
         for status, _, _ in await asyncio.gather(*first):
             assert status == 200
