@@ -1,12 +1,11 @@
-"""Requests of tritonserver's clients to load and unload models: Triton's own model-control API.
+"""Handles requests of tritonserver's clients to load and unload models (Triton's model-control API).
 
-Triton's core would load a worker's proxy again, and nothing else: an edited model.py would not be read, and state
-would survive an unload and a load. So a library inside of the server (`proxy_backend/interposer`) asks here first,
-whichever program the server is. What concerns a model of a repository is done as `pytriton-daemon repository load` and
-`unload` do it; all else is the core's business: models that clients have registered, and what the daemon itself tells
-the server.
+Triton's core would only reload a worker's proxy: an edited model.py would not be read, and state would survive an
+unload and a load. So a library inside the server (`proxy_backend/interposer`) asks the daemon first, whichever program
+the server is. Requests for models of a repository are handled like `pytriton-daemon repository load` and `unload`; all
+others are left to the core: registered models, and the daemon's own requests.
 
-The interposer says what a message is made of.
+The interposer defines the message format.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from pytriton.dispatcher.server.tritonserver import TritonServer
 _log = structlog.get_logger(__name__)
 
 _BACKLOG = 128
-#: Requests that are carried out, or wait for that: each takes a thread of the server's, and so does what it leads to.
+#: Maximum number of requests in progress or waiting: each occupies a thread of the server, and so do those it causes.
 _MAX_REQUESTS = 24
 _MAX_STRINGS = 2100
-#: What the files of one model may have in all.
+#: Maximum total size of one model's files.
 _MAX_BYTES = 4 << 30
 _NUMBER = struct.Struct("=Q")
 _CREDENTIALS = struct.Struct("3i")
-#: Codes of Triton's API (TRITONSERVER_ErrorCode).
+#: Error codes of Triton's API (TRITONSERVER_ErrorCode).
 _INTERNAL = 1
 _CODES = {
     ErrorKind.NOT_FOUND: 2,
@@ -49,7 +48,7 @@ _CODES = {
 
 
 class BadRequest(ValueError):
-    """What came is no request of the interposer's."""
+    """The message is not a valid request of the interposer."""
 
 
 class ClientRequest(NamedTuple):
@@ -57,10 +56,10 @@ class ClientRequest(NamedTuple):
 
     Attributes:
         action: "load" or "unload"
-        model: its name
-        dependents: unload the steps that were loaded for an ensemble alone, too
-        config: a model configuration, JSON; None: the one in its folder
-        files: all that the model's folder is to hold, by the names of the model repository extension
+        model: name of the model
+        dependents: also unload steps that were loaded only for an ensemble
+        config: a model configuration as JSON; None for the one in its folder
+        files: the complete content of the model's folder, by the names of the model repository extension
     """
 
     action: str
@@ -71,11 +70,11 @@ class ClientRequest(NamedTuple):
 
 
 class ClientRequests:
-    """Listens for such requests and carries them out.
+    """Listens for requests from tritonserver and carries them out.
 
     Args:
-        path: of the socket
-        server: the tritonserver whose processes may ask
+        path: path of the socket
+        server: the tritonserver whose processes may connect
         registry: the models that clients have registered
         repository: the models of repositories
     """
@@ -96,7 +95,7 @@ class ClientRequests:
         self._listening = await asyncio.start_unix_server(self._accept, sock=listener)
 
     async def close(self) -> None:
-        """Listen no more, and give up what is under way."""
+        """Stop listening and cancel requests in progress."""
         if self._listening is not None:
             self._listening.close()
         for task in self._tasks:
@@ -115,12 +114,12 @@ class ClientRequests:
             connection: socket.socket = writer.get_extra_info("socket")
             sent = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
             if not self._server.check_proxy(_CREDENTIALS.unpack(sent)[0]):
-                raise BadRequest("it does not come from tritonserver")
+                raise BadRequest("it was not sent by tritonserver")
             status, text = await self._answer(await read_request(reader))
             writer.write(b"".join(_framed([status.encode(), text.encode()])))
             await writer.drain()
         except (BadRequest, RemoteFailure, OSError, EOFError) as error:
-            _log.warning("a request of tritonserver was not understood", reason=str(error))
+            _log.warning("invalid request from tritonserver", reason=str(error))
         finally:
             writer.close()
             with contextlib.suppress(OSError):
@@ -136,10 +135,10 @@ class ClientRequests:
             return str(_INTERNAL), f"internal error: {error!r}"
 
     async def carry_out(self, request: ClientRequest) -> bool:
-        """Do what a client asks; return whether it was done: else it is the core's business.
+        """Carry out a request; return False if Triton's core must handle it.
 
         Raises:
-            RemoteFailure: it cannot be done; why.
+            RemoteFailure: the request failed; the text says why.
         """
         name = request.model
         if self._server.is_changing(name) or self._is_registered(name):
@@ -149,9 +148,11 @@ class ClientRequests:
         if not request.files and name not in await self._repository.names():
             return False
         if len(self._tasks) > _MAX_REQUESTS:
-            text = f"model {name} was not loaded: {_MAX_REQUESTS} loads are under way; try again"
+            text = (
+                f"model {name} was not loaded: {_MAX_REQUESTS} loads are in progress; retry later"
+            )
             raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
-        _log.info("a client of tritonserver loads a model", model=name)
+        _log.info("client of tritonserver is loading a model", model=name)
         await self._repository.load(name, _config_of(request), request.files or None)
         return True
 
@@ -159,9 +160,9 @@ class ClientRequests:
         known = self._repository.known
         if not known.serves(name):
             return False
-        # As in Triton, a step that was loaded by itself, too, stays.
+        # As in Triton, a step that was also loaded by itself stays.
         steps = [one for one in known.parts(name) if known.of(one).as_step] if dependents else []
-        _log.info("a client of tritonserver unloads a model", model=name)
+        _log.info("client of tritonserver is unloading a model", model=name)
         await self._repository.unload(name)
         for step in steps:
             if known.serves(step):
@@ -169,17 +170,17 @@ class ClientRequests:
         return True
 
     def _is_registered(self, name: str) -> bool:
-        """Whether a client has registered a model of this name."""
+        """Return whether a client has registered a model of this name."""
         if self._repository.known.serves(name):
             return False
         return any(one.spec.name == name for one in self._registry)
 
 
 async def read_request(reader: asyncio.StreamReader) -> ClientRequest:
-    """Return the request that a connection sends.
+    """Read a request from a connection.
 
     Raises:
-        BadRequest, EOFError: it sends something else.
+        BadRequest, EOFError: the message is invalid.
     """
     count = await _number(reader)
     if not 3 <= count <= _MAX_STRINGS or count % 2 == 0:
@@ -196,7 +197,7 @@ async def read_request(reader: asyncio.StreamReader) -> ClientRequest:
         action, model, which = (one.decode() for one in strings[:3])
         names = [one.decode() for one in strings[3::2]]
     except UnicodeDecodeError as error:
-        raise BadRequest(f"a name in it is no UTF-8: {error}") from error
+        raise BadRequest(f"a name in it is not UTF-8: {error}") from error
     if action not in ("load", "unload"):
         raise BadRequest(f"it asks for {action[:100]!r}")
     config, files = None, {}
@@ -218,10 +219,12 @@ def _config_of(request: ClientRequest) -> Mapping[str, Any] | None:
     try:
         config = json.loads(request.config)
     except ValueError as error:
-        text = f"the configuration for model {name} is no JSON: {error}"
+        text = f"the configuration for model {name} is not JSON: {error}"
         raise RemoteFailure(ErrorKind.INVALID, text) from error
     if not isinstance(config, dict):
-        text = f"the configuration for model {name} is a JSON {type(config).__name__}, no object"
+        text = (
+            f"the configuration for model {name} is a JSON {type(config).__name__}, not an object"
+        )
         raise RemoteFailure(ErrorKind.INVALID, text)
     return config
 

@@ -1,4 +1,4 @@
-"""Models of repositories in a cloud (s3://, gs://, as://): tritonserver alone reads their files."""
+"""Models in cloud repositories (s3://, gs://, as://), whose files only tritonserver can read."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pytriton.formats import table
 
 
 def explained(failure: RemoteFailure, backends: Path) -> RemoteFailure:
-    """Return the failure of a load with what can be served from a cloud, and what to do for all else.
+    """Add to the failure of a load what can be served from a cloud, and what to do for other models.
 
-    Neither the daemon nor a worker sees the files, so which format the model has is not known here.
+    Neither the daemon nor a worker sees the files, so the model's format is unknown here.
 
     Args:
-        failure: what tritonserver said
-        backends: the folder of the backends that tritonserver has
+        failure: tritonserver's error
+        backends: the directory of tritonserver's backends
     """
     there = sorted({one.name for one in backends.iterdir()} - {BACKEND, NATIVE_BACKEND})
     formats = ", ".join(one.title for one in table.FORMATS)

@@ -1,4 +1,4 @@
-"""A watch on the files of model repositories, for the control mode "poll"."""
+"""Watches the files of model repositories, for the control mode "poll"."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ from pytriton.dispatcher.runtime.upgrade_snapshot import SeenFiles
 
 _log = structlog.get_logger(__name__)
 
-#: Serves the models that have changed, and no longer serves those that are gone; it gets their names.
+#: Called with the names of changed and of removed models; loads the former and unloads the latter.
 Follow = Callable[[list[str], list[str]], Awaitable[None]]
 
 
 class FileWatch:
-    """Looks at all files now and then, and tells which models have changed since it looked last.
+    """Polls all files and reports the models that have changed since the last poll.
 
     Args:
         places: the repositories
-        every_s: seconds between two looks
-        follow: see there
+        every_s: polling interval, in seconds
+        follow: called with the changes
     """
 
     def __init__(self, places: Places, every_s: float, follow: Follow) -> None:
         self._places = places
         self._every_s = every_s
         self._follow = follow
-        self._seen: dict[str, Placed] | None = None  #: the files at the last look
+        self._seen: dict[str, Placed] | None = None  #: the files at the last poll
         self._may_look = asyncio.Event()
         self._may_look.set()
 
     async def begin(self) -> None:
-        """Look for the first time: what changes from now on is followed by `run`. What a former version saw counts."""
+        """Take the first snapshot, unless one was adopted; `run` reports changes from then on."""
         if self._seen is None:
             self._seen = await self._places.snapshots({})
 
     async def run(self) -> None:
-        """Look again and again, after `begin`."""
+        """Poll until cancelled, after `begin`."""
         while True:
-            await asyncio.sleep(self._every_s)  # files send no news over all file systems
+            await asyncio.sleep(self._every_s)  # not all file systems report changes
             await self._may_look.wait()
             try:
                 self._seen = await self._look(self._seen or {})
-            except Exception:  # whatever it is, it is looked again
-                _log.exception("a fault of the daemon: model repositories were not looked through")
+            except Exception:  # on any error, poll again
+                _log.exception("internal error: model repositories were not polled")
 
     async def _look(self, seen: Mapping[str, Placed]) -> dict[str, Placed]:
-        """Follow what has changed since `seen`; return what is there now."""
+        """Report the changes since `seen`; return the current snapshot."""
         now = await self._places.snapshots(seen)
         changed = [name for name in now if now[name] != seen.get(name)]
         await self._follow(changed, [name for name in seen if name not in now])
@@ -60,15 +60,15 @@ class FileWatch:
     # ── an upgrade of the daemon ─────────────────────────────────────────────────────────────────
 
     def hold(self) -> None:
-        """Let changes of files wait for `release`, or for the next version."""
+        """Suspend polling until `release`, or until the next version resumes it."""
         self._may_look.clear()
 
     def release(self) -> None:
-        """Follow changes of files again."""
+        """Resume polling."""
         self._may_look.set()
 
     def hand_over(self) -> SeenFiles:
-        """Return what was seen, for the next version."""
+        """Return the last snapshot, for the next version of the daemon."""
         return {
             name: (
                 one.place,
@@ -79,7 +79,7 @@ class FileWatch:
         }
 
     def adopt(self, seen: SeenFiles) -> None:
-        """Go on from what a former version has seen."""
+        """Continue from the snapshot of the previous version."""
         self._seen = {
             name: Placed(
                 place,

@@ -1,4 +1,4 @@
-"""The specification of a registration that workers serve, made of a model's folder."""
+"""Builds the specification of a registration from a model's folder, for models that workers serve."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from pytriton.exceptions import PyTritonValidationError
 from pytriton.formats import complete, table
 from pytriton.formats.recipe import Recipe
 
-#: In a model's folder: the packages that it needs; heeded when the setting install_packages is on.
+#: Lists a model's required packages in its folder; used if the setting install_packages is on.
 REQUIREMENTS = "requirements.txt"
-#: Of the worker's: see pytriton/_register/environments.py.
+#: Variable of the worker; see pytriton/_register/environments.py.
 _PACKAGES_VARIABLE = "PYTRITON_WORKER_PACKAGES"
-#: A framework may take long to import, a model to load, an environment to be made.
+#: Time limit: importing a framework, loading a model or creating an environment may take long.
 _LIMIT_S = 600.0
 
 
 @dataclass(frozen=True)
 class Workshop:
-    """The means to make a registration: the workers' library, interpreter and environment.
+    """What is needed to build a registration: the workers' library, interpreter and environment.
 
     Args:
-        library: the folder that holds this version of `pytriton`
-        python: interpreter of the workers; None is the daemon's own
-        install: whether an environment is made for what a model needs and `python` lacks
-        env: variables that the workers get besides, as the setting `model_env` has them
+        library: the directory that contains this version of `pytriton`
+        python: interpreter of the workers; None for the daemon's own
+        install: whether to create an environment for packages that `python` lacks
+        env: further variables for the workers, from the setting `model_env`
     """
 
     library: Path
@@ -52,7 +52,7 @@ class Workshop:
         return self.python or sys.executable
 
     def world(self, python: str, folder: Path, packages: str) -> messages.World:
-        """Return what surrounds the workers of a model: the daemon's variables go with it as a registrant's do."""
+        """Return the workers' environment. The daemon's variables are forwarded like a registrant's."""
         own = rules.travelling(os.environ, own_interpreter=python == sys.executable)
         variables = {**own, **rules.wanted(os.environ, self.env)}
         if packages:
@@ -67,16 +67,16 @@ async def specification(
     workshop: Workshop,
     config: Mapping[str, Any] | None = None,
 ) -> tuple[messages.ModelSpec, bytes]:
-    """Return what a worker needs to serve a model of a repository.
+    """Return the specification of a registration for a model of a repository.
 
     Args:
-        model: of a format that workers serve
+        model: a model of a format that workers serve
         form: that format
-        workshop: what it is made with
-        config: the configuration that is used instead of the one in the model's folder
+        workshop: library, interpreter and environment
+        config: a configuration that overrides the one in the model's folder
 
     Raises:
-        UnservableModel: its files or its configuration are wrong, or incomplete.
+        UnservableModel: its files or its configuration are invalid or incomplete.
     """
     if form is table.PYTHON:
         return await _of_python(model, workshop, config)
@@ -86,7 +86,7 @@ async def specification(
 async def _of_python(
     model: FoundModel, workshop: Workshop, config: Mapping[str, Any] | None
 ) -> tuple[messages.ModelSpec, bytes]:
-    """Return a Triton Python model's specification, made in a process that may run its code."""
+    """Return the specification of a Triton Python model, built in a separate process that may run its code."""
     question = {
         "task": "python",
         "folder": str(model.folder),
@@ -144,22 +144,22 @@ async def _of_file(
 
 @dataclass(frozen=True)
 class _Place:
-    """The place where a model's file is loaded: an interpreter, and a folder of added packages."""
+    """Where a model's file is loaded: an interpreter, and a directory of added packages."""
 
     python: str
     packages: str = ""
 
 
 async def _place(model: FoundModel, form: table.Format, workshop: Workshop) -> _Place:
-    """Return the workers' interpreter, or where that may be made, an environment of it with what the model needs.
+    """Return the workers' interpreter, or if permitted, an environment of it with the packages that the model needs.
 
     Raises:
-        UnservableModel: a package is missing, or cannot be installed.
+        UnservableModel: a package is missing or cannot be installed.
     """
     if workshop.python is None and not workshop.install:
         return _Place(
             workshop.interpreter
-        )  # that has what a worker needs; a loader tells what else is missing
+        )  # that has what a worker needs; a loader reports other missing packages
     question = {
         "task": "environment",
         "python": workshop.interpreter,
@@ -178,7 +178,7 @@ async def _place(model: FoundModel, form: table.Format, workshop: Workshop) -> _
 async def _ask_workshop(
     model: FoundModel, question: Mapping[str, Any], workshop: Workshop, task: str
 ) -> dict[str, Any]:
-    # Its variables are those that the workers get.
+    # It runs with the variables of the workers.
     program = Program(
         "pytriton._register.python_models.prepare_folder", task, _LIMIT_S, hide_gpus=False
     )
@@ -193,7 +193,7 @@ async def _ask_workshop(
 
 
 def requirements_of(model: FoundModel) -> list[str] | None:
-    """Return the packages that requirements.txt in a model's folder lists; None without that file.
+    """Return the packages listed in the model's requirements.txt; None if there is no such file.
 
     Raises:
         UnservableModel: it cannot be read.
@@ -208,13 +208,13 @@ def requirements_of(model: FoundModel) -> list[str] | None:
 
 
 def instance_groups(config: Mapping[str, Any]) -> tuple[int, list[str | None]]:
-    """Return the number of workers that `instance_group` asks for, and the device of each.
+    """Return the number of workers that `instance_group` requests, and the device of each.
 
-    As in Triton, a group has `count` instances, or that many for each of its GPUs; without groups there is one.
-    A device is a value of CUDA_VISIBLE_DEVICES: "" is the CPU, None leaves it to the worker.
+    As in Triton, a group has `count` instances, or that many per GPU; the default is one instance. A device is a value
+    of CUDA_VISIBLE_DEVICES: "" is the CPU, None leaves it to the worker.
 
     Raises:
-        UnservableModel: a GPU is not there, or there is none for KIND_GPU.
+        UnservableModel: a GPU does not exist, or there is none for KIND_GPU.
     """
     devices: list[str | None] = []
     for group in config.get("instance_group", ()):
@@ -224,18 +224,18 @@ def instance_groups(config: Mapping[str, Any]) -> tuple[int, list[str | None]]:
             places: Sequence[str | None] = [""] if kind == "KIND_CPU" else _gpus(group, kind)
         except LookupError as error:
             raise UnservableModel(
-                f"model {config.get('name', '')}: an instance_group of {kind} asks for GPU {error.args[0]}. Mend its "
-                "`gpus`, or write KIND_CPU or KIND_AUTO"
+                f"model {config.get('name', '')}: an instance_group of {kind} asks for GPU {error.args[0]}. Fix its "
+                "`gpus`, or use KIND_CPU or KIND_AUTO"
             ) from None
         devices.extend(place for place in places for _ in range(count))
     return max(1, len(devices)), devices
 
 
 def _gpus(group: Mapping[str, Any], kind: str) -> Sequence[str | None]:
-    """Return the GPUs of a group, each as its worker's variable names it.
+    """Return the GPUs of a group as values for the worker's variable.
 
     Raises:
-        LookupError: one is not there; says which, and what is.
+        LookupError: a GPU does not exist; the text names it and the available ones.
     """
     numbers = [int(number) for number in group.get("gpus", ())]
     there = gpus.visible()
@@ -249,10 +249,10 @@ def _gpus(group: Mapping[str, Any], kind: str) -> Sequence[str | None]:
 
 
 def _uncounted(number: int) -> str:
-    """Return the name of a GPU that is not among those seen: not every machine shows its own in files.
+    """Return the name of a GPU that was not detected, since not every machine lists its GPUs in files.
 
     Raises:
-        LookupError: it is not there.
+        LookupError: it does not exist.
     """
     hidden = f"{number}: ${gpus.VARIABLE} hides it" if gpus.VARIABLE in os.environ else None
     missing = hidden or gpus.missing(str(number))

@@ -1,8 +1,8 @@
-"""Loads of many models of repositories: at the start, and when files have changed.
+"""Loads many models of repositories: at the start, and when files have changed.
 
-At the start several are loaded at once (models/load_slots.py), and an ensemble waits for its steps alone. A
-tritonserver that ends while it loads a model takes along all others that it loads. These are tried again, one by one:
-so the one that it cannot load is found, and only that one fails.
+At the start several load concurrently (models/load_slots.py), and an ensemble waits only for its steps. If tritonserver
+exits during a load, all concurrent loads are lost. They are retried one by one, so that only the model that cannot be
+loaded fails.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
 
 _log = structlog.get_logger(__name__)
 
-#: The most tries of a model by itself. One that tritonserver loads itself has failed before: see `ModelLoading`.
+#: Maximum attempts for a model loaded alone. A model that crashes tritonserver fails earlier: see `ModelLoading`.
 _TRIES = 3
 
 
 class LoadQueue:
-    """Loads models, of which some may fail: the others are served.
+    """Loads models; if some fail, the others are still served.
 
     Args:
-        load: loads one
-        known: what is known of them
-        server: that has to be up
-        registry: serves those of workers
-        events: takes which could not be loaded, and why
+        load: loads one model
+        known: the records of the models
+        server: the tritonserver, which must be up
+        registry: the models that workers serve
+        events: receives failures
     """
 
     def __init__(
@@ -50,14 +50,14 @@ class LoadQueue:
         self._known = known
         self._server = server
         self._registry = registry
-        self._ensemble_lock = asyncio.Lock()  #: one may be another one's step
+        self._ensemble_lock = asyncio.Lock()  #: one ensemble may be a step of another
 
     async def at_start(self, names: Sequence[str], ensembles: Mapping[str, Sequence[str]]) -> None:
-        """Load models, several at once. What fails, its record says.
+        """Load models, several at once. Failures are stored in their records.
 
         Args:
-            names: of the models
-            ensembles: the steps of those that are ensembles
+            names: names of the models
+            ensembles: the steps of each ensemble among them
         """
         loads = {
             name: asyncio.create_task(self._load_in_turn(name))
@@ -76,7 +76,7 @@ class LoadQueue:
                 load.cancel()
             await asyncio.wait(loads.values())
             raise
-        for name, load in loads.items():  # ensembles are the last ones
+        for name, load in loads.items():  # ensembles are last
             if not load.result() and not self._known.of(name).served_by:
                 await self._try_alone(name)
 
@@ -86,7 +86,7 @@ class LoadQueue:
         return await slots.begin(name, self._try(name))
 
     async def _load_ensemble(self, name: str, steps: Sequence[asyncio.Task[bool]]) -> bool:
-        """Load an ensemble once its steps have been tried; False: tritonserver has ended meanwhile."""
+        """Load an ensemble after its steps were tried; return False if tritonserver exited during the load."""
         if steps:
             await asyncio.wait(steps)
         if not all(step.result() for step in steps):
@@ -95,12 +95,12 @@ class LoadQueue:
             return bool(self._known.of(name).served_by) or await self._try(name)
 
     async def anew(self, names: Sequence[str], ensembles: Collection[str]) -> None:
-        """Load models one by one, served ones, too, those that are made of others last."""
+        """Load or reload models one by one, ensembles last."""
         for name in sorted(names, key=lambda name: name in ensembles):
             await self._try_alone(name)
 
     async def until_up(self) -> None:
-        """Wait until tritonserver is up, and has again what it served when it ended."""
+        """Wait until tritonserver is up and has reloaded its previous models."""
         while True:
             changes = [
                 asyncio.ensure_future(news.next.wait())
@@ -123,27 +123,27 @@ class LoadQueue:
         self._events.tell(kinds.NOT_LOADED, model=name, reason=known.reason)
 
     async def _try(self, name: str) -> bool:
-        """Load a model, or have its record say why not; False: tritonserver has ended meanwhile."""
+        """Load a model or store the failure in its record; return False if tritonserver exited during the load."""
         known = self._known.of(name)
         await self.until_up()
         try:
             await self._load(name)
         except ServerLost as lost:
             _not_loaded(known, lost.text, "loading")
-            _log.warning("tritonserver has ended: a model is loaded again", model=name)
+            _log.warning("tritonserver exited, reloading a model", model=name)
             return False
         except RemoteFailure as failure:
             _not_loaded(known, failure.text)
             self._events.tell(kinds.NOT_LOADED, model=name, reason=failure.text)
-        except Exception as error:  # whatever it is, the others are loaded
-            _not_loaded(known, f"a fault of the daemon: {error!r}")
-            _log.exception("a fault of the daemon: a model of a repository was not loaded")
+        except Exception as error:  # on any error, continue with the other models
+            _not_loaded(known, f"internal error: {error!r}")
+            _log.exception("internal error: a model of a repository was not loaded")
             self._events.tell(kinds.NOT_LOADED, model=name, reason=known.reason)
         return True
 
 
 def _steps(name: str, ensembles: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield the models that an ensemble is made of, also by way of others, without ensembles."""
+    """Yield the models that an ensemble uses directly or indirectly, without ensembles."""
     seen, left = {name}, [name]
     while left:
         for step in ensembles[left.pop()]:
@@ -157,7 +157,7 @@ def _steps(name: str, ensembles: Mapping[str, Sequence[str]]) -> Iterator[str]:
 
 
 def _not_loaded(known: ModelRecord, reason: str, state: str = "failed") -> None:
-    """Note why a model was not loaded; one that is served stays as it is."""
+    """Store why a model was not loaded; if it is still served, keep its state."""
     known.reason = reason
     if not known.served_by:
         known.state = state

@@ -1,6 +1,6 @@
-"""Models whose files came with the request to load them: written down, as a repository of one model each.
+"""Stores models whose files came with the load request, each as a repository with one model.
 
-The names are those of Triton's model repository extension: "file:1/model.onnx" is `model.onnx` of version 1.
+Names are those of Triton's model repository extension: "file:1/model.onnx" is `model.onnx` of version 1.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ _PREFIX = "file:"
 
 
 class BadFileName(ValueError):
-    """A file's name is not allowed in a model's folder."""
+    """A file name is not allowed in a model's folder."""
 
 
 class MaterializedFiles:
-    """The folder of such files, as SERIAL/MODEL/VERSION/FILE.
+    """The directory of such files, as SERIAL/MODEL/VERSION/FILE.
 
     Args:
-        folder: where they lie
-        is_adopted: a former version of the daemon serves what lies there; else it starts out empty
+        folder: the directory
+        is_adopted: keep its content, which the version that was upgraded from serves; otherwise it is emptied
     """
 
     def __init__(self, folder: Path, *, is_adopted: bool = False) -> None:
@@ -35,15 +35,15 @@ class MaterializedFiles:
         self._serial = itertools.count(last + 1)
 
     def write(self, model: str, files: Mapping[str, bytes]) -> Path:
-        """Write a model's files; return the repository that has this model only.
+        """Write a model's files; return the repository that contains only this model.
 
         Raises:
-            BadFileName: see the class.
+            BadFileName: a name is not allowed.
             OSError: they cannot be written.
         """
         inside = {relative_path(name): content for name, content in files.items()}
         if "/" in model or model in ("", ".", ".."):
-            raise BadFileName(f"{model!r} is no name for a model with files of its own")
+            raise BadFileName(f"{model!r} is not a valid name for a model with its own files")
         repository = self._folder / str(next(self._serial))
         try:
             for path, content in inside.items():
@@ -56,16 +56,16 @@ class MaterializedFiles:
         return repository
 
     def remove(self, repository: Path | None) -> None:
-        """Remove what `write` has returned, or nothing."""
+        """Remove a repository that `write` returned; None is ignored."""
         if repository is not None:
             shutil.rmtree(repository, ignore_errors=True)
 
 
 def relative_path(name: str) -> PurePosixPath:
-    """Return the path in a model's folder that a file's name stands for.
+    """Return the path within a model's folder for a file name.
 
     Raises:
-        BadFileName: it lacks its "file:", or leads out of the folder.
+        BadFileName: it lacks the prefix "file:", or leads out of the folder.
 
     Example:
         >>> str(relative_path("file:1/model.py"))
@@ -73,7 +73,7 @@ def relative_path(name: str) -> PurePosixPath:
     """
     path = PurePosixPath(name[len(_PREFIX) :])
     if not name.startswith(_PREFIX) or not path.name:
-        raise BadFileName(f'{name!r} is no name of a file: write "file:1/model.py"')
+        raise BadFileName(f'{name!r} is not a valid file name: use "file:1/model.py"')
     if path.is_absolute() or ".." in path.parts or "\0" in name:
         raise BadFileName(f"{name!r} leads out of the model's folder")
     return path

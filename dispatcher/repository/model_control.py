@@ -1,7 +1,7 @@
-"""Models that load, unload and query other models, as Triton's python backend lets them.
+"""Lets models load, unload and query other models, as in Triton's python backend.
 
-A model may load the models of the daemon's repositories, and models whose files it sends along. A registered model
-belongs to its registrant: other models may ask whether it is ready, but neither load it anew nor unload it.
+A model may load models of the daemon's repositories, and models whose files it sends. A registered model belongs to its
+registrant: other models may query whether it is ready, but neither reload nor unload it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pytriton.dispatcher.repository.repository_models import RepositoryModels
 
 _log = structlog.get_logger(__name__)
 
-#: "no particular version", as `InferenceRequest` writes it.
+#: "No particular version", as written by `InferenceRequest`.
 _ANY_VERSIONS = ("", "-1")
 
 
 class ModelControl:
-    """Carries out the requests of models about other models."""
+    """Carries out models' requests about other models."""
 
     def __init__(self, registry: Registry, repository: RepositoryModels) -> None:
         self._registry = registry
@@ -34,10 +34,10 @@ class ModelControl:
         self._unloading: set[asyncio.Task[None]] = set()
 
     async def load(self, message: messages.LoadOther, payloads: Sequence[bytes]) -> None:
-        """Load a model; returns when it is served. One that is registered and ready needs no loading.
+        """Load a model; return when it is served. A registered model that is ready needs no loading.
 
         Raises:
-            RemoteFailure: there is no such model, it is somebody's registration, or it cannot be served.
+            RemoteFailure: the model does not exist, is a registered one that must not change, or cannot be served.
         """
         asker = self._registry.worker(message.worker)[0].spec.name
         config = _config_of(message)
@@ -46,44 +46,44 @@ class ModelControl:
         if registered is not None:
             self._refuse_changes(registered, changes=config is not None or bool(files))
             return
-        _log.info("a model asks for another one to be loaded", asker=asker, model=message.name)
+        _log.info("model requests loading another model", asker=asker, model=message.name)
         await self._repository.load(message.name, config, files)
 
     async def unload(self, message: messages.UnloadOther) -> None:
-        """Begin to unload a model; of one that is not loaded, nothing happens, as in tritonserver.
+        """Start to unload a model. Does nothing if it is not loaded, as in tritonserver.
 
-        It is not waited for: the asker may be what the model's last batch waits for.
+        Does not wait for the end: the caller may be what the model's last batch waits for.
 
         Raises:
-            RemoteFailure: it is somebody's registration.
+            RemoteFailure: it is a registered model.
         """
         asker = self._registry.worker(message.worker)[0].spec.name
         if self._registered(message.name) is not None:
             raise RemoteFailure(
                 ErrorKind.EXISTS,
-                f"model {message.name!r} is registered, so it is not for other models to unload: "
-                f"`pytriton-daemon unregister {message.name}` does, or unregister() of a client",
+                f"model {message.name!r} is registered, so other models cannot unload it: "
+                f"use `pytriton-daemon unregister {message.name}`, or unregister() of a client",
             )
         names = [message.name]
         if message.dependents:
             names += self._repository.known.parts(message.name)
         for name in names:
             if self._repository.known.serves(name):
-                _log.info("a model asks for another one to be unloaded", asker=asker, model=name)
+                _log.info("model requests unloading another model", asker=asker, model=name)
                 task = asyncio.get_running_loop().create_task(self._unload(name))
                 self._unloading.add(task)
                 task.add_done_callback(self._unloading.discard)
-        await asyncio.sleep(0)  # the tasks have begun: the models are not ready any more
+        await asyncio.sleep(0)  # let the tasks start, so that the models are no longer ready
 
     def is_ready(self, name: str, version: str) -> bool:
-        """Tell whether a model is ready; without a version, any of it.
+        """Return whether a model is ready, in the given version or in any.
 
         Raises:
-            RemoteFailure: that is no version.
+            RemoteFailure: the version is not a number.
         """
         if version not in _ANY_VERSIONS and not version.isdecimal():
             raise RemoteFailure(
-                ErrorKind.INVALID, f"{version!r} is no version of a model: it has to be a number"
+                ErrorKind.INVALID, f"{version!r} is not a valid model version: it must be a number"
             )
         wanted = None if version in _ANY_VERSIONS else int(version)
         versions = self._repository.known.tritonservers_versions(name)
@@ -99,7 +99,7 @@ class ModelControl:
         return False
 
     def _registered(self, name: str) -> Registration | None:
-        """Return the registration that a name belongs to, unless it is a model of a repository."""
+        """Return the registration of this name, unless it is a model of a repository."""
         if self._repository.known.serves(name):
             return None
         return next((one for one in self._registry if one.spec.name == name), None)
@@ -110,13 +110,13 @@ class ModelControl:
             raise RemoteFailure(
                 ErrorKind.EXISTS,
                 f"model {name!r} is registered, so no other model can give it a configuration or files: "
-                "unregister it first, or register it anew with replace=True",
+                "unregister it first, or register it again with replace=True",
             )
         if registered.state not in messages.SERVED_STATES:
             raise RemoteFailure(
                 ErrorKind.UNAVAILABLE,
                 f"model {name!r} is registered and not ready ({registered.state}): `pytriton-daemon status` and "
-                f"`pytriton-daemon logs {name}` say more",
+                f"`pytriton-daemon logs {name}` show details",
             )
 
     async def _unload(self, name: str) -> None:
@@ -133,12 +133,12 @@ def _config_of(message: messages.LoadOther) -> Mapping[str, Any] | None:
         config = json.loads(message.config)
     except ValueError as error:
         raise RemoteFailure(
-            ErrorKind.INVALID, f"the configuration for model {message.name!r} is no JSON: {error}"
+            ErrorKind.INVALID, f"the configuration for model {message.name!r} is not JSON: {error}"
         ) from error
     if not isinstance(config, dict):
         raise RemoteFailure(
             ErrorKind.INVALID,
-            f"the configuration for model {message.name!r} is a JSON {type(config).__name__}, no object",
+            f"the configuration for model {message.name!r} is a JSON {type(config).__name__}, not an object",
         )
     return config
 
@@ -151,6 +151,6 @@ def _files_of(message: messages.LoadOther, payloads: Sequence[bytes]) -> dict[st
     if message.files and not message.config:
         raise RemoteFailure(
             ErrorKind.INVALID,
-            f"load_model({message.name!r}): files= come with config=, a model's whole configuration as JSON",
+            f"load_model({message.name!r}): files= requires config=, a model's whole configuration as JSON",
         )
     return dict(zip(message.files, payloads)) or None

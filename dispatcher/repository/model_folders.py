@@ -1,8 +1,8 @@
-"""Models as they lie in a repository that the user gives: read, and routed to tritonserver or to workers.
+"""Reads models in the user's repositories and routes them to tritonserver or to workers.
 
 ```
-REPOSITORY/NAME/config.pbtxt       may be missing where the file itself tells enough
-REPOSITORY/NAME/VERSION/model.onnx (or whatever the model's format says)
+REPOSITORY/NAME/config.pbtxt       optional if the file itself contains enough information
+REPOSITORY/NAME/VERSION/model.onnx (or another name, depending on the format)
 ```
 The layout is Triton's (model_repository.md). Nothing is loaded here, and no framework imported.
 """
@@ -21,14 +21,14 @@ from pytriton._protocol.wording import with_article
 from pytriton.dispatcher.server.own_repository import BACKEND
 from pytriton.formats import pbtxt, table
 
-#: Versions that are served when the configuration does not say (model_configuration.md, "Version Policy").
+#: Number of versions served by default (model_configuration.md, "Version Policy").
 _DEFAULT_LATEST = 1
-#: A library that puts batches together (user_guide/batcher.md, "Custom Batching").
+#: A custom batching library (user_guide/batcher.md, "Custom Batching").
 _BATCH_STRATEGY = "batchstrategy.so"
 
 
 class UnservableModel(Exception):
-    """A model of a repository cannot be served; says which, why, and what would help."""
+    """A model of a repository cannot be served; the text says which one, why, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class FoundModel:
     """A model's folder.
 
     Args:
-        name: of the folder, and so of the model
-        folder: where it is
-        config: what config.pbtxt says, in its JSON form; empty without one
+        name: name of the folder and of the model
+        folder: path of the folder
+        config: config.pbtxt in JSON form; empty if there is none
         versions: version -> names in its folder
     """
 
@@ -49,7 +49,7 @@ class FoundModel:
 
     @property
     def files(self) -> frozenset[str]:
-        """Names in any of the version folders."""
+        """The names in all version folders."""
         return frozenset().union(*self.versions.values())
 
     def with_config(self, config: Mapping[str, Any]) -> FoundModel:
@@ -58,7 +58,7 @@ class FoundModel:
 
 
 def model_names(repository: Path) -> list[str]:
-    """Return the names of the models in a repository, sorted; hidden folders are none.
+    """Return the names of the models in a repository, sorted, without hidden folders.
 
     Raises:
         UnservableModel: the repository cannot be read.
@@ -77,7 +77,7 @@ def read_model(folder: Path) -> FoundModel:
     """Read a model's folder.
 
     Raises:
-        UnservableModel: its config.pbtxt cannot be read, or is of another model.
+        UnservableModel: its config.pbtxt cannot be read, or names another model.
     """
     file = folder / pbtxt.FILE
     try:
@@ -98,7 +98,7 @@ def read_model(folder: Path) -> FoundModel:
 
 
 def served_versions(config: Mapping[str, Any], versions: Sequence[int]) -> list[int]:
-    """Return those of the versions that the model's policy serves, in order."""
+    """Return the versions that the model's policy serves, in order."""
     policy = config.get("version_policy", {})
     there = sorted(versions)
     if "all" in policy:
@@ -113,18 +113,18 @@ def served_versions(config: Mapping[str, Any], versions: Sequence[int]) -> list[
 def route(
     model: FoundModel, backends: Path, python_backend_models: Sequence[str] = ()
 ) -> table.Format | None:
-    """Say who serves a model: None is tritonserver itself, a format is one of our workers.
+    """Return the format if workers serve a model, or None if tritonserver itself does.
 
-    tritonserver does wherever it has the backend: in its folder of backends, or beside the model. But Python models
-    are workers' business, unless they need what only tritonserver's own python backend has.
+    tritonserver serves a model if it has the backend, in its backends directory or beside the model. Workers serve
+    Python models, except those that need features only tritonserver's own python backend has.
 
     Args:
-        model: as it was found
-        backends: the folder of tritonserver's backends
-        python_backend_models: names of Python models that tritonserver's own backend is to serve; "*" is all
+        model: the model
+        backends: the directory of tritonserver's backends
+        python_backend_models: names of Python models for tritonserver's own backend; "*" means all
 
     Raises:
-        UnservableModel: neither can.
+        UnservableModel: neither can serve it.
     """
     backend = table.backend_of(model.config, model.files)
     if backend == table.PYTHON.backend and why_not_workers(model, python_backend_models) is None:
@@ -148,7 +148,7 @@ def route(
 
 
 def why_not_workers(model: FoundModel, python_backend_models: Sequence[str]) -> str | None:
-    """Return why tritonserver's own python backend serves a Python model; None: workers do."""
+    """Return why tritonserver's own python backend serves a Python model; None if workers do."""
     if model.name in python_backend_models or "*" in python_backend_models:
         return "the setting python_backend_model names it"
     if model.config.get("model_repository_agents"):
@@ -160,7 +160,7 @@ def why_not_workers(model: FoundModel, python_backend_models: Sequence[str]) -> 
 
 
 def not_given_by_workers(model: FoundModel) -> str | None:
-    """Return in words a feature that a Python model needs and workers lack; None: there is none."""
+    """Describe a feature that a Python model needs and workers lack; None if there is none."""
     forced = model.config.get("parameters", {}).get("FORCE_CPU_ONLY_INPUT_TENSORS", {})
     if str(forced.get("string_value", "")).lower() == "no":
         return (
@@ -171,16 +171,16 @@ def not_given_by_workers(model: FoundModel) -> str | None:
 
 
 def steps_of(config: Mapping[str, Any]) -> list[str]:
-    """Return the models that an ensemble is made of; none if it is no ensemble."""
+    """Return the models that an ensemble consists of; an empty list for other models."""
     steps = config.get("ensemble_scheduling", {}).get("step", ())
     return [str(step.get("model_name", "")) for step in steps]
 
 
 def files_of(model: FoundModel, form: table.Format) -> dict[int, Path]:
-    """Return the file of each version that is to be served by workers.
+    """Return the file of each version that workers serve.
 
     Raises:
-        UnservableModel: there is no such version, or one lacks its file.
+        UnservableModel: no version is served, or one lacks its file.
     """
     versions = served_versions(model.config, list(model.versions))
     if not versions:
@@ -202,10 +202,11 @@ def files_of(model: FoundModel, form: table.Format) -> dict[int, Path]:
 
 
 class Snapshot(NamedTuple):
-    """The sizes and times of a model's files: two snapshots differ when a file has changed.
+    """The sizes and times of a model's files; two snapshots differ if a file has changed.
 
     Attributes:
-        files: path -> size, and time in nanoseconds. Folders have none: a Python model's own `__pycache__` is no change
+        files: path -> size, and time in nanoseconds. Folders are excluded, so a Python model's `__pycache__` is not a
+            change
         unreadable: path of a folder -> why it cannot be read
     """
 
@@ -214,10 +215,10 @@ class Snapshot(NamedTuple):
 
 
 def snapshot(folder: Path) -> Snapshot:
-    """Look at all files of a model.
+    """Take a snapshot of all files of a model.
 
     Raises:
-        OSError: a folder has gone in the middle of it, as when the model is being exchanged.
+        OSError: a folder disappeared in the meantime, for example while the model is being replaced.
     """
     unreadable: dict[str, str] = {}
 
@@ -233,7 +234,7 @@ def snapshot(folder: Path) -> Snapshot:
             path = os.path.join(parent, name)
             try:
                 status = os.stat(path)
-            except OSError:  # a link to nowhere, or a file that is being exchanged
+            except OSError:  # a dangling link, or a file that is being replaced
                 continue
             what = (status.st_size, status.st_mtime_ns)
             files[path] = (0, 0) if stat.S_ISDIR(status.st_mode) else what
@@ -243,7 +244,7 @@ def snapshot(folder: Path) -> Snapshot:
 def _has_backend(model: FoundModel, backends: Path, backend: str) -> bool:
     library = f"libtriton_{backend}.so"
     places = [model.folder, *(model.folder / str(version) for version in model.versions)]
-    # The python backend is laid out when its first model comes.
+    # The python backend is installed when its first model is loaded.
     return (
         backend == "python"
         or (backends / backend).is_dir()

@@ -1,4 +1,4 @@
-"""The loading of a repository's model: into tritonserver or into workers, as its files decide."""
+"""Loads a repository's model into tritonserver or into workers, depending on its files."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ LoadSteps = Callable[[FoundModel], Awaitable[None]]
 
 
 class ModelLoading:
-    """Has a model of a repository served.
+    """Loads models of a repository.
 
     Args:
-        config: of the daemon
+        config: settings of the daemon
         models: tritonserver's own repository
-        backends: the folder of the backends that tritonserver has
-        python: gives tritonserver's own python backend a Python
-        library: the folder that holds this version of `pytriton`
-        server: serves what it has a backend for
-        registry: serves the rest, by workers
+        backends: the directory of tritonserver's backends
+        python: provides a Python for tritonserver's own python backend
+        library: the directory that contains this version of `pytriton`
+        server: serves models that it has a backend for
+        registry: serves the others with workers
         places: the repositories
     """
 
@@ -79,21 +79,21 @@ class ModelLoading:
         config: Mapping[str, Any] | None,
         load_steps: LoadSteps,
     ) -> None:
-        """Load a model, or load it anew: the one that is there serves until then.
+        """Load or reload a model; a previous one serves until then.
 
         Args:
-            name: of the model
+            name: name of the model
             place: its repository
-            known: what is known of it; tells afterwards who serves it
-            config: a configuration to use instead of the one in its folder
-            load_steps: loads those of an ensemble, before it
+            known: its record, which is updated
+            config: a configuration that overrides the one in its folder
+            load_steps: loads the steps of an ensemble first
 
         Raises:
             RemoteFailure, UnservableModel: it cannot be served.
         """
         self.refuse_registered(name, known)
         if place == CLOUD:
-            await self._python.ensure_if_possible(name)  # what it needs, only its cloud tells
+            await self._python.ensure_if_possible(name)  # only its cloud knows what it needs
             override = None if config is None else dict(config)
             try:
                 await self._have_loaded(name, known, override)
@@ -117,9 +117,11 @@ class ModelLoading:
             )
         lacking = model_folders.not_given_by_workers(model)
         if lacking:
-            _log.warning("a model asks for what workers do not give", model=name, what=lacking)
+            _log.warning("model needs a feature that workers lack", model=name, what=lacking)
         spec, payload = await specification(model, form, self._workshop, config)
-        self.refuse_registered(name, known)  # in the meantime
+        self.refuse_registered(
+            name, known
+        )  # check again: it may have been registered in the meantime
         known.registration = await self._registry.register(
             messages.Register(spec, replace=known.served_by == WORKERS),
             [payload],
@@ -129,10 +131,10 @@ class ModelLoading:
         known.served_by, known.versions = WORKERS, spec.versions or [spec.version]
 
     async def load_again(self, name: str, known: ModelRecord, *, maybe_python: bool) -> None:
-        """Have a tritonserver that was started again load what it has served.
+        """Load a model again into a tritonserver that has restarted.
 
-        Its python backend may have been laid out anew since, by the next version of the daemon. `maybe_python`: have
-        it there for a model, too, of which is not known whether it needs it.
+        Its python backend may have been reinstalled since, by the next version of the daemon. `maybe_python`: also
+        provide it for a model that may need it.
 
         Raises:
             RemoteFailure: it cannot be served.
@@ -176,11 +178,11 @@ class ModelLoading:
     async def _have_loaded(
         self, name: str, known: ModelRecord, config: dict[str, Any] | None
     ) -> None:
-        """Have tritonserver load a model, and count how often that was its end.
+        """Load a model into tritonserver, and count consecutive exits during its loads.
 
         Raises:
-            ServerLost: tritonserver has ended, perhaps for another reason.
-            RemoteFailure: it refuses the model, or ends each time.
+            ServerLost: tritonserver exited, possibly for another reason.
+            RemoteFailure: tritonserver refuses the model, or exits on every attempt.
         """
         was_up = self._server.ready
         try:
@@ -190,14 +192,14 @@ class ModelLoading:
             if not known.ends_server:
                 raise
             text = (
-                f"tritonserver ended {known.ends} times in a row while it loaded model {name}, which is not loaded "
-                f"again by itself ({lost.text}). Mend it, then: pytriton-daemon repository load {name}"
+                f"tritonserver exited {known.ends} times in a row while loading model {name}, which is not loaded "
+                f"again automatically ({lost.text}). Fix it, then run: pytriton-daemon repository load {name}"
             )
             raise RemoteFailure(ErrorKind.LOAD_FAILED, text) from lost
         known.ends = 0
 
     def refuse_registered(self, name: str, known: ModelRecord) -> None:
-        """Refuse a name that belongs to a model which a client has registered."""
+        """Raise RemoteFailure if the name belongs to a registered model."""
         present = {one.spec.name: one for one in self._registry}.get(name)
         rests = present is None and self._registry.restoring.rests(name)
         if rests or (present is not None and present is not known.registration):

@@ -1,4 +1,4 @@
-"""Small programs of ours that look into a model's files: no framework and no user's code is loaded into the daemon."""
+"""Helper programs that inspect a model's files, so that the daemon loads neither frameworks nor user code."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from pytriton.dispatcher.runtime.worker_library import library_of
 
 _log = structlog.get_logger(__name__)
 
-#: A process that was killed is waited for so long.
+#: How long to wait for a killed process.
 _END_S = 5.0
 
 
 @dataclass(frozen=True)
 class Program:
-    """A module with a function `main`: a JSON object on its standard input, one on the last line of its output.
+    """A module with a function `main` that reads a JSON object from stdin and prints one on its last line of output.
 
     Args:
-        module: one of ours
-        task: what it does, to complete "model m: …"
-        limit_s: seconds that it may take
-        hide_gpus: a look at a file needs none
+        module: one of our modules
+        task: its task, to complete "model m: …"
+        limit_s: time limit, in seconds
+        hide_gpus: hide the GPUs, which inspecting a file does not need
     """
 
     module: str
@@ -55,16 +55,16 @@ async def ask(
     """Run a program in the model's folder; return its answer.
 
     Args:
-        program: which
-        question: what it reads
-        model: name of the model that it is about
-        folder: of that model
-        python: the interpreter to run it
-        library: the folder that holds this version of `pytriton`
-        packages: folder with what the interpreter lacks
+        program: the program
+        question: its input
+        model: name of the model
+        folder: folder of the model
+        python: the interpreter to use
+        library: the directory that contains this version of `pytriton`
+        packages: directory with packages that the interpreter lacks
 
     Raises:
-        UnservableModel: it cannot be run, takes too long, or its answer is an error.
+        UnservableModel: it cannot be run, exceeds its time limit, or reports an error.
     """
     more = [packages] if packages else []
     ours = str(library_of(library, python))
@@ -85,7 +85,7 @@ async def ask(
         )
     except OSError as error:
         raise UnservableModel(
-            f"model {model}: {program.task} could not begin: {error.strerror}"
+            f"model {model}: {program.task} could not start: {error.strerror}"
         ) from error
     try:
         said, complaint = await asyncio.wait_for(
@@ -95,7 +95,7 @@ async def ask(
         if process.returncode is None:
             process.kill()
             with contextlib.suppress(asyncio.TimeoutError):
-                # What it has started may hold its pipes.
+                # its descendants may hold its pipes
                 await asyncio.wait_for(process.wait(), _END_S)
         if isinstance(error, asyncio.TimeoutError):
             raise UnservableModel(

@@ -1,4 +1,4 @@
-"""The daemon's records of repository models: who serves each, its state, and why it failed."""
+"""The daemon's records of repository models: their server, state, and failure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytriton.dispatcher.server.tritonserver import TritonServer
 _log = structlog.get_logger(__name__)
 
 TRITONSERVER, WORKERS = "tritonserver", "workers"
-#: A model that tritonserver was loading each time when it ended so often in a row is not loaded again by itself.
+#: A model is no longer loaded automatically after this many consecutive exits of tritonserver during its load.
 ENDS_TRIED = 2
 
 
@@ -34,65 +34,65 @@ class ModelRecord:
     versions: list[int] = dataclasses.field(default_factory=list)
     registration: Registration | None = None
     config: dict[str, Any] | None = None  #: an override, for tritonserver's next start
-    steps: list[str] = dataclasses.field(default_factory=list)  #: of an ensemble
+    steps: list[str] = dataclasses.field(default_factory=list)  #: steps of an ensemble
     loaded_at: float = 0.0
-    loading_since: float = 0.0  #: 0: it waits for its turn, or is not being loaded
-    given: Path | None = None  #: the repository of files that came with the request to load it
-    backend: str = ""  #: of one that tritonserver serves; "" where only its cloud tells
-    as_step: bool = False  #: it was loaded for an ensemble alone
-    ends: int = 0  #: so often in a row tritonserver has ended while it loaded this
+    loading_since: float = 0.0  #: 0 while it waits to be loaded, or is not being loaded
+    given: Path | None = None  #: the repository with the files of its load request
+    backend: str = ""  #: backend in tritonserver; "" if only its cloud knows
+    as_step: bool = False  #: loaded only for an ensemble
+    ends: int = 0  #: consecutive exits of tritonserver during its load
     lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
 
     @property
     def ends_server(self) -> bool:
-        """Whether tritonserver does not survive its load."""
+        """Whether tritonserver crashes while loading it."""
         return self.ends >= ENDS_TRIED
 
     @property
     def is_coming(self) -> bool:
-        """Whether nobody serves it yet, and it is being loaded or waits for its turn."""
+        """Whether it is not served yet, but is loading or waiting to be loaded."""
         return self.state == "loading" and not self.served_by
 
     @property
     def is_missing(self) -> bool:
-        """Whether a tritonserver that was just started is to load it: it has served it, or could not once."""
+        """Whether a restarted tritonserver must load it, because it served it before or failed to."""
         is_wanted = self.state in ("ready", "failed")
         return self.served_by == TRITONSERVER and is_wanted and not self.ends_server
 
     def unload(self) -> None:
-        """Say that nobody serves it, and nothing of what was."""
+        """Reset the record to "unloaded"."""
         self.state, self.served_by, self.registration = "unloaded", "", None
         self.as_step = False
         self.versions, self.steps, self.reason = [], [], ""
 
 
 class ModelRecords(dict[str, ModelRecord]):
-    """The records by model name, for every model that was ever asked for or found."""
+    """The records by name, for every model that was ever requested or found."""
 
     def __init__(self, server: TritonServer, registry: Registry) -> None:
         super().__init__()
         self._server = server
         self._registry = registry
-        #: tritonserver has ended, and has not loaded again what it served.
+        #: tritonserver has exited and not reloaded its models.
         self.server_lost = False
 
     def of(self, name: str) -> ModelRecord:
-        """Return a model's record; make it if there is none."""
+        """Return a model's record; create it if necessary."""
         return self.setdefault(name, ModelRecord())
 
     def mend(self, name: str) -> None:
-        """Have a record say that workers do not serve the model, if a client has its name or has unregistered it.
+        """Correct a record if the model's registration was replaced or unregistered by a client.
 
-        Nobody loads or unloads the model now but who calls this.
+        The caller must be the only one loading or unloading the model.
         """
         known = self.get(name)
         if known is not None and known.served_by == WORKERS and not self.serves(name):
             known.unload()
 
     def forget_failure(self, name: str) -> bool:
-        """Have a model that could not be loaded, and is gone, count as unloaded; return whether it was one.
+        """Reset the record of a model that failed to load and no longer exists; return whether it was one.
 
-        Else its failure would keep tritonserver from being ready for good.
+        Otherwise its failure would keep tritonserver from being ready.
         """
         known = self.get(name)
         if known is None or known.state != "failed" or known.served_by or known.lock.locked():
@@ -102,11 +102,11 @@ class ModelRecords(dict[str, ModelRecord]):
 
     @property
     def failed(self) -> list[str]:
-        """The models that could not be loaded, and are not served by what was there before."""
+        """The models that failed to load and have no previous version that is served."""
         return [name for name, known in self.items() if known.state == "failed"]
 
     def hand_over(self) -> list[RepositoryModelState]:
-        """Return all of them, for the next version of the daemon."""
+        """Return all records, for the next version of the daemon."""
         return [self._state_of(name, one) for name, one in self.items()]
 
     def _state_of(self, name: str, one: ModelRecord) -> RepositoryModelState:
@@ -127,7 +127,7 @@ class ModelRecords(dict[str, ModelRecord]):
         )
 
     def adopt(self, states: Sequence[RepositoryModelState]) -> None:
-        """Go on with what a former version has handed over; the registrations are there already."""
+        """Adopt the records of the previous version; the registrations must exist already."""
         registered = {one.key: one for one in self._registry}
         for one in states:
             self[one.name] = ModelRecord(
@@ -145,14 +145,16 @@ class ModelRecords(dict[str, ModelRecord]):
             )
 
     def serves(self, name: str) -> bool:
-        """Whether a name is now that of a model loaded from a repository."""
+        """Return whether the name belongs to a model loaded from a repository."""
         known = self.get(name)
         if known is None or not known.served_by:
             return False
         return known.served_by == TRITONSERVER or known.registration in list(self._registry)
 
     def tritonservers_versions(self, name: str) -> list[int] | None:
-        """Return which versions of a model tritonserver itself serves, none if not known; None: it does not."""
+        """Return the versions of a model that tritonserver itself serves, empty if unknown; None if it does not serve
+        it.
+        """
         known = self.get(name)
         if (
             known is None
@@ -163,7 +165,7 @@ class ModelRecords(dict[str, ModelRecord]):
         return known.versions
 
     def state_of(self, name: str) -> str:
-        """Return how a model is, as the repository's commands show it."""
+        """Return a model's state as the repository commands show it."""
         known = self.of(name)
         registration = known.registration
         if (
@@ -175,12 +177,12 @@ class ModelRecords(dict[str, ModelRecord]):
         return known.state
 
     def parts(self, name: str) -> list[str]:
-        """Return the models that a loaded ensemble consists of; none if it is none, or lies in a cloud."""
+        """Return the models that a loaded ensemble consists of; empty for other models and those in a cloud."""
         known = self.get(name)
         return [] if known is None else sorted(set(known.steps))
 
     def infos(self, http_url: str) -> list[messages.ModelInfo]:
-        """Return what status shows of models that tritonserver serves itself, and of those that nobody serves (yet)."""
+        """Return the status of models that tritonserver itself serves, and of those that are not served (yet)."""
         registered = {one.spec.name for one in self._registry}
         kept = self._registry.restoring
         return [
@@ -203,7 +205,7 @@ class ModelRecords(dict[str, ModelRecord]):
         ]
 
     def marks(self) -> list[tuple[Callable[[], object], object, Callable[[bool], None], str]]:
-        """Return for `IndexWatch` each model that tritonserver serves itself; see `ModelInTriton.mark`."""
+        """Return the models that tritonserver itself serves, for `IndexWatch`; see `ModelInTriton.mark`."""
         found: list[tuple[Callable[[], object], object, Callable[[bool], None], str]] = []
         for name, known in self.items():
             mark, tell = partial(self._mark, known), partial(self._seen, name, known)
@@ -213,7 +215,9 @@ class ModelRecords(dict[str, ModelRecord]):
     def _mark(self, known: ModelRecord) -> object:
         if known.served_by != TRITONSERVER or known.lock.locked() or self.server_lost:
             return None
-        if not self._ready().issuperset(known.steps):  # an ensemble is out because a step of it is
+        if not self._ready().issuperset(
+            known.steps
+        ):  # the ensemble is unavailable because of a step
             return None
         return (known.state, known.loaded_at) if known.state in ("ready", "unloaded") else None
 
@@ -222,17 +226,17 @@ class ModelRecords(dict[str, ModelRecord]):
         if state != known.state:
             known.state = state
             _log.warning(
-                f"a client of tritonserver has {'' if loaded else 'un'}loaded a model", model=name
+                f"client of tritonserver {'' if loaded else 'un'}loaded a model", model=name
             )
 
     def _state(self, known: ModelRecord) -> str:
-        """Return the state of a model that tritonserver serves; an ensemble is as ready as its steps are."""
+        """Return the state of a model in tritonserver; an ensemble is only as ready as its steps."""
         if known.state != "ready":
             return known.state
         up = self._server.ready and not self.server_lost and self._ready().issuperset(known.steps)
         return "ready" if up else "unready"
 
     def _ready(self) -> set[str]:
-        """Return the models that an ensemble may have as its steps."""
+        """Return the models that can be steps of an ensemble."""
         ready = {one.spec.name for one in self._registry if one.ready}
         return ready | {name for name, one in self.items() if one.served_by == TRITONSERVER}

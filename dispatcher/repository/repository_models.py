@@ -1,8 +1,8 @@
-"""The models of the repositories that the daemon is given: loaded, unloaded, loaded anew at run time.
+"""Loads, unloads and reloads the models of the given repositories at run time.
 
-tritonserver has one repository, the daemon's own. A model that it serves itself is linked into that one;
-one of a backend that it lacks is registered like any callable, but kept nowhere: its folder is what is kept.
-Repositories in a cloud (s3://, gs://, as://) are tritonserver's own business, and so are their models.
+tritonserver has a single repository, the daemon's own. A model that it serves itself is linked into that repository;
+one whose backend it lacks is registered like any callable, but not persisted, since its folder persists it.
+Repositories in a cloud (s3://, gs://, as://) and their models are handled by tritonserver alone.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
 
 _log = structlog.get_logger(__name__)
 
-#: States of tritonserver's for a model that it does not serve (any more).
+#: tritonserver's states of a model that it does not serve.
 _GONE = ("", "UNAVAILABLE")
 _LOOK_S = 0.05
 
@@ -64,7 +64,7 @@ class RepositoryModels:
         is_adopted: bool = False,
         events: Events = LOG_ONLY,
     ) -> None:
-        """`is_adopted`: a former version of the daemon has loaded models; `adopt` follows."""
+        """Initialize. `is_adopted`: the version that was upgraded from has loaded models; `adopt` follows."""
         self._config = config
         self._events = events
         self._models = models
@@ -86,25 +86,25 @@ class RepositoryModels:
         self._given = MaterializedFiles(models.parent / "given", is_adopted=is_adopted)
         self._begun = False
         self._many = LoadQueue(self.load, self.known, server, registry, events)
-        #: Of those that tritonserver serves itself: state, reason and ends before they were loaded again.
+        #: State, reason and exits of models in tritonserver, before they were loaded again.
         self._former: dict[str, tuple[str, str, int]] = {}
-        #: With "poll".
+        #: Used in the control mode "poll".
         self.watch = FileWatch(self._places, config.repository_poll_s, self._follow)
         self._needs_python = False
-        #: Whether all that are to be served from the start are, or could not be.
+        #: Whether all models to load at the start were loaded or failed.
         self.tried = False
 
-    # ── life ─────────────────────────────────────────────────────────────────────────────────────
+    # ── lifetime ─────────────────────────────────────────────────────────────────────────────────
 
     async def start(self) -> None:
-        """Load what the control mode says; with "poll", go on looking. What fails is told by `index`."""
+        """Load the models according to the control mode; with "poll", keep polling. `index` reports failures."""
         polls = self._config.model_control_mode == "poll"
         if polls:
-            # First of all: the loads may take minutes, and what changes meanwhile is loaded then.
+            # Before the loads, which may take minutes: changes during them are loaded afterwards.
             await self.watch.begin()
         if not self.tried:
             await self._load_wanted()
-        elif self._needs_python:  # the backends have been laid out anew
+        elif self._needs_python:  # the backends have been reinstalled
             await self._python.ensure_if_possible("of a repository")
         if polls:
             await self.watch.run()
@@ -123,15 +123,15 @@ class RepositoryModels:
         self._registry.news.tell()
 
     async def load_again(self) -> None:
-        """After tritonserver was started again: load the models that it serves itself."""
+        """Load the models that tritonserver itself serves again, after it restarted."""
         self._former = {
             name: (one.state, one.reason, one.ends)
             for name, one in self.known.items()
             if one.served_by == TRITONSERVER
         }
-        # An ensemble's steps were loaded before it, so they were known before.
+        # An ensemble's steps were loaded before it, so order by time.
         in_order = sorted(self._former, key=lambda name: self.known.of(name).loaded_at)
-        # Those during whose load tritonserver has ended are loaded one by one, so that it is seen which one ends it.
+        # Models during whose load tritonserver exited are loaded one by one, to identify the one that crashes it.
         alone = [name for name in in_order if self.known.of(name).steps or self.known.of(name).ends]
         loads: list[asyncio.Task[bool]] = []
         try:
@@ -145,13 +145,13 @@ class RepositoryModels:
                 load.cancel()
         for name in alone:
             survived = survived and await self._load_missing(name)
-        if not survived:  # the next one is told to load all that are ready
+        if not survived:  # the next server loads all models that are ready
             return
         self.known.server_lost = False
         self._registry.news.tell()
 
     async def _load_missing(self, name: str) -> bool:
-        """Load a model into a tritonserver that was started again; False: that has ended meanwhile."""
+        """Load a model into a restarted tritonserver; return False if it exited during the load."""
         known = self.known.of(name)
         async with known.lock:
             if not known.is_missing:
@@ -168,7 +168,7 @@ class RepositoryModels:
         return True
 
     def former_serves_on(self) -> None:
-        """Undo the last `load_again`: the tritonserver that was to replace another one does not."""
+        """Undo the last `load_again`, because the replacement of tritonserver failed."""
         for name, (state, reason, ends) in self._former.items():
             known = self.known.of(name)
             if known.served_by == TRITONSERVER and not known.lock.locked():
@@ -177,13 +177,13 @@ class RepositoryModels:
         self._registry.news.tell()
 
     def use(self, config: DaemonConfig) -> None:
-        """Take over changed settings."""
+        """Apply changed settings."""
         self._config = config
 
     async def stop(self) -> None:
-        """Have tritonserver unload what it serves itself; returns when requests under way are answered.
+        """Unload the models that tritonserver itself serves; return when requests in progress have been answered.
 
-        At the most, that takes the grace period.
+        Waits at most for the grace period.
         """
         leaving = {name for name, known in self.known.items() if known.served_by == TRITONSERVER}
         for name in leaving:
@@ -192,13 +192,13 @@ class RepositoryModels:
         while leaving and self._server.ready and asyncio.get_running_loop().time() < deadline:
             try:
                 states = await self._server.repository_states()
-            except RemoteFailure:  # it has ended
+            except RemoteFailure:  # it has exited
                 return
             leaving = {name for name in leaving if states.get(name, "") not in _GONE}
-            await asyncio.sleep(_LOOK_S)  # tritonserver tells only who asks
+            await asyncio.sleep(_LOOK_S)  # tritonserver does not notify
 
     def problems(self) -> list[str]:
-        """Return which repositories cannot be read, and why, a sentence each."""
+        """Return which repositories cannot be read and why, one sentence each."""
         return self._places.problems()
 
     # ── an upgrade of the daemon ─────────────────────────────────────────────────────────────────
@@ -209,12 +209,12 @@ class RepositoryModels:
         return self.tried and not any(one.lock.locked() for one in self.known.values())
 
     def hand_over(self) -> RepositoriesState:
-        """Return what the next version needs; all is settled."""
-        python = self._python.is_there or self._needs_python  # it may be under way
+        """Return the state for the next version of the daemon; all must be settled."""
+        python = self._python.is_there or self._needs_python  # it may be in progress
         return RepositoriesState(self.known.hand_over(), python, self.watch.hand_over())
 
     def adopt(self, state: RepositoriesState) -> None:
-        """Go on with the models that a former version has loaded; those of workers are registered already."""
+        """Adopt the models that the previous version loaded; those of workers are registered already."""
         self.known.adopt(state.models)
         self.watch.adopt(state.seen)
         self._needs_python = state.python
@@ -229,20 +229,21 @@ class RepositoryModels:
         files: Mapping[str, bytes] | None = None,
         above: Sequence[str] = (),
     ) -> None:
-        """Load a model, or load it anew: the one that is there serves until then.
+        """Load or reload a model; a previous one serves until then.
 
-        Steps of an ensemble that are not served yet are loaded first, as tritonserver does with its own.
+        Steps of an ensemble that are not served yet are loaded first, as tritonserver does.
 
         Args:
-            name: of the model
-            config: a configuration to use instead of the one in its folder
-            files: all that its folder is to hold ("file:1/model.onnx"), until it is unloaded or loaded without
-            above: the ensembles whose step it is
+            name: name of the model
+            config: a configuration that overrides the one in its folder
+            files: the complete content of its folder ("file:1/model.onnx"), used until it is unloaded or loaded without
+                files
+            above: the ensembles that it is a step of
 
         Raises:
-            RemoteFailure: there is no such model, or it cannot be served; what was there serves on.
+            RemoteFailure: the model does not exist or cannot be served; a previous one keeps serving.
         """
-        # One that a client has registered keeps its name, if it can be restored.
+        # A registered model keeps its name if it can be restored.
         await self._registry.restoring.until_settled(name)
         names = await self.names()
         given = await self._write(name, files) if files else None
@@ -252,7 +253,7 @@ class RepositoryModels:
             known = ", ".join(sorted(names)) or "none"
             raise RemoteFailure(
                 ErrorKind.NOT_FOUND,
-                f"no model repository has a model {name!r}; there are: {known}",
+                f"no model repository has a model {name!r}; available: {known}",
             )
         known_model = self.known.of(name)
         async with known_model.lock:
@@ -268,7 +269,7 @@ class RepositoryModels:
                 serves_on = before.served_by != "" and not known_model.ends_server
                 known_model.state = before.state if serves_on else "failed"
                 known_model.served_by, known_model.reason = before.served_by, str(error)
-                if isinstance(error, RemoteFailure):  # ServerLost among them
+                if isinstance(error, RemoteFailure):  # including ServerLost
                     raise
                 raise RemoteFailure(ErrorKind.LOAD_FAILED, str(error)) from error
             except BaseException:
@@ -287,7 +288,7 @@ class RepositoryModels:
         _log.info("model of a repository loaded", model=name, served_by=known_model.served_by)
 
     async def unload(self, name: str) -> None:
-        """Stop serving a model; requests under way are answered.
+        """Stop serving a model; requests in progress are answered.
 
         Raises:
             RemoteFailure: it is not served from a repository.
@@ -314,7 +315,7 @@ class RepositoryModels:
         _log.info("model of a repository unloaded", model=name)
 
     async def index(self) -> list[messages.RepositoryModel]:
-        """Return all models that there are, with what became of them."""
+        """Return all models with their states."""
         names = await self.names()
         loading = not self._begun
         for name, known in self.known.items():
@@ -333,17 +334,17 @@ class RepositoryModels:
         ]
 
     async def names(self) -> dict[str, str]:
-        """Return name -> repository; that of files which came with a request is the last to count."""
+        """Return name -> repository; files that came with a request have the lowest precedence."""
         found = await self._places.names()
         for name, known in self.known.items():
             if known.given is not None:
                 found.setdefault(name, str(known.given))
         return found
 
-    # ── how ──────────────────────────────────────────────────────────────────────────────────────
+    # ── internals ────────────────────────────────────────────────────────────────────────────────
 
     def _served(self, name: str) -> ModelRecord:
-        """Return the record of a model that is served from a repository; raises RemoteFailure if it is not."""
+        """Return the record of a model served from a repository; raises RemoteFailure if it is not."""
         known = self.known.get(name)
         if known is None or not known.served_by:
             raise RemoteFailure(
@@ -358,20 +359,20 @@ class RepositoryModels:
             raise RemoteFailure(ErrorKind.INVALID, f"files for model {name}: {error}") from error
         except OSError as error:
             raise RemoteFailure(
-                ErrorKind.UNAVAILABLE, f"the files of model {name} cannot be kept: {error}"
+                ErrorKind.UNAVAILABLE, f"the files of model {name} cannot be stored: {error}"
             ) from error
 
     async def _try_to_unload(self, name: str, unloading: Awaitable[None]) -> None:
         try:
             await unloading
         except RemoteFailure as failure:
-            _log.error("tritonserver refused", model=name, reason=failure.text)
+            _log.error("tritonserver refused to unload a model", model=name, reason=failure.text)
 
     async def _load_steps(self, model: FoundModel, *, above: Sequence[str]) -> None:
-        """Load the steps of an ensemble that nobody serves; of those that no repository has, tritonserver tells.
+        """Load the steps of an ensemble that are not served. tritonserver reports steps that no repository has.
 
         Raises:
-            UnservableModel: one cannot be loaded.
+            UnservableModel: a step cannot be loaded.
         """
         steps = model_folders.steps_of(model.config)
         if not steps:
@@ -392,7 +393,7 @@ class RepositoryModels:
                 )
             try:
                 await self.load(step, above=above)
-            except ServerLost:  # it may have been another model's fault
+            except ServerLost:  # possibly caused by another model
                 raise
             except RemoteFailure as failure:
                 raise UnservableModel(
@@ -400,7 +401,7 @@ class RepositoryModels:
                 ) from failure
 
     async def _follow(self, changed: list[str], gone: list[str]) -> None:
-        """Load what has appeared or changed in the repositories, unload what is gone."""
+        """Load models that have appeared or changed in the repositories; unload those that are gone."""
         ensembles = await self._places.ensembles(await self._places.names()) if changed else {}
         await self._many.anew(changed, ensembles)
         for name in gone:

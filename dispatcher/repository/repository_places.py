@@ -1,4 +1,4 @@
-"""The look-up of models in the given repositories: anew each time, since files come and go."""
+"""Finds models in the given repositories; searches them on every call, because files change."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from pytriton.dispatcher.server.tritonserver import TritonServer
 
 _log = structlog.get_logger(__name__)
 
-#: In place of a repository's path: tritonserver does not tell in which of them it found a model.
+#: Stands for a cloud repository: tritonserver does not report in which one it found a model.
 CLOUD = "cloud"
 
 
 class Placed(NamedTuple):
-    """A model in a repository: which one that is, and the model's files."""
+    """A model in a repository: the repository, and the model's files."""
 
     place: str
     files: Snapshot
 
 
 class Places:
-    """The repositories that the daemon was given, in order: the first one that has a name counts."""
+    """The repositories given to the daemon, in order of precedence."""
 
     def __init__(
         self, repositories: tuple[str, ...], models: Path, server: TritonServer, registry: Registry
@@ -40,19 +40,19 @@ class Places:
         self._models = models
         self._server = server
         self._registry = registry
-        #: Repositories of which the log says that they cannot be read, and why.
+        #: Repositories logged as unreadable, and why.
         self._told: dict[str, str] = {}
 
     def problems(self) -> list[str]:
-        """Return why repositories could not be read when they were last looked through, a sentence each."""
-        return [f"a model repository is passed over: {why}" for why in self._told.values()]
+        """Return why repositories could not be read during the last search, one sentence each."""
+        return [f"a model repository was skipped: {why}" for why in self._told.values()]
 
     async def names(self) -> dict[str, str]:
-        """Return name -> repository; the first repository that has a name counts."""
+        """Return name -> repository; the first repository with a name takes precedence."""
         return (await self._find())[0]
 
     async def _find(self) -> tuple[dict[str, str], set[str]]:
-        """Return what `names` does, and the repositories that cannot be read."""
+        """Return the result of `names`, and the repositories that cannot be read."""
         found: dict[str, str] = {}
         unreadable = set()
         for place in self._repositories:
@@ -61,8 +61,8 @@ class Places:
             try:
                 names = await asyncio.to_thread(model_folders.model_names, Path(place))
             except UnservableModel as error:
-                if self._told.get(place) != str(error):  # once, however often it is asked for
-                    _log.error("a model repository is passed over", reason=str(error))
+                if self._told.get(place) != str(error):  # log it only once
+                    _log.error("skipping a model repository", reason=str(error))
                 self._told[place] = str(error)
                 unreadable.add(place)
                 continue
@@ -80,7 +80,7 @@ class Places:
         try:
             names = list(await self._server.repository_states())
         except RemoteFailure as failure:
-            _log.error("a model repository is passed over", reason=failure.text)
+            _log.error("skipping a model repository", reason=failure.text)
             return []
         return [name for name in names if name not in ours and not (self._models / name).exists()]
 
@@ -88,12 +88,12 @@ class Places:
         """Read a model's folder.
 
         Raises:
-            UnservableModel: its config.pbtxt cannot be read, or is of another model.
+            UnservableModel: its config.pbtxt cannot be read, or names another model.
         """
         return await asyncio.to_thread(model_folders.read_model, Path(place) / name)
 
     async def ensembles(self, names: Mapping[str, str]) -> dict[str, list[str]]:
-        """Return the steps of those models that are made of others; what cannot be read is told when it is loaded."""
+        """Return the steps of each ensemble; unreadable models are skipped and reported when they are loaded."""
         found = {}
         for name, place in names.items():
             if place == CLOUD:
@@ -106,10 +106,10 @@ class Places:
         return found
 
     async def snapshots(self, former: Mapping[str, Placed]) -> dict[str, Placed]:
-        """Return where each model is and what its files are, by name.
+        """Return the repository and a snapshot of the files of each model, by name.
 
-        A model that cannot be read just now keeps its entry of `former`: a repository that is out of reach for a moment
-        has not lost its models, and a model that is being exchanged is looked at the next time.
+        A model that cannot be read keeps its entry of `former`: a repository that is briefly unreachable has not lost
+        its models, and a model that is being replaced is read in the next poll.
         """
         names, unreadable = await self._find()
         now = {}
@@ -119,14 +119,14 @@ class Places:
             try:
                 found = await asyncio.to_thread(model_folders.snapshot, Path(place) / name)
             except OSError as error:
-                _log.debug("a model changes while it is looked at", model=name, reason=str(error))
+                _log.debug("model changed while it was read", model=name, reason=str(error))
                 if name in former:
                     now[name] = former[name]
                 continue
             known = former[name].files.unreadable if name in former else {}
             for folder in found.unreadable.keys() - known.keys():
                 reason = found.unreadable[folder]
-                _log.error("a folder of a model is passed over", folder=folder, reason=reason)
+                _log.error("skipping an unreadable folder of a model", folder=folder, reason=reason)
             now[name] = Placed(place, found)
         lost = {name: one for name, one in former.items() if one.place in unreadable}
         return {**now, **lost}

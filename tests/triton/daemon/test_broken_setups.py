@@ -348,7 +348,7 @@ def test_drained(case: Case) -> None:
     """The last of these tests: a daemon that drains takes no models any more."""
     case.register()
     case.daemon.client.drain(settle_s=0.0, stop=False)
-    case.says("drained is ready, but the daemon drains, as user ", " asked: it answers requests",
+    case.says("drained is ready, but the daemon is draining, as requested by user ", ": it answers requests",
               "use another daemon")  # fmt: skip
     assert _top(case.daemon).startswith("draining, ")
     assert case.daemon.client.status().state == "draining"

@@ -44,7 +44,7 @@ def test_the_model_that_ends_it_each_time_fails_alone(start: Start, repository: 
     brain.server.obstacles["own"] = Obstacle("end", times=99)
     brain.advance(60.0)
     assert states(brain) == {**all_of_them, "own": "failed tritonserver"}
-    assert "ended 2 times in a row while it loaded model own" in reason(brain, "own")
+    assert "exited 2 times in a row while loading model own" in reason(brain, "own")
     assert {"a", "z", "py"} <= set(brain.server.models)
     assert brain.server.starts == 4
     assert brain.daemon.repository_models.known.failed
@@ -116,7 +116,7 @@ def test_it_ends_at_the_first_loads(
     assert brain.server.starts == starts
     assert brain.daemon.repository_models.tried
     if times > 1:
-        assert "tritonserver ended 2 times in a row while it loaded model own" in reason(
+        assert "tritonserver exited 2 times in a row while loading model own" in reason(
             brain, "pair"
         )
 

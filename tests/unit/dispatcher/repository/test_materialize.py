@@ -63,7 +63,7 @@ def test_a_file_that_leads_elsewhere_is_refused_and_nothing_written(
 
 @pytest.mark.parametrize("model", ["", ".", "..", "a/b"])
 def test_a_model_whose_name_is_no_folders_is_refused(model: str, tmp_path: Path) -> None:
-    with pytest.raises(BadFileName, match="is no name for a model with files of its own"):
+    with pytest.raises(BadFileName, match="is not a valid name for a model with its own files"):
         MaterializedFiles(tmp_path / "given").write(model, {"file:1/model.py": b""})
 
 

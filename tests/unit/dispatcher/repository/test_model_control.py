@@ -85,13 +85,17 @@ def test_files_that_come_along_are_served_until_the_model_is_unloaded(asker: Ask
     ("arguments", "kind", "words"),
     [
         (("none",), ErrorKind.NOT_FOUND, "no model repository has a model 'none'"),
-        (("py", "{"), ErrorKind.INVALID, "is no JSON"),
-        (("py", "[]"), ErrorKind.INVALID, "is a JSON list, no object"),
-        (("py", "", ["file:1/a"], b""), ErrorKind.INVALID, "files= come with config="),
+        (("py", "{"), ErrorKind.INVALID, "is not JSON"),
+        (("py", "[]"), ErrorKind.INVALID, "is a JSON list, not an object"),
+        (("py", "", ["file:1/a"], b""), ErrorKind.INVALID, "files= requires config="),
         (("py", CONFIG, ["file:1/a"]), ErrorKind.INVALID, "1 files and 0 contents"),
-        (("py", CONFIG, ["1/a"], b""), ErrorKind.INVALID, "is no name of a file"),
+        (("py", CONFIG, ["1/a"], b""), ErrorKind.INVALID, "is not a valid file name"),
         (("py", CONFIG, ["file:../a"], b""), ErrorKind.INVALID, "leads out of the model's folder"),
-        (("../py", CONFIG, ["file:1/a"], b""), ErrorKind.INVALID, "is no name for a model"),
+        (
+            ("../py", CONFIG, ["file:1/a"], b""),
+            ErrorKind.INVALID,
+            "is not a valid name for a model",
+        ),
         (("odd",), ErrorKind.LOAD_FAILED, "no backend 'tensorrt'"),
         (("asker", CONFIG), ErrorKind.EXISTS, "no other model can give it a configuration"),
     ],
@@ -105,7 +109,7 @@ def test_what_cannot_be_is_told(asker: Asker, arguments: Any, kind: ErrorKind, w
 
 def test_what_is_registered_needs_no_loading_and_is_not_for_others_to_unload(asker: Asker) -> None:
     asker.load("asker")
-    with pytest.raises(RemoteFailure, match="not for other models to unload"):
+    with pytest.raises(RemoteFailure, match="other models cannot unload it"):
         asker.unload("asker")
     asker.brain.usual_plan = "hangs"
     (worker,) = asker.brain.alive("asker")
@@ -126,7 +130,7 @@ def test_readiness_of_a_version(asker: Asker, version: str, ready: bool) -> None
 
 
 def test_a_version_that_is_none_is_told(asker: Asker) -> None:
-    with pytest.raises(RemoteFailure, match=r"'1\.5' is no version of a model"):
+    with pytest.raises(RemoteFailure, match=r"'1\.5' is not a valid model version"):
         asker.is_ready("py", "1.5")
 
 

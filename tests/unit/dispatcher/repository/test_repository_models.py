@@ -85,7 +85,7 @@ def test_what_cannot_be_loaded_at_the_start_is_told_where_one_looks(
     assert isinstance(told, messages.EventList)
     assert [(one.model, one.who) for one in told.events] == [("odd", "")]
     said = _explained(brain, "odd")
-    assert said.startswith("odd is failed: it lies in a model repository and could not be loaded: ")
+    assert said.startswith("odd is failed: it is in a model repository and could not be loaded: ")
     assert "no backend 'tensorrt'" in said
     brain.served(brain.client.register("odd"))
     states_of_it = [
