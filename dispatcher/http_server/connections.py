@@ -13,7 +13,7 @@ from aiohttp import web
 __all__ = ["Connections", "Limits", "all_descriptors"]
 
 #: Maximum interval between checks of all connections; shorter for short limits.
-_LOOK_S = 1.0
+_POLL_INTERVAL_S = 1.0
 #: Minimum age of a connection that may be closed to admit another: by then, data sent with it has been read.
 _YOUNG_S = 1.0
 #: Descriptors of the process that are not connections.
@@ -84,7 +84,7 @@ class Connections:
         """Check the connections periodically."""
         while True:
             limits = self._limits()
-            await asyncio.sleep(min(_LOOK_S, limits.headers_s / 4, limits.idle_s / 4))
+            await asyncio.sleep(min(_POLL_INTERVAL_S, limits.headers_s / 4, limits.idle_s / 4))
             self.look(server.connections)
 
     def look(self, connections: list[Any]) -> None:

@@ -24,7 +24,7 @@ else:
 __all__ = ["Caller", "Holding", "KeyFile", "KeysError"]
 
 #: Interval between checks of the file.
-_LOOK_S = 1.0
+_POLL_INTERVAL_S = 1.0
 _MINUTE_S = 60.0
 #: Estimated tokens of a request that does not limit its answer: initial value, and weight of the latest request.
 _FIRST_GUESS, _LAST_COUNTS = 256.0, 0.2
@@ -232,7 +232,7 @@ class KeyFile:
 
     def _look(self, path: Path) -> None:
         now = self._clock()
-        if now - self._looked_at < _LOOK_S:
+        if now - self._looked_at < _POLL_INTERVAL_S:
             return
         self._looked_at = now
         try:

@@ -45,7 +45,7 @@ _log = structlog.get_logger(__name__)
 
 #: tritonserver's states of a model that it does not serve.
 _GONE = ("", "UNAVAILABLE")
-_LOOK_S = 0.05
+_POLL_INTERVAL_S = 0.05
 
 
 class RepositoryModels:
@@ -195,7 +195,7 @@ class RepositoryModels:
             except RemoteFailure:  # it has exited
                 return
             leaving = {name for name in leaving if states.get(name, "") not in _GONE}
-            await asyncio.sleep(_LOOK_S)  # tritonserver does not notify
+            await asyncio.sleep(_POLL_INTERVAL_S)  # tritonserver does not notify
 
     def problems(self) -> list[str]:
         """Return which repositories cannot be read and why, one sentence each."""

@@ -12,7 +12,7 @@ from pytriton._protocol.errors import RemoteFailure
 from pytriton.dispatcher.server import preloading
 
 #: tritonserver emits no event when a model has been unloaded.
-_LOOK_S = 0.02
+_POLL_INTERVAL_S = 0.02
 
 
 class Models(Protocol):
@@ -48,7 +48,9 @@ class Gate:
         preloading.make_gate(self._folder)
         await forget_failure(server, preloading.GATE, self._backend)
         while (await server.repository_states()).get(preloading.GATE) in ("READY", "UNLOADING"):
-            await asyncio.sleep(_LOOK_S)  # tritonserver is not ready until the gate is unloaded
+            await asyncio.sleep(
+                _POLL_INTERVAL_S
+            )  # tritonserver is not ready until the gate is unloaded
         preloading.remove_gate(self._folder)
 
     async def close(self, server: Models) -> None:

@@ -50,7 +50,7 @@ _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 #: Interval between checks of what a replaced process still has in progress.
-_LOOK_S = 1.0
+_POLL_INTERVAL_S = 1.0
 #: Upper bound of the threads that tritonserver starts, measured with 2.51.
 _TASKS_OF_SERVER = 40
 _TASKS_OF_MODEL = 2  #: its batcher's thread, and one that loads it
@@ -344,7 +344,7 @@ class TritonServer:
         process = retired.process
         deadline = asyncio.get_running_loop().time() + limit_s
         while (left_s := deadline - asyncio.get_running_loop().time()) > 0:
-            await asyncio.wait([process.child.exited], timeout=min(_LOOK_S, left_s))
+            await asyncio.wait([process.child.exited], timeout=min(_POLL_INTERVAL_S, left_s))
             if not process.running:
                 return
             with contextlib.suppress(Refused, Unreached):

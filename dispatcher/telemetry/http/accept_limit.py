@@ -15,7 +15,7 @@ from pytriton.dispatcher.http_server.connections import Connections
 __all__ = ["Accepting"]
 
 #: Interval between checks for a free slot, and pause after running out of descriptors.
-_LOOK_S, _SCARCE_S = 0.01, 1.0
+_POLL_INTERVAL_S, _SCARCE_S = 0.01, 1.0
 
 
 class Accepting:
@@ -81,7 +81,7 @@ class Accepting:
                 next(iter(self._beginning)).cancel()
             else:
                 self._connections.make_room(self._server.connections)
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_INTERVAL_S)
 
     async def _begin(self, taken: socket.socket) -> None:
         loop = asyncio.get_running_loop()
