@@ -1,13 +1,13 @@
-/* Have the dispatcher carry out what clients of tritonserver ask of models: "load" and "unload" of the model repository extension.
+/* Route "load" and "unload" requests of the model repository extension to the dispatcher.
  *
- * This library is preloaded (LD_PRELOAD) into the program around Triton's core, NVIDIA's or ours. Its functions have the names
- * of the core's and come before them, so requests over HTTP and gRPC reach them alike. The dispatcher is asked over a unix
- * socket, whose path $PYTRITON_MODEL_CONTROL has. It either does what was asked, or says that it is the core's business:
- * its own loads come this way, too.
+ * This library is preloaded (LD_PRELOAD) into the program around Triton's core, NVIDIA's or ours. Its functions
+ * shadow the core's functions of the same name, so HTTP and gRPC requests reach them alike. It asks the dispatcher
+ * over the unix socket at $PYTRITON_MODEL_CONTROL. The dispatcher either carries out the request, or leaves it to the
+ * core, for example because the load is the dispatcher's own.
  *
- * A message is a number of strings, each with its size before it; all numbers are 64 bits. A request is the action, the
- * model, "dependents" or "", and for each parameter its name and its value. A reply is "core", "done", or the code of an
- * error of Triton's API, and the text of that error.
+ * A message is a list of strings, each prefixed with its size, and starts with their count; all numbers have 64 bits.
+ * A request is the action, the model, "dependents" or "", and a name and value for each parameter. A reply is "core",
+ * "done", or a Triton API error code and the error text.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -43,17 +43,17 @@ EXPORTED TRITONSERVER_Error *TRITONSERVER_ServerUnloadModelAndDependents(
 
 enum { TYPE_STRING = 0, ERROR_INTERNAL = 1, ERROR_UNAVAILABLE = 4 };
 enum { REPLY_STRINGS = 2, MAX_REPLY = 1 << 20 };
-/* While the dispatcher becomes another version of itself, nobody listens for a moment. */
+/* Nobody listens for a moment while the dispatcher is upgraded in place. */
 enum { CONNECT_TRIES = 200, CONNECT_PAUSE_MS = 50 };
 
-/* The core's own function of a name. */
+/* Look up the core's own function of this name. */
 #define CORE(function, name)                                                                                           \
     do {                                                                                                               \
         void *found = dlsym(RTLD_NEXT, name);                                                                          \
         memcpy(&(function), &found, sizeof found);                                                                     \
     } while (0)
 
-/* ── parameters: their objects are opaque, so what they are made of is remembered ───────────────── */
+/* ── parameters: their objects are opaque, so their contents are recorded here ──────────────────── */
 
 typedef struct Known {
     const TRITONSERVER_Parameter *parameter;
@@ -104,7 +104,7 @@ TRITONSERVER_Parameter *TRITONSERVER_ParameterNew(const char *name, int type, co
     TRITONSERVER_Parameter *(*core)(const char *, int, const void *);
     CORE(core, "TRITONSERVER_ParameterNew");
     TRITONSERVER_Parameter *parameter = core(name, type, value);
-    /* Those of a load; metrics and traces have parameters, too. */
+    /* Parameters of a load. Metrics and traces have parameters, too. */
     if (type == TYPE_STRING && strcmp(name, "config") == 0)
         remember(parameter, name, value, strlen(value));
     return parameter;
@@ -164,7 +164,7 @@ static bool receive_all(int fd, void *bytes, size_t size)
     return true;
 }
 
-/* A string for free(); NULL: there is none. */
+/* Receive a string for free(); NULL on failure. */
 static char *receive_string(int fd)
 {
     uint64_t size;
@@ -185,7 +185,7 @@ static bool connect_once(int fd, const char *path)
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     bool connected = false;
     if (place >= 0) {
-        /* However long the path is, this one is short enough. */
+        /* A short path to the same socket: the original may exceed sun_path. */
         int size = snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d%s", place, name);
         connected =
             size < (int)sizeof address.sun_path && connect(fd, (struct sockaddr *)&address, sizeof address) == 0;
@@ -221,7 +221,7 @@ static bool send_request(int fd, const Request *request)
     bool sent = send_all(fd, &strings, sizeof strings) && send_string(fd, request->action, strlen(request->action)) &&
         send_string(fd, request->model, strlen(request->model)) &&
         send_string(fd, request->which, strlen(request->which));
-    pthread_mutex_lock(&known_lock); /* nobody deletes the parameters of a load under way, but others go */
+    pthread_mutex_lock(&known_lock); /* Parameters of a load in progress stay; other threads may delete theirs. */
     for (uint64_t i = 0; sent && i < request->count; i++) {
         const Known *known = all_known;
         while (known && known->parameter != request->parameters[i])
@@ -240,7 +240,7 @@ static TRITONSERVER_Error *error_of(int code, const char *text)
     return core(code, text);
 }
 
-/* Whether the dispatcher has taken the request; `error`: what came of it. */
+/* Returns whether the dispatcher handled the request; `error` is then the outcome. */
 static bool taken(const Request *request, TRITONSERVER_Error **error)
 {
     const char *path = getenv(SOCKET_VARIABLE);
@@ -270,7 +270,7 @@ static bool taken(const Request *request, TRITONSERVER_Error **error)
     return !is_core;
 }
 
-/* ── in the place of the core's functions ───────────────────────────────────────────────────────── */
+/* ── replacements for the core's functions ──────────────────────────────────────────────────────── */
 
 TRITONSERVER_Error *TRITONSERVER_ServerLoadModel(TRITONSERVER_Server *server, const char *model)
 {
@@ -309,7 +309,7 @@ TRITONSERVER_Error *TRITONSERVER_ServerUnloadModelAndDependents(TRITONSERVER_Ser
     return core(server, model);
 }
 
-/* What the server starts (stubs of Triton's python backend) shall not have this library: take it out of the variable again. */
+/* Remove this library from LD_PRELOAD, so that child processes (stubs of Triton's python backend) do not load it. */
 __attribute__((constructor)) static void be_alone(void)
 {
     Dl_info self;

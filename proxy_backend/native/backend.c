@@ -1,7 +1,6 @@
-/* What tritonserver calls: the backend `pytriton_native`. One instance of a model is one proxy.
- *
- * It is the compiled twin of the Python modules of proxy_backend, for which Triton's python backend starts a process for each
- * instance, and speaks the same protocols: a worker or the dispatcher cannot tell which one it talks with.
+/* The entry points of the backend `pytriton_native`, which tritonserver calls. One model instance is one proxy. It is
+ * the compiled equivalent of the Python modules of proxy_backend, for which Triton's python backend starts a process
+ * per instance. Both use the same protocols: workers and the dispatcher cannot distinguish them.
  */
 #define _GNU_SOURCE
 #include "base/json.h"
@@ -39,7 +38,7 @@ EXPORTED TRITONSERVER_Error *TRITONBACKEND_Initialize(TRITONBACKEND_Backend *bac
 EXPORTED TRITONSERVER_Error *TRITONBACKEND_GetBackendAttribute(
     TRITONBACKEND_Backend *backend, TRITONBACKEND_BackendAttribute *attributes)
 {
-    (void)backend; /* each instance waits for a worker of its own while it is made: all at the same time */
+    (void)backend; /* each instance waits for its own worker while it is created: create them all at the same time */
     return TRITONBACKEND_BackendAttributeSetParallelModelInstanceLoading(attributes, true);
 }
 
@@ -111,7 +110,7 @@ EXPORTED TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND
         __atomic_add_fetch(&proxy->model->holders, 1, __ATOMIC_RELAXED);
     }
     if (error == NULL && !proxy->model->stand_in) {
-        /* Triton may have two of one name for a moment: when it changes their number, or one replaces another. */
+        /* Triton may briefly have two instances of one name: when it changes their number or replaces one. */
         proxy->name = texted("%s:native-%d-%lu", name, (int)getpid(), __atomic_add_fetch(&made, 1, __ATOMIC_RELAXED));
         proxy->control = control_new(proxy->model->endpoint);
         if (proxy->model->streams)
@@ -140,8 +139,9 @@ EXPORTED TRITONSERVER_Error *TRITONBACKEND_ModelInstanceFinalize(TRITONBACKEND_M
     return error;
 }
 
-/* Later cores (25.12) ask it for each question whether the model is ready, in any thread. An instance without a worker is ready: its requests wait for
- * one. What stands in for a model answers nothing else than an error. */
+/* Later cores (25.12) call this for each readiness request, in any thread. An instance without a worker is ready: its
+ * requests wait for one. A stand-in for a model answers only with an error.
+ */
 EXPORTED TRITONSERVER_Error *TRITONBACKEND_ModelInstanceReady(TRITONBACKEND_ModelInstance *instance);
 TRITONSERVER_Error *TRITONBACKEND_ModelInstanceReady(TRITONBACKEND_ModelInstance *instance)
 {
@@ -158,7 +158,7 @@ EXPORTED TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(
 {
     void *state = NULL;
     TRITONSERVER_Error *error = TRITONBACKEND_ModelInstanceState(instance, &state);
-    if (error) /* then the requests are tritonserver's to answer */
+    if (error) /* tritonserver then answers the requests */
         return error;
     Proxy *proxy = state;
     if (proxy->model->stand_in) {

@@ -1,4 +1,4 @@
-/* A buffer that grows while it is written. */
+/* A growing write buffer. */
 #ifndef PYTRITON_BUFFER_H
 #define PYTRITON_BUFFER_H
 
@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* `failed`: there was no memory, and nothing more is written. */
+/* `failed`: out of memory; further writes are ignored. */
 typedef struct {
     uint8_t *data;
     size_t size, capacity;

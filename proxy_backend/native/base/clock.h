@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-/* Nanoseconds of CLOCK_MONOTONIC, by which tritonserver keeps its statistics. */
+/* Nanoseconds of CLOCK_MONOTONIC, which tritonserver uses for its statistics. */
 uint64_t steady_ns(void);
 /* Nanoseconds since 1970. */
 uint64_t epoch_ns(void);

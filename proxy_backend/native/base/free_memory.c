@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The number behind `key` in a file of lines "key number"; without a key, the number that it begins with. */
+/* Read the number after `key` from a file of lines "key number"; without a key, the file's first number. */
 static bool number_in(const char *path, const char *key, uint64_t *number)
 {
     FILE *file = fopen(path, "re");
@@ -28,7 +28,7 @@ static bool number_in(const char *path, const char *key, uint64_t *number)
     return found;
 }
 
-/* What the memory limits (version 2) of this process's control group, and of those above it, leave. */
+/* Returns the bytes that the memory limits (version 2) of this process's control group and its ancestors leave. */
 static uint64_t left_to_control_groups(uint64_t most)
 {
     char group[PATH_MAX] = "", path[PATH_MAX + 64], line[PATH_MAX];
@@ -45,7 +45,7 @@ static uint64_t left_to_control_groups(uint64_t most)
         snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.current", group);
         if (limited && number_in(path, "", &used)) {
             snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.stat", group);
-            number_in(path, "inactive_file ", &cached); /* given up under pressure */
+            number_in(path, "inactive_file ", &cached); /* reclaimed under pressure */
             uint64_t left = limit + cached > used ? limit + cached - used : 0;
             most = left < most ? left : most;
         }

@@ -1,4 +1,4 @@
-/* RFC 8259. What is read was written by tritonserver or by our dispatcher; a malformed text yields no values. */
+/* RFC 8259. The input comes from tritonserver or our dispatcher; malformed text yields no values. */
 #include "base/json.h"
 
 #include <stdio.h>
@@ -15,7 +15,7 @@ static const char *past_space(const char *at, const char *end)
     return at;
 }
 
-/* Where a value ends; NULL: it does not. */
+/* Returns the end of a value; NULL if it is incomplete. */
 static const char *past_value(const char *at, const char *end, int depth)
 {
     at = past_space(at, end);
@@ -103,7 +103,7 @@ Json json_find(Json object, const char *key)
     for (bool more = json_first(object, &member); more; more = json_next(object, &member)) {
         size_t size = (size_t)(member.key.end - member.key.start) - 2;
         if (size == strlen(key) && memcmp(member.key.start + 1, key, size) == 0)
-            return member.value; /* the keys that we look for need no escapes */
+            return member.value; /* the keys that are looked up need no escapes */
     }
     return none;
 }
@@ -151,7 +151,7 @@ char *json_string(Json value)
     static const char escapes[] = "\"\"\\\\//b\bf\fn\nr\rt\t";
     if (!json_is_string(value))
         return NULL;
-    char *text = malloc((size_t)(value.end - value.start)), *out = text; /* no escape is shorter than what it means */
+    char *text = malloc((size_t)(value.end - value.start)), *out = text; /* no escape is shorter than its character */
     const char *end = value.end - 1;
     for (const char *at = value.start + 1; text && at < end; at++) {
         if (*at != '\\') {

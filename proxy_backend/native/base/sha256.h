@@ -7,7 +7,7 @@
 
 enum { SHA256_DIGEST = 32 };
 
-/* `key` is a text of no more than 64 bytes. */
+/* `key` is a string of at most 64 bytes. */
 void hmac_sha256(const char *key, const void *bytes, size_t size, uint8_t digest[SHA256_DIGEST]);
 
 #endif

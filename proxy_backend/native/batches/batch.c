@@ -1,11 +1,11 @@
-/* One batch of a model that answers each request once: handed to a worker, and to another one if that is lost; tritonserver's
- * thread waits meanwhile.
+/* One batch of a model that answers each request once. It is passed to a worker, and to another one if that is lost;
+ * tritonserver's thread waits for the answer.
  *
- * A worker that is lost, or hangs, may be so by one of the requests: so they are tried again each by itself, and not merged
- * with others. The one that ends another worker fails alone.
+ * One of the requests may be why a worker is lost or hangs, so they are retried individually, and not merged with
+ * others. A request that ends another worker fails alone.
  *
- *     requests   [ answered … | tried now | … not tried by themselves yet ]
- *                0            answered    end                             count
+ *     requests   [ answered … | tried now | … not yet tried individually ]
+ *                0            answered    end                            count
  */
 #define _GNU_SOURCE
 #include "batches/batch.h"
@@ -28,20 +28,20 @@ typedef struct {
     Proxy *proxy;
     TRITONBACKEND_Request **requests;
     uint32_t count;
-    uint32_t answered; /* the first so many have been */
-    uint32_t end; /* those from there to here are tried now */
-    bool apart; /* by itself: a worker was lost with it and others */
-    bool taken; /* the worker that hangs has read them */
+    uint32_t answered; /* how many have been answered */
+    uint32_t end; /* those from there to here are being tried */
+    bool apart; /* retried individually: a worker was lost with it and others */
+    bool taken; /* the hanging worker has read them */
     bool reported; /* tritonserver has the batch in its statistics */
     uint64_t begun_ns, sent_ns, answered_ns;
-    uint64_t number; /* of the batch in which they were sent the last time; 0: they never were */
-    uint32_t first, until; /* which they were then */
-    int losses; /* workers that were lost with those that are tried now */
-    int in_row; /* requests tried by themselves that lost one, since the last that was answered */
-    Unfinished *unfinished; /* to the first request that has not been answered */
+    uint64_t number; /* the batch number when they were last sent; 0: never */
+    uint32_t first, until; /* their range in that batch */
+    int losses; /* workers that were lost with the requests being tried */
+    int in_row; /* how many individually retried requests lost a worker since the last answered one */
+    Unfinished *unfinished; /* of the first unanswered request */
 } Execution;
 
-/* Who is to be answered next. */
+/* Returns the receiver of the next answer. */
 static Receiver receiver(const Execution *batch)
 {
     uint32_t at = batch->answered;
@@ -52,7 +52,7 @@ static Receiver receiver(const Execution *batch)
         .last = batch->answered + 1 == batch->end};
 }
 
-/* This request has been answered, or is queued again: it belongs to tritonserver again. */
+/* The request has been answered, or is queued again: return it to tritonserver. */
 static void release(Execution *batch, bool success, uint32_t flags)
 {
     TRITONBACKEND_Request *request = batch->requests[batch->answered];
@@ -64,7 +64,7 @@ static void release(Execution *batch, bool success, uint32_t flags)
     batch->unfinished = NULL;
 }
 
-/* Answer those up to `end` with an error; with `names`, each gets one that names it. */
+/* Answer the requests up to `end` with an error; with `names`, each error names its request. */
 static void fail_up_to(Execution *batch, uint32_t end, TRITONSERVER_Error_Code code, const char *text, bool names)
 {
     batch->sent_ns = batch->sent_ns ? batch->sent_ns : batch->begun_ns;
@@ -76,7 +76,9 @@ static void fail_up_to(Execution *batch, uint32_t end, TRITONSERVER_Error_Code c
     }
 }
 
-/* Answer what is tried now, or all that is left, as nobody can serve it; takes the text over. */
+/* Answer the requests being tried, or all remaining ones, with the error that nobody can serve them. Takes the text
+ * over.
+ */
 static void give_up(Execution *batch, bool whole, char *text)
 {
     fail_up_to(batch, whole ? batch->count : batch->end, ERROR_UNAVAILABLE, text, true);
@@ -90,7 +92,7 @@ static void protocol_fault(Execution *batch)
     give_up(batch, false, text);
 }
 
-/* Tell tritonserver of a batch that is answered: once of a whole one, of each request that is tried by itself. */
+/* Report an answered batch to tritonserver's statistics: once, or per request if they are retried individually. */
 static void report_batch(Execution *batch)
 {
     uint64_t rows = 0;
@@ -103,7 +105,7 @@ static void report_batch(Execution *batch)
         batch->proxy->instance, rows, batch->begun_ns, batch->sent_ns, batch->answered_ns, steady_ns()));
 }
 
-/* Pass on what the worker has answered. False: it broke the protocol, or was lost. */
+/* Pass the worker's answers on. Returns false if it broke the protocol or was lost. */
 static bool pass_on(Execution *batch, Reader *answer)
 {
     Proxy *proxy = batch->proxy;
@@ -117,7 +119,7 @@ static bool pass_on(Execution *batch, Reader *answer)
         return false;
     }
     batch->answered_ns = steady_ns();
-    if (!done) { /* Triton's own python backend counts a batch that failed, too: an execution, and failed requests */
+    if (!done) { /* Triton's own python backend also counts a failed batch: an execution, and failed requests */
         report_batch(batch);
         char *text = text_without_nul(get_text(answer));
         fail_up_to(batch, batch->end, ERROR_INTERNAL, text, !proxy->model->details);
@@ -146,11 +148,11 @@ static bool pass_on(Execution *batch, Reader *answer)
         if (!right)
             return false;
     }
-    lane_give_back(proxy->lane); /* where the last response had nothing to read */
+    lane_give_back(proxy->lane); /* when the last response had nothing to read */
     return true;
 }
 
-/* What the dispatcher is told of those that are tried now, when it is asked what becomes of them. */
+/* Returns the facts about the requests being tried for the dispatcher's verdict. */
 static Loss loss_of(const Execution *batch)
 {
     return (Loss){.losses = batch->losses,
@@ -158,7 +160,7 @@ static Loss loss_of(const Execution *batch)
         .in_row = batch->apart ? batch->in_row + 1 : 0};
 }
 
-/* The id of the request that is tried, if it is only one, for free(). */
+/* Returns the id of the only request being tried, for free(); NULL if there are several. */
 static char *only_name(const Execution *batch)
 {
     if (batch->end - batch->answered != 1)
@@ -169,8 +171,9 @@ static char *only_name(const Execution *batch)
     return name;
 }
 
-/* Hand the batch to the worker and wait for what it says. `given_up`: why nobody will answer it, for free(); with `whole`,
- * nor what is left of the batch. */
+/* Pass the batch to the worker and wait for its answer. `given_up`: why nobody will answer it, for free(); with
+ * `whole`, this also applies to the rest of the batch.
+ */
 static LaneState exchange(Execution *batch, Reader *answer, bool *again, char **given_up, bool *whole)
 {
     Proxy *proxy = batch->proxy;
@@ -200,8 +203,9 @@ static LaneState exchange(Execution *batch, Reader *answer, bool *again, char **
     return state;
 }
 
-/* A worker was lost with those that are tried now, or hangs in them: from now on each is tried by itself. `text`: they are not
- * tried again. */
+/* A worker was lost with these requests, or hangs in them: retry each individually from now on. `text`: do not retry
+ * them.
+ */
 static void lost(Execution *batch, char *text, bool whole)
 {
     batch->in_row += batch->apart;
@@ -230,10 +234,10 @@ static void unanswered(Execution *batch, LaneState state, char *text, bool whole
         lost(batch, text, whole);
     } else if (text) {
         give_up(batch, whole, text);
-    } /* else it had not been begun: it goes to another worker as it is */
+    } /* otherwise it had not begun: it goes to another worker unchanged */
 }
 
-/* Have a worker serve those that are to be tried now. When they have not been answered, it was lost: another one has to. */
+/* Let a worker serve the requests being tried. If they are not answered, it was lost: another worker has to. */
 static void serve(Execution *batch)
 {
     Proxy *proxy = batch->proxy;
@@ -276,7 +280,7 @@ void batch_execute(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t coun
     Execution batch = {.proxy = proxy, .requests = requests, .begun_ns = steady_ns()};
     batch.count = batch.end = refuse_wrong(proxy, requests, count);
     while (batch.answered < batch.count) {
-        if (batch.answered == batch.end) { /* the next one by itself: it was lost with the others once */
+        if (batch.answered == batch.end) { /* retry the next one individually: it was lost with the others once */
             batch.end++;
             batch.losses = 1;
         }

@@ -4,7 +4,7 @@
 
 #include "proxy/proxy.h"
 
-/* Have a worker answer the requests, and give them back to tritonserver. */
+/* Let a worker answer the requests, and return them to tritonserver. */
 void batch_execute(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count);
 
 /* Answer requests with an error: no worker serves the model at the moment. */

@@ -1,4 +1,4 @@
-/* tritonserver answers in threads of its own: nothing here waits. */
+/* tritonserver answers in its own threads: nothing here blocks. */
 #define _GNU_SOURCE
 #include "calls/call_answers.h"
 
@@ -12,10 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Answers of one call that the worker may have unread. */
+/* The maximum number of answers of one call that the worker may have unread. */
 enum { MOST_UNREAD = 8 };
 
-/* Send an answer and keep what it refers to until it has been read. */
+/* Send an answer and keep the memory that it refers to until it has been read. */
 static void send_answer(Call *call, Answer *answer, const Buffer *message)
 {
     if (call->flow)
@@ -70,7 +70,7 @@ void call_end(Call *call, const char *text, const char *code)
     if (answer) {
         answer->final = true;
         send_answer(call, answer, &message);
-    } else { /* then the connection ends */
+    } else { /* the connection then ends */
         connection_send(call->calls->connection, &message);
     }
     if (call->flow)
@@ -90,7 +90,7 @@ void call_drop(Call *call, const char *text, const char *code)
     call_end(call, text, code);
 }
 
-/* The parameters of a response, as an object of JSON in a string; "" when it has none. */
+/* Write the parameters of a response as a JSON object in a string; "" when it has none. */
 static void put_response_parameters(TRITONSERVER_InferenceResponse *response, uint32_t count, Buffer *message)
 {
     Buffer json = {0};
@@ -104,7 +104,7 @@ static void put_response_parameters(TRITONSERVER_InferenceResponse *response, ui
             put_parameter(&json, name, type, value);
     }
     if (count)
-        buffer_put(&json, "}", 2); /* with the zero byte */
+        buffer_put(&json, "}", 2); /* with the NUL byte */
     message->failed |= json.failed;
     put_clean(message, count && !json.failed ? (const char *)json.data : "", MOST_BYTES);
     buffer_free(&json);
@@ -139,7 +139,7 @@ static void answer_outputs(
     buffer_free(&message);
 }
 
-/* Answer what tritonserver has answered; the response is freed. */
+/* Pass tritonserver's response to the worker, and free it. */
 static void pass_on(Call *call, TRITONSERVER_InferenceResponse *response, bool final)
 {
     uint32_t outputs = 0, parameters = 0;
@@ -159,12 +159,14 @@ static void pass_on(Call *call, TRITONSERVER_InferenceResponse *response, bool f
         answer_outputs(call, response, outputs, parameters, final || !call->stream);
     } else if (final) {
         call_end(call, call->stream ? NULL : "the model has not answered", "INTERNAL");
-    } /* else it is an empty one, of which others follow */
+    } /* otherwise it is empty, and others follow */
     if (response)
         failed(TRITONSERVER_InferenceResponseDelete(response));
 }
 
-/* Models of other backends go on however much is queued: why there is no memory for it, for free(). */
+/* Returns why there is no memory to queue more, for free(); NULL if there is. Models of other backends continue
+ * however much is queued.
+ */
 static char *queue_refused(Call *call, uint64_t bytes)
 {
     call->unlooked += bytes;
@@ -212,7 +214,7 @@ static void answered(TRITONSERVER_InferenceResponse *response, const uint32_t fl
         call_unref(call);
 }
 
-/* Its inputs have been read. The request itself is kept while it may still be cancelled. */
+/* The request's inputs have been read. The request itself is kept while it may still be cancelled. */
 static void released(TRITONSERVER_InferenceRequest *request, const uint32_t flags, void *userp)
 {
     Call *call = userp;
@@ -234,7 +236,7 @@ CallError call_start(Call *call)
     if (error == NULL) {
         __atomic_add_fetch(&call->refs, 2, __ATOMIC_RELAXED);
         error = TRITONSERVER_ServerInferAsync(call->calls->server, call->request, NULL);
-        if (error) { /* then it is still ours */
+        if (error) { /* the response is then still ours */
             call_unref(call);
             call_unref(call);
         }
@@ -261,7 +263,7 @@ bool call_read_one(Call *call, bool *final)
         if (call->queue == NULL)
             call->last_queued = &call->queue;
         pass_on(call, queued->response, queued->final);
-        if (call->flow) /* it counts as an answer now */
+        if (call->flow) /* from now on it counts as an answer */
             flow_take(call->flow, queued->bytes);
         free(queued);
     }

@@ -11,10 +11,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* So many models may wait for each other. */
+/* The maximum number of models that wait for each other. */
 enum { MOST_DEEP = 16, ASK_MS = 10000 };
 
-/* Text for free(), NULL without memory; takes the buffer. */
+/* Returns the buffer as a text for free(), NULL without memory. Takes the buffer. */
 static char *finished(Buffer *buffer)
 {
     buffer_put(buffer, "", 1);
@@ -65,7 +65,7 @@ static char *too_deep(const CallMessage *call)
     return whole ? whole : texted("calls are nested too deep");
 }
 
-/* The answer to a question that is asked once in a while; what cannot be asked has no answer. */
+/* Ask the dispatcher a rare question on a connection of its own. Returns false if it cannot be asked. */
 static bool ask(const char *endpoint, const Buffer *question, Buffer *reply, const char *type)
 {
     Control *control = control_new(endpoint);

@@ -2,7 +2,7 @@
 
 #include "wire/protocol.h"
 
-/* Take a value away, which will be read later. */
+/* Skip a value and return a reader for it. */
 static Reader set_aside(Reader *reader)
 {
     Reader value = *reader;
@@ -47,7 +47,7 @@ bool chain_next(Links *links)
     return !links->reader.malformed;
 }
 
-/* Whether all that was set aside can be read: a number may be too large for what it is. */
+/* Returns whether all skipped values can be read: a number may be too large for its field. */
 static bool is_right(const CallMessage *call)
 {
     Reader inputs = call->inputs, outputs = call->outputs;
@@ -80,6 +80,6 @@ bool call_read(Reader *reader, uint32_t fields, CallMessage *call)
     call->timeout_us = get_uint(reader);
     call->stream = get_bool(reader);
     call->chain = set_aside(reader);
-    skip_rest(reader, fields, CALL_SIZE - 1); /* its name has been read */
+    skip_rest(reader, fields, CALL_SIZE - 1); /* its name has already been read */
     return fields >= CALL_LEAST - 1 && !reader->malformed && is_right(call);
 }

@@ -1,4 +1,4 @@
-/* The worker's message for a call to another model. */
+/* The worker's message that calls another model. */
 #ifndef PYTRITON_CALL_MESSAGE_H
 #define PYTRITON_CALL_MESSAGE_H
 
@@ -6,11 +6,11 @@
 
 enum { MOST_DIMS = 64 };
 
-/* A Call of pytriton/_protocol/calls/call_messages.py. Its texts lie in the message. */
+/* A Call of pytriton/_protocol/calls/call_messages.py. Its texts point into the message. */
 typedef struct {
     int64_t id, version;
     Text model;
-    Reader inputs, outputs; /* each begins with the array */
+    Reader inputs, outputs; /* each begins with the array header */
     Text parameters, request_id;
     Text correlation; /* `start` NULL: it is the number */
     uint64_t correlation_number, flags, timeout_us;
@@ -22,16 +22,18 @@ typedef struct {
 typedef struct {
     Text name, datatype;
     int64_t shape[MOST_DIMS];
-    uint32_t dims; /* may be more than MOST_DIMS: then it is to be refused */
+    uint32_t dims; /* may exceed MOST_DIMS: then the input must be refused */
     int64_t memory, offset, size;
 } Input;
 
-/* Read what follows the tag of a message that has the declared shape. False: one of its numbers is too large. */
+/* Read the fields after the tag of a message whose shape was checked. Returns false if one of its numbers is too
+ * large.
+ */
 bool call_read(Reader *reader, uint32_t fields, CallMessage *call);
 /* Read one of its inputs. */
 void get_input(Reader *reader, Input *input);
 
-/* Visit the links of a chain: the model and the worker of each. False: there are no more. */
+/* Iterate over a chain's links: the model and the worker of each. Returns false at the end. */
 typedef struct {
     Reader reader;
     uint32_t left;

@@ -1,5 +1,5 @@
-/* Outputs are written by who makes them into memory that the worker reads; those of streams, which may come faster than it
- * reads, are copied there when they are sent.
+/* The producer writes outputs into memory that the worker reads. Outputs of streams, which may arrive faster than the
+ * worker reads, are copied to such memory when they are sent.
  */
 #define _GNU_SOURCE
 #include "calls/call_outputs.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Memory that tritonserver has for an output: a slot, or just bytes. */
+/* The memory of an output in tritonserver: a slot, or plain bytes. */
 typedef struct {
     Slots *slots;
     Slot *slot;
@@ -64,7 +64,7 @@ static TRITONSERVER_Error *release_buffer(TRITONSERVER_ResponseAllocator *alloca
     (void)size;
     (void)memory_type;
     (void)memory_type_id;
-    if (piece && piece->slot) /* else the answer has it, which has been sent */
+    if (piece && piece->slot) /* otherwise it belongs to the answer, which has been sent */
         slot_give_back(piece->slots, piece->slot);
     if (piece)
         free(piece->bytes);
@@ -96,7 +96,7 @@ void free_answer(Call *call, Answer *answer)
     free(answer);
 }
 
-/* Where an output lies that tritonserver had written elsewhere. */
+/* Returns a slot with a copy of an output that tritonserver had elsewhere. */
 static Slot *copied_slot(Call *call, const void *bytes, size_t size)
 {
     char *failure = NULL;

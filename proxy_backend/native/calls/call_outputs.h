@@ -6,13 +6,15 @@
 
 enum { LONGEST_TEXT = 1 << 15 };
 
-/* The allocator of the outputs of calls for tritonserver; its argument is the call. NULL: there is no memory. */
+/* Returns the allocator that tritonserver uses for the outputs of calls; its argument is the call. NULL without
+ * memory.
+ */
 TRITONSERVER_ResponseAllocator *call_outputs_allocator(void);
-/* Put an output into an answer. False: there is no memory for it. */
+/* Add an output to an answer. Returns false without memory. */
 bool put_output(Call *call, TRITONSERVER_InferenceResponse *response, uint32_t index, Answer *answer, Buffer *message);
-/* Give back the memory of an answer's outputs. */
+/* Free the memory of an answer's outputs. */
 void free_answer(Call *call, Answer *answer);
-/* The bytes of all outputs of a response. */
+/* Returns the total size of a response's outputs. */
 uint64_t bytes_of(TRITONSERVER_InferenceResponse *response);
 
 #endif

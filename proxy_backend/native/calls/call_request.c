@@ -1,4 +1,4 @@
-/* See proxy_backend/exec.py. What a worker sends is checked here and by Triton; inputs are copied, once, for
+/* See proxy_backend/exec.py. The worker's messages are checked here and by Triton. Inputs are copied once, because
  * tritonserver may read them while the worker writes.
  */
 #define _GNU_SOURCE
@@ -43,7 +43,7 @@ static uint64_t aligned(uint64_t size)
     return (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-/* Memory for all inputs. */
+/* Allocate memory for all inputs. */
 static CallError allocate_inputs(const CallMessage *call, uint8_t **inputs)
 {
     Reader reader = call->inputs;
@@ -68,7 +68,7 @@ static CallError allocate_inputs(const CallMessage *call, uint8_t **inputs)
         : (CallError){texted("there is no memory for its %" PRIu64 " bytes of inputs", total), "UNAVAILABLE"};
 }
 
-/* What is wrong with an input whose bytes were copied. */
+/* Returns what is wrong with an input whose bytes were copied. */
 static const char *wrong_with(const Input *input, int datatype, const uint8_t *bytes)
 {
     uint64_t elements = 1, size = 0, element = TRITONSERVER_DataTypeByteSize(datatype);
@@ -208,7 +208,7 @@ static CallError set_details(TRITONSERVER_InferenceRequest *request, const CallM
     return call_error_of(error);
 }
 
-/* Why there is no such request: what Triton says of a model that it does not have differs by why. */
+/* Returns why the request cannot be created: Triton's errors for an unavailable model differ by reason. */
 static CallError not_served(const CallMessage *call, const char *model, TRITONSERVER_Error *error)
 {
     CallError said = call_error_of(error);

@@ -1,6 +1,6 @@
-/* The compiled twin of proxy_backend/calls.py: one thread for each worker hears what it wants, tritonserver's threads
- * answer. A proxy that gets another worker, or ends, retires: calls under way are answered, and the worker makes
- * new ones by its other proxies.
+/* The compiled equivalent of proxy_backend/calls.py. One thread per worker receives its messages; tritonserver's
+ * threads answer. A proxy that gets another worker, or ends, retires its calls: those in flight are answered, and the
+ * worker makes new ones through its other proxies.
  */
 #define _GNU_SOURCE
 #include "calls/calls.h"
@@ -21,10 +21,10 @@
 #include <string.h>
 #include <time.h>
 
-/* How often, and after how long, waiting calls are looked into; and told to the dispatcher again. */
+/* The interval between checks of waiting calls, and between reports to the dispatcher. */
 enum { TICK_MS = 1000 };
 static const uint64_t tick_ns = 1000000000, tell_again_ns = 10000000000;
-/* Seconds that calls under way get when the model is unloaded. */
+/* Seconds that calls in flight get when the model is unloaded. */
 enum { END_S = 30 };
 
 /* ── the table ──────────────────────────────────────────────────────────────────────────────────── */
@@ -37,7 +37,7 @@ static Call **find(Calls *calls, int64_t id)
     return at;
 }
 
-/* Take a call out of the table. */
+/* Remove a call from the table. */
 static void unlist(Calls *calls, Call **at)
 {
     Call *call = *at;
@@ -73,9 +73,9 @@ static Call *list_new(Calls *calls, const CallMessage *message)
     return call;
 }
 
-/* ── what the worker says ───────────────────────────────────────────────────────────────────────── */
+/* ── messages from the worker ───────────────────────────────────────────────────────────────────── */
 
-/* Make a call that the table has. */
+/* Make a call that is in the table. */
 static CallError make(Calls *calls, Call *call, const CallMessage *message)
 {
     if (call->model == NULL)
@@ -124,7 +124,7 @@ static bool begin(Calls *calls, const CallMessage *message)
     return true;
 }
 
-/* False: the worker broke the protocol. */
+/* Handle a message. Returns false if the worker broke the protocol. */
 static bool heard(Calls *calls, Reader *reader)
 {
     CallMessage message;
@@ -152,7 +152,7 @@ static bool heard(Calls *calls, Reader *reader)
     return right;
 }
 
-/* ── calls that wait for long ───────────────────────────────────────────────────────────────────── */
+/* ── calls that have waited long ────────────────────────────────────────────────────────────────── */
 
 static int by_name(const void *one, const void *other)
 {
@@ -164,7 +164,7 @@ static bool waits(const Call *call, uint64_t now_ns)
     return !call->ended && call->occupied && call->model && now_ns - call->begun_ns > tick_ns;
 }
 
-/* Which models the worker waits for, sorted: strings of MessagePack. Returns how many they are. */
+/* Write the models that the worker waits for, sorted, as MessagePack strings. Returns their number. */
 static uint32_t waited_for(Calls *calls, uint64_t now_ns, Buffer *models)
 {
     uint32_t found = 0, count = 0;
@@ -186,7 +186,7 @@ static uint32_t waited_for(Calls *calls, uint64_t now_ns, Buffer *models)
     return count;
 }
 
-/* Whether an array of strings has a name. */
+/* Returns whether an array of strings contains a name. */
 static bool names(Reader array, const char *name)
 {
     bool found = false;
@@ -205,7 +205,7 @@ static void give_up(Calls *calls, uint64_t now_ns, Reader models, const char *te
     pthread_mutex_unlock(&calls->lock);
 }
 
-/* Tell the dispatcher for which models the worker waits now, and hear for which it does in vain. */
+/* Report to the dispatcher which models the worker waits for, and fail the calls that it declares stuck. */
 static void tell(Calls *calls, const Buffer *models, uint32_t count, uint64_t now_ns)
 {
     Buffer reply = {0};
@@ -285,16 +285,16 @@ static void *read_all(void *argument)
     return NULL;
 }
 
-/* ── the proxy's end ────────────────────────────────────────────────────────────────────────────── */
+/* ── end of the proxy ───────────────────────────────────────────────────────────────────────────── */
 
 void calls_serve(Calls **all, const Caller *caller, const char *lane_path)
 {
     static uint64_t made;
     Calls *calls = calloc(1, sizeof *calls);
     if (calls == NULL)
-        return; /* its calls fail, and say that no proxy makes them */
+        return; /* its calls fail with the error that no proxy makes them */
     calls->connection = connection_open(lane_path);
-    if (calls->connection == NULL) { /* or the worker is about to end, which its lane tells, too */
+    if (calls->connection == NULL) { /* or the worker is about to end, which its lane reports, too */
         if (errno == EMFILE || errno == ENFILE)
             log_error("model %s: no calls of a worker can be made, no descriptors are left", caller->model_name);
         free(calls);
@@ -319,7 +319,7 @@ void calls_serve(Calls **all, const Caller *caller, const char *lane_path)
     *all = calls;
 }
 
-/* Let those go that have ended. */
+/* Free calls objects that have ended. */
 static void reap(Calls **at)
 {
     while (*at) {
@@ -345,7 +345,7 @@ void calls_retire(Calls **all)
     pthread_mutex_unlock(&calls->lock);
     put_array(&message, RETIRING_SIZE);
     put_string(&message, RETIRING_NAME);
-    if (!retired && heard_of) /* it hangs up when it has read all its answers */
+    if (!retired && heard_of) /* it closes the connection after it has read all its answers */
         connection_send(calls->connection, &message);
     else if (!retired)
         connection_take_no_more(calls->connection);

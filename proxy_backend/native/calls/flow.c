@@ -10,8 +10,9 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-/* A stream is full with so many bytes unread, in two answers at least: one is read while the next is made. It is open again
- * at half of that. An answer takes some memory by itself. */
+/* A stream is full with this many unread bytes in at least two answers, so that one is read while the next is made.
+ * It reopens at half of that. Each answer itself counts PART_BYTES.
+ */
 enum { LEAST_PARTS = 2, PART_BYTES = 1 << 11, RANDOM = 16 };
 static const uint64_t most_bytes = 1 << 24;
 
@@ -22,7 +23,7 @@ struct Flow {
     pthread_mutex_t lock; /* guards the rest */
     uint64_t parts, bytes, most;
     bool full, ended;
-    Bell *bell; /* of who waits */
+    Bell *bell; /* the waiting thread's */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

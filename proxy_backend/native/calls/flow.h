@@ -1,46 +1,45 @@
-/* The unread part of a stream between models, as its producer's proxy sees it: both proxies are in this process. */
+/* The unread part of a stream between models, as seen by its producer's proxy. Both proxies are in this process. */
 #ifndef PYTRITON_FLOW_H
 #define PYTRITON_FLOW_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Wakes a thread that polls `fd`. Held by that thread, and by the flows that it waits for. */
+/* Wakes a thread that polls `fd`. That thread and the flows it waits for hold references. */
 typedef struct {
     int fd; /* an eventfd */
     unsigned refs;
 } Bell;
 
-/* NULL: there is no memory, or no descriptor. */
+/* NULL without memory or a descriptor. */
 Bell *bell_new(void);
-/* Silence the bell: it has been heard. */
+/* Reset the bell after it rang. */
 void bell_hush(Bell *bell);
 void bell_unref(Bell *bell);
 
 typedef struct Flow Flow;
 
-/* ── for the caller's side ──────────────────────────────────────────────────────────────────────────
- * It may hold locks: nothing here waits.
- */
+/* ── caller's side: may be called with locks held, never blocks ────────────────────────────────────────────────────────────────────────────── */
 
-/* NULL: there is no memory, or no randomness. */
+/* NULL without memory or randomness. */
 Flow *flow_new(void);
-/* A name that nobody can guess: a client reaches only its own streams. */
+/* Returns an unguessable name, so that a client reaches only its own streams. */
 const char *flow_name(const Flow *flow);
-/* Count an answer as unread; and as read. */
+/* Count an answer as unread, or as read. */
 void flow_put(Flow *flow, uint64_t bytes);
 void flow_take(Flow *flow, uint64_t bytes);
-/* The caller reads no more: the producer need not wait. */
+/* The caller reads no more: do not let the producer wait. */
 void flow_end(Flow *flow);
 
-/* ── for the side that makes the answers ────────────────────────────────────────────────────────────── */
+/* ── producer's side ────────────────────────────────────────────────────────────────────────────────── */
 
-/* The flow of that name, with a reference for the caller; NULL: there is none. */
+/* Returns the flow of that name with a reference for the caller; NULL if there is none. */
 Flow *flow_find(const char *name);
-/* Whether the caller has to read first. Then the bell rings when it has; several may wait for one flow (an ensemble makes
- * streams of several models one), and only the last one's bell does. */
+/* Returns whether the producer has to wait for the caller. If so, the bell rings when the caller has read. Several
+ * producers may wait for one flow (an ensemble merges the streams of several models); only the last one's bell rings.
+ */
 bool flow_is_full(Flow *flow, Bell *bell);
-/* Let twice as much be unread until the caller has caught up: others wait for the model that makes the answers. */
+/* Double the limit of unread bytes until the caller has caught up, because others wait for the producing model. */
 void flow_widen(Flow *flow);
 
 void flow_unref(Flow *flow);

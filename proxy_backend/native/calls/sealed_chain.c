@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* With the key of tritonserver's environment, which the dispatcher has made. */
+/* The key comes from tritonserver's environment; the dispatcher generated it. */
 void chain_seal(const char *encoded, size_t size, char seal[SEAL + 1])
 {
     static const char hexadecimal[] = "0123456789abcdef";
@@ -28,7 +28,7 @@ bool chain_is_sealed(const char *value)
     if (size < SEAL)
         return false;
     chain_seal(value + SEAL, size - SEAL, seal);
-    for (int i = 0; i < SEAL; i++) /* all of them: how long it takes tells nobody anything */
+    for (int i = 0; i < SEAL; i++) /* compare all bytes, in constant time */
         different |= (unsigned)(seal[i] ^ value[i]);
     return different == 0;
 }

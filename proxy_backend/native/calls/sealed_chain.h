@@ -8,16 +8,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The key of the seals, from tritonserver's environment (pytriton/_protocol/calls/call_chain.py). */
+/* The environment variable of tritonserver that holds the seal key (pytriton/_protocol/calls/call_chain.py). */
 #define KEY_VARIABLE "PYTRITON_CALLS_KEY"
 enum { SEAL = 32 };
 
-/* The seal of an encoded chain: hexadecimal, with NUL. */
+/* Compute the seal of an encoded chain: hexadecimal, with NUL. */
 void chain_seal(const char *encoded, size_t size, char seal[SEAL + 1]);
 /* Returns whether a parameter's value is a chain that one of tritonserver's proxies has sealed. */
 bool chain_is_sealed(const char *value);
-/* Whether a worker is in a sealed chain; the workers of the chain are added to `waiting` as strings of MessagePack,
- * and counted. */
+/* Returns whether a worker is in a sealed chain. Appends the chain's workers to `waiting` as MessagePack strings, and
+ * counts them.
+ */
 bool chain_has(const char *value, const char *worker, Buffer *waiting, uint32_t *count);
 
 #endif

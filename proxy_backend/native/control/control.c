@@ -1,5 +1,5 @@
-/* ZMTP 3.0 with the NULL mechanism, as a DEALER (https://rfc.zeromq.org/spec/23/): a ZeroMQ library inside of
- * tritonserver would be one more thing that every machine must have, for four kinds of question.
+/* ZMTP 3.0 with the NULL mechanism, as a DEALER (https://rfc.zeromq.org/spec/23/). A ZeroMQ library inside
+ * tritonserver would be one more dependency on every machine, for four request types.
  */
 #define _GNU_SOURCE
 #include "control/control.h"
@@ -21,7 +21,9 @@
 enum { GREETING = 64, ID = 8, MORE = 1, LONG = 2, COMMAND = 4 };
 /* No answer to a proxy is longer. */
 enum { LONGEST_FRAME = 1 << 24 };
-/* A dispatcher that becomes another version of itself closes its connections, but listens: it is asked again, so often in a row. */
+/* A dispatcher that is upgraded in place closes its connections but keeps listening: ask again, at most this often in
+ * a row.
+ */
 enum { MOST_TRIES = 8 };
 
 struct Control {
@@ -77,7 +79,7 @@ static int64_t now_ms(void)
     return (int64_t)(steady_ns() / 1000000);
 }
 
-/* Let connecting (a full backlog makes it wait) and sending last no longer than until then; -1: as long as they take. */
+/* Limit connecting (a full backlog makes it wait) and sending to the deadline; -1: no limit. */
 static bool limit(int fd, int64_t deadline_ms)
 {
     int64_t left = deadline_ms < 0 ? 0 : deadline_ms - now_ms();
@@ -130,7 +132,7 @@ static bool receive_all(int fd, void *bytes, size_t size, int64_t deadline_ms)
     return true;
 }
 
-/* One frame, its body appended to `body`; returns its flags, -1: the connection failed. */
+/* Receive one frame and append its body to `body`. Returns its flags; -1: the connection failed. */
 static int receive_frame(int fd, Buffer *body, int64_t deadline_ms)
 {
     uint8_t head[9];
@@ -193,7 +195,7 @@ static bool connected(Control *control, int64_t deadline_ms)
     return true;
 }
 
-/* Whether the other end has closed the connection; else an error says why it is of no use. */
+/* Returns whether the error means that the other end closed the connection; other errors are failures. */
 static bool was_closed(int error)
 {
     return error == ECONNRESET || error == EPIPE;
@@ -208,7 +210,7 @@ static bool send_message(Control *control, const Buffer *message, uint8_t id[ID]
         send_frame(control->fd, 0, message->data, message->size);
 }
 
-/* The next message, all of whose frames have been read: true when it answers `id`. */
+/* Receive the next message completely. Returns 1 if it answers `id`, 0 if not, -1 on failure. */
 static int receive_message(Control *control, const uint8_t id[ID], Buffer *reply, int64_t deadline_ms)
 {
     Buffer first = {0};
@@ -220,7 +222,7 @@ static int receive_message(Control *control, const uint8_t id[ID], Buffer *reply
         body->size = 0;
         flags = receive_frame(control->fd, body, deadline_ms);
         buffer_free(&other);
-        if (flags >= 0 && flags & COMMAND) { /* a heartbeat, say: nothing that would need an answer in 3.0 */
+        if (flags >= 0 && flags & COMMAND) { /* for example a heartbeat: no command of 3.0 needs an answer */
             flags = MORE;
             continue;
         }
@@ -231,7 +233,7 @@ static int receive_message(Control *control, const uint8_t id[ID], Buffer *reply
     return flags < 0 ? -1 : answers;
 }
 
-/* 1: answered; -1: not, errno says why. */
+/* Ask once. Returns 1: answered; -1: not answered, see errno. */
 static int ask_once(Control *control, const Buffer *question, Buffer *reply, int64_t deadline_ms)
 {
     uint8_t id[ID];
@@ -239,7 +241,7 @@ static int ask_once(Control *control, const Buffer *question, Buffer *reply, int
     while (heard == 0)
         heard = receive_message(control, id, reply, deadline_ms);
     int why = errno ? errno : EPROTO;
-    if (heard < 0) /* what comes later would be taken for the answer to another question */
+    if (heard < 0) /* a late reply would be taken for the answer to another request */
         hang_up(control);
     errno = why;
     return heard;
@@ -290,7 +292,7 @@ bool reply_find(const Buffer *reply, const char *key, Reader *value)
     Reader reader = {reply->data, reply->data + reply->size, false};
     bool found = false;
     for (uint32_t pairs = get_map(&reader); pairs && !reader.malformed; pairs--) {
-        if (text_is(get_text(&reader), key)) { /* the last one counts, as for msgspec */
+        if (text_is(get_text(&reader), key)) { /* the last one counts, as in msgspec */
             *value = reader;
             found = kind_of(&reader) != KIND_NIL;
         }

@@ -17,12 +17,14 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* So many packets that the worker has no room for may wait; then nothing more is heard of it until it reads. More than
- * it can have calls under way: one that gives up hundreds at once is sent as many answers, and its thread that reads them
- * has to say so before it reads on. If it could not, the two would wait for each other for ever. */
+/* The maximum number of packets queued for a worker that has no room; beyond it, the worker is not read from until it
+ * reads. It exceeds the calls that a worker can have in flight: a worker that drops hundreds at once is sent as many
+ * answers, and its reader thread reports the drops before it reads on. With a lower limit, both ends would wait for
+ * each other forever.
+ */
 enum { MOST_BEHIND = 1 << 16, MOST_DESCRIPTORS = 4 };
 
-/* What waits to be sent. */
+/* A queued packet. */
 typedef struct Packet {
     struct Packet *next;
     int descriptor; /* -1: none */
@@ -32,16 +34,16 @@ typedef struct Packet {
 
 struct Connection {
     int fd, wake;
-    pthread_mutex_t sending; /* guards the next four, and the descriptor's end */
+    pthread_mutex_t sending; /* guards the next four fields and closing the descriptor */
     Packet *first, *last;
     size_t behind;
     bool closed;
     int64_t announced;
-    /* Of the thread that receives. */
+    /* Used by the receiving thread only. */
     Memory *memories;
     size_t memory_count;
     char fault[160];
-    uint8_t packet[MOST_BYTES + 1]; /* one more than there may be, so that what was cut off is seen */
+    uint8_t packet[MOST_BYTES + 1]; /* one byte more than the maximum, to detect truncation */
 };
 
 Connection *connection_open(const char *lane_path)
@@ -59,7 +61,7 @@ Connection *connection_open(const char *lane_path)
     pthread_mutex_init(&connection->sending, NULL);
     connection->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     connection->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    /* Nobody waits for a worker's room: it has other proxies to call by. */
+    /* Never wait for room: the worker has other proxies for its calls. */
     if (connection->wake < 0 || connection->fd < 0 ||
         connect(connection->fd, (struct sockaddr *)&address, sizeof address) != 0) {
         connection_close(connection);
@@ -79,12 +81,12 @@ void connection_free(Connection *connection)
 
 /* ── sending ────────────────────────────────────────────────────────────────────────────────────── */
 
-/* 1: sent, 0: there is no room now, -1: the worker is gone. */
+/* Returns 1: sent, 0: no room now, -1: the worker is gone. */
 static int try_send(int fd, const void *data, size_t size, int descriptor)
 {
     if (packet_send(fd, data, size, descriptor))
         return 1;
-    /* ETOOMANYREFS: too many descriptors are under way, as good as no room. */
+    /* ETOOMANYREFS: too many descriptors are in flight. Treat it as no room. */
     return errno == EAGAIN || errno == ENOBUFS || errno == ETOOMANYREFS ? 0 : -1;
 }
 
@@ -98,7 +100,7 @@ static void free_packet(Packet *packet)
 static void put_behind(Connection *connection, const void *data, size_t size, int descriptor)
 {
     Packet *packet = malloc(sizeof *packet + size);
-    if (packet == NULL) { /* what follows would make no sense to the worker */
+    if (packet == NULL) { /* the packets that follow would make no sense to the worker */
         shutdown(connection->fd, SHUT_RDWR);
         if (descriptor >= 0)
             close(descriptor);
@@ -112,10 +114,10 @@ static void put_behind(Connection *connection, const void *data, size_t size, in
         connection->first = packet;
     connection->last = packet;
     if (connection->behind++ == 0 && eventfd_write(connection->wake, 1) != 0)
-        shutdown(connection->fd, SHUT_RDWR); /* the thread that receives would never send it */
+        shutdown(connection->fd, SHUT_RDWR); /* the receiving thread would never send it */
 }
 
-/* Takes the descriptor over; with `sending` held. */
+/* Send a packet or queue it. Takes the descriptor over; called with `sending` held. */
 static void send_locked(Connection *connection, const void *data, size_t size, int descriptor)
 {
     int sent = connection->closed ? -1 : connection->first ? 0 : try_send(connection->fd, data, size, descriptor);
@@ -131,7 +133,7 @@ void connection_send(Connection *connection, const Buffer *message)
     if (!message->failed)
         send_locked(connection, message->data, message->size, -1);
     else if (!connection->closed)
-        shutdown(connection->fd, SHUT_RDWR); /* the worker would wait for it for ever */
+        shutdown(connection->fd, SHUT_RDWR); /* the worker would wait for it forever */
     pthread_mutex_unlock(&connection->sending);
 }
 
@@ -153,7 +155,7 @@ int64_t connection_announce(Connection *connection, int descriptor)
     return announced ? number : 0;
 }
 
-/* Send what waits, as far as there is room. */
+/* Send queued packets while there is room. */
 static void flush(Connection *connection)
 {
     pthread_mutex_lock(&connection->sending);
@@ -208,7 +210,7 @@ static Memory *find(Connection *connection, int64_t number)
     return NULL;
 }
 
-/* The worker passes memory; takes the descriptor over. */
+/* Map memory that the worker passes. Takes the descriptor over. */
 static Heard take_memory(Connection *connection, int64_t number, int descriptor)
 {
     Memory *memories = find(connection, number) ? NULL
@@ -237,7 +239,7 @@ static Heard forget_memory(Connection *connection, int64_t number)
     return HEARD_NOTHING;
 }
 
-/* One packet with its descriptors, of which there are `*count`; size 0: the worker is gone, -1: there is none now. */
+/* Receive one packet and its `*count` descriptors. Returns 0: the worker is gone, -1: nothing is available. */
 static ssize_t receive_packet(Connection *connection, int descriptors[MOST_DESCRIPTORS], int *count, bool *cut)
 {
     union {

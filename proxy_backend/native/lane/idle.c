@@ -1,4 +1,4 @@
-/* A thread of its own gives memory back: a proxy that has no batch has none. Arenas of the usual size never come here. */
+/* A separate thread returns memory: a proxy without a batch runs no code. Arenas of the usual size never come here. */
 #define _GNU_SOURCE
 #include "lane/idle.h"
 
@@ -12,7 +12,7 @@ static pthread_cond_t changed;
 static Arena *idle;
 static bool running;
 
-/* Take it off the list. With the lock held. */
+/* Remove the arena from the list. With the lock held. */
 static void take_off(Arena *arena)
 {
     Arena **at = &idle;
@@ -23,7 +23,7 @@ static void take_off(Arena *arena)
     __atomic_store_n(&arena->is_idle, false, __ATOMIC_RELEASE);
 }
 
-/* Give back what is due; returns when to look again, 0: when there is something to look at. With the lock held. */
+/* Return the memory that is due. Returns when to check next; 0: when an arena is added. With the lock held. */
 static uint64_t give_back(void)
 {
     uint64_t now_ns = steady_ns(), next_ns = 0;

@@ -1,13 +1,14 @@
-/* Idle arenas that one large batch has made large. */
+/* Idle arenas that a large batch has grown. */
 #ifndef PYTRITON_IDLE_H
 #define PYTRITON_IDLE_H
 
 #include "lane/memory.h"
 
-/* Nothing in the arena is needed any more: give back what exceeds what arenas keep, when that has not been needed for a
- * while. Until then, or until idle_end, the owner must leave the arena alone. */
+/* Nothing in the arena is used any more: return the memory beyond the kept size once it has been unused for a while.
+ * Until then, or until idle_end, the owner must not touch the arena.
+ */
 void idle_begin(Arena *arena);
-/* Take an arena off the list: it is used again, or closed. */
+/* Remove an arena from the list: it is used again, or closed. */
 void idle_end(Arena *arena);
 
 #endif

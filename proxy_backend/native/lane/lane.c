@@ -20,9 +20,9 @@
 #include <linux/sockios.h>
 #include <unistd.h>
 
-/* The longest message: those of a worker that means well have some hundred bytes for each request. */
+/* The longest message: those of a well-behaved worker have some hundred bytes per request. */
 enum { MOST_SPILLED = 1 << 28 };
-/* Milliseconds in which the descriptor comes that was announced: it is sent in the same breath. */
+/* Milliseconds to wait for an announced descriptor: the worker sends it immediately after the announcement. */
 #ifndef ANNOUNCED_MS
 #define ANNOUNCED_MS 20000
 #endif
@@ -33,7 +33,7 @@ static LaneState fault(Lane *lane, const char *what)
     return LANE_FAULT;
 }
 
-/* Why no worker can be connected with at all: another one would not help. */
+/* Returns why no worker can be connected to: another worker would not help. */
 static char *no_lane(const char *why)
 {
     return texted("no worker can be connected with: %s", why);
@@ -66,7 +66,7 @@ void lane_set_patience(Lane *lane, double seconds)
 {
     struct timeval patience = {.tv_sec = (time_t)seconds, .tv_usec = (suseconds_t)(fmod(seconds, 1) * 1e6)};
     if (seconds > 0 && patience.tv_sec == 0 && patience.tv_usec == 0)
-        patience.tv_usec = 1; /* 0 would be for ever */
+        patience.tv_usec = 1; /* 0 would mean forever */
     setsockopt(lane->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
 }
 
@@ -83,7 +83,9 @@ static LaneState send_packet(Lane *lane, const void *data, size_t size, int desc
     lane->was_reset |= errno == ECONNRESET;
     if (errno == EPIPE || errno == ECONNRESET || errno == ECONNREFUSED || errno == ENOTCONN)
         return LANE_UNREAD;
-    /* There is room for all that may be under way, unless the worker has stopped to read: nobody shall wait for it. */
+    /* The socket has room for everything that may be in flight, unless the worker has stopped reading: do not wait
+     * for it.
+     */
     if (errno == EAGAIN)
         return fault(lane, "the worker does not read what it is sent");
     snprintf(lane->fault, sizeof lane->fault, "the worker cannot be sent anything: %s", strerror(errno));
@@ -143,7 +145,7 @@ static Memory *find(Lane *lane, int64_t number)
     return NULL;
 }
 
-/* Why nothing was received. */
+/* Returns why nothing was received. */
 static LaneState no_packet(Lane *lane)
 {
     if (errno == EAGAIN)
@@ -154,8 +156,9 @@ static LaneState no_packet(Lane *lane)
     return LANE_FAULT;
 }
 
-/* The descriptor that came with a packet; -1: there is not exactly one, or none is `wanted`. Others are closed: padding
- * makes room for two where there should be one. */
+/* Returns the only descriptor of a packet, or -1 if there is not exactly one, or none is `wanted`. Closes all others:
+ * padding makes room for two where one is expected.
+ */
 static int only_descriptor(struct msghdr *message, bool wanted)
 {
     int only = -1, count = 0;
@@ -178,7 +181,7 @@ static int only_descriptor(struct msghdr *message, bool wanted)
     return count == 1 ? only : -1;
 }
 
-/* The packet behind an announcement. */
+/* Receive the packet that follows an announcement. */
 static LaneState receive_descriptor(Lane *lane)
 {
     union {
@@ -189,7 +192,9 @@ static LaneState receive_descriptor(Lane *lane)
     struct iovec part = {.iov_base = &byte, .iov_len = 1};
     struct msghdr message = {
         .msg_iov = &part, .msg_iovlen = 1, .msg_control = &rights, .msg_controllen = sizeof rights.room};
-    /* Not for as long as a batch may take: a worker that believes it has answered would be waited for for ever. */
+    /* Use a short limit, not the time that a batch may take: a worker that believes it has answered would keep us
+     * waiting forever.
+     */
     struct pollfd behind = {.fd = lane->fd, .events = POLLIN};
     int ready;
     do
@@ -226,7 +231,7 @@ static LaneState receive_descriptor(Lane *lane)
     return LANE_OK;
 }
 
-/* See whether a message is about memory: LANE_SILENT, then: it has been dealt with. */
+/* Handle a message about memory. Returns LANE_SILENT if it was one. */
 static LaneState look_into(Lane *lane, Reader *message, bool inlined)
 {
     Reader reader = *message;
@@ -249,7 +254,7 @@ static LaneState look_into(Lane *lane, Reader *message, bool inlined)
         const uint8_t *start = lane_memory(lane, ARENA_MEMORY, offset, size);
         if (start == NULL)
             return LANE_FAULT;
-        /* Copied: the worker could change it while it is read, and mapping more of its memory moves what is there. */
+        /* Copy it: the worker could change it during reads, and mapping more of its memory moves the mapping. */
         lane->spilled.size = 0;
         lane->spilled.failed = false;
         buffer_put(&lane->spilled, start, (size_t)size);

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 enum { ALIGNMENT = 64, SMALLEST = 1 << 16 };
-/* What an arena keeps whether it is needed or not. */
+/* The size that an arena always keeps. */
 #ifndef KEPT_BYTES
 #define KEPT_BYTES (64 << 20)
 #endif
@@ -39,9 +39,11 @@ static char *grow(Arena *arena, uint64_t needed)
             available);
         return no_memory(size, text);
     }
-    if (arena->fd < 0) { /* it may be there without a mapping: when that failed the last time */
+    if (arena->fd < 0) { /* it may exist without a mapping if mapping failed the last time */
         int fd = memfd_create("pytriton-lane", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-        /* The worker's descriptor is read-only, but it can open another one: it must not seal us from writing. */
+        /* The worker's descriptor is read-only, but the worker can open another one: it must not add a seal against
+         * our writes.
+         */
         if (fd < 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) != 0) {
             char *text = no_memory(size, strerror(errno));
             if (fd >= 0)
@@ -50,7 +52,7 @@ static char *grow(Arena *arena, uint64_t needed)
         }
         arena->fd = fd;
     }
-    /* Reserves the pages: without it, a full machine shows as SIGBUS in the middle of a copy. */
+    /* Reserve the pages: otherwise, a lack of memory causes SIGBUS in the middle of a copy. */
     int failed;
     do
         failed = posix_fallocate(arena->fd, (off_t)arena->backed, (off_t)(size - arena->backed));
@@ -59,7 +61,7 @@ static char *grow(Arena *arena, uint64_t needed)
         return no_memory(size, strerror(failed));
     if (size > KEPT_BYTES)
         arena->needed_ns = steady_ns();
-    if (size <= arena->size) { /* it had been that large, and given that back */
+    if (size <= arena->size) { /* it was that large before, and was trimmed */
         arena->backed = size;
         return NULL;
     }
@@ -106,7 +108,7 @@ uint64_t arena_due_ns(const Arena *arena)
 
 void arena_give_back(Arena *arena)
 {
-    /* The size stays, and all mappings: the other end need not know. Locked memory stays, too. */
+    /* The size and all mappings stay, so the other end need not know. Locked memory stays, too. */
     if (arena_is_large(arena) && madvise(arena->map + KEPT_BYTES, arena->backed - KEPT_BYTES, MADV_REMOVE) == 0)
         arena->backed = KEPT_BYTES;
 }

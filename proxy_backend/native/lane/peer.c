@@ -11,8 +11,9 @@
 /* A process that is being killed loses its memory before it counts as ended. */
 enum { DYING_MS = 200 };
 
-/* Whether it is still the process that made the connection, with the program that made it: a number may be another's soon,
- * and the connection is closed on exec. */
+/* Returns whether the process that made the connection still exists and runs the same program: its number may be
+ * reused, and the connection is closed on exec.
+ */
 static bool is_there(const Peer *peer, int connection, int wait_ms)
 {
     struct pollfd end = {.fd = peer->pidfd, .events = POLLIN};
@@ -36,7 +37,7 @@ void peer_ask(Peer *peer, int connection)
     peer->pidfd = (int)syscall(SYS_pidfd_open, peer->pid, 0);
     if (peer->pidfd < 0)
         return;
-    /* Nothing lies at address 0: that is what one learns who may look, and who may not, learns that. */
+    /* Address 0 is never mapped: EFAULT means that reading is permitted, EPERM that it is not. */
     ssize_t size = process_vm_readv(peer->pid, &here, 1, &nowhere, 1, 0);
     peer->readable = (size == 1 || (size < 0 && errno == EFAULT)) && is_there(peer, connection, 0);
     if (!peer->readable)

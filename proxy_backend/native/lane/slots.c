@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes that stay for the next outputs, after what others are given back. A slot that has grown larger is not kept. */
+/* Bytes of free slots that are kept for the next outputs. A larger slot is not kept. */
 static const uint64_t most_kept = 64 << 20;
 
 static void free_slot(Slot *slot)
@@ -35,7 +35,7 @@ void slots_close(Slots *slots)
     pthread_mutex_unlock(&slots->lock);
 }
 
-/* Take the smallest free slot that is large enough out of the list, or the last one; NULL: there is none. */
+/* Remove the smallest free slot that is large enough from the list, else the last one; NULL if there is none. */
 static Slot *free_slot_for(Slots *slots, uint64_t size)
 {
     Slot **best = NULL;

@@ -1,4 +1,4 @@
-/* This end's memory on a connection: a slot for each output that is unread, and some for the next ones. For any thread. */
+/* This end's memory on a connection: a slot per unread output, and some spare ones. Thread-safe. */
 #ifndef PYTRITON_SLOTS_H
 #define PYTRITON_SLOTS_H
 
@@ -17,8 +17,8 @@ typedef struct Slot {
 
 typedef struct {
     Connection *connection;
-    pthread_mutex_t lock; /* guards the next three */
-    Slot *free; /* the one that became free last comes first */
+    pthread_mutex_t lock; /* guards the next three fields */
+    Slot *free; /* the most recently freed slot comes first */
     uint64_t kept; /* bytes in the free slots */
     bool closed;
 } Slots;
@@ -26,12 +26,12 @@ typedef struct {
 void slots_open(Slots *slots, Connection *connection);
 /* Free all slots; one in use is freed when it is given back. */
 void slots_close(Slots *slots);
-/* Take an empty slot with so much room. NULL: `failure`, for free(), says why. */
+/* Take an empty slot of this size. Returns NULL with the reason in `failure`, for free(). */
 Slot *slot_take(Slots *slots, uint64_t size, char **failure);
 /* Announce a slot to the worker, once. False: no descriptors are left. */
 bool slot_announce(Slots *slots, Slot *slot);
 void slot_give_back(Slots *slots, Slot *slot);
-/* Whether more memory is free than stays for good; and give back slots that have been free for a while. */
+/* Returns whether more memory is free than is always kept; and frees slots that have been unused for a while. */
 bool slots_large(Slots *slots);
 void slots_give_back_idle(Slots *slots);
 

@@ -26,7 +26,7 @@ static void put_attach(Buffer *question, Proxy *proxy, const char *lost, bool ba
     proxy->avoided = 0;
 }
 
-/* Take what the dispatcher said. */
+/* Apply the dispatcher's reply. */
 static char *attached(Proxy *proxy, const Buffer *reply, char **path)
 {
     Reader value;
@@ -59,7 +59,7 @@ char *attach(Proxy *proxy, bool batch)
         Buffer question = {0}, reply = {0};
         char *path = NULL;
         put_attach(&question, proxy, lost, batch);
-        /* No time-out: it answers as soon as a worker is there, or it has given up on one. */
+        /* No time-out: the dispatcher answers as soon as there is a worker, or it has given up. */
         failure = control_ask(proxy->control, &question, &reply, -1);
         if (failure == NULL)
             failure = attached(proxy, &reply, &path);
@@ -101,7 +101,7 @@ void detach(Proxy *proxy)
     buffer_free(&message);
 }
 
-/* The text of a verdict that is about an end; NULL: it says something else, which is in `action`. */
+/* Returns the text of a final verdict; NULL: the verdict is another one, in `action`. */
 static char *verdict(Proxy *proxy, const Buffer *question, Buffer *reply, char **action, bool *whole)
 {
     Reader value;
@@ -112,13 +112,13 @@ static char *verdict(Proxy *proxy, const Buffer *question, Buffer *reply, char *
         failure = texted("model %s: the dispatcher gave no verdict", proxy->model->name);
     if (failure == NULL && strcmp(*action, "fail") == 0) {
         failure = reply_text(reply, VERDICT_text);
-        if (failure == NULL) /* else it would be tried again, for ever */
+        if (failure == NULL) /* otherwise it would be retried forever */
             failure = texted("model %s: its worker is lost", proxy->model->name);
     }
     return failure;
 }
 
-/* Begin a question about a batch; both kinds have these fields under the same names. */
+/* Begin a question about a batch; both kinds have the same fields. */
 static void put_loss(Buffer *question, Proxy *proxy, const char *name, uint32_t fields, const Loss *loss)
 {
     put_message(question, name, fields);

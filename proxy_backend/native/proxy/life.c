@@ -21,7 +21,7 @@ void free_proxy(Proxy *proxy)
 
 void end_proxy(Proxy *proxy)
 {
-    if (proxy->control && proxy->name) /* else it is one of streams/retiring.c, of which the dispatcher knows nothing */
+    if (proxy->control && proxy->name) /* otherwise streams/retiring.c made it, and the dispatcher does not know it */
         detach(proxy);
     free_proxy(proxy);
 }

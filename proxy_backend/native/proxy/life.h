@@ -1,10 +1,10 @@
-/* The end of a proxy. */
+/* The end of a proxy's life. */
 #ifndef PYTRITON_LIFE_H
 #define PYTRITON_LIFE_H
 
 #include "proxy/proxy.h"
 
-/* Free a proxy that the dispatcher does not know, or knows no more. */
+/* Free a proxy that the dispatcher does not know, or no longer knows. */
 void free_proxy(Proxy *proxy);
 /* Send Detach for a proxy, and free it. */
 void end_proxy(Proxy *proxy);

@@ -11,23 +11,23 @@
 /* One version of a loaded model. */
 typedef struct {
     TRITONBACKEND_Model *model;
-    int holders; /* tritonserver, and the proxies */
+    int holders; /* number of references: tritonserver and the proxies */
     char *name;
     char *endpoint;     /* of the dispatcher's control socket */
     char *registration; /* the registration's key */
     uint64_t number;    /* of this version */
-    char *version;      /* requests of a model with several versions tell it to the worker; else NULL */
-    char *stand_in;     /* the answer to every request, where no worker is to be asked; else NULL */
+    char *version;      /* models with several versions pass it to the worker with each request; else NULL */
+    char *stand_in;     /* the answer to every request without asking a worker; else NULL */
     bool batching;      /* requests have a batch axis */
     bool streams;       /* it may answer many times, or at any time */
-    bool details;       /* a Triton Python model: its requests carry what no other model asks for */
-    uint64_t max_sequence_id; /* that its control input for the sequence's id, a number, can hold; 0: it has none */
+    bool details;       /* a Triton Python model: its requests carry details that no other model uses */
+    uint64_t max_sequence_id; /* largest id that its numeric sequence control input holds; 0: it has none */
     unsigned waiting;   /* batches that wait until a worker begins them (streams.c); atomic */
 } Model;
 
-/* Read a model's configuration; texts that it lacks stay NULL. */
+/* Read a model's configuration; missing texts stay NULL. */
 void model_read_config(Model *model, Json config, uint64_t version);
-/* Drop a reference to a model, or to NULL. Its last holder frees it. */
+/* Drop a reference to a model, or to NULL. The last reference frees it. */
 void model_unref(Model *model);
 
 #endif

@@ -14,23 +14,23 @@
 
 typedef struct Streams Streams;
 
-/* One thread of tritonserver uses it at a time. */
+/* Used by one tritonserver thread at a time. */
 typedef struct {
     TRITONBACKEND_ModelInstance *instance;
     Model *model;
-    Streams *streams; /* NULL: batches are answered once, while tritonserver waits */
-    char *name; /* by which the dispatcher knows it */
+    Streams *streams; /* NULL: each request of a batch is answered once, while tritonserver waits */
+    char *name; /* its name at the dispatcher */
     Control *control;
-    Lane *lane; /* NULL: it has none at the moment */
-    Calls *calls; /* made by the lane's worker, and by earlier workers that still wait for theirs */
+    Lane *lane; /* NULL: not attached */
+    Calls *calls; /* made by the lane's worker, and by earlier workers that still wait for answers */
     char *worker;
     double execution_timeout_s; /* 0: none */
     bool tracing;
-    bool waited_on; /* the dispatcher has set the lane's patience, instead of the model */
+    bool waited_on; /* the lane's time-out was set by the dispatcher, not by the model */
     uint64_t batch;
-    Buffer message;   /* its memory is kept for the next batch */
-    Buffer avoid;     /* workers that wait for the batch at hand: strings of MessagePack */
-    uint32_t avoided; /* how many they are */
+    Buffer message;   /* reused for the next batch */
+    Buffer avoid;     /* workers that wait for the current batch, as MessagePack strings */
+    uint32_t avoided; /* their number */
 } Proxy;
 
 #endif

@@ -1,6 +1,7 @@
-/* A request that ends in the moment in which its call is cancelled ends tritonserver: its gRPC part (2.51) frees the state
- * of the request while an answer of it is still being written. So a request whose client has gone ends later, when
- * nothing of it is on its way. docs/contributing/triton-notes.md, "Clients that cancel streams", has what was measured.
+/* A request that ends at the moment of its cancellation crashes tritonserver: its gRPC frontend (2.51) frees the
+ * request's state while an answer is still being written. So a request whose client has disconnected ends later, when
+ * none of its answers is in flight. docs/contributing/triton-notes.md, "Clients that cancel streams", has the
+ * measurements.
  */
 #define _GNU_SOURCE
 #include "streams/endings.h"
@@ -12,7 +13,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* gRPC gives up what was on its way when a client goes, at once. */
+/* gRPC drops pending answers immediately when a client disconnects. */
 static const uint64_t later_ns = 300000000;
 
 typedef struct ShutdownController {
@@ -23,7 +24,7 @@ typedef struct ShutdownController {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t added = PTHREAD_COND_INITIALIZER;
-static ShutdownController *endings, **last = &endings; /* by due_ns */
+static ShutdownController *endings, **last = &endings; /* sorted by due_ns */
 
 static void end_now(TRITONBACKEND_ResponseFactory *factory)
 {
@@ -63,7 +64,7 @@ static bool running;
 
 static void start(void)
 {
-    pthread_t thread; /* it goes on as long as the process does */
+    pthread_t thread; /* it runs until the process ends */
     running = start_thread(&thread, SMALL_STACK, end_all, NULL);
     if (running)
         pthread_detach(thread);

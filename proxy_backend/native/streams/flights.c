@@ -53,7 +53,7 @@ void flight_let_go(Flight *flight)
     free(flight);
 }
 
-/* The flow of a request, if another model of ours made it. */
+/* Returns the flow of a request that another model of ours made; NULL if there is none. */
 static Flow *flow_of(TRITONBACKEND_Request *request)
 {
     uint32_t count = 0;
@@ -69,7 +69,7 @@ static Flow *flow_of(TRITONBACKEND_Request *request)
     return NULL;
 }
 
-/* Remember of a request what its answers need. */
+/* Save the data of a request that its answers need. */
 static bool remember(const Proxy *proxy, Receiver *to, TRITONBACKEND_Request *request)
 {
     uint32_t count = 0;

@@ -5,7 +5,7 @@
 #include "streams/telling.h"
 #include "wire/protocol.h"
 
-/* After so long, a stream that is held goes on if others wait for its worker. */
+/* After this time, a held stream continues if others wait for its worker. */
 static const uint64_t most_held_ns = 1000000000;
 
 LaneState stream_hold(Streams *streams, Flight *flight, uint32_t index)
@@ -25,13 +25,14 @@ void stream_let_go(Streams *streams, Flight *flight, Stream *stream)
 {
     stream->held = false;
     streams->held--;
-    /* What the caller takes to read is none of the worker's time. */
+    /* The time that the caller takes to read does not count as the worker's. */
     if (--flight->held == 0 && flight->overdue_ns)
         flight->overdue_ns += steady_ns() - flight->held_ns;
 }
 
-/* Whether somebody waits for who makes these answers: another of the batch, or a batch that no worker has begun (this one
- * itself does until its `execute` returns). */
+/* Returns whether others wait for the producer of these answers: another request of the batch, or a batch that no
+ * worker has begun (including this one until its `execute` returns).
+ */
 static bool others_wait(const Streams *streams, const Flight *flight)
 {
     unsigned itself = streams->until_returned && !flight->returned;

@@ -7,13 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Whether a batch cannot be tried again: tritonserver has its requests back, or a part of its answers has been sent. */
+/* Returns whether a batch cannot be retried: tritonserver has its requests back, or some of its answers have been
+ * sent.
+ */
 static bool is_final(const Streams *streams, const Flight *flight)
 {
     return flight->begun && (!streams->until_returned || flight->returned || flight->answered);
 }
 
-/* What the dispatcher is told of a batch. */
+/* Returns the facts about a batch for the dispatcher. */
 static Loss loss_of(const Streams *streams, const Flight *flight)
 {
     return (Loss){.losses = flight->losses,
@@ -22,7 +24,7 @@ static Loss loss_of(const Streams *streams, const Flight *flight)
         .final = is_final(streams, flight)};
 }
 
-/* The id of its request, if it has only one, for free(). */
+/* Returns the id of a batch's only request, for free(); NULL if it has several. */
 static char *only_name(const Flight *flight)
 {
     const Receiver *to = &flight->streams[0].to;
@@ -39,7 +41,7 @@ void flight_judge(Streams *streams, Flight *flight, uint64_t now_ns)
     char *text = judge_overdue(streams->proxy, &loss, true, &wait_s, &retry);
     free(loss.request_id);
     flight->taken_ns = loss.taken_ns;
-    /* Not to be waited for: the worker is about to be ended, and the lane with it. */
+    /* Do not wait: the worker is about to be ended, and the lane with it. */
     flight->overdue_ns = text || retry ? 0 : now_ns + (uint64_t)(wait_s * 1e9);
     if (text == NULL || loss.final) { /* the end of the lane says more */
         free(text);
@@ -52,7 +54,7 @@ void flight_judge(Streams *streams, Flight *flight, uint64_t now_ns)
     pthread_mutex_unlock(&streams->lock);
 }
 
-/* What to answer to a batch whose lane is lost; NULL: it goes to another worker. With the lock held. */
+/* Returns the answer to a batch whose lane is lost; NULL: it goes to another worker. With the lock held. */
 static char *judge(Streams *streams, Flight *flight, bool unread, const char *text, bool others)
 {
     if (is_final(streams, flight))
@@ -71,7 +73,7 @@ static char *judge(Streams *streams, Flight *flight, bool unread, const char *te
     return failure;
 }
 
-/* It is tried again, as if it had never been sent. */
+/* Reset the batch, as if it had never been sent. */
 static void begin_anew(Flight *flight)
 {
     flight->begun = false;
@@ -81,7 +83,7 @@ static void begin_anew(Flight *flight)
         flight->streams[i].cancelled = flight->streams[i].held = false;
 }
 
-/* From its broadcast on, the lock must not be taken again: who joins this thread may hold it. */
+/* After its broadcast, the lock must not be taken again: a thread that joins this one may hold it. */
 bool streams_lost(Streams *streams, LaneState state)
 {
     Proxy *proxy = streams->proxy;
@@ -119,7 +121,7 @@ bool streams_lost(Streams *streams, LaneState state)
     streams->fault = state == LANE_FAULT && text ? strdup(text) : NULL;
     streams->flights = NULL;
     streams->under_way = streams->room = 0;
-    bool alone = streams->alone; /* it comes to be so only while there are batches under way */
+    bool alone = streams->alone; /* it can only become true while batches are in flight */
     pthread_cond_broadcast(&streams->changed);
     pthread_mutex_unlock(&streams->lock);
     while (all) {

@@ -6,8 +6,9 @@
 
 /* Ask the dispatcher for a verdict about a batch that has taken too long. */
 void flight_judge(Streams *streams, Flight *flight, uint64_t now_ns);
-/* The lane has ended: answer what had begun, and let what had not be sent again, if it may. True: tritonserver knows the
- * instance no more. */
+/* The lane has ended: answer the batches that had begun, and send the others again if permitted. Returns true if
+ * tritonserver has dropped the instance.
+ */
 bool streams_lost(Streams *streams, LaneState state);
 
 #endif

@@ -1,4 +1,4 @@
-/* The thread of a lane: it passes answers on as they come, and looks around while a batch is under way. */
+/* The thread of a lane: passes answers on as they come, and does periodic checks while a batch is in flight. */
 #define _GNU_SOURCE
 #include "streams/reader.h"
 
@@ -17,10 +17,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Between two looks at who is still there. */
+/* The interval between checks for disconnected clients. */
 static const uint64_t tick_ns = 125000000;
 
-/* With the lock held; whoever calls holds it now. */
+/* With the lock held; the caller keeps holding it. */
 static void take_off(Streams *streams, Flight *flight)
 {
     Flight **link = &streams->flights;
@@ -39,7 +39,7 @@ static Flight *find(Streams *streams, int64_t id)
     while (flight && flight->id != id)
         flight = flight->next;
     pthread_mutex_unlock(&streams->lock);
-    return flight; /* it stays: none but the reader takes a batch off that was sent */
+    return flight; /* it stays: only the reader removes a batch that was sent */
 }
 
 static LaneState fault(Lane *lane, const char *what, Text tag)
@@ -48,8 +48,9 @@ static LaneState fault(Lane *lane, const char *what, Text tag)
     return LANE_FAULT;
 }
 
-/* Tell the worker if the client of a request has gone: not at once, for tritonserver's gRPC part (2.51) may use what it has
- * freed where a request ends in the moment in which it is cancelled. */
+/* Notify the worker if the client of a request has disconnected, with a delay: tritonserver's gRPC frontend (2.51)
+ * may use freed memory if a request ends at the moment of its cancellation.
+ */
 static LaneState look_for(Streams *streams, Flight *flight, uint32_t index, uint64_t now_ns)
 {
     Stream *stream = &flight->streams[index];
@@ -64,13 +65,13 @@ static LaneState look_for(Streams *streams, Flight *flight, uint32_t index, uint
     return tell_of(streams, CANCEL_NAME, flight, index);
 }
 
-/* Tell the worker whose clients have gone, and see whether a batch has taken too long. */
+/* Notify the worker of disconnected clients, and check whether a batch has taken too long. */
 static LaneState look_around(Streams *streams)
 {
     LaneState state = LANE_OK;
     uint64_t now_ns = streams->looked_ns = steady_ns();
     pthread_mutex_lock(&streams->lock);
-    Flight *flight = streams->flights; /* new ones come before it, and none but this thread takes one off that began */
+    Flight *flight = streams->flights; /* new ones go before it; only this thread removes one that began */
     pthread_mutex_unlock(&streams->lock);
     while (flight && state == LANE_OK) {
         pthread_mutex_lock(&streams->lock);
@@ -89,7 +90,7 @@ static LaneState look_around(Streams *streams)
     return state;
 }
 
-/* A caller has read: see which. */
+/* A caller has read: find out which one. */
 static LaneState rung(Streams *streams)
 {
     LaneState state = LANE_OK;
@@ -106,7 +107,9 @@ static LaneState rung(Streams *streams)
     return state;
 }
 
-/* Wait until the worker says something, or a caller has read of what is held: LANE_SILENT, when that was seen to. */
+/* Wait until the worker sends something or a caller has read from a held stream. Returns LANE_SILENT when the latter
+ * was handled.
+ */
 static LaneState await_both(Streams *streams)
 {
     struct pollfd both[] = {{.fd = streams->lane->fd, .events = POLLIN}, {.fd = streams->bell->fd, .events = POLLIN}};
@@ -207,7 +210,7 @@ static LaneState has_returned(Streams *streams, Flight *flight, Reader *message,
     return LANE_OK;
 }
 
-/* `text`: what the batch failed with. */
+/* `text`: why the batch failed. */
 static LaneState done(Streams *streams, Flight *flight, const char *text)
 {
     sending(&streams->sender);
@@ -258,7 +261,7 @@ static LaneState heard(Streams *streams, Reader *message)
     if (message->malformed)
         return fault(streams->lane, "malformed message", tag);
     if (text_is(tag, ROOM_NAME)) {
-        if (number < 1 && !(number == 0 && streams->room > 0)) /* else its batches would wait for ever */
+        if (number < 1 && !(number == 0 && streams->room > 0)) /* otherwise its batches would wait forever */
             return fault(streams->lane, "the worker has room for less than one batch", tag);
         pthread_mutex_lock(&streams->lock);
         streams->room = number;
@@ -270,9 +273,9 @@ static LaneState heard(Streams *streams, Reader *message)
     Flight *flight = find(streams, number);
     if (flight == NULL)
         return fault(streams->lane, "the worker spoke of a batch that is not under way", tag);
-    if (text_is(tag, BATCH_BEGUN_NAME) && !flight->begun) /* else it could begin anew for ever */
+    if (text_is(tag, BATCH_BEGUN_NAME) && !flight->begun) /* otherwise it could begin again forever */
         return has_begun(streams, flight);
-    if (text_is(tag, BATCH_PART_NAME) && flight->begun) { /* else it would be tried again with an answer given */
+    if (text_is(tag, BATCH_PART_NAME) && flight->begun) { /* otherwise it would be retried after an answer was given */
         LaneState state = pass_part(streams, flight, message);
         return state == LANE_OK ? take_credit(streams, 1) : state;
     }
@@ -295,7 +298,8 @@ void *read_lane(void *argument)
         state = streams->held ? await_both(streams) : LANE_OK;
         if (state == LANE_OK)
             state = lane_receive(streams->lane, &message);
-        if (state == LANE_UNREAD && !unread) { /* said once, and before what it has sent (unix_stream_recvmsg) */
+        if (state == LANE_UNREAD &&
+            !unread) { /* reported once, and before the data it has sent (unix_stream_recvmsg) */
             unread = true;
             continue;
         }
@@ -304,7 +308,7 @@ void *read_lane(void *argument)
             state = state == LANE_OK ? look_around(streams) : state;
         } else if (state == LANE_OK)
             state = heard(streams, &message);
-        /* Also while it never is silent, whatever it says. */
+        /* Do the checks even if the worker sends without a pause. */
         if (state == LANE_OK && streams->ticking && steady_ns() - streams->looked_ns > tick_ns)
             state = look_around(streams);
         if (state != LANE_OK)

@@ -1,6 +1,7 @@
-/* A worker that retires answers the streams that it has begun, and takes no more. So the reader of its lane goes on with
- * them for a proxy that neither tritonserver nor the dispatcher knows, which ends with the last of them. The proxy that they
- * know gets another lane. */
+/* A worker that retires answers the streams that it has begun, and accepts no more. The reader of its lane continues
+ * them for a proxy that neither tritonserver nor the dispatcher knows, which ends with the last stream. The original
+ * proxy gets another lane.
+ */
 #define _GNU_SOURCE
 #include "streams/retiring.h"
 
@@ -10,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A proxy for what is left to do on a lane. NULL: there is no memory, or no descriptor. */
+/* Create a proxy for the remaining streams of a lane. NULL without memory or a descriptor. */
 static Proxy *new_proxy(const Proxy *known)
 {
     Proxy *proxy = calloc(1, sizeof *proxy);
@@ -31,7 +32,7 @@ static Proxy *new_proxy(const Proxy *known)
     return NULL;
 }
 
-/* Whether tritonserver's thread waits for a batch on this lane. */
+/* Returns whether tritonserver's thread waits for a batch on this lane. */
 static bool is_awaited(const Streams *streams)
 {
     for (Flight *flight = streams->flights; flight; flight = flight->next)
@@ -43,17 +44,17 @@ static bool is_awaited(const Streams *streams)
 static void move_lane(Proxy *from, Proxy *to)
 {
     to->lane = from->lane;
-    to->calls = from->calls; /* its streams may make calls to their ends */
+    to->calls = from->calls; /* its streams may make calls until they end */
     from->lane = NULL;
     from->calls = NULL;
     from->waited_on = false;
 }
 
-/* With the lock of `from` held. Metrics stay: what they have counted is gone with their last holder. */
+/* With the lock of `from` held. Metrics stay with `from`: they are deleted with their last holder. */
 static void move_flights(Streams *from, Streams *to)
 {
     Bell *bell = to->bell;
-    to->bell = from->bell; /* who makes a held stream read rings it */
+    to->bell = from->bell; /* a caller that reads from a held stream rings it */
     from->bell = bell;
     to->lane = from->lane;
     to->flights = from->flights;
@@ -75,7 +76,7 @@ Streams *streams_part(Streams *streams)
         lane_hang_up(streams->lane);
     else if (!streams->ending && !streams->alone && !is_awaited(streams)) {
         Proxy *proxy = new_proxy(streams->proxy);
-        if (proxy) { /* else batches wait until this lane ends */
+        if (proxy) { /* otherwise batches wait until this lane ends */
             left = proxy->streams;
             left->alone = true;
             move_lane(streams->proxy, proxy);
@@ -88,5 +89,5 @@ Streams *streams_part(Streams *streams)
         }
     }
     pthread_mutex_unlock(&streams->lock);
-    return left; /* `streams` may be gone already, if it is another one */
+    return left; /* `streams` may have been freed if it is a different one */
 }

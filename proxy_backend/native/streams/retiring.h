@@ -4,8 +4,9 @@
 
 #include "streams/shared.h"
 
-/* Leave a lane whose worker retires, so that the next batch goes over another one; called by its reader. Returns what the
- * reader goes on with. */
+/* Leave the lane of a retiring worker, so that the next batch uses another lane. Called by its reader. Returns the
+ * streams that the reader continues with.
+ */
 Streams *streams_part(Streams *streams);
 
 #endif

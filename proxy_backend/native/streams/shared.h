@@ -1,4 +1,4 @@
-/* The state that the threads of streams.c and reader.c share; its beginning and its end. */
+/* The state that the threads of streams.c and reader.c share; its creation and destruction. */
 #ifndef PYTRITON_SHARED_H
 #define PYTRITON_SHARED_H
 
@@ -18,24 +18,24 @@ struct Streams {
     pthread_cond_t changed;
     Flight *flights;
     int64_t under_way, room;
-    char *fault; /* how the last lane ended that broke the protocol; NULL: none has since the last batch was sent */
-    bool reading; /* there is, or was, a reader: it is to be joined */
+    char *fault; /* how the worker broke the protocol on the last lane, since the last batch was sent; or NULL */
+    bool reading; /* there is, or was, a reader, which must be joined */
     bool ending;
-    bool alone; /* tritonserver knows the instance no more: the reader ends the proxy */
+    bool alone; /* tritonserver has dropped the instance: the reader ends the proxy */
     pthread_t reader;
-    /* The reader's own. */
+    /* Used by the reader only. */
     Lane *lane;
     int64_t uncredited;
     uint64_t looked_ns;
     bool ticking;
-    bool retires; /* the worker takes nothing more on this lane */
+    bool retires; /* the worker accepts nothing more on this lane */
     Bell *bell;
     uint32_t held; /* requests */
     Metrics metrics;
     Sender sender;
 };
 
-/* NULL: there is no memory, or no descriptor. */
+/* NULL without memory or a descriptor. */
 Streams *streams_new(Proxy *proxy);
 /* Called without the lock, when no reader runs. */
 void streams_free(Streams *streams);

@@ -1,12 +1,14 @@
-/* Batches that are answered many times, or at any time, while tritonserver goes on:
+/* Batches that are answered many times, or at any time, while tritonserver continues:
  *
  *     execute ──▶ streams_begin: Batch ──▶ worker         tritonserver's thread sends a batch and waits until it has begun
- *     reader ◀── BatchBegun, BatchPart…, BatchDone        a thread for each lane (reader.c) passes answers on
+ *     reader ◀── BatchBegun, BatchPart…, BatchDone        a thread per lane (reader.c) passes answers on
  *
- * A client that has gone shows when a response factory is asked, some times a second while a batch is under way. What has
- * been answered in part cannot be tried again, so a batch whose worker is lost after it began fails; one that had not
- * begun goes to the next worker. So does one of a Triton Python model that has answered nothing yet, whose `execute` has not
- * returned: till then tritonserver waits. Requests that have lost a worker together are tried again each by itself (batch.c).
+ * A disconnected client is detected by asking its response factory, several times a second while a batch is in flight.
+ *
+ * A batch that has been answered in part cannot be retried, so it fails if its worker is lost after it began; one that
+ * had not begun goes to the next worker. So does a batch of a Triton Python model that has answered nothing and whose
+ * `execute` has not returned: tritonserver waits until then. Requests that lost a worker together are retried
+ * individually (batch.c).
  */
 #define _GNU_SOURCE
 #include "streams/streams.h"
@@ -51,12 +53,12 @@ static char *start_reader(Streams *streams)
     return texted("model %s: no thread can be started", streams->proxy->model->name);
 }
 
-/* With the lock held. Without a batch that waits for it, there is none while the model sleeps. */
+/* With the lock held. If no batch waits for a lane, there is none while the model is suspended. */
 static char *get_lane(Streams *streams, bool batch)
 {
     if (streams->proxy->lane)
         return NULL;
-    if (streams->reading) /* it does not take the lock again: it has let the lane go */
+    if (streams->reading) /* it does not take the lock again: it has released the lane */
         pthread_join(streams->reader, NULL);
     streams->reading = false;
     char *failure = attach(streams->proxy, batch);
@@ -73,14 +75,14 @@ char *streams_attach(Streams *streams)
     return failure;
 }
 
-/* Put a batch on the lane. With the lock held; `text`: why that cannot be done. */
+/* Put a batch on the lane. With the lock held. `text`: why that is impossible. */
 static LaneState send_batch(Streams *streams, Flight *flight, TRITONBACKEND_Request **requests, char **text)
 {
     Proxy *proxy = streams->proxy;
     bool circular = false;
     *text = put_batch(proxy, requests, flight->count, flight->losses > 0, flight->handed_ns, &circular);
     if (*text == NULL && circular) {
-        proxy->avoid.size = proxy->avoided = 0; /* the lane stays: other batches are under way on it */
+        proxy->avoid.size = proxy->avoided = 0; /* keep the lane: other batches are in flight on it */
         *text = texted("model %s: a call came back to the worker that waits for it; register the model with lanes=1 "
                        "and more instances, or break the circle of calls",
             proxy->model->name);
@@ -99,25 +101,25 @@ static LaneState send_batch(Streams *streams, Flight *flight, TRITONBACKEND_Requ
     return state;
 }
 
-/* For how long a batch waits. */
+/* A batch's waiting time. */
 typedef struct {
-    uint64_t overdue_ns; /* when it has been too long; 0: never */
-    uint64_t taken_ns;   /* of Loss */
+    uint64_t overdue_ns; /* when it has waited too long; 0: never */
+    uint64_t taken_ns;   /* see Loss */
 } ServerWait;
 
-/* Of a batch that begins to wait now. */
+/* Returns the waiting time of a batch that begins to wait now. */
 static ServerWait patience_of(const Streams *streams)
 {
     double limit_s = streams->proxy->execution_timeout_s;
     return (ServerWait){limit_s > 0 ? steady_ns() + (uint64_t)(limit_s * 1e9) : 0, 0};
 }
 
-/* Wait for a change, with the lock held. When it is overdue that the worker begins a batch, the dispatcher is asked. */
+/* Wait for a change, with the lock held. Ask the dispatcher once it is overdue that the worker begins a batch. */
 static void wait_on(Streams *streams, Flight *flight, ServerWait *patience)
 {
     uint64_t now_ns = steady_ns();
     double wait_s = 0;
-    bool others = flight->sent_ns == 0 && streams->under_way > 0, retry = false; /* they have limits of their own */
+    bool others = flight->sent_ns == 0 && streams->under_way > 0, retry = false; /* they have their own limits */
     if (patience->overdue_ns == 0 || flight->begun || others) {
         pthread_cond_wait(&streams->changed, &streams->lock);
         return;
@@ -132,7 +134,7 @@ static void wait_on(Streams *streams, Flight *flight, ServerWait *patience)
     Loss loss = {.losses = flight->losses, .requests = flight->count, .final = true, .taken_ns = patience->taken_ns};
     char *text = judge_overdue(streams->proxy, &loss, taken, &wait_s, &retry);
     patience->taken_ns = loss.taken_ns;
-    /* Else the worker is about to be ended, and the lane with it. */
+    /* Otherwise the worker is about to be ended, and the lane with it. */
     patience->overdue_ns = text || retry ? 0 : now_ns + (uint64_t)(wait_s * 1e9);
     if (flight->under_way)
         flight->failure = text;
@@ -140,7 +142,7 @@ static void wait_on(Streams *streams, Flight *flight, ServerWait *patience)
         free(text);
 }
 
-/* Wait until there is room for a batch; `text`: there never will be any. With the lock held. */
+/* Wait until there is room for a batch. `text`: why there never will be. With the lock held. */
 static void await_room(Streams *streams, Flight *flight, char **text)
 {
     ServerWait patience = patience_of(streams);
@@ -148,11 +150,12 @@ static void await_room(Streams *streams, Flight *flight, char **text)
     while (*text == NULL && streams->proxy->lane && streams->under_way >= streams->room)
         wait_on(streams, flight, &patience);
     if (*text == NULL && streams->proxy->lane == NULL && streams->fault)
-        *text = strdup(streams->fault); /* the next lane would end as this one did, and so on for ever */
+        *text = strdup(streams->fault); /* the next lane would end in the same way, forever */
 }
 
-/* Send a batch when there is room and wait until it has begun. False: the lane was lost before. `text`: why nobody
- * begins it. */
+/* Send a batch when there is room, and wait until it has begun. Returns false if the lane was lost before. `text`:
+ * why no worker begins it.
+ */
 static bool begun(Streams *streams, Flight *flight, TRITONBACKEND_Request **requests, char **text)
 {
     Proxy *proxy = streams->proxy;
@@ -166,7 +169,7 @@ static bool begun(Streams *streams, Flight *flight, TRITONBACKEND_Request **requ
         if (state == LANE_OK)
             while (flight->under_way && !(streams->until_returned ? flight->returned : flight->begun))
                 wait_on(streams, flight, &patience);
-        else if (*text == NULL) { /* the reader sees its end, too, and lets it go */
+        else if (*text == NULL) { /* the reader sees its end, too, and releases it */
             lane_hang_up(proxy->lane); /* even if the worker has just closed its half */
             while (proxy->lane)
                 pthread_cond_wait(&streams->changed, &streams->lock);
@@ -180,7 +183,7 @@ static bool begun(Streams *streams, Flight *flight, TRITONBACKEND_Request **requ
     return is_begun || *text;
 }
 
-/* Give the requests back to tritonserver. */
+/* Return the requests to tritonserver. */
 static void release(
     Streams *streams, Flight *flight, TRITONBACKEND_Request **requests, uint32_t count, uint64_t begun_ns)
 {
@@ -199,11 +202,11 @@ static void release(
     }
 }
 
-/* How far a batch is whose requests are tried each by itself. */
+/* The progress of a batch whose requests are retried individually. */
 typedef struct {
     bool apart;
-    int in_row; /* that lost a worker one after the other */
-    char *rest; /* what all that are left are answered; NULL: they are tried */
+    int in_row; /* how many in a row lost a worker */
+    char *rest; /* the answer to all remaining requests; NULL: they are retried */
 } Trials;
 
 static void fail_all(Streams *streams, TRITONBACKEND_Request **requests, uint32_t count, const char *text)
@@ -214,7 +217,9 @@ static void fail_all(Streams *streams, TRITONBACKEND_Request **requests, uint32_
     release(streams, NULL, requests, count, begun_ns);
 }
 
-/* Have a worker begin requests. False: one was lost with several of them, and they are to be tried each by itself. */
+/* Wait until a worker begins the requests. Returns false if one was lost with several of them: retry each
+ * individually.
+ */
 static bool begin(Streams *streams, TRITONBACKEND_Request **requests, uint32_t count, Trials *trials)
 {
     uint64_t begun_ns = steady_ns();
@@ -269,7 +274,7 @@ bool streams_end(Streams *streams)
     else if (streams->proxy->lane)
         lane_hang_up(streams->proxy->lane);
     pthread_mutex_unlock(&streams->lock);
-    if (alone) /* `streams` may be gone already */
+    if (alone) /* `streams` may have been freed */
         return false;
     if (streams->reading)
         pthread_join(streams->reader, NULL);

@@ -4,13 +4,14 @@
 
 #include "proxy/proxy.h"
 
-/* Get a lane, unless there is one, and a thread that reads what comes on it. Returns NULL, or why no worker will come
- * any more, for free(). */
+/* Get a lane and its reader thread unless there is one. Returns NULL, or why there will be no worker, for free(). */
 char *streams_attach(Streams *streams);
-/* Hand a batch to a worker; returns when it has begun, or has been answered with an error. The requests are released. */
+/* Pass a batch to a worker. Returns when it has begun, or has been answered with an error. The requests are released.
+ */
 void streams_begin(Streams *streams, TRITONBACKEND_Request **requests, uint32_t count);
-/* Let the lane go. False: answers are still under way (tritonserver ends an instance without waiting for them when it gets
- * along with fewer); the proxy ends by itself when they have been given. */
+/* Release the lane. Returns false if answers are still in flight (tritonserver ends an instance without waiting for
+ * them when it reduces their number); the proxy then ends by itself after the last answer.
+ */
 bool streams_end(Streams *streams);
 
 #endif

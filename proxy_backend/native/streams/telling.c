@@ -3,11 +3,12 @@
 
 #include "wire/protocol.h"
 
-/* Parts, and bytes of them, that are given back to the worker at once; and how full its arena is where it waits: it sends
- * nothing more, and empties the arena, only when all has been given back. */
+/* How many parts, and bytes of them, are credited to the worker at once; and the arena fill level at which the worker
+ * waits: it sends nothing more, and empties the arena, only after everything was credited.
+ */
 enum { CREDIT = 8, CREDIT_BYTES = 1 << 19, FULL = (8 << 20) - (1 << 16) };
 
-/* A worker that does not hear it any more may have answered before it went: that is what counts. */
+/* A worker that no longer reads may have answered before it ended: its answers count. */
 static LaneState tell(Streams *streams, const Buffer *message)
 {
     pthread_mutex_lock(&streams->lock);

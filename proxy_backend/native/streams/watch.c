@@ -1,7 +1,7 @@
-/* tritonserver's gRPC part (2.51) can hang when clients cancel streams whose answers come fast: two of its threads take two
- * locks in different order and wait for each other, one of them with our answer, and from then on no stream of any client
- * goes on. Nothing can be done about that from inside but to end the process, which the dispatcher starts again.
- * docs/contributing/triton-notes.md, "Clients that cancel streams", has what was measured.
+/* tritonserver's gRPC frontend (2.51) can deadlock when clients cancel streams whose answers come fast: two of its
+ * threads take two locks in opposite order, one of them with our answer, and from then on no stream of any client
+ * continues. The only remedy from inside is to end the process, which the dispatcher restarts.
+ * docs/contributing/triton-notes.md, "Clients that cancel streams", has the measurements.
  */
 #define _GNU_SOURCE
 #include "streams/watch.h"
@@ -13,8 +13,9 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Between two looks, and how many of them see the same answer until it counts as one that is never taken. A process that was
- * itself held up, on a frozen machine say, has not looked meanwhile. */
+/* The interval between checks, and the number of checks that must see the same answer before it counts as stuck. A
+ * process that was itself suspended, for example on a frozen machine, made no checks in that time.
+ */
 #ifndef LOOK_MS
 #define LOOK_MS 2000
 #endif
@@ -36,7 +37,7 @@ static void look(Sender *sender)
         "model %s: tritonserver has not taken an answer of a stream for %d s: its gRPC part hangs, as it may when "
         "clients cancel streams whose answers come fast; it is ended, to be started again",
         sender->model, LOOKS * LOOK_MS / 1000);
-    kill(getpid(), SIGKILL); /* an orderly end would wait for the same locks */
+    kill(getpid(), SIGKILL); /* an orderly shutdown would wait for the same locks */
 }
 
 static void *watch(void *unused)
@@ -57,7 +58,7 @@ static void *watch(void *unused)
 
 static void start(void)
 {
-    pthread_t thread; /* it goes on as long as the process does */
+    pthread_t thread; /* it runs until the process ends */
     if (start_thread(&thread, SMALL_STACK, watch, NULL))
         pthread_detach(thread);
     else

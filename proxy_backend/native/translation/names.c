@@ -1,4 +1,4 @@
-/* Ids as the worker has them, in its log and for the callable: pytriton/_protocol/lanes/request_names.py. */
+/* Request ids as the worker formats them for its log and the callable: pytriton/_protocol/lanes/request_names.py. */
 #define _GNU_SOURCE
 #include "translation/names.h"
 
@@ -12,10 +12,10 @@
 #include <string.h>
 #include <strings.h>
 
-/* Bytes of an id, and of what an error's text ends with, as gRPC sends it (_protocol/errors.py). */
+/* Maximum bytes of an id, and of the end of an error text, as gRPC sends it (_protocol/errors.py). */
 enum { LONGEST_NAME = 200, LONGEST_END = 300 };
 
-/* One line that a log and a header can show; NULL: it is empty. */
+/* Returns the text as one line that is safe for logs and headers; NULL if it is empty. */
 static char *clean(const char *text, size_t left)
 {
     char *name = left ? malloc(LONGEST_NAME + 1) : NULL;
@@ -36,7 +36,7 @@ static char *clean(const char *text, size_t left)
     return name;
 }
 
-/* The trace of a `traceparent`: its second field of four. */
+/* Returns the trace id of a `traceparent`: its second field of four. */
 static char *trace_id(const char *parent)
 {
     const char *id = strchr(parent, '-'), *end = id ? strchr(id + 1, '-') : NULL;
@@ -84,7 +84,7 @@ char *given_name(const Proxy *proxy, TRITONBACKEND_Request *request)
     return name;
 }
 
-/* The bytes of a text in a header of gRPC. */
+/* Returns the size of a text as a gRPC header. */
 static size_t cost(const char *text)
 {
     size_t bytes = 0;

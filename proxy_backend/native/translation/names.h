@@ -1,21 +1,21 @@
-/* The ids of requests, with which errors end. */
+/* The ids of requests, which are appended to error texts. */
 #ifndef PYTRITON_NAMES_H
 #define PYTRITON_NAMES_H
 
 #include "proxy/proxy.h"
 
-/* The batch and place under which a worker got a request. `batch` 0: no worker has got it. */
+/* The batch number and index under which a worker received a request. `batch` 0: no worker received it. */
 typedef struct {
-    uint64_t taken_ns; /* when tritonserver handed it over */
+    uint64_t taken_ns; /* when tritonserver passed it to the backend */
     uint64_t batch;
     uint32_t place;
 } Sent;
 
-/* The id of a request by its client, its headers or its trace, for free(); NULL: they give none. */
+/* Returns the id of a request from its client, headers or trace, for free(); NULL if it has none. */
 char *given_name(const Proxy *proxy, TRITONBACKEND_Request *request);
-/* The id that was given, else the one that the worker makes of batch and place; "": there is none. For free(). */
+/* Returns the given id, or the one that the worker derives from batch and index, or "". For free(). */
 char *name_of(const char *given, const Sent *sent);
-/* An error's text that ends with the request's id, for free(). `given` may be NULL. */
+/* Returns an error text that ends with the request's id, for free(). `given` may be NULL. */
 char *text_with_name(const char *text, const char *given, const Sent *sent);
 
 #endif

@@ -1,5 +1,5 @@
-/* Outputs are copied once, from shared memory or the worker's own to where tritonserver wants them; all that the worker says
- * about them is checked.
+/* Outputs are copied once, from shared memory or the worker's own memory to tritonserver's buffers. Everything that
+ * the worker says about them is checked.
  */
 #define _GNU_SOURCE
 #include "translation/outputs.h"
@@ -14,7 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What tritonserver sends over gRPC at most: it takes a second copy of that, and refuses what is larger before. */
+/* The maximum size that tritonserver can send over gRPC. It copies such an output once more, and refuses a larger one
+ * before that.
+ */
 static const uint64_t most_by_grpc = INT32_MAX;
 
 static const char other_size[] = "has another size than its shape says";
@@ -59,7 +61,7 @@ bool output_get(Lane *lane, Reader *reader, bool may_lend, Tensor *tensor)
         if (tensor->bytes == NULL)
             return false;
     }
-    int element = datatypes[tensor->datatype].size; /* 0: each has 4 bytes at least, the rest shows in the copy */
+    int element = datatypes[tensor->datatype].size; /* 0: each element has at least 4 bytes; the copy checks the rest */
     tensor->elements = elements;
     if (element ? __builtin_mul_overflow(elements, (uint64_t)element, &size) || (int64_t)size != tensor->size
                 : elements > (uint64_t)tensor->size / 4 || (elements == 0 && tensor->size))
@@ -67,13 +69,13 @@ bool output_get(Lane *lane, Reader *reader, bool may_lend, Tensor *tensor)
     return true;
 }
 
-/* Where an output goes to. */
+/* The destination of an output. */
 typedef struct {
     void *buffer;
     int memory_type;
 } Place;
 
-/* The place of an output: tritonserver gives it no second one. */
+/* The buffer of an output: tritonserver does not provide a second one. */
 typedef struct Made {
     struct Made *next;
     Place place;
@@ -99,7 +101,7 @@ void unfinished_free(Unfinished *unfinished)
     free(unfinished);
 }
 
-/* Remember a place; false: no memory. */
+/* Remember a buffer. Returns false without memory. */
 static bool remember(Unfinished *unfinished, const Tensor *tensor, Place place)
 {
     Made *made = malloc(sizeof *made + tensor->dims * sizeof *made->shape);
@@ -130,8 +132,9 @@ static bool is_alike(const Made *made, const Tensor *tensor)
         memcmp(made->shape, tensor->shape, made->dims * sizeof *made->shape) == 0;
 }
 
-/* See that tritonserver has memory for an output, of a response that has `total` bytes with it. Its gRPC part would not
- * say that there is none: it ends the process. */
+/* Check that tritonserver has memory for an output of a response of `total` bytes. Its gRPC frontend does not report
+ * a failed allocation: it ends the process.
+ */
 static TRITONSERVER_Error *no_room(Lane *lane, const Tensor *tensor, uint64_t total)
 {
     lane->unlooked += (uint64_t)tensor->size;
@@ -175,7 +178,7 @@ static bool read_into(Lane *lane, const Tensor *tensor, const Place *place, TRIT
     return right;
 }
 
-/* Copy strings, and look at the copy: the worker could change what has been looked at. */
+/* Copy strings and validate the copy: the worker could change the original after the check. */
 static bool copy_strings(Lane *lane, const Tensor *tensor, const Place *place, TRITONSERVER_Error **error)
 {
     size_t size = (size_t)tensor->size;
@@ -192,7 +195,7 @@ static bool copy_strings(Lane *lane, const Tensor *tensor, const Place *place, T
     return right || output_wrong(lane, tensor->name, other_size);
 }
 
-/* The place for an output: that of a worker that was lost, or a new one. */
+/* Returns the buffer for an output: the one already used for a lost worker's answer, or a new one. */
 static TRITONSERVER_Error *place_for(Lane *lane, Unfinished *unfinished, TRITONBACKEND_Response *response,
     const Tensor *tensor, uint64_t total, Place *place)
 {

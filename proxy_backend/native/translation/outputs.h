@@ -1,4 +1,4 @@
-/* The outputs of a response: from the worker's description to tritonserver's memory. */
+/* The outputs of a response: copied from the worker's memory to tritonserver's. */
 #ifndef PYTRITON_OUTPUTS_H
 #define PYTRITON_OUTPUTS_H
 
@@ -8,7 +8,7 @@
 
 enum { MOST_DIMS = 64 };
 
-/* A tensor of the worker, checked. */
+/* A worker's tensor, validated. */
 typedef struct {
     char *name;
     int datatype;
@@ -16,28 +16,32 @@ typedef struct {
     uint32_t dims;
     int64_t size;
     uint64_t elements;
-    const uint8_t *bytes; /* NULL: in the worker's own memory; it may change them while they are looked at */
+    const uint8_t *bytes; /* NULL: in the worker's own memory; the worker may change the bytes during reads */
     int64_t address;
 } Tensor;
 
-/* Read one; false: `lane->fault` says what is wrong. The name is for free(). `may_lend`: it may lie in the worker's own
- * memory. */
+/* Read an output. Returns false with the reason in `lane->fault`. The name is for free(). `may_lend`: it may be in
+ * the worker's own memory.
+ */
 bool output_get(Lane *lane, Reader *reader, bool may_lend, Tensor *tensor);
-/* Describe the fault of an output, of that name or NULL, in `lane->fault`; return false. */
+/* Describe an invalid output, by name or NULL, in `lane->fault`. Returns false. */
 bool output_wrong(Lane *lane, const char *name, const char *what);
 
-/* A response that is being filled from the worker's own memory. If the worker ends meanwhile, the next one's answer goes to
- * the same places: tritonserver gives an output no second one. */
+/* A response that is being filled from the worker's own memory. If the worker ends before that is done, the next
+ * worker's answer is written to the same buffers, because tritonserver provides only one buffer for an output.
+ */
 typedef struct {
     TRITONBACKEND_Response *response;
     struct Made *made;
 } Unfinished;
-/* NULL: no memory. */
+/* NULL without memory. */
 Unfinished *unfinished_new(void);
 void unfinished_free(Unfinished *unfinished);
 
-/* Give tritonserver one output of a response that has `total` bytes with it; `error` if it does not take it. False: the
- * lane's `lost` or `fault` says why not. `unfinished`: NULL where nothing is read from the worker's own memory. */
+/* Pass one output of a response of `total` bytes to tritonserver. Sets `error` if tritonserver refuses it. Returns
+ * false if reading fails; see the lane's `lost` or `fault`. `unfinished`: NULL if nothing is read from the worker's
+ * own memory.
+ */
 bool output_fill(Lane *lane, Unfinished *unfinished, TRITONBACKEND_Response *response, const Tensor *tensor,
     uint64_t total, TRITONSERVER_Error **error);
 

@@ -1,8 +1,8 @@
-/* Requests that nobody can serve, for what their client has written into them. Each is answered by itself, before its
- * batch goes to a worker: there, one of them would fail all that travel with it.
+/* Requests that cannot be served because of their contents. Each is answered individually before its batch goes to a
+ * worker, where it would fail the whole batch.
  *
- * tritonserver hands texts of HTTP requests on as they came. The core (2.51) counts the strings of a BYTES input but
- * believes what the last one says about its length.
+ * tritonserver passes on texts of HTTP requests unchecked. The core (2.51) counts the strings of a BYTES input but
+ * trusts the length of the last one.
  */
 #define _GNU_SOURCE
 #include "translation/refusals.h"
@@ -17,12 +17,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How far into a BYTES input a look has come; it may lie in pieces, cut anywhere. */
+/* The read position in a BYTES input, which may be split into pieces at any byte. */
 typedef struct {
-    uint64_t strings; /* that are still to begin */
-    uint64_t bytes;   /* of the present one that are still to come */
-    uint32_t length;  /* of the next one, as far as it has been read */
-    int digits;       /* so many of its 4 bytes */
+    uint64_t strings; /* strings that have not begun */
+    uint64_t bytes;   /* remaining bytes of the current string */
+    uint32_t length;  /* the length of the next string, as far as read */
+    int digits;       /* how many of its 4 bytes have been read */
 } Strings;
 
 static bool walk(Strings *strings, const uint8_t *at, uint64_t size)
@@ -48,7 +48,7 @@ static bool walk(Strings *strings, const uint8_t *at, uint64_t size)
     return true;
 }
 
-/* Whether a BYTES input holds as many whole strings as its shape says. */
+/* Returns whether a BYTES input holds as many complete strings as its shape requires. */
 static bool holds_strings(TRITONBACKEND_Input *input, const int64_t *shape, uint32_t dims, uint32_t pieces)
 {
     Strings strings = {.strings = 1};
@@ -62,7 +62,7 @@ static bool holds_strings(TRITONBACKEND_Input *input, const int64_t *shape, uint
         int64_t memory_id = 0;
         if (failed(TRITONBACKEND_InputBuffer(input, i, &piece, &size, &memory_type, &memory_id)) ||
             memory_type == MEMORY_GPU)
-            return true; /* whoever copies it says what is wrong */
+            return true; /* the code that copies the input reports the error */
         if (!walk(&strings, piece, size))
             return false;
     }
@@ -108,7 +108,9 @@ static bool has_wrong_parameter(TRITONBACKEND_Request *request)
     return false;
 }
 
-/* Which text of a request is no Unicode; NULL: none. Tensors' names are: tritonserver looks them up. */
+/* Returns which text of a request is not valid Unicode; NULL: none. Tensor names are valid: tritonserver looks them
+ * up.
+ */
 static const char *wrong_text(const Proxy *proxy, TRITONBACKEND_Request *request)
 {
     const char *id = "", *correlation = "";
@@ -126,8 +128,9 @@ static const char *wrong_text(const Proxy *proxy, TRITONBACKEND_Request *request
     return NULL;
 }
 
-/* What is wrong with a sequence's id for a control input that takes a number, for free(); NULL: nothing. Of an id that does not fit, the core (2.51)
- * puts uninitialised or cut bytes into that input, by which a model would take one sequence for another. */
+/* Returns why a sequence's id does not fit a numeric control input, for free(); NULL: it fits. The core (2.51) writes
+ * uninitialised or truncated bytes for an id that does not fit, so a model would confuse sequences.
+ */
 static char *wrong_sequence_id(const Model *model, TRITONBACKEND_Request *request)
 {
     const char *text = NULL;
@@ -146,7 +149,7 @@ static char *wrong_sequence_id(const Model *model, TRITONBACKEND_Request *reques
     return NULL;
 }
 
-/* Why nobody can serve a request, for free(); NULL: it can be served. */
+/* Returns why a request cannot be served, for free(); NULL: it can be served. */
 static char *refusal_of(const Proxy *proxy, TRITONBACKEND_Request *request)
 {
     const char *name = "", *what = wrong_text(proxy, request);

@@ -4,7 +4,7 @@
 
 #include "proxy/proxy.h"
 
-/* Answer and release the requests that no worker can serve. Returns the number of the others, and puts them first. */
+/* Answer and release the requests that no worker can serve. Moves the others to the front and returns their number. */
 uint32_t refuse_wrong(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count);
 
 #endif

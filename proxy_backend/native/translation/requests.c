@@ -1,6 +1,6 @@
-/* From tritonserver's requests to a Batch on the lane. Inputs are copied once, from where tritonserver has them into the
- * lane's arena; strings (BYTES) have one form here and there: their length in 4 bytes, then they (KServe v2, binary
- * tensor data extension).
+/* Conversion of tritonserver's requests to a Batch on the lane. Inputs are copied once, from tritonserver's memory to
+ * the lane's arena. Strings (BYTES) have the same format on both sides: a 4-byte length, then the bytes (KServe v2,
+ * binary tensor data extension).
  */
 #define _GNU_SOURCE
 #include "translation/requests.h"
@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Copy an input, which may lie in pieces, into the arena. */
+/* Copy an input, which may be in pieces, to the arena. */
 static char *copy_input(Lane *lane, TRITONBACKEND_Input *input, uint32_t pieces, uint64_t size, uint64_t *offset)
 {
     char *failure = arena_allocate(&lane->arena, size, offset);
@@ -40,8 +40,9 @@ static char *copy_input(Lane *lane, TRITONBACKEND_Input *input, uint32_t pieces,
     return failure;
 }
 
-/* Where a control input has the correlation id of a sequence as a string, the core (2.51) gives as many bytes as the
- * longest takes, with what former ids have left behind this one. Of an id that is a number it gives whatever lay there. */
+/* The size of a string correlation id in a control input: the core (2.51) always passes the maximum size, with bytes
+ * of former ids behind the current one. For a numeric id, it passes uninitialised bytes.
+ */
 enum { CORRELATION_BYTES = 4 + 128 };
 
 uint64_t counted_bytes(TRITONBACKEND_Request *request, TRITONBACKEND_Input *input, const int64_t *shape, uint32_t dims,
@@ -103,10 +104,10 @@ static char *put_input(Proxy *proxy, TRITONBACKEND_Request *request, uint32_t in
     return NULL;
 }
 
-/* Of a request's id, for the log. */
+/* The maximum length of a request's id in the log. */
 enum { LONGEST_ID = 200 };
 
-/* A request's parameters, as JSON in a string. A chain of calls that is none of ours gets another name. */
+/* Write a request's parameters as JSON in a string. A call chain that we did not seal is renamed. */
 static char *put_parameters(Proxy *proxy, TRITONBACKEND_Request *request, bool *circular)
 {
     const char *version = proxy->model->version;
@@ -127,7 +128,7 @@ static char *put_parameters(Proxy *proxy, TRITONBACKEND_Request *request, bool *
             break;
         if (type == PARAMETER_STRING && strcmp(key, CHAIN_PARAMETER) == 0) {
             if (!chain_is_sealed(value))
-                key = NO_CHAIN_PARAMETER; /* the worker would hand it on */
+                key = NO_CHAIN_PARAMETER; /* the worker would pass it on */
             else if (chain_has(value, proxy->worker, &proxy->avoid, &proxy->avoided))
                 *circular = true;
         }
@@ -159,7 +160,7 @@ static char *put_requested(Proxy *proxy, TRITONBACKEND_Request *request)
         free(names);
         return failure ? failure : texted("out of memory");
     }
-    if (proxy->model->details) /* a model.py sees them sorted */
+    if (proxy->model->details) /* a model.py gets them sorted */
         qsort(names, count, sizeof *names, by_name);
     put_array(&proxy->message, count);
     for (uint32_t i = 0; i < count; i++)
@@ -179,7 +180,7 @@ const char *trace_of(TRITONBACKEND_Request *request)
     return context;
 }
 
-/* What only a Triton Python model asks of a request. */
+/* Write the details that only a Triton Python model uses. */
 static void put_details(Proxy *proxy, TRITONBACKEND_Request *request)
 {
     Buffer *message = &proxy->message;
@@ -246,7 +247,7 @@ char *put_batch(
         rows += rows_of(proxy->model, requests[i]);
         char *failure = text_of(TRITONBACKEND_RequestInputCount(requests[i], &inputs));
         const char *id = "";
-        if (!proxy->model->details) /* else it is among these */
+        if (!proxy->model->details) /* otherwise the id is one of the parameters */
             failed(TRITONBACKEND_RequestId(requests[i], &id));
         put_array(message, proxy->model->details ? REQUEST_REF_SIZE : *id ? REQUEST_REF_details : REQUEST_REF_LEAST);
         put_array(message, inputs);
@@ -261,7 +262,7 @@ char *put_batch(
         if (proxy->model->details)
             put_details(proxy, requests[i]);
         else if (*id)
-            put_clean(message, id, LONGEST_ID); /* the worker's log names it */
+            put_clean(message, id, LONGEST_ID); /* for the worker's log */
     }
     if (traced)
         put_trace(proxy, requests, count, begun_ns);

@@ -34,7 +34,7 @@ static TRITONSERVER_Error_Code code_named(Text name)
     return ERROR_INTERNAL;
 }
 
-/* What a response says besides its outputs: ResponseRef and ResponseDetails. */
+/* The fields of a response other than its outputs: ResponseRef and ResponseDetails. */
 typedef struct {
     bool has_error;
     Text error, code, parameters;
@@ -45,7 +45,7 @@ static void get_details(Reader *reader, Details *details)
 {
     if (get_nil(reader))
         return;
-    uint32_t fields = get_array(reader); /* all may be missing, from the end on */
+    uint32_t fields = get_array(reader); /* fields may be missing from the end */
     if (fields > RESPONSE_DETAILS_code)
         details->code = get_text(reader);
     if (fields > RESPONSE_DETAILS_parameters)
@@ -59,7 +59,7 @@ static void get_details(Reader *reader, Details *details)
     skip_rest(reader, fields, fields < RESPONSE_DETAILS_SIZE ? fields : RESPONSE_DETAILS_SIZE);
 }
 
-/* Read all of a response but its outputs, which `outputs` is left in front of. */
+/* Read all fields of a response except its outputs, and position `outputs` at them. */
 static bool get_all_but_outputs(Lane *lane, Reader *answer, Reader *outputs, Details *details)
 {
     uint32_t fields = get_array(answer);
@@ -79,7 +79,7 @@ static bool get_outputs(
     Lane *lane, Reader *answer, const Receiver *to, TRITONBACKEND_Response *response, TRITONSERVER_Error **error)
 {
     uint32_t count = get_array(answer);
-    uint64_t total = 0; /* cannot overflow: it stays below the memory that is left */
+    uint64_t total = 0; /* cannot overflow: the total stays below the available memory */
     for (uint32_t i = 0; i < count; i++) {
         Tensor tensor = {0};
         bool right = output_get(lane, answer, to->unfinished && lane->peer.readable, &tensor);
@@ -107,7 +107,7 @@ static TRITONSERVER_Error *new_response(const Receiver *to, TRITONBACKEND_Respon
     return error;
 }
 
-/* The text of an error that is for this receiver, for free(). */
+/* Returns the text of an error for this receiver, for free(). */
 static char *text_for(const Proxy *proxy, const Receiver *to, const char *text)
 {
     char *asked = to->request ? given_name(proxy, to->request) : NULL;
@@ -124,7 +124,7 @@ static char *fault_text(const Proxy *proxy, const Receiver *to)
     return text;
 }
 
-/* What to send with a response: NULL, or the error instead of its outputs. */
+/* Fill a response. Returns NULL, or the error to send instead of its outputs. */
 static TRITONSERVER_Error *fill_response(Proxy *proxy, const Receiver *to, const Details *details, Reader outputs,
     TRITONBACKEND_Response *response, bool *right)
 {
@@ -159,14 +159,14 @@ bool pass_response(Proxy *proxy, const Receiver *to, Reader *answer, Outcome *ou
         return true;
     }
     outcome->final = to->request || details.final;
-    /* To a client that has gone nothing is sent: the less in the moment of a cancellation, the better (endings.c). */
+    /* Send nothing to a disconnected client: activity at the moment of a cancellation is risky (endings.c). */
     outcome->silent = to->factory && (details.empty || (!to->is_call && is_gone(to->factory)));
     if (outcome->silent)
         return true;
-    /* What is made has to be sent: tritonserver keeps a place for it, and all that comes later waits behind it. */
+    /* A created response must be sent: tritonserver reserves a place for it and holds back later responses. */
     TRITONBACKEND_Response *response = NULL;
     TRITONSERVER_Error *error = new_response(to, &response);
-    if (error) { /* then tritonserver cannot be answered at all */
+    if (error) { /* tritonserver cannot be answered at all */
         log_error("model %s: %s", proxy->model->name, TRITONSERVER_ErrorMessage(error));
         TRITONSERVER_ErrorDelete(error);
         outcome->failed = outcome->final = true;
@@ -178,7 +178,7 @@ bool pass_response(Proxy *proxy, const Receiver *to, Reader *answer, Outcome *ou
         failed(error);
         return false;
     }
-    /* Before tritonserver sends, which takes a copy over gRPC: the worker need not wait for it. */
+    /* Give credit before tritonserver sends, which copies over gRPC: the worker need not wait for it. */
     if (right && to->last)
         lane_give_back(proxy->lane);
     outcome->failed = error != NULL;

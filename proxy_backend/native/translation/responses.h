@@ -1,4 +1,4 @@
-/* The worker's answers in Triton's form. */
+/* Conversion of the worker's answers to Triton's responses. */
 #ifndef PYTRITON_RESPONSES_H
 #define PYTRITON_RESPONSES_H
 
@@ -7,34 +7,35 @@
 #include "translation/outputs.h"
 #include "wire/msgpack.h"
 
-/* The receiver of responses: a request, or what is left of it after its release. */
+/* The receiver of responses: a request, or its remaining data after its release. */
 typedef struct {
-    TRITONBACKEND_Request *request; /* NULL: it has been released, and the other fields serve */
+    TRITONBACKEND_Request *request; /* NULL after its release; then the other fields are used */
     TRITONBACKEND_ResponseFactory *factory;
-    char *name; /* with a factory: the id that was given to the request; NULL: none was */
+    char *name; /* with a factory: the id given to the request, or NULL */
     Sent sent;
-    char **requested; /* the outputs that the client wants; none: all */
+    char **requested; /* the outputs that the client requested; empty: all */
     uint32_t requested_count;
-    bool is_call; /* another model asks: what comes after it has asked for the end is still for it */
-    bool last; /* of its batch */
-    Unfinished *unfinished; /* where outputs are read from the worker's own memory; else NULL */
+    bool is_call; /* another model is the client: it still wants answers that come after a cancellation */
+    bool last; /* the last request of its batch */
+    Unfinished *unfinished; /* state of outputs read from the worker's own memory, or NULL */
 } Receiver;
 
 /* The outcome of sending a response. */
 typedef struct {
     bool failed;     /* it was an error */
-    bool final;      /* no more may be sent */
-    bool silent;     /* nothing was sent: if it is the last response, tritonserver is still to be told so */
-    bool reschedule; /* there is no response: tritonserver shall queue the request again */
+    bool final;      /* it was the last response */
+    bool silent;     /* nothing was sent: if it is the last response, tritonserver must still be notified */
+    bool reschedule; /* there is no response: tritonserver must queue the request again */
 } Outcome;
 
-/* Read one response and send it; one to a request is its last. False: the worker broke the protocol, `lane->fault` says
- * how; that has been sent as the last response if `outcome->final` says so, else nothing was. Or it was lost (`lane->lost`),
- * and nothing was sent. */
+/* Read one response and send it; a single response to a request is its last. Returns false if the worker broke the
+ * protocol (see `lane->fault`; this was sent as the last response if `outcome->final`, otherwise nothing was sent) or
+ * was lost (`lane->lost`; nothing was sent).
+ */
 bool pass_response(Proxy *proxy, const Receiver *to, Reader *answer, Outcome *outcome);
-/* Returns whether the client of a request has gone. */
+/* Returns whether the client of a request has disconnected. */
 bool is_gone(TRITONBACKEND_ResponseFactory *factory);
-/* Send an error as the last response. With `names`, its text ends with the request's id. */
+/* Send an error as the last response. With `names`, append the request's id to its text. */
 void send_error(const Proxy *proxy, const Receiver *to, TRITONSERVER_Error_Code code, const char *text, bool names);
 
 #endif

@@ -1,6 +1,5 @@
-/* What we use of Triton's C API for backends, declared by its documentation (version 1.0 to 1.19).
- *
- * tritonserver itself has the functions: a backend is loaded into it, so there is nothing to link with.
+/* The part of Triton's C API for backends that we use, declared from its documentation (version 1.0 to 1.19).
+ * tritonserver itself provides the functions: it loads the backend, so there is nothing to link with.
  */
 #ifndef PYTRITON_API_H
 #define PYTRITON_API_H
@@ -9,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The first version of that API that has all of these. Later ones of the same major number have them, too. */
+/* The first version of the API that has all of these. Later ones of the same major version have them, too. */
 enum { API_MAJOR = 1, API_MINOR = 19 };
 
 #define EXPORTED __attribute__((visibility("default")))
@@ -145,7 +144,7 @@ TRITONSERVER_Error *TRITONBACKEND_ResponseSetBoolParameter(
     TRITONBACKEND_Response *response, const char *name, bool value);
 TRITONSERVER_Error *TRITONBACKEND_ResponseSetDoubleParameter(
     TRITONBACKEND_Response *response, const char *name, double value);
-/* Takes the response over; the error stays the caller's. */
+/* Takes ownership of the response; the caller keeps the error. */
 TRITONSERVER_Error *TRITONBACKEND_ResponseSend(
     TRITONBACKEND_Response *response, uint32_t flags, TRITONSERVER_Error *error);
 TRITONSERVER_Error *TRITONBACKEND_ResponseDelete(TRITONBACKEND_Response *response);

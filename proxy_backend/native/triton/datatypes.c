@@ -24,7 +24,7 @@ bool are_strings(const uint8_t *bytes, uint64_t size, uint64_t count)
     return count == 0 && size == 0;
 }
 
-/* Copy to or from a device: by the CUDA library that tritonserver has loaded then. */
+/* Copy to or from a device with the CUDA library that tritonserver has loaded. */
 static bool copy_on_device(void *to, const void *from, size_t size)
 {
     enum { ANY_DIRECTION = 4 }; /* cudaMemcpyDefault */

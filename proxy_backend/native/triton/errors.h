@@ -1,4 +1,4 @@
-/* Errors of tritonserver's, and its log. */
+/* tritonserver's errors and log. */
 #ifndef PYTRITON_ERRORS_H
 #define PYTRITON_ERRORS_H
 
@@ -7,9 +7,9 @@
 /* The names of error codes, by TRITONSERVER_Error_Code. */
 enum { CODE_COUNT = 8 };
 extern const char *const codes[CODE_COUNT];
-/* An error's text for free(), NULL without one; the error is freed. */
+/* Returns an error's text for free(), NULL if it has none; frees the error. */
 char *text_of(TRITONSERVER_Error *error);
-/* Free an error of tritonserver's; true: there was one. */
+/* Free an error. Returns whether there was one. */
 bool failed(TRITONSERVER_Error *error);
 void log_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

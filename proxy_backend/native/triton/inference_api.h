@@ -1,4 +1,6 @@
-/* What we use of Triton's C API for requests of our own (version 1.33), declared by its documentation: see api.h. */
+/* The part of Triton's C API that we use for our own requests (version 1.33), declared from its documentation: see
+ * api.h.
+ */
 #ifndef PYTRITON_INFERENCE_API_H
 #define PYTRITON_INFERENCE_API_H
 
@@ -18,7 +20,7 @@ typedef TRITONSERVER_Error *(*ReleaseBuffer)(TRITONSERVER_ResponseAllocator *all
     void *buffer_userp, size_t size, int memory_type, int64_t memory_type_id);
 typedef TRITONSERVER_Error *(*StartResponse)(TRITONSERVER_ResponseAllocator *allocator, void *userp);
 typedef void (*RequestReleased)(TRITONSERVER_InferenceRequest *request, const uint32_t flags, void *userp);
-/* The response, which may be NULL, is given away. */
+/* The callee owns the response, which may be NULL. */
 typedef void (*ResponseComplete)(TRITONSERVER_InferenceResponse *response, const uint32_t flags, void *userp);
 
 TRITONSERVER_Error *TRITONSERVER_ResponseAllocatorNew(
@@ -30,7 +32,7 @@ uint32_t TRITONSERVER_DataTypeByteSize(int datatype);
 
 TRITONSERVER_Error *TRITONSERVER_ServerModelTransactionProperties(
     TRITONSERVER_Server *server, const char *model, int64_t version, uint32_t *flags, void **unused);
-/* Takes the request over until it is released, unless it fails. */
+/* Takes ownership of the request until its release, unless it fails. */
 TRITONSERVER_Error *TRITONSERVER_ServerInferAsync(
     TRITONSERVER_Server *server, TRITONSERVER_InferenceRequest *request, TRITONSERVER_InferenceTrace *trace);
 
@@ -47,7 +49,7 @@ TRITONSERVER_Error *TRITONSERVER_InferenceRequestSetTimeoutMicroseconds(
     TRITONSERVER_InferenceRequest *request, uint64_t timeout_us);
 TRITONSERVER_Error *TRITONSERVER_InferenceRequestAddInput(
     TRITONSERVER_InferenceRequest *request, const char *name, int datatype, const int64_t *shape, uint64_t dims);
-/* The bytes are the caller's, until the request is released. */
+/* The caller must keep the bytes until the request is released. */
 TRITONSERVER_Error *TRITONSERVER_InferenceRequestAppendInputData(TRITONSERVER_InferenceRequest *request,
     const char *name, const void *bytes, size_t size, int memory_type, int64_t memory_type_id);
 TRITONSERVER_Error *TRITONSERVER_InferenceRequestAddRequestedOutput(
@@ -65,14 +67,14 @@ TRITONSERVER_Error *TRITONSERVER_InferenceRequestSetReleaseCallback(
 TRITONSERVER_Error *TRITONSERVER_InferenceRequestSetResponseCallback(TRITONSERVER_InferenceRequest *request,
     TRITONSERVER_ResponseAllocator *allocator, void *allocator_userp, ResponseComplete complete, void *userp);
 
-/* NULL, or an error that is the response's. */
+/* Returns NULL, or an error owned by the response. */
 TRITONSERVER_Error *TRITONSERVER_InferenceResponseError(TRITONSERVER_InferenceResponse *response);
 TRITONSERVER_Error *TRITONSERVER_InferenceResponseOutputCount(
     TRITONSERVER_InferenceResponse *response, uint32_t *count);
 TRITONSERVER_Error *TRITONSERVER_InferenceResponseOutput(TRITONSERVER_InferenceResponse *response, uint32_t index,
     const char **name, int *datatype, const int64_t **shape, uint64_t *dims, const void **bytes, size_t *size,
     int *memory_type, int64_t *memory_type_id, void **buffer_userp);
-/* `type` is one of TRITONSERVER_ParameterType; what `name` and `value` point to is the response's. */
+/* `type` is one of TRITONSERVER_ParameterType; the response owns what `name` and `value` point to. */
 TRITONSERVER_Error *TRITONSERVER_InferenceResponseParameterCount(
     TRITONSERVER_InferenceResponse *response, uint32_t *count);
 TRITONSERVER_Error *TRITONSERVER_InferenceResponseParameter(

@@ -1,5 +1,5 @@
-/* Metrics belong to the whole of tritonserver: two proxies that count the same thing share what they count in, which is
- * gone when the last of them is. So a counter goes on where it was when another worker takes over.
+/* Metrics are global in tritonserver: proxies that update the same metric share it, and it is deleted with its last
+ * holder. So a counter keeps its value when another worker takes over.
  */
 #define _GNU_SOURCE
 #include "triton/metrics.h"
@@ -13,9 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes of the texts of a metric: they stay for as long as the model, in the memory of all. */
+/* The maximum total text size of a proxy's metrics: they stay in memory as long as the model. */
 enum { MOST_TEXTS = 1 << 16 };
-/* Lines of the log about changes that came to nothing, of one proxy. */
+/* The maximum number of log lines of one proxy about failed changes. */
 enum { MOST_SAID = 64 };
 
 typedef struct Family {
@@ -30,12 +30,12 @@ typedef struct Metric {
     struct Metric *next;
     TRITONSERVER_Metric *metric;
     Family *family;
-    uint8_t *labels; /* as they came */
+    uint8_t *labels; /* as received */
     size_t labels_size;
     int holders;
 } Metric;
 
-/* One change, as it came: see MetricUpdate in pytriton/_protocol/lanes/lane_messages.py. */
+/* One change as received: see MetricUpdate in pytriton/_protocol/lanes/lane_messages.py. */
 typedef struct {
     char *family, *description;
     int kind;
@@ -160,7 +160,7 @@ static void drop_family(Family *family)
     free(family);
 }
 
-/* Why there is not to be such a metric; NULL: it may be made. */
+/* Returns why such a metric must not be made; NULL: it may be made. */
 static const char *refusal_of(const Metrics *metrics, const Update *update)
 {
     if (metrics->count == MOST_METRICS)
@@ -244,7 +244,7 @@ static void drop_metric(Metric *metric)
     free(metric);
 }
 
-/* The metric that an update is about; the proxy holds it from now on. */
+/* Returns the metric of an update; the proxy holds it from now on. */
 static TRITONSERVER_Error *get_metric(Metrics *metrics, const Update *update, Metric **metric)
 {
     for (size_t i = 0; i < metrics->count; i++) {

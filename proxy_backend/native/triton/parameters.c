@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What JSON has no word for is named as Python names it: the worker reads it. */
+/* Numbers that JSON cannot express are written as Python writes them: the worker reads them. */
 static void put_double(char *text, size_t size, double value)
 {
     if (isnan(value))

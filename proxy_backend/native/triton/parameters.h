@@ -1,4 +1,4 @@
-/* Parameters of requests and responses, which are objects of JSON on lanes. */
+/* Parameters of requests and responses, which lanes carry as JSON objects. */
 #ifndef PYTRITON_PARAMETERS_H
 #define PYTRITON_PARAMETERS_H
 
@@ -6,9 +6,9 @@
 #include "base/text.h"
 #include "triton/api.h"
 
-/* Add one parameter, as Triton gives it, to an object of JSON that is being written: begin with "{", end with "}". */
+/* Add one Triton parameter to a JSON object that is being written: begin with "{", end with "}". */
 void put_parameter(Buffer *json, const char *key, int type, const void *value);
-/* Give a response the parameters of an object of JSON. */
+/* Set the parameters of a response from a JSON object. */
 void set_response_parameters(TRITONBACKEND_Response *response, Text object);
 
 #endif

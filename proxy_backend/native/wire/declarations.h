@@ -1,4 +1,4 @@
-/* The shapes of messages: tables that declarations.c has from pytriton/_protocol. */
+/* The shapes of messages: declarations.c has the tables, generated from pytriton/_protocol. */
 #ifndef PYTRITON_DECLARATIONS_H
 #define PYTRITON_DECLARATIONS_H
 
@@ -11,7 +11,7 @@ typedef enum {
     SHAPE_BOOL,
     SHAPE_TEXT,
     SHAPE_INT_OR_TEXT,
-    SHAPE_TEXTS, /* a map of text to text */
+    SHAPE_TEXTS, /* a map from text to text */
     SHAPE_LIST,
     SHAPE_STRUCT,
 } ShapeKind;
@@ -21,7 +21,7 @@ typedef struct Shape {
     bool optional; /* nil is allowed */
     const struct Shape *item; /* of a list */
     const struct Declared *declared; /* of a struct */
-    const char *const *choices; /* of a text, NULL at their end; NULL: any will do */
+    const char *const *choices; /* allowed values of a text, NULL-terminated; NULL: any */
 } Shape;
 
 typedef struct {
@@ -30,7 +30,7 @@ typedef struct {
     Shape shape;
 } Field;
 
-/* A message, or what one is made of: an array, or a map that has no other fields. */
+/* A message or a part of one: an array, or a map without other fields. */
 typedef struct Declared {
     const char *name; /* of a message; else NULL */
     bool is_map;
@@ -38,7 +38,7 @@ typedef struct Declared {
     const Field *fields;
 } Declared;
 
-/* The messages on lanes, about calls, and on the control socket; NULL at their end. */
+/* The messages on lanes, about calls, and on the control socket; NULL-terminated. */
 extern const Declared *const lane_messages[];
 extern const Declared *const call_messages[];
 extern const Declared *const control_messages[];

@@ -6,7 +6,7 @@
 
 enum { DEEPEST = 32 };
 
-/* A byte that says what comes, and a number of so many bytes. */
+/* Write a type byte and a number of this many bytes. */
 static void put_number(Buffer *buffer, uint8_t kind, uint64_t value, int bytes)
 {
     uint8_t out[9] = {kind};
@@ -15,7 +15,7 @@ static void put_number(Buffer *buffer, uint8_t kind, uint64_t value, int bytes)
     buffer_put(buffer, out, 1 + (size_t)bytes);
 }
 
-/* The count of an array or a map: a few have a form of one byte. */
+/* Write the count of an array or a map: small counts fit into the type byte. */
 static void put_count(Buffer *buffer, uint32_t count, uint8_t few, uint8_t small, uint8_t large)
 {
     if (count < 16)
@@ -91,7 +91,7 @@ static void fail(Reader *reader)
     reader->next = reader->end;
 }
 
-/* The byte that says what comes; -1: there is none. */
+/* Returns the next type byte; -1 at the end. */
 static int take(Reader *reader)
 {
     int kind = peek(reader);
@@ -126,7 +126,7 @@ static uint32_t take_count(Reader *reader, int few, int small, int large)
         count = take_number(reader, 4);
     else
         fail(reader);
-    /* Each has a byte at least: a count that cannot be true is found before anybody makes room for it. */
+    /* Each element has at least one byte: reject an impossible count before anyone allocates memory for it. */
     if (count > (uint64_t)(reader->end - reader->next)) {
         fail(reader);
         return 0;
@@ -157,7 +157,7 @@ static Text take_bytes(Reader *reader, uint64_t size)
     return text;
 }
 
-/* By the first byte. */
+/* By the type byte. */
 static const uint8_t kinds[256] = {
     [0x00 ... 0x7f] = KIND_INT,
     [0x80 ... 0x8f] = KIND_MAP,
@@ -269,7 +269,7 @@ bool get_nil(Reader *reader)
     return true;
 }
 
-/* Of a number: how many bytes follow the one that says what comes. */
+/* Returns the number of bytes after a number's type byte. */
 static int number_bytes(uint8_t kind)
 {
     if (kind < 0x80 || kind >= 0xe0)
@@ -277,13 +277,13 @@ static int number_bytes(uint8_t kind)
     return kind <= 0xcb ? 4 << (kind - 0xca) : 1 << ((kind - 0xcc) & 3);
 }
 
-/* Skip what no message of ours has: bytes, and types of somebody's own. */
+/* Skip values that our messages never contain: bytes and extension types. */
 static void skip_other(Reader *reader)
 {
     int kind = take(reader);
     if (kind >= 0xd4) /* a type, and 1, 2, 4, 8 or 16 bytes */
         take_bytes(reader, 1 + (UINT64_C(1) << (kind - 0xd4)));
-    else if (kind >= 0xc7) /* a type, and bytes behind their number */
+    else if (kind >= 0xc7) /* a type, and a size with its bytes */
         take_bytes(reader, 1 + take_number(reader, 1 << (kind - 0xc7)));
     else if (kind >= 0xc4)
         take_bytes(reader, take_number(reader, 1 << (kind - 0xc4)));

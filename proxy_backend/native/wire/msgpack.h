@@ -1,4 +1,4 @@
-/* MessagePack, as far as our messages use it: written into a growing buffer, read with every bound checked. */
+/* The subset of MessagePack that our messages use: written to a growing buffer, read with bounds checks. */
 #ifndef PYTRITON_MSGPACK_H
 #define PYTRITON_MSGPACK_H
 
@@ -9,14 +9,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Bytes that are read, and whether something unexpected came: then everything that is read later is zero. */
+/* The bytes to read, and whether they were malformed: then all further reads return zero. */
 typedef struct {
     const uint8_t *next, *end;
     bool malformed;
 } Reader;
 
 void put_array(Buffer *buffer, uint32_t count);
-/* So many pairs of a key and a value follow. */
+/* Begin a map of this many pairs. */
 void put_map(Buffer *buffer, uint32_t pairs);
 void put_text(Buffer *buffer, const char *text, size_t size);
 void put_string(Buffer *buffer, const char *text);
@@ -31,9 +31,9 @@ int64_t get_int(Reader *reader);
 uint64_t get_uint(Reader *reader);
 double get_double(Reader *reader);
 bool get_bool(Reader *reader);
-/* Whether nil comes next; it is taken away then. */
+/* Returns whether nil comes next, and skips it. */
 bool get_nil(Reader *reader);
-/* What comes next; nothing is taken away. KIND_NONE: nothing, or no MessagePack. */
+/* The kind of the next value, without reading it. KIND_NONE: the end, or not MessagePack. */
 typedef enum {
     KIND_NONE,
     KIND_NIL,
@@ -46,13 +46,13 @@ typedef enum {
     KIND_OTHER,
 } Kind;
 Kind kind_of(const Reader *reader);
-/* The number of pairs of a map. */
+/* Returns the number of pairs of a map. */
 uint32_t get_map(Reader *reader);
 void skip(Reader *reader, int depth);
-/* Take the rest of an array away: what a later version of the other end may have added. */
+/* Skip the remaining elements of an array, which a later version of the other end may have added. */
 void skip_rest(Reader *reader, uint32_t count, uint32_t taken);
 
-/* Put text that may be anything: what is no UTF-8 becomes a question mark, and no more than so many bytes of it. */
+/* Write arbitrary text: invalid UTF-8 becomes a question mark, and at most `most` bytes are written. */
 void put_clean(Buffer *buffer, const char *text, size_t most);
 
 #endif

@@ -1,5 +1,5 @@
-/* The rule for what is not declared: an array may have more elements than we know of, since later versions add theirs at the
- * end; a map may not.
+/* Undeclared fields: an array may have more elements than declared, since later versions append theirs; a map may
+ * not.
  */
 #define _GNU_SOURCE
 #include "wire/shapes.h"
@@ -10,14 +10,14 @@
 
 static bool fits(Reader *reader, const Shape *shape, Misfit *misfit);
 
-/* Say what is wrong; false. */
+/* Record the error. Returns false. */
 static bool wrong(Misfit *misfit, const char *what)
 {
     snprintf(misfit->text, sizeof misfit->text, " %s", what);
     return false;
 }
 
-/* Put where it is before what is wrong; false. */
+/* Prefix the error with its place. Returns false. */
 __attribute__((format(printf, 2, 3))) static bool within(Misfit *misfit, const char *where, ...)
 {
     Misfit whole;
@@ -72,7 +72,7 @@ static bool texts_fit(Reader *reader, Misfit *misfit)
     return true;
 }
 
-/* The fields of an array, of which so many elements are left. */
+/* Check the fields of an array with this many elements left. */
 static bool elements_fit(Reader *reader, const Declared *declared, uint32_t left, Misfit *misfit)
 {
     uint32_t taken = 0;
@@ -89,7 +89,7 @@ static bool elements_fit(Reader *reader, const Declared *declared, uint32_t left
     return !reader->malformed || wrong(misfit, "is cut off");
 }
 
-/* The fields of a map of so many pairs, whose type is that of a message. */
+/* Check the fields of a map with this many pairs, whose type names the message. */
 static bool pairs_fit(Reader *reader, const Declared *declared, uint32_t pairs, Misfit *misfit)
 {
     uint64_t seen = 0;
@@ -120,7 +120,7 @@ static bool struct_fits(Reader *reader, const Declared *declared, Misfit *misfit
     return reader->malformed ? wrong(misfit, "is cut off") : elements_fit(reader, declared, count, misfit);
 }
 
-/* A value that has no others within. */
+/* Check a value without nested values. */
 static bool plain_fits(Reader *reader, bool right, const char *what, Misfit *misfit)
 {
     if (!right)
@@ -131,7 +131,7 @@ static bool plain_fits(Reader *reader, bool right, const char *what, Misfit *mis
 
 static bool fits(Reader *reader, const Shape *shape, Misfit *misfit)
 {
-    if (shape->kind == SHAPE_INT && reader->next < reader->end && *reader->next < 0x80) { /* most of them are small */
+    if (shape->kind == SHAPE_INT && reader->next < reader->end && *reader->next < 0x80) { /* most integers are small */
         reader->next++;
         return true;
     }
@@ -161,7 +161,7 @@ static bool fits(Reader *reader, const Shape *shape, Misfit *misfit)
     return false;
 }
 
-/* The name of a message, which is the first element of an array; of a map, it is its type. */
+/* Returns the name of a message: an array's first element, or a map's type. */
 static Text name_of(Reader message)
 {
     if (kind_of(&message) == KIND_ARRAY)

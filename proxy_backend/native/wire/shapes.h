@@ -1,16 +1,20 @@
-/* Whether a message is as pytriton/_protocol declares it: what msgspec takes at the other end is taken here, and nothing else. */
+/* Validates messages against the declarations in pytriton/_protocol: accepts exactly what msgspec accepts at the
+ * other end.
+ */
 #ifndef PYTRITON_SHAPES_H
 #define PYTRITON_SHAPES_H
 
 #include "wire/declarations.h"
 #include "wire/msgpack.h"
 
-/* The reason why something is no message. */
+/* Why a value is not a valid message. */
 typedef struct {
     char text[120];
 } Misfit;
 
-/* Look at a whole message, which is to be one of `messages`. False: `misfit` says what is wrong, and where. */
+/* Check a complete message, which must be one of `messages`. Returns false; `misfit` then has the reason and the
+ * place.
+ */
 bool message_fits(Reader message, const Declared *const *messages, Misfit *misfit);
 
 #endif
