@@ -1,10 +1,10 @@
 /* pytriton-front: Triton's core, and its protocols.
  *
  *     pytriton-front --settings=FD            serve, until SIGTERM
- *     pytriton-front --settings=FD --check    see whether all libraries can be loaded that the settings name
+ *     pytriton-front --settings=FD --check    check that all libraries that the settings name can be loaded
  *
- * SIGTERM: accept no more, say goodbye, answer what is there within the exit timeout, end the core, exit 0. A second one: end at once. What it cannot go on
- * with is one line on standard error, and the exit code 1.
+ * SIGTERM: stop accepting, send GOAWAY, finish requests in flight within the exit timeout, end the core, exit with 0. A
+ * second SIGTERM: exit immediately. Fatal errors: one line on standard error, exit code 1.
  */
 #define _GNU_SOURCE
 #include "background/memory.h"
@@ -23,11 +23,11 @@
 #include <unistd.h>
 
 enum {
-    AT_ONCE = 143, /* as a shell tells of a process that SIGTERM has ended */
+    AT_ONCE = 143, /* as a shell reports a process ended by SIGTERM */
     RETIRED_LOOK_MS = 250,
 };
 
-static sem_t asked; /* something is to be done: one of these */
+static sem_t asked; /* there is something to do: one of these */
 static atomic_int end_signals;
 static atomic_bool is_retired, must_end;
 
@@ -42,7 +42,7 @@ static void on_end(int number)
     errno = error;
 }
 
-/* Asked over the admin endpoint: again and again is no more than once. */
+/* Requested over the admin endpoint: repeated requests count once. */
 static void end(void *unused)
 {
     (void)unused;
@@ -55,7 +55,7 @@ static void on_nothing(int number)
     (void)number;
 }
 
-/* Functions instead of a mask or SIG_IGN: what the core starts (stubs of its python backend) would inherit these. */
+/* Handlers instead of a mask or SIG_IGN: children of the core (stubs of its python backend) would inherit those. */
 static void handle_signals(void)
 {
     struct sigaction ends = {.sa_handler = on_end, .sa_flags = SA_RESTART};
@@ -67,13 +67,13 @@ static void handle_signals(void)
     sigaction(SIGPIPE, &nothing, NULL);
 }
 
-/* A loop, and what it accepts from. */
+/* A loop with its listeners. */
 typedef struct {
     Task change;
     Loop *loop;
-    Listener **listeners; /* one for each endpoint; NULL: closed, or never opened */
+    Listener **listeners; /* one per endpoint; NULL: closed, or never opened */
     const HandoverEndpoints *endpoints;
-    struct Accepting *accepting; /* of the change that is under way */
+    struct Accepting *accepting; /* of the change in progress */
 } Place;
 
 static bool start_accepting(Place *place, bool is_admin, Problem *problem)
@@ -89,7 +89,7 @@ static bool start_accepting(Place *place, bool is_admin, Problem *problem)
     return true;
 }
 
-/* The dispatcher may go on asking. */
+/* The dispatcher's connections stay accepted. */
 static void stop_accepting(Place *place)
 {
     for (size_t i = 0; i < place->endpoints->count; i++) {
@@ -127,7 +127,7 @@ static void close_place(Place *place)
     free(place->listeners);
 }
 
-/* ── whether clients' connections are accepted, in all loops ──────────────────────────────────────────────── */
+/* ── accepting client connections, in all loops ───────────────────────────────────────────────────────────── */
 
 typedef struct Accepting {
     pthread_mutex_t lock; /* one change at a time */
@@ -137,7 +137,7 @@ typedef struct Accepting {
     bool accepts, is_announced;
     sem_t done; /* a loop has changed it */
     atomic_bool failed;
-    Problem problem; /* the first one's that failed */
+    Problem problem; /* of the first loop that failed */
 } Accepting;
 
 /* In each loop's thread. */
@@ -180,7 +180,7 @@ static bool set_accepting(Accepting *accepting, bool accepts, Problem *problem)
     return !failed;
 }
 
-/* ── what the dispatcher asks, in jobs ────────────────────────────────────────────────────────────────────── */
+/* ── the dispatcher's requests, in jobs ───────────────────────────────────────────────────────────────────── */
 
 static bool change_accepting_for(void *user, bool accepts, Problem *problem)
 {
@@ -198,7 +198,7 @@ static bool retire(void *user, const char *successor, bool force, Problem *probl
         return false;
     if (!handover_begin(services_endpoints(accepting->services), successor, problem))
         return false;
-    uint64_t sequences = sequences_close(); /* last: nothing opens them again */
+    uint64_t sequences = sequences_close(); /* last: nothing reopens them */
     if (sequences && !force)
         return problem_set(problem, PROBLEM_EXISTS, "%llu sequences are in progress", (unsigned long long)sequences);
     is_retired = true;
@@ -231,12 +231,12 @@ static void tell_ready(int fd)
     close(fd);
 }
 
-/* Connections end within the exit timeout; those that do not are ended, and their requests cancelled. */
+/* Connections end within the exit timeout; the remaining ones are aborted, and their requests cancelled. */
 static void drain(Accepting *accepting, Server *server)
 {
     Problem ignored = {0};
-    server_hold(server, true); /* who asks is told that it is not ready */
-    awaited_end(server->awaited); /* nobody waits for what does not come any more */
+    server_hold(server, true); /* readiness probes get "not ready" */
+    awaited_end(server->awaited); /* models will not be loaded any more: end all waits */
     set_accepting(accepting, false, &ignored);
     problem_clear(&ignored);
     for (size_t i = 0; i < accepting->count; i++)
@@ -256,7 +256,7 @@ static int fail(Problem *problem)
     return 1;
 }
 
-/* Until it is to end; one that is retired ends with its last connection. */
+/* Wait for the request to end; a retired process ends with its last connection. */
 static void wait_for_end(void)
 {
     while (!must_end) {
@@ -270,7 +270,7 @@ static void wait_for_end(void)
 static int serve(const Settings *settings)
 {
     static Accepting accepting = {
-        .lock = PTHREAD_MUTEX_INITIALIZER}; /* admin requests may come up to the process's end */
+        .lock = PTHREAD_MUTEX_INITIALIZER}; /* admin requests may arrive until the process ends */
     static const ServerControl control = {end, change_accepting_for, retire, leave, &accepting};
     Problem problem = {0};
     sem_init(&accepting.done, 0, 0);

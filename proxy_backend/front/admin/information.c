@@ -9,7 +9,9 @@ bool server_information(Server *server, Text *json, Problem *problem)
         message_take(message, json, problem);
 }
 
-/* What the core says of a model; where it does not have that, it may come. `left`: awaited_left, before the core was asked. */
+/* Handle the core's answer about a model; a model that it does not have may still be loaded. `left`: awaited_left,
+ * before the core was asked.
+ */
 static bool said(Server *server, Slice model, size_t left, TRITONSERVER_Error *error, Problem *problem)
 {
     if (api_succeeded(error, problem))

@@ -1,5 +1,6 @@
-/* What can be asked about the server and its models. Each is the core's own JSON, appended to a text. All but server_information and metrics may take
- * a while, when models are being loaded: run them as jobs. */
+/* Information about the server and its models: the core's own JSON, appended to a text. All but server_information
+ * and metrics may take a while when models are being loaded: run them as jobs.
+ */
 #ifndef PYTRITON_FRONT_INFORMATION_H
 #define PYTRITON_FRONT_INFORMATION_H
 
@@ -11,9 +12,9 @@ bool server_information(Server *server, Text *json, Problem *problem);
 /* {"name", "versions", "platform", "inputs", "outputs"}. */
 bool model_information(Server *server, Slice model, Slice version, Text *json, Problem *problem);
 bool model_configuration(Server *server, Slice model, Slice version, Text *json, Problem *problem);
-/* {"model_stats": [...]}; `model` "": of all. */
+/* {"model_stats": [...]}; `model` "": all models. */
 bool model_statistics(Server *server, Slice model, Slice version, Text *json, Problem *problem);
-/* Prometheus' text of the core's metrics. */
+/* The core's metrics in Prometheus's text format. */
 bool metrics_text(Server *server, Text *text, Problem *problem);
 
 #endif

@@ -6,7 +6,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
-/* What a change asks for: a copy of what there is, changed. */
+/* The requested settings: a changed copy of the current ones. */
 typedef struct {
 
     bool info, warning, error, iso8601;
@@ -67,7 +67,7 @@ static bool want(const LogChange *change, Wanted *wanted, Problem *problem)
     return true;
 }
 
-/* The core takes them without options: at once. */
+/* Apply them; the core takes them without options, immediately. */
 static bool set(const Wanted *wanted, Problem *problem)
 {
     return api_succeeded(triton.ServerOptionsSetLogInfo(NULL, wanted->info), problem) &&

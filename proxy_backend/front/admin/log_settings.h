@@ -1,4 +1,4 @@
-/* The log settings of the protocols: the core's log, and the front's own. Cheap enough for a loop. */
+/* The protocols' log settings: the core's log, and the frontend's own. Fast enough for a loop. */
 #ifndef PYTRITON_FRONT_LOG_SETTINGS_H
 #define PYTRITON_FRONT_LOG_SETTINGS_H
 
@@ -8,7 +8,7 @@
 /* {"log_file": "", "log_info": true, "log_warning": true, "log_error": true, "log_verbose_level": 0, "log_format": "default"}. */
 bool log_settings_read(Server *server, Text *json, Problem *problem);
 
-/* One setting that is to be changed; the type is what the client wrote. */
+/* A setting to change; the type is the one that the client wrote. */
 typedef struct {
     Slice name;
     int type; /* PARAMETER_STRING, _INT (not negative), _BOOL */

@@ -1,4 +1,4 @@
-/* What the core says as JSON. */
+/* The core's JSON messages. */
 #ifndef PYTRITON_FRONT_MESSAGE_H
 #define PYTRITON_FRONT_MESSAGE_H
 

@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-/* What a request to load may bring along. */
+/* The maximum number of parameters of a load request. */
 enum { PARAMETERS = 1024 };
 
 static bool is_any(Slice repository, Problem *problem)

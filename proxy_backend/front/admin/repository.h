@@ -1,4 +1,4 @@
-/* The models that lie in repositories: their index, load and unload. Run them as jobs. */
+/* The models in repositories: their index, load and unload. Run these as jobs. */
 #ifndef PYTRITON_FRONT_REPOSITORY_H
 #define PYTRITON_FRONT_REPOSITORY_H
 

@@ -1,6 +1,6 @@
 #include "admin/trace_settings.h"
 
-/* Names of models that are not there are not kept. */
+/* Do not keep names of nonexistent models. */
 static bool is_known(Server *server, Slice model, Problem *problem)
 {
     ServerName name;

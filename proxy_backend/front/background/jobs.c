@@ -6,7 +6,7 @@
 struct Jobs {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    Job *first, **last; /* those that wait */
+    Job *first, **last; /* waiting jobs */
     unsigned most_threads, most_waiting;
     unsigned threads, waiting, running;
     bool stopped;
@@ -32,7 +32,7 @@ Jobs *jobs_new(unsigned threads, unsigned waiting, Problem *problem)
     return jobs;
 }
 
-/* One thread: it goes when nothing waits. */
+/* A thread: it ends when nothing waits. */
 static void *work(void *argument)
 {
     Jobs *jobs = argument;
@@ -56,8 +56,9 @@ static void *work(void *argument)
     return NULL;
 }
 
-/* With the lock held: one for each job that waits, if there may be so many. A thread that has just been made, or is between two
- * jobs, takes one of them only. False: there is no thread at all. */
+/* With the lock held: start a thread per waiting job, up to the limit. A thread that was just started, or is between
+ * two jobs, takes only one of them. Returns false if there is no thread at all.
+ */
 static bool have_thread(Jobs *jobs)
 {
     if (jobs->threads - jobs->running >= jobs->waiting || jobs->threads == jobs->most_threads)
@@ -88,7 +89,7 @@ bool jobs_give(Jobs *jobs, Job *job, Problem *problem)
         jobs->waiting++;
         given = have_thread(jobs);
         if (!given) {
-            /* Nobody else is there to have taken it, and none waited before it. */
+            /* No thread can have taken it, and none waited before it. */
             *place = NULL;
             jobs->last = place;
             jobs->waiting--;

@@ -1,4 +1,4 @@
-/* Work that takes long, such as loading a model, in threads of its own: never in a loop. */
+/* Long operations, such as loading a model, in separate threads: never in a loop. */
 #ifndef PYTRITON_FRONT_JOBS_H
 #define PYTRITON_FRONT_JOBS_H
 
@@ -6,26 +6,29 @@
 
 typedef struct Jobs Jobs;
 
-/* It lies in what it is about. */
+/* Embedded in the object it is about. */
 typedef struct Job {
     struct Job *next; /* jobs.c's */
-    void (*run)(struct Job *job);  /* in one of the threads */
-    void (*done)(struct Job
-            *job); /* then, in the same thread: such as loop_post. The job is the caller's again; it may free it. */
-    bool dropped; /* jobs.c's: it has not been run, and never is, as the server ends: `done` says so to whoever waits */
+    void (*run)(struct Job *job);  /* called in one of the threads */
+    void (*done)(struct Job *job); /* called afterwards in the same thread; may free the job */
+    bool dropped; /* jobs.c's: it never runs, as the server ends; `done` reports that */
 } Job;
 
-/* At most so many threads, which come when they are needed and go when they are not. More than `waiting` jobs are refused. */
+/* At most this many threads, which are started on demand and end when idle. More than `waiting` queued jobs are
+ * refused.
+ */
 Jobs *jobs_new(unsigned threads, unsigned waiting, Problem *problem);
-/* False: too many wait already, PROBLEM_TOO_MANY, or the job is dropped, as jobs_stop has been called. Any thread. */
+/* Returns false if too many wait already, PROBLEM_TOO_MANY, or the job is dropped, as jobs_stop has been called. Any
+ * thread.
+ */
 bool jobs_give(Jobs *jobs, Job *job, Problem *problem);
-/* What is said of a job that is dropped. Returns false. */
+/* Set the problem of a dropped job. Returns false. */
 bool jobs_refuse(Problem *problem);
-/* How many run or wait. */
+/* Returns how many run or wait. */
 unsigned jobs_count(Jobs *jobs);
-/* Take no more, drop those that wait, in this thread, and wait for those that run. NULL: nothing is done. */
+/* Accept no more, drop those that wait, in this thread, and wait for those that run. NULL: does nothing. */
 void jobs_stop(Jobs *jobs);
-/* Wait for all of them; no more may be given. */
+/* Wait for all of them; no more may be added. */
 void jobs_free(Jobs *jobs);
 
 #endif

@@ -10,18 +10,17 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum {
-    LOOKS_MS = 2000
-}; /* from what was freed first to the look: what is needed all the time is not dropped in between */
+enum { LOOKS_MS = 2000 }; /* delay after the first free, so that memory in constant use is not dropped */
 
-/* Of glibc, whose own bounds grow with the largest block that was ever freed, up to 64 MiB for each of its arenas, of which malloc_trim does not
- * give back the end. */
+/* For glibc, whose own limits grow with the largest block ever freed, up to 64 MiB for each of its arenas, whose ends
+ * malloc_trim does not return.
+ */
 enum { LARGE_BLOCK = 4 << 20, KEPT_AT_END = 2 << 20 };
 
 static pthread_mutex_t reserves_lock = PTHREAD_MUTEX_INITIALIZER;
 static Reserve *reserves; /* guarded by it */
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards everything below */
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static bool started, stopping;
 static pthread_t thread;

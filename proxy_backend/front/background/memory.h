@@ -1,33 +1,37 @@
-/* Gives memory back to the system that was needed once, by very many connections or by huge requests, and lies unused since.
+/* Returns memory to the system that was needed once, for very many connections or huge requests, and is unused since.
  *
- * malloc keeps what is freed between things that stay, and pools keep what they may need again. So a thread of its own lets pools drop what nobody
- * has needed for a while, and the allocator give back its free pages. It sleeps as long as nothing is freed.
+ * malloc keeps memory freed between live allocations, and pools keep memory for reuse. A separate thread makes pools
+ * drop what has been unused for a while, and the allocator return its free pages. It sleeps while nothing is freed.
  */
 #ifndef PYTRITON_FRONT_MEMORY_H
 #define PYTRITON_FRONT_MEMORY_H
 
 #include "base/problem.h"
 
-/* A pool; it lies in what it is about. */
+/* A pool, embedded in the object it is about. */
 typedef struct Reserve {
     struct Reserve *next, **link; /* memory.c's */
-    /* Drop what has not been needed since the last time. True: there may be more to drop the next time. In any thread. */
+    /* Drop what has not been needed since the last call. Returns whether there may be more to drop next time. In any
+     * thread.
+     */
     bool (*drop)(struct Reserve *reserve);
 } Reserve;
 
-/* Have the allocator keep little, before there are threads. */
+/* Configure the allocator to keep little, before threads are started. */
 void memory_prepare(void);
-/* Begin the thread; without it, nothing is given back. */
+/* Start the thread; without it, no memory is returned. */
 bool memory_start(Problem *problem);
 void memory_stop(void);
 
 void memory_add(Reserve *reserve);
-/* It is not called any more, nor being called. */
+/* It is not being called, and will not be called any more. */
 void memory_remove(Reserve *reserve);
 
-/* Something was freed that more than a request needs: have the thread look after a while. Cheap enough for the end of each connection. Any thread. */
+/* More was freed than a request needs: wake the thread after a while. Fast enough for the end of each connection. Any
+ * thread.
+ */
 void memory_freed(void);
-/* Do at once what the thread does. True: there may be more to drop the next time. */
+/* Do immediately what the thread does. Returns whether there may be more to drop next time. */
 bool memory_give_back(void);
 
 #endif

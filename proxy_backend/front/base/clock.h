@@ -1,4 +1,4 @@
-/* Time that only goes forward. */
+/* Monotonic time. */
 #ifndef PYTRITON_FRONT_CLOCK_H
 #define PYTRITON_FRONT_CLOCK_H
 

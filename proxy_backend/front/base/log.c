@@ -71,7 +71,7 @@ void log_write(LogLevel level, const char *file, int number, const char *format,
         return;
     }
     line[size++] = '\n';
-    /* Where nobody reads it, there is nobody to tell. */
+    /* There is nowhere else to report a failed write. */
     ssize_t ignored = write(STDERR_FILENO, line, size);
     (void)ignored;
 }

@@ -1,4 +1,4 @@
-/* The front's own log lines: on standard error in the form of Triton's, until somebody else writes them. */
+/* The frontend's own log lines: on standard error in Triton's format, until another writer is set. */
 #ifndef PYTRITON_FRONT_LOG_H
 #define PYTRITON_FRONT_LOG_H
 
@@ -6,12 +6,14 @@
 
 typedef enum { LOG_INFO, LOG_WARNING, LOG_ERROR, LOG_VERBOSE } LogLevel;
 
-/* One line, in one write. Line breaks and other control characters in it are replaced: what clients sent may be quoted. */
+/* Write one line with one system call. Line breaks and other control characters in it are replaced: it may quote
+ * clients' input.
+ */
 __attribute__((format(printf, 4, 5))) void log_write(
     LogLevel level, const char *file, int line, const char *format, ...);
-/* Have somebody else write lines, who knows where to and in which form; NULL: nobody. */
+/* Set another writer, which knows the destination and format; NULL: none. */
 void log_through(void (*write)(LogLevel level, const char *file, int line, const char *text));
-/* Whether lines of that level are written: all but LOG_VERBOSE are, until it is said. */
+/* Enable or disable a level: all but LOG_VERBOSE are enabled initially. */
 void log_enable(LogLevel level, bool enabled);
 bool log_is_enabled(LogLevel level);
 

@@ -1,4 +1,4 @@
-/* Open addressing with linear probing; what is removed is filled by moving those after it. */
+/* Open addressing with linear probing; entries after a removed one are moved to fill the hole. */
 #include "base/names.h"
 
 #include "base/siphash.h"
@@ -21,7 +21,7 @@ static pthread_once_t key_once = PTHREAD_ONCE_INIT;
 
 static void make_key(void)
 {
-    /* It fails for kernels older than 3.17 only; then the address space's layout has to do. */
+    /* It only fails on kernels older than 3.17; then address space randomisation has to do. */
     if (getrandom(key, sizeof key, 0) != (ssize_t)sizeof key) {
         key[0] = (uint64_t)(uintptr_t)&key;
         key[1] = (uint64_t)(uintptr_t)malloc;
@@ -56,7 +56,7 @@ uint64_t names_hash(Slice name)
     return v[0] ^ v[1] ^ v[2] ^ v[3];
 }
 
-/* The entry of a name, or the free one where it would go. There is a free one. */
+/* Returns the entry of a name, or the free one where it would go. There is a free one. */
 static NamesEntry *place(NamesEntry *entries, size_t room, uint64_t hash, Slice name)
 {
     for (size_t at = hash & (room - 1);; at = (at + 1) & (room - 1)) {
@@ -137,7 +137,7 @@ void *names_remove(Names *names, Slice name)
     size_t mask = names->room - 1, hole = (size_t)(entry - names->entries);
     for (size_t at = (hole + 1) & mask; names->entries[at].name; at = (at + 1) & mask) {
         size_t home = names->entries[at].hash & mask;
-        /* It may move to the hole unless its own place lies after that. */
+        /* It may move to the hole unless its home is after that. */
         if (((at - home) & mask) >= ((at - hole) & mask)) {
             names->entries[hole] = names->entries[at];
             hole = at;

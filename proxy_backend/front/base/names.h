@@ -1,4 +1,4 @@
-/* A table from names to pointers, for names that clients choose: its hash cannot be guessed from outside. */
+/* A table from names chosen by clients to pointers: its hash cannot be predicted from outside. */
 #ifndef PYTRITON_FRONT_NAMES_H
 #define PYTRITON_FRONT_NAMES_H
 
@@ -6,24 +6,26 @@
 
 typedef struct NamesEntry NamesEntry;
 
-/* All zero is an empty one. It copies names, and owns no values. Whoever shares it between threads locks. */
+/* All zero is an empty one. It copies names, and does not own values. Threads that share it must lock. */
 typedef struct {
     NamesEntry *entries;
     size_t count, room; /* `room`: a power of two, or 0 */
 } Names;
 
-/* The memory of the table; values are the caller's. */
+/* Frees the table's memory; values are the caller's. */
 void names_free(Names *names);
-/* NULL: there is no such. */
+/* Returns NULL if there is none. */
 void *names_get(const Names *names, Slice name);
-/* Add a name, or give it another value, which is not NULL. False: there is no memory, and nothing has changed. */
+/* Add a name or replace its value, which is not NULL. Returns false without memory, and changes nothing. */
 bool names_put(Names *names, Slice name, void *value);
-/* Returns the value that it had, NULL: none. */
+/* Returns the former value, NULL: none. */
 void *names_remove(Names *names, Slice name);
-/* All of them, in no order: begin with `*position` = 0. False: there are no more. The table must not change meanwhile. */
+/* Iterate over all, in no particular order: begin with `*position` = 0. Returns false at the end. The table must not
+ * change during this.
+ */
 bool names_next(const Names *names, size_t *position, Slice *name, void **value);
 
-/* A hash of bytes that cannot be guessed from outside (SipHash-1-3 with a key of this process's own). */
+/* Returns a hash that cannot be predicted from outside (SipHash-1-3 with a key of this process). */
 uint64_t names_hash(Slice name);
 
 #endif

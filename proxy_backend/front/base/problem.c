@@ -46,7 +46,7 @@ bool problem_set(Problem *problem, ProblemKind kind, const char *format, ...)
     problem_clear(problem);
     problem->kind = kind;
     if (size >= 0) {
-        /* It quotes what clients sent. */
+        /* It quotes clients' input. */
         size_t whole = (size_t)size < sizeof text ? (size_t)size : sizeof text - 1;
         problem->text = slice_copy((Slice){text, utf8_mend(text, whole)});
     }

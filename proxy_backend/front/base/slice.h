@@ -1,4 +1,4 @@
-/* Bytes that lie somewhere else: a view, never owned, not terminated by NUL. */
+/* A view of bytes: not owned, not terminated by NUL. */
 #ifndef PYTRITON_FRONT_SLICE_H
 #define PYTRITON_FRONT_SLICE_H
 
@@ -8,13 +8,13 @@
 #include <string.h>
 
 typedef struct {
-    const char *start; /* NULL: there is none; "" is there and empty */
+    const char *start; /* NULL: absent; "" is present and empty */
     size_t size;
 } Slice;
 
-/* Of a literal. */
+/* A slice of a literal. */
 #define SLICE(literal) ((Slice){literal, sizeof(literal) - 1})
-/* For "%.*s"; what is longer than anybody reads is cut off. */
+/* For "%.*s"; longer output is cut off. */
 enum { SLICE_SHOWN = 1 << 20 };
 #define SLICE_ARGS(slice)                                                                                              \
     (int)((slice).size < SLICE_SHOWN ? (slice).size : SLICE_SHOWN), (slice).start ? (slice).start : ""
@@ -40,25 +40,29 @@ static inline bool slice_starts(Slice slice, const char *string)
     return slice.size >= size && memcmp(slice.start, string, size) == 0;
 }
 
-/* Without its first bytes, of which it has so many. */
+/* Returns the slice without its first `count` bytes; it must have them. */
 static inline Slice slice_after(Slice slice, size_t count)
 {
     return (Slice){slice.start + count, slice.size - count};
 }
 
-/* Letters of ASCII in either case. */
+/* Compare ignoring the case of ASCII letters. */
 bool slice_is_nocase(Slice slice, const char *string);
 bool slice_starts_nocase(Slice slice, const char *string);
-/* Without spaces and tabs at both ends. */
+/* Returns it without spaces and tabs at both ends. */
 Slice slice_trimmed(Slice slice);
-/* Cut off what lies before the first `separator`, and the separator, off `rest`. False: `rest` was NULL or has been used up. */
+/* Cut the part before the first `separator`, and the separator, off `rest`. Returns false if `rest` was NULL or is
+ * used up.
+ */
 bool slice_split(Slice *rest, char separator, Slice *part);
 
-/* Decimal digits and nothing else (a leading minus, where it may be negative); false: others, none, or out of range. */
+/* Parse decimal digits only (with a leading minus, if negatives are allowed). Returns false if it has others or none,
+ * or is out of range.
+ */
 bool slice_unsigned(Slice slice, uint64_t *value);
 bool slice_signed(Slice slice, int64_t *value);
 
-/* A copy with NUL at its end, for free(); NULL: there is no memory. */
+/* Returns a copy with NUL at its end, for free(); NULL without memory. */
 char *slice_copy(Slice slice);
 
 #endif

@@ -7,7 +7,7 @@
 
 enum {
     SMALLEST = 256,
-    LARGE = 1 << 20, /* from here on a reserve is exact: it is a body whose size is known */
+    LARGE = 1 << 20, /* larger reservations are exact: for a body of known size */
 };
 
 void text_free(Text *text)
@@ -29,7 +29,7 @@ void text_reset(Text *text, size_t kept)
     text_clear(text);
 }
 
-/* What is in a text, with room for more; NULL: there is no memory, and all is as it was. */
+/* Move the contents to larger memory. Returns NULL without memory, and changes nothing. */
 static char *larger(Text *text, size_t room)
 {
     if (room < BLOCK_LEAST || text->room >= BLOCK_LEAST)
@@ -52,7 +52,7 @@ bool text_reserve(Text *text, size_t more)
         text->failed = true;
         return false;
     }
-    /* Twice as much, so that many small pieces cost little. */
+    /* Double the size, so that many small pieces cost little. */
     if (more >= LARGE || __builtin_mul_overflow(text->room, (size_t)2, &room) || room < needed)
         room = needed;
     if (room < SMALLEST)

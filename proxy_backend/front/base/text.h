@@ -1,4 +1,4 @@
-/* Bytes that grow: what is written piece by piece, such as a body, headers, JSON. */
+/* A growing byte buffer, written piece by piece: a body, headers, JSON. */
 #ifndef PYTRITON_FRONT_TEXT_H
 #define PYTRITON_FRONT_TEXT_H
 
@@ -8,20 +8,20 @@
 
 /* All zero is an empty one. */
 typedef struct {
-    char *data; /* NULL as long as it has no memory */
+    char *data; /* NULL until it has memory */
     size_t size, room;
-    bool failed; /* there was no memory for something; whoever writes a lot looks once, at the end */
+    bool failed; /* out of memory; writers of many pieces check this once, at the end */
 } Text;
 
 void text_free(Text *text);
-/* Empty it; its memory stays for the next use. */
+/* Empty it; it keeps its memory. */
 void text_clear(Text *text);
-/* Empty it, and give its memory back if that is more than `kept` bytes. */
+/* Empty it; frees its memory if that exceeds `kept` bytes. */
 void text_reset(Text *text, size_t kept);
 
-/* Make room for `more` bytes, exactly where that is a lot. False, and `failed`: there is no memory. */
+/* Make room for `more` bytes, exactly if that is much. Returns false, and sets `failed`, without memory. */
 bool text_reserve(Text *text, size_t more);
-/* Room for `size` bytes that the caller writes; they count already. NULL: there is no memory. */
+/* Append `size` bytes, which the caller writes. NULL without memory. */
 char *text_extend(Text *text, size_t size);
 
 void text_put(Text *text, const void *bytes, size_t size);
@@ -38,9 +38,9 @@ static inline Slice text_slice(const Text *text)
     return (Slice){text->data ? text->data : "", text->size};
 }
 
-/* The bytes with NUL after them, valid until the text changes. NULL: there was no memory. */
+/* Returns the bytes with NUL after them, valid until the text changes. NULL after a failure. */
 const char *text_string(Text *text);
-/* The same for free(); the text is empty afterwards. NULL: there was no memory. */
+/* Returns the bytes with NUL for free(); the text is empty afterwards. NULL after a failure. */
 char *text_take(Text *text);
 
 #endif

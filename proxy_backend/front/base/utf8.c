@@ -1,6 +1,6 @@
 #include "base/utf8.h"
 
-/* The size of the valid character at the beginning; 0: there is none. `size` > 0. */
+/* Returns the size of the valid character at the beginning; 0: none. `size` > 0. */
 static size_t character(const unsigned char *at, size_t size)
 {
     unsigned char first = at[0];
@@ -9,7 +9,7 @@ static size_t character(const unsigned char *at, size_t size)
     size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
     if (first < 0xc2 || first > 0xf4 || length > size)
         return 0;
-    /* The second byte rules out overlong forms, surrogates and what is above U+10FFFF. */
+    /* The second byte excludes overlong forms, surrogates and everything above U+10FFFF. */
     unsigned char least = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
     unsigned char most = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
     if (at[1] < least || at[1] > most)
@@ -61,7 +61,7 @@ size_t utf8_encode(uint32_t code, char bytes[4])
     return length;
 }
 
-/* Whether the bytes may be the beginning of a character whose end has been cut off. */
+/* Returns whether the bytes may be the beginning of a truncated character. */
 static bool is_cut(const char *bytes, size_t size)
 {
     if (size == 0 || size > 3)

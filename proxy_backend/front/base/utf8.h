@@ -1,15 +1,15 @@
-/* UTF-8, strictly (RFC 3629): nothing overlong, no surrogates, nothing above U+10FFFF. */
+/* Strict UTF-8 (RFC 3629): nothing overlong, no surrogates, nothing above U+10FFFF. */
 #ifndef PYTRITON_FRONT_UTF8_H
 #define PYTRITON_FRONT_UTF8_H
 
 #include "base/slice.h"
 
-/* How many bytes at the beginning are valid; all of them: `size`. A character that is cut off at the end is not. */
+/* Returns how many bytes at the beginning are valid; all of them: `size`. A truncated character at the end is not. */
 size_t utf8_valid_prefix(const char *bytes, size_t size);
 bool utf8_is_valid(Slice slice);
-/* Write a code point, which is one; returns the number of its bytes. */
+/* Write a valid code point. Returns its size in bytes. */
 size_t utf8_encode(uint32_t code, char bytes[4]);
-/* Replace each byte that is not valid by '?'. What may be cut off at the end stays whole: returns the size. */
+/* Replace each invalid byte by '?'. A character that may be truncated at the end is kept. Returns the size. */
 size_t utf8_mend(char *bytes, size_t size);
 
 #endif

@@ -42,7 +42,7 @@ void answer_release(Answer *answer)
     call_unref(&parts->call);
 }
 
-/* Text of a model's, as valid UTF-8. NULL: there is no memory. */
+/* Returns a model's text as valid UTF-8. NULL without memory. */
 static const char *mended(AnswerParts *given, const char *text)
 {
     Slice slice = slice_of(text ? text : "");
@@ -172,7 +172,7 @@ static bool read_response(AnswerParts *given, Problem *problem)
     return read_parameters(given, problem) && read_outputs(given, problem);
 }
 
-/* Whether all regions of a call are whole, and so neither what was asked nor what is answered was lost. */
+/* Returns whether all regions of a call are complete, so that neither inputs nor outputs were lost. */
 static bool regions_are_whole(const Call *call, Problem *problem)
 {
     for (size_t i = 0; i < call->input_count; i++)
@@ -184,7 +184,7 @@ static bool regions_are_whole(const Call *call, Problem *problem)
     return true;
 }
 
-/* Give answers, one after the other; whoever comes meanwhile leaves his to who is at it. */
+/* Deliver answers one at a time; a thread that arrives during this leaves its answer to the delivering one. */
 static void give(CallParts *parts, AnswerParts *given)
 {
     pthread_mutex_lock(&parts->lock);
@@ -209,7 +209,7 @@ static void give(CallParts *parts, AnswerParts *given)
     pthread_mutex_unlock(&parts->lock);
 }
 
-/* There is no memory for an answer. The last one tells of it, which has its place. */
+/* There is no memory for an answer. The preallocated last one reports that. */
 static AnswerParts *lose(CallParts *parts, TRITONSERVER_InferenceResponse *response, bool final)
 {
     log_error("there is no memory for an answer of model '%s'", parts->model);
@@ -250,7 +250,7 @@ static void complete(CallParts *parts, TRITONSERVER_InferenceResponse *response,
     give(parts, given);
 }
 
-/* What of the response does not depend on the call stays in it; the outputs know what the call said of them. */
+/* The parts of a response that do not depend on the call stay in it; outputs refer to the call's request for them. */
 static bool read_cached(AnswerParts *given, Problem *problem)
 {
     Answer *answer = &given->answer;
@@ -274,7 +274,7 @@ static bool read_cached(AnswerParts *given, Problem *problem)
 
 void answers_give_cached(CallParts *parts, CachedResponse *response)
 {
-    call_ref(&parts->call); /* the caller's may go in `answered` */
+    call_ref(&parts->call); /* the caller's may be dropped in `answered` */
     AnswerParts *given = take_parts(parts);
     if (given == NULL)
         given = lose(parts, NULL, true);
@@ -296,7 +296,7 @@ void answers_complete(TRITONSERVER_InferenceResponse *response, const uint32_t f
 {
     CallParts *parts = userp;
     bool final = (flags & RESPONSE_FINAL) != 0;
-    /* Another thread may give the last answer, and its part of the call, while this one is at it. */
+    /* Another thread may deliver the last answer, and drop its reference to the call, during this. */
     call_ref(&parts->call);
     if (response || final)
         complete(parts, response, final);

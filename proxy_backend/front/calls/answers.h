@@ -6,7 +6,7 @@
 
 /* The core's callback; `userp` is a CallParts. */
 void answers_complete(TRITONSERVER_InferenceResponse *response, const uint32_t flags, void *userp);
-/* Answer a call that the core was not given. The response is given away. */
+/* Answer a call without passing it to the core. Takes the response over. */
 void answers_give_cached(CallParts *parts, CachedResponse *response);
 
 #endif

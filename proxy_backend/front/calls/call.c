@@ -121,14 +121,14 @@ void call_origin_header(Call *call, Slice name, Slice value)
         to = parts->header_id, room = sizeof parts->header_id;
     else
         return;
-    /* What is longer than the standard allows is not one. */
+    /* Ignore values that are longer than the standard allows. */
     if (value.size == 0 || value.size >= room || !utf8_is_valid(value) || memchr(value.start, 0, value.size))
         return;
     memcpy(to, value.start, value.size);
     to[value.size] = '\0';
 }
 
-/* The trace of "version-trace-span-flags". */
+/* Returns the trace of "version-trace-span-flags". */
 static Slice trace_of(Slice parent)
 {
     Slice version, trace, span;
@@ -154,7 +154,7 @@ bool parts_use_header_id(CallParts *parts, Problem *problem)
 
 /* ── parameters ────────────────────────────────────────────────────────────────────────────────── */
 
-/* What a parameter that Triton reads itself may be. */
+/* The types of the parameters that Triton reads itself. */
 static const char *const type_names[] = {[PARAMETER_STRING] = "a string",
     [PARAMETER_INT] = "a whole number",
     [PARAMETER_BOOL] = "a boolean",
@@ -218,7 +218,7 @@ static bool take_timeout(CallParts *parts, const CallParameter *value, Problem *
         api_succeeded(triton.InferenceRequestSetTimeoutMicroseconds(parts->request, timeout), problem);
 }
 
-/* For the model. */
+/* Pass a parameter to the model. */
 static bool hand_on(CallParts *parts, const char *name, const CallParameter *value, Problem *problem)
 {
     const char *string;
@@ -342,7 +342,7 @@ bool call_output_region(Call *call, CallTensor *output, Slice region, uint64_t o
     SharedRegion *found = shared_memory_find(all, region, offset, size, problem);
     if (found == NULL)
         return false;
-    parts_of(call)->key.used = false; /* what lies in a region may change before it is sent */
+    parts_of(call)->key.used = false; /* data in a region may change before it is sent */
     shared_region_unref(output->region);
     output->region = found;
     output->offset = offset;

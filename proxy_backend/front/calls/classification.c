@@ -6,10 +6,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The longest number of std::to_string's kind: a double of 309 digits and six more. */
+/* The longest number that std::to_string writes: a double of 309 digits and six more. */
 enum { NUMBER = 340 };
 
-/* Values of one kind, read as what is compared and what is written. */
+/* Values of one kind, with how to read, compare and write them. */
 typedef struct {
     const char *bytes;
     DataType type;
@@ -63,7 +63,7 @@ static bool has_order(DataType type)
     return (type >= TYPE_UINT8 && type <= TYPE_INT64) || type == TYPE_FP32 || type == TYPE_FP64;
 }
 
-/* Larger ones first, of equals that which comes first; what is no number comes last. */
+/* Order larger values first, equal ones by index, NaN last. */
 static int compare(const void *left, const void *right, void *argument)
 {
     size_t one = *(const size_t *)left, other = *(const size_t *)right;
@@ -100,7 +100,7 @@ static void put_class(Text *text, const Values *values, size_t place, const char
     memcpy(text->data + at, &length, sizeof length);
 }
 
-/* Those of one batch's item. */
+/* Write the values of one batch item. */
 static bool put_item(
     AnswerParts *given, uint32_t index, Values values, size_t count, size_t classes, Text *text, Problem *problem)
 {
@@ -120,7 +120,7 @@ static bool put_item(
     return text->failed ? problem_no_memory(problem) : true;
 }
 
-/* Whether the first dimension is the batch's. */
+/* Returns whether the first dimension is the batch's. */
 static bool is_batched(const AnswerParts *given, bool *batched, Problem *problem)
 {
     uint32_t flags = 0;
@@ -133,7 +133,7 @@ static bool is_batched(const AnswerParts *given, bool *batched, Problem *problem
     return true;
 }
 
-/* Put what was written in the answer's memory, with its shape. */
+/* Put the result into the answer's memory, with its shape. */
 static bool replace(
     AnswerParts *given, AnswerOutput *output, const Text *text, const int64_t shape[2], size_t dims, Problem *problem)
 {

@@ -1,10 +1,12 @@
-/* Classification: instead of an output's values, the largest of them with their places and labels. */
+/* Classification: returns the largest values of an output with their indexes and labels, instead of all values. */
 #ifndef PYTRITON_FRONT_CLASSIFICATION_H
 #define PYTRITON_FRONT_CLASSIFICATION_H
 
 #include "calls/parts.h"
 
-/* Make an output, the response's at `index`, what the client asked for: BYTES, each element "value:place" or "value:place:label". */
+/* Replace an output, the response's at `index`, as requested by the client: BYTES, each element "value:index" or
+ * "value:index:label".
+ */
 bool classification_make(AnswerParts *given, uint32_t index, AnswerOutput *output, Problem *problem);
 
 #endif

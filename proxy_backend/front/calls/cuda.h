@@ -1,10 +1,10 @@
-/* Memory of GPUs that other processes share, by CUDA's runtime, which is loaded when it is needed. */
+/* GPU memory shared by other processes, using the CUDA runtime, which is loaded on demand. */
 #ifndef PYTRITON_FRONT_CUDA_H
 #define PYTRITON_FRONT_CUDA_H
 
 #include "base/problem.h"
 
-/* Map what a handle of cudaIpcGetMemHandle (64 bytes) tells of, on that GPU. */
+/* Map the memory of a handle of cudaIpcGetMemHandle (64 bytes) on that GPU. */
 bool cuda_open(Slice handle, int64_t device, uint64_t size, void **base, Problem *problem);
 void cuda_close(void *base);
 

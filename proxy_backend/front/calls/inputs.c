@@ -20,7 +20,7 @@ bool inputs_elements(const char *name, const int64_t *shape, size_t dims, uint64
     return true;
 }
 
-/* The size in front of an element of BYTES. */
+/* Returns the size before an element of BYTES. */
 static uint32_t element_size(const char *at)
 {
     uint32_t size;
@@ -28,7 +28,7 @@ static uint32_t element_size(const char *at)
     return size;
 }
 
-/* Go through elements: count them, and see that none reaches over the end. */
+/* Count the elements, and check that none extends beyond the end. */
 static bool count_elements(
     CallParts *parts, const CallTensor *input, const char *bytes, size_t size, uint64_t *count, Problem *problem)
 {
@@ -116,7 +116,7 @@ static bool append(
     CallParts *parts, CallTensor *input, const void *bytes, size_t size, int memory, int64_t device, Problem *problem)
 {
     uint64_t count = 0;
-    /* Those in a GPU cannot be looked at here. */
+    /* Those in a GPU cannot be checked here. */
     if (input->datatype == TYPE_BYTES && memory != MEMORY_GPU &&
         !count_elements(parts, input, bytes, size, &count, problem))
         return false;
@@ -151,14 +151,14 @@ bool call_input_region(Call *call, Slice region, uint64_t offset, uint64_t size,
     CallTensor *input = begun(parts, problem);
     if (input == NULL)
         return false;
-    parts->key.used = false; /* its client may change it after its digest was computed, and before the model reads it */
+    parts->key.used = false; /* its client may change it after its digest is computed and before the model reads it */
     input->region = shared_memory_find(calls_settings_of(parts->calls)->shared_memory, region, offset, size, problem);
     if (input->region == NULL)
         return false;
     bool cuda = shared_region_is_cuda(input->region);
     const void *bytes = (const char *)shared_region_base(input->region) + offset;
     if (input->datatype == TYPE_BYTES && !cuda) {
-        /* Whoever wrote it may change it after it has been looked through. */
+        /* Copy it: the client may change the original after the check. */
         void *copy = arena_take(&parts->memory, size);
         if (copy == NULL)
             return problem_no_memory(problem);
@@ -200,7 +200,7 @@ bool inputs_end(CallParts *parts, Problem *problem)
             "[request id: %s] expected %llu string elements for inference input '%s' for model '%s', got %llu",
             parts_id(parts), (unsigned long long)input->elements, input->name, parts->model,
             (unsigned long long)parts->input_elements);
-    /* Of no type: the core says which one the model has. */
+    /* Untyped: the core applies the model's type. */
     bool is_sized = input->datatype != TYPE_BYTES && input->datatype != TYPE_INVALID;
     if (is_sized && input->given != input->expected)
         return problem_set(problem, PROBLEM_INVALID,

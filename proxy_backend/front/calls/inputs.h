@@ -1,16 +1,16 @@
-/* The inputs of a call: their shapes, their sizes, their bytes. call.h has what the protocols use. */
+/* The inputs of a call: their shapes, sizes and bytes. call.h has the protocols' interface. */
 #ifndef PYTRITON_FRONT_INPUTS_H
 #define PYTRITON_FRONT_INPUTS_H
 
 #include "base/problem.h"
 #include "calls/parts.h"
 
-/* The dimensions that an input may have. */
+/* The maximum number of dimensions of an input. */
 enum { INPUT_DIMS = 64 };
 
-/* End the input that was begun last: see whether it has all its bytes. */
+/* End the current input, and check that its bytes are complete. */
 bool inputs_end(CallParts *parts, Problem *problem);
-/* How many elements a shape has. False, with the problem: a size is negative, or there are too many. */
+/* Count a shape's elements. Returns false with the problem: a size is negative, or there are too many. */
 bool inputs_elements(const char *name, const int64_t *shape, size_t dims, uint64_t *elements, Problem *problem);
 
 #endif

@@ -8,10 +8,10 @@
 
 enum { ALIGNED = 64 };
 
-/* What lies before each output, or alone for one whose place is a region. */
+/* The header before each output; on its own if the output is in a region. */
 typedef struct {
     CallParts *parts;
-    size_t size; /* with this */
+    size_t size; /* including this header */
     bool in_block, in_region;
 } Piece;
 
@@ -27,7 +27,9 @@ static Piece *take_from_block(OutputMemory *memory, size_t size)
     return piece;
 }
 
-/* A piece with room for `size` bytes behind its head. NULL, with the problem: it would be too much, or there is no memory. */
+/* Allocate a piece with room for `size` bytes after its header. Returns NULL with the problem: it would be too much,
+ * or there is no memory.
+ */
 static Piece *take_piece(CallParts *parts, const char *name, size_t size, Problem *problem)
 {
     OutputMemory *memory = &parts->outputs;
@@ -74,7 +76,7 @@ static bool fits(const CallTensor *asked, const char *name, size_t size, Problem
                                      name, (unsigned long long)asked->room, size);
 }
 
-/* The core's, in a model's thread: it may be several at a time for one call. */
+/* The core's callback, in a model's thread, possibly in several at a time for one call. */
 static TRITONSERVER_Error *allocate(TRITONSERVER_ResponseAllocator *allocator, const char *name, size_t size,
     int memory_type, int64_t memory_type_id, void *userp, void **buffer, void **buffer_userp, int *actual_type,
     int64_t *actual_id)
@@ -107,7 +109,7 @@ static TRITONSERVER_Error *allocate(TRITONSERVER_ResponseAllocator *allocator, c
     return NULL;
 }
 
-/* Where it will be, for a backend that can make it there. */
+/* The core's callback that returns where an output will be, for a backend that can produce it there. */
 static TRITONSERVER_Error *query(TRITONSERVER_ResponseAllocator *allocator, void *userp, const char *name, size_t *size,
     int *memory_type, int64_t *memory_type_id)
 {

@@ -10,16 +10,16 @@
 /* Defaults of the settings. */
 #define OUTPUT_BYTES ((uint64_t)8 << 30)
 enum { INPUTS = 1024, KEPT_BYTES = 128 << 10, KEPT_CALLS = 256 };
-enum { RESERVED_CALLS = 8 }; /* that stay also when nobody has needed them for long */
+enum { RESERVED_CALLS = 8 }; /* kept even if unused for long */
 
 struct Calls {
-    Reserve reserve; /* first, so that it is found by its address */
+    Reserve reserve; /* first, so that its address is the object's */
     CallsSettings settings;
     size_t state_size;
     pthread_mutex_t lock;
-    CallParts *free; /* guarded by it, as is the rest */
+    CallParts *free; /* guarded by the lock, like the rest */
     uint64_t free_count, used_count;
-    uint64_t unneeded; /* how many were free all the time since the last look */
+    uint64_t unneeded; /* how many were free all the time since the last check */
     bool closed;
 };
 
@@ -115,7 +115,7 @@ void calls_free(Calls *calls)
         pool_free(calls);
 }
 
-/* What is taken first was used last, so the unneeded ones come last. */
+/* The most recently used call is taken first, so unneeded ones come last. */
 static bool drop_unneeded(Reserve *reserve)
 {
     Calls *calls = (Calls *)reserve;
@@ -206,7 +206,7 @@ static void drop_spares(CallParts *parts, size_t kept)
     arena_reset(&first->memory, kept);
 }
 
-/* Make a call ready for its next use. */
+/* Reset a call for its next use. */
 static void empty(CallParts *parts)
 {
     Call *call = &parts->call;

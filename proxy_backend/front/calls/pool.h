@@ -1,4 +1,4 @@
-/* Where calls come from and go to. */
+/* The pool of calls. */
 #ifndef PYTRITON_FRONT_POOL_H
 #define PYTRITON_FRONT_POOL_H
 
@@ -7,9 +7,9 @@
 struct CallParts;
 
 const CallsSettings *calls_settings_of(const Calls *calls);
-/* The last reference has gone. */
+/* The last reference is gone. */
 void calls_give_back(struct CallParts *parts);
-/* What the core has is one more, or one less, of calls_running. */
+/* Increment or decrement calls_running. */
 void calls_count(bool more);
 
 #endif

@@ -12,12 +12,12 @@
 
 enum { MOST_SLOTS = 1 << 20 };
 
-/* `hash` 0: the slot is free. Written last, so that a process that is killed in the middle leaves no half of a region. */
+/* `hash` 0: the slot is free. It is written last, so that a process that is killed leaves no incomplete region. */
 typedef struct {
     uint64_t hash, generation;
 } Index;
 
-/* The file: all zero is an empty table. What is not used takes no memory. */
+/* The file's layout: all zero is an empty table. Unused parts take no memory. */
 typedef struct {
     uint64_t used; /* slots that have ever been used: all others are free */
     uint64_t generations;
@@ -27,7 +27,7 @@ typedef struct {
 } File;
 
 struct RegionTable {
-    int fd; /* opened anew: a lock belongs to who has opened it */
+    int fd; /* opened separately: a lock belongs to the open file description */
     uint64_t most;
     File *file;
 };
@@ -83,7 +83,7 @@ static void unlock(RegionTable *table)
     flock(table->fd, LOCK_UN);
 }
 
-/* FNV-1a: the same in all processes; names are compared besides. */
+/* FNV-1a: the same in all processes; names are compared, too. */
 static uint64_t hash_of(const char *name, size_t size)
 {
     uint64_t hash = 0xcbf29ce484222325u;
@@ -99,7 +99,7 @@ static bool is_at(const File *file, uint64_t slot, uint64_t hash, Slice name)
         memcmp(entry->name, name.start, name.size) == 0;
 }
 
-/* MOST_SLOTS: there is none. */
+/* Returns MOST_SLOTS if there is none. */
 static uint64_t find(const File *file, Slice name)
 {
     uint64_t hash = hash_of(name.start, name.size);
@@ -145,7 +145,7 @@ static void put(File *file, uint64_t slot, const RegionEntry *entry, RegionPlace
     file->count++;
 }
 
-/* ── for others ───────────────────────────────────────────────────────────────────────────────────────── */
+/* ── public functions ─────────────────────────────────────────────────────────────────────────────────── */
 
 bool region_table_put(RegionTable *table, const RegionEntry *entry, RegionPlace *place, Problem *problem)
 {

@@ -13,7 +13,7 @@ enum { CONFIG_VERSION = 1 };
 struct CachedResponse {
     CachedResponse *newer, *older; /* guarded by the cache's lock */
     uint64_t value[2];
-    size_t size; /* of all its memory, which is one piece */
+    size_t size; /* of all its memory, which is one allocation */
     unsigned refs; /* atomic */
     Answer answer;
 };
@@ -21,15 +21,15 @@ struct CachedResponse {
 struct ResponseCache {
     Server *server;
     uint64_t limit, key[2];
-    pthread_mutex_t lock; /* guards all that follows */
-    uint64_t changes;     /* of the server's models, when the rest was empty */
-    Names models;         /* from a name and a version to whether its configuration asks for the cache */
+    pthread_mutex_t lock; /* guards everything below */
+    uint64_t changes;     /* number of changes of the server's models when the cache was last empty */
+    Names models;         /* from name and version to whether the configuration enables the cache */
     Names responses;      /* from the value of a digest */
     CachedResponse *newest, *oldest;
     ResponseCacheCounts counts;
 };
 
-/* What a table of `models` says. */
+/* The values in `models`. */
 static char asks, asks_not;
 
 ResponseCache *response_cache_new(Server *server, uint64_t bytes, Problem *problem)
@@ -79,7 +79,7 @@ static void drop(ResponseCache *cache, CachedResponse *response)
     cached_response_unref(response);
 }
 
-/* Empty it if models have changed. Returns how often they have. */
+/* Empty the cache if models have changed. Returns the number of changes. */
 static uint64_t follow_changes(ResponseCache *cache)
 {
     uint64_t changes = server_changes(cache->server);
@@ -106,7 +106,7 @@ void response_cache_free(ResponseCache *cache)
 
 /* ── which models use it ───────────────────────────────────────────────────────────────────────── */
 
-/* Whether a configuration has {"response_cache": {"enable": true}}. */
+/* Returns whether a configuration has {"response_cache": {"enable": true}}. */
 static bool config_asks(Slice config)
 {
     const JsonLimits limits = {.depth = CONFIG_DEPTH, .values = UINT32_MAX, .string_bytes = UINT32_MAX};
@@ -128,7 +128,7 @@ static bool config_asks(Slice config)
     return enabled && !json_failed(&json);
 }
 
-/* As its configuration says; a model without one that can be read does not use the cache. */
+/* Read it from the model's configuration; a model without a readable one does not use the cache. */
 static bool model_asks(Server *server, const char *model, int64_t version)
 {
     TRITONSERVER_Message *message = NULL;
@@ -145,7 +145,7 @@ static bool model_asks(Server *server, const char *model, int64_t version)
     return enabled;
 }
 
-/* A name with its version before it. */
+/* A name prefixed with its version. */
 typedef struct {
     int64_t version;
     char name[SERVER_NAME];
@@ -180,7 +180,7 @@ void response_cache_begin(ResponseCache *cache, const char *model, int64_t versi
     digest_put_text(&key->digest, slice_of(model));
 }
 
-/* ── looking up, keeping ───────────────────────────────────────────────────────────────────────── */
+/* ── lookup and insertion ──────────────────────────────────────────────────────────────────────── */
 
 CachedResponse *response_cache_find(ResponseCache *cache, CacheKey *key)
 {
@@ -198,9 +198,9 @@ CachedResponse *response_cache_find(ResponseCache *cache, CacheKey *key)
     return found;
 }
 
-/* Memory that is counted first, and then taken. */
+/* An allocation that is first measured, then made. */
 typedef struct {
-    char *start; /* NULL: it is being counted */
+    char *start; /* NULL: measuring */
     size_t used;
 } Piece;
 
@@ -218,7 +218,7 @@ static const char *take_string(Piece *piece, const char *string)
     return take(piece, string, strlen(string) + 1);
 }
 
-/* Copy an answer into a piece; what its parts lie in is counted where there is no memory yet. */
+/* Copy an answer to an allocation; without memory yet, only measure it. */
 static void copy_answer(Piece *piece, const Answer *answer, Answer *copy)
 {
     *copy = (Answer){.final = true, .version = answer->version};
@@ -249,7 +249,7 @@ static void copy_answer(Piece *piece, const Answer *answer, Answer *copy)
     copy->parameters = parameters;
 }
 
-/* NULL: it is larger than the limit, or there is no memory. */
+/* Returns NULL if it is larger than the limit, or without memory. */
 static CachedResponse *response_new(const Answer *answer, uint64_t limit)
 {
     Answer counted;
@@ -274,7 +274,7 @@ void response_cache_add(ResponseCache *cache, const CacheKey *key, const Answer 
         return;
     memcpy(made->value, key->value, sizeof made->value);
     pthread_mutex_lock(&cache->lock);
-    /* Models that changed since may not have given it; of two that were asked at once, the first has its place. */
+    /* Models that have changed since may not have given it; of two simultaneous answers, the first is kept. */
     bool stays = follow_changes(cache) == key->changes && names_get(&cache->responses, name_of(made->value)) == NULL;
     if (stays) {
         while (cache->oldest && cache->counts.bytes + made->size > cache->limit)

@@ -8,12 +8,12 @@
 /* Of a call's `in_core`. */
 enum { PARTS_IN_CORE = 2 };
 
-/* It has been released, and its last answer was given. */
+/* The request has been released, and its last answer delivered. */
 static void delete_request(CallParts *parts)
 {
     pthread_mutex_lock(&parts->lock);
     TRITONSERVER_InferenceRequest *request = parts->request;
-    parts->request = NULL; /* before it is deleted: another thread may be about to cancel it */
+    parts->request = NULL; /* before its deletion: another thread may be about to cancel it */
     pthread_mutex_unlock(&parts->lock);
     api_ignore(triton.InferenceRequestDelete(request), "deleting a request");
 }
@@ -30,8 +30,9 @@ void running_part_done(CallParts *parts)
     call_unref(&parts->call);
 }
 
-/* The core's, in any thread. From now on it does not read the inputs any more. A decoupled model goes on answering: until its last answer, the request
- * is what it is cancelled by. */
+/* The core's callback, in any thread. The core no longer reads the inputs. A decoupled model may still answer: until
+ * its last answer, the request is needed for cancellation.
+ */
 static void released(TRITONSERVER_InferenceRequest *request, const uint32_t flags, void *userp)
 {
     CallParts *parts = userp;
@@ -53,7 +54,9 @@ static bool prepare(CallParts *parts, Problem *problem)
             problem);
 }
 
-/* With the lock held. The core would forget it if it were told before the request is its own; afterwards there is nothing to tell. */
+/* With the lock held. The core would ignore a cancellation before it owns the request; afterwards there is nothing to
+ * cancel.
+ */
 static void tell_cancelled(CallParts *parts)
 {
     if (parts->cancelled && parts->started && parts->request)
@@ -92,7 +95,7 @@ bool call_start(Call *call, CallAnswered answered, Problem *problem)
         return true;
     }
     parts->in_core = PARTS_IN_CORE;
-    /* The core's two, and one for as long as this runs: the caller's may go in `answered`. */
+    /* Two for the core, and one for the duration of this function: the caller's may be dropped in `answered`. */
     __atomic_add_fetch(&parts->refs, PARTS_IN_CORE + 1, __ATOMIC_RELAXED);
     calls_count(true);
     TRITONSERVER_InferenceTrace *trace = NULL;

@@ -4,7 +4,7 @@
 
 #include "calls/parts.h"
 
-/* The core has given its request back, or its last answer. */
+/* The core has released its request, or delivered its last answer. */
 void running_part_done(CallParts *parts);
 
 #endif

@@ -9,20 +9,20 @@
 
 enum {
     DEFAULT_IDLE_MS = 1000, /* the core's */
-    MOST = 1 << 16, /* that are known at a time; no core has slots for so many */
+    MOST = 1 << 16, /* known at a time; no core has slots for so many */
 };
 
 struct Sequence {
-    unsigned running; /* requests that the core has */
-    bool ended; /* it is in the table no more, and goes with its last request */
+    unsigned running; /* requests in the core */
+    bool ended; /* it is no longer in the table, and is freed with its last request */
     uint64_t last_ms, idle_ms;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static Names sequences; /* by model and id */
-static bool closed; /* another process takes this one's place: a sequence that begins here could not go on there */
+static bool closed; /* another process replaces this one: a sequence that begins here could not continue there */
 
-/* ── how long one may be idle ─────────────────────────────────────────────────────────────────────────── */
+/* ── idle limits ──────────────────────────────────────────────────────────────────────────────────────── */
 
 static bool read_batching(Json *json, Text *scratch, uint64_t *idle_ms)
 {
@@ -39,7 +39,7 @@ static bool read_batching(Json *json, Text *scratch, uint64_t *idle_ms)
     return !json_failed(json);
 }
 
-/* 0: the model has no sequences. */
+/* Returns 0 if the model has no sequences. */
 static uint64_t idle_ms_of(Slice configuration)
 {
     const JsonLimits limits = {.depth = 64, .values = 1 << 20, .string_bytes = UINT64_MAX};
@@ -92,7 +92,7 @@ static void forget(Slice key, Sequence *sequence)
         free(sequence);
 }
 
-/* Forget those that are over. What follows an entry may move to its place, so that is looked at again. */
+/* Remove those that are over. Entries after a removed one may move to its place, so check that again. */
 static void sweep(void)
 {
     uint64_t now_ms = clock_ms();
@@ -121,14 +121,14 @@ static Sequence *find(Slice key, bool begins, uint64_t idle_ms)
     return sequence;
 }
 
-/* ── for others ───────────────────────────────────────────────────────────────────────────────────────── */
+/* ── public functions ─────────────────────────────────────────────────────────────────────────────────── */
 
 bool sequence_request(Server *server, const char *model, const char *id, uint32_t flags, Sequence **sequence)
 {
     Text key = {0};
     bool begins = flags & SEQUENCE_START, may = true;
     uint64_t idle_ms = begins ? ask_idle_ms(server, model) : 0;
-    uint64_t hash = names_hash(slice_of(id)); /* ids may be as long as clients like */
+    uint64_t hash = names_hash(slice_of(id)); /* ids may be of any length */
     *sequence = NULL;
     text_put_string(&key, model);
     text_put(&key, (const char *)&hash, sizeof hash);

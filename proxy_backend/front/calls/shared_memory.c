@@ -16,11 +16,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* What Triton's python backend, and the daemon (new_shm_prefix in dispatcher/server/frontend.py), begin the names of their own memory with. */
+/* The prefixes of the memory of Triton's python backend, and of the daemon (new_shm_prefix in
+ * dispatcher/server/frontend.py).
+ */
 #define PYTHON_BACKEND_PREFIX "triton_python_backend_shm_region_"
 #define DAEMON_PREFIX "pytriton-"
 
-/* A region as this process has it mapped. */
+/* A region as mapped by this process. */
 struct SharedRegion {
     unsigned refs;
     RegionPlace place;
@@ -35,13 +37,13 @@ struct SharedRegion {
     bool cuda;
     int fd;           /* of the system: the file; -1: none */
     BusGuard *guard;  /* of the mapping */
-    bool truncated;   /* the file was seen without all of it; atomic */
+    bool truncated;   /* the file was seen truncated; atomic */
 };
 
 struct SharedMemory {
-    pthread_mutex_t lock; /* guards what follows */
-    RegionTable *table; /* what is registered, of both kinds: a name is one region */
-    Names regions; /* those of them that this process has mapped; some may not be registered any more */
+    pthread_mutex_t lock; /* guards everything below */
+    RegionTable *table; /* the registered regions of both kinds, which share their names */
+    Names regions; /* the mapped ones; some may no longer be registered */
 };
 
 SharedMemory *shared_memory_new(uint64_t most, int fd, Problem *problem)
@@ -141,7 +143,7 @@ static SharedRegion *region_new(Slice name, Slice key, uint64_t offset, uint64_t
     return NULL;
 }
 
-/* Make a region the one of its name here. The caller's reference is the table's then. With the lock held. */
+/* Make a region the mapped one of its name. The table takes the caller's reference over. With the lock held. */
 static bool keep(SharedMemory *all, SharedRegion *region, Problem *problem)
 {
     Slice name = slice_of(region->name);
@@ -152,7 +154,7 @@ static bool keep(SharedMemory *all, SharedRegion *region, Problem *problem)
     return true;
 }
 
-/* What is registered of a name, or has been: NULL: nothing is any more. With the lock held. */
+/* Returns the mapped region of a name; NULL if it is no longer registered or not mapped. With the lock held. */
 static SharedRegion *mapped(SharedMemory *all, Slice name)
 {
     SharedRegion *region = names_get(&all->regions, name);
@@ -171,7 +173,7 @@ static bool refused(const Problem *problem)
     return false;
 }
 
-/* Make it known, unless its name is taken. The caller's reference is the table's then. */
+/* Register it, unless its name is taken. The table takes the caller's reference over. */
 static bool put(SharedMemory *all, SharedRegion *region, Problem *problem)
 {
     RegionEntry entry = {.offset = region->offset,
@@ -197,7 +199,7 @@ static bool put(SharedMemory *all, SharedRegion *region, Problem *problem)
     return refused(problem);
 }
 
-/* Whether there may be one more of that name, before there is anything of it. */
+/* Check whether a region of this name may be added, before creating it. */
 static bool may_begin(SharedMemory *all, Slice name, Problem *problem)
 {
     pthread_mutex_lock(&all->lock);
@@ -206,15 +208,16 @@ static bool may_begin(SharedMemory *all, Slice name, Problem *problem)
     return may || refused(problem);
 }
 
-/* Whether a name in /dev/shm is one of those that Triton's python backend and the daemon give to their own memory: a client could read and change
- * other clients' tensors there. */
+/* Returns whether a name in /dev/shm belongs to Triton's python backend or the daemon: a client could read and change
+ * other clients' tensors there.
+ */
 static bool is_internal(const char *name)
 {
     return strncmp(name, PYTHON_BACKEND_PREFIX, strlen(PYTHON_BACKEND_PREFIX)) == 0 ||
         strncmp(name, DAEMON_PREFIX, strlen(DAEMON_PREFIX)) == 0;
 }
 
-/* Open what lies under a key in /dev/shm: one file there, and no path to another place. */
+/* Open the object with this key in /dev/shm: one file there, not a path to another place. */
 static int open_key(const SharedRegion *region, Problem *problem)
 {
     const char *name = region->key + (*region->key == '/');
@@ -234,7 +237,7 @@ static int open_key(const SharedRegion *region, Problem *problem)
     return fd;
 }
 
-/* Whether the file has the part that was named: reading beyond its end would be the process's end. */
+/* Returns whether the file has the named part: reading beyond its end would crash the process. */
 static bool file_has_part(const SharedRegion *region, const struct stat *status)
 {
     uint64_t end;
@@ -262,7 +265,7 @@ static bool map(SharedRegion *region, Problem *problem)
     if (mapped == MAP_FAILED)
         return problem_set(problem, PROBLEM_INTERNAL,
             "unable to process address space of shared memory region '%s' (%s)", region->name, strerror(errno));
-    /* Pages are what is taken away. */
+    /* Truncation removes whole pages. */
     region->guard = bus_guard_add(mapped, (size + page - 1) / page * page);
     if (region->guard == NULL) {
         munmap(mapped, size);
@@ -274,14 +277,14 @@ static bool map(SharedRegion *region, Problem *problem)
     return true;
 }
 
-/* Map what lies under the region's key. */
+/* Map the object with the region's key. */
 static bool map_key(SharedRegion *region, Problem *problem)
 {
     region->fd = open_key(region, problem);
     return region->fd >= 0 && has_part(region, problem) && map(region, problem);
 }
 
-/* Map a GPU's memory, of which the region's key is the handle. */
+/* Map a GPU's memory; the region's key is the handle. */
 static bool map_handle(SharedRegion *region, int64_t device, Problem *problem)
 {
     Slice handle = {region->key, region->key_size};
@@ -323,7 +326,9 @@ bool shared_memory_register_cuda(
     return false;
 }
 
-/* Map what a client has registered with another process. With the lock held; the reference is the table's. NULL: a problem. */
+/* Map a region that a client has registered with another process. With the lock held; the table has the reference.
+ * NULL: a problem.
+ */
 static SharedRegion *take_over(SharedMemory *all, Slice name, Problem *problem)
 {
     RegionEntry entry;
@@ -354,7 +359,7 @@ static SharedRegion *take_over(SharedMemory *all, Slice name, Problem *problem)
 static void forget(SharedMemory *all, Slice name, RegionPlace place)
 {
     region_table_remove(all->table, place);
-    mapped(all, name); /* which lets go of what is registered no more */
+    mapped(all, name); /* this drops unregistered ones */
 }
 
 static void unregister_all(SharedMemory *all, bool cuda)
@@ -388,7 +393,7 @@ bool shared_memory_unregister(SharedMemory *all, bool cuda, Slice name, Problem 
     return true;
 }
 
-/* ── looking ────────────────────────────────────────────────────────────────────────────────────── */
+/* ── status ─────────────────────────────────────────────────────────────────────────────────────── */
 
 static void tell_of(const RegionEntry *entry, void (*tell)(void *, const SharedRegionStatus *), void *user)
 {
@@ -408,7 +413,7 @@ static int by_name(const void *one, const void *other)
     return order ? order : (int)a->name_size - (int)b->name_size;
 }
 
-/* All regions of a kind. NULL: there is no memory. */
+/* Returns all regions of a kind. NULL without memory. */
 static RegionEntry *list(SharedMemory *all, bool cuda, size_t *count)
 {
     uint64_t position = 0;
@@ -480,7 +485,7 @@ bool shared_region_is_whole(SharedRegion *region, Problem *problem)
     if (region->cuda)
         return true;
     struct stat status;
-    /* A page of which a part is gone can still be touched: it reads as zeros. */
+    /* A partially truncated page can still be accessed: its missing part reads as zeros. */
     if (fstat(region->fd, &status) != 0 || !file_has_part(region, &status))
         __atomic_store_n(&region->truncated, true, __ATOMIC_RELEASE);
     if (!__atomic_load_n(&region->truncated, __ATOMIC_ACQUIRE) && !bus_guard_is_broken(region->guard))

@@ -14,10 +14,10 @@ static const char *const names[] = {API_FUNCTIONS(API_NAME)};
 
 enum { FUNCTIONS = sizeof names / sizeof *names };
 
-/* The table is nothing but pointers to functions, in the order of their names. */
+/* The table consists only of function pointers, in the order of their names. */
 _Static_assert(sizeof(Api) == FUNCTIONS * sizeof(void (*)(void)), "one pointer for each name");
 
-/* The version of a core, for the problem that it lacks something. */
+/* Write a core's version, for the problem that it lacks something. */
 static void put_version(Text *text, void *core)
 {
     TRITONSERVER_Error *(*version)(uint32_t *, uint32_t *);
@@ -28,12 +28,12 @@ static void put_version(Text *text, void *core)
         text_format(text, " (its API is %u.%u; %d.%d has all)", major, minor, API_MAJOR, API_MINOR);
 }
 
-/* Look for all functions in a core that the process has loaded. */
+/* Find all functions in a loaded core. */
 static bool find_all(void *core, const char *library, Problem *problem)
 {
     Text lacking = {0};
     for (size_t i = 0; i < FUNCTIONS; i++) {
-        /* Not that of the core itself: the interposer's functions come before it (interposer/interposer.c). */
+        /* Not from the core itself: the interposer's functions take precedence (interposer/interposer.c). */
         void *found = dlsym(RTLD_DEFAULT, names[i]);
         if (found == NULL)
             text_format(&lacking, "%s%s", lacking.size ? ", " : "", names[i]);
@@ -50,7 +50,9 @@ static bool find_all(void *core, const char *library, Problem *problem)
 
 bool api_load(const char *library, Problem *problem)
 {
-    /* Its backends look for its functions among those of the process. It is not meant to be unloaded: its threads end after it has said that it has stopped. */
+    /* RTLD_GLOBAL: its backends look for its functions in the process. RTLD_NODELETE: its threads end only after it
+     * has reported that it has stopped.
+     */
     void *core = dlopen(library, RTLD_NOW | RTLD_GLOBAL | RTLD_NODELETE);
     if (core == NULL)
         return problem_set(problem, PROBLEM_UNSUPPORTED, "cannot load Triton's core: %s", dlerror());

@@ -1,6 +1,5 @@
-/* Triton's C API for servers, declared by its documentation (version 1.34). Its functions are found when the core is loaded.
- *
- * `triton.ServerIsLive(server, &live)` is TRITONSERVER_ServerIsLive. There is one core in a process.
+/* Triton's C API for servers, declared from its documentation (version 1.34). Its functions are resolved when the
+ * core is loaded. `triton.ServerIsLive(server, &live)` is TRITONSERVER_ServerIsLive. There is one core in a process.
  */
 #ifndef PYTRITON_FRONT_API_H
 #define PYTRITON_FRONT_API_H
@@ -8,7 +7,9 @@
 #include "base/problem.h"
 #include "core/datatypes.h"
 
-/* The version of the API that has all of it. Later ones of the same major number have it, too; an earlier one is fine, too, if it has all functions. */
+/* The version of the API that has all of it. Later ones of the same major version have it, too; an earlier one is
+ * fine if it has all functions.
+ */
 enum { API_MAJOR = 1, API_MINOR = 34 };
 
 typedef struct TRITONSERVER_Error TRITONSERVER_Error;
@@ -68,28 +69,28 @@ enum {
     ACTIVITY_CUSTOM,
 };
 
-/* What the core calls. */
+/* Callbacks of the core. */
 typedef TRITONSERVER_Error *(*AllocateOutput)(TRITONSERVER_ResponseAllocator *allocator, const char *output,
     size_t size, int memory_type, int64_t memory_type_id, void *userp, void **buffer, void **buffer_userp,
     int *actual_memory_type, int64_t *actual_memory_type_id);
 typedef TRITONSERVER_Error *(*ReleaseOutput)(TRITONSERVER_ResponseAllocator *allocator, void *buffer,
     void *buffer_userp, size_t size, int memory_type, int64_t memory_type_id);
 typedef TRITONSERVER_Error *(*StartResponse)(TRITONSERVER_ResponseAllocator *allocator, void *userp);
-/* `size`, where it is not NULL, and the memory's kind: what is preferred, and then what will be given. */
+/* `size`, unless it is NULL, and the memory's kind: first the preferred values, then those that will be provided. */
 typedef TRITONSERVER_Error *(*QueryOutput)(TRITONSERVER_ResponseAllocator *allocator, void *userp, const char *output,
     size_t *size, int *memory_type, int64_t *memory_type_id);
-/* The request is given back. */
+/* The callee owns the request again. */
 typedef void (*RequestReleased)(TRITONSERVER_InferenceRequest *request, const uint32_t flags, void *userp);
-/* The response, which may be NULL, is given away. */
+/* The callee owns the response, which may be NULL. */
 typedef void (*ResponseComplete)(TRITONSERVER_InferenceResponse *response, const uint32_t flags, void *userp);
 typedef void (*TraceActivity)(TRITONSERVER_InferenceTrace *trace, int activity, uint64_t timestamp_ns, void *userp);
 typedef void (*TraceTensor)(TRITONSERVER_InferenceTrace *trace, int activity, const char *name, int datatype,
     const void *bytes, size_t size, const int64_t *shape, uint64_t dims, int memory_type, int64_t memory_type_id,
     void *userp);
-/* The trace is given back. */
+/* The callee owns the trace again. */
 typedef void (*TraceReleased)(TRITONSERVER_InferenceTrace *trace, void *userp);
 
-/* Each function: X(what it returns, its name without TRITONSERVER_, its parameters). Where an error is returned, NULL says that all went well. */
+/* Each function: X(return type, name without TRITONSERVER_, parameters). A returned error is NULL on success. */
 #define API_FUNCTIONS(X)                                                                                               \
     X(TRITONSERVER_Error *, ApiVersion, (uint32_t *major, uint32_t *minor))                                            \
     API_BASICS(X) API_REQUESTS(X) API_RESPONSES(X) API_TRACES(X) API_OPTIONS(X) API_SERVER(X)
@@ -283,22 +284,22 @@ typedef struct {
 /* All zero before api_load. */
 extern Api triton;
 
-/* Load the core, whose functions backends find as well, and all of its functions. The problem names what it lacks. */
+/* Load the core such that backends find its functions, and resolve all of them. The problem names what it lacks. */
 bool api_load(const char *library, Problem *problem);
 
-/* Whether there is no error; else it is the problem from now on, and deleted. */
+/* Returns whether there is no error; otherwise converts it to the problem and deletes it. */
 bool api_succeeded(TRITONSERVER_Error *error, Problem *problem);
-/* The same for an error that is somebody else's, such as a response's. */
+/* Convert an error owned by another object, such as a response. */
 bool api_look_at(TRITONSERVER_Error *error, Problem *problem);
-/* Log an error that nobody can be told of, and delete it. */
+/* Log an error that cannot be reported otherwise, and delete it. */
 void api_ignore(TRITONSERVER_Error *error, const char *doing);
-/* A problem as an error of the API, for what the core calls; the problem is cleared. */
+/* Convert a problem to an error of the API, for the core's callbacks; the problem is cleared. */
 TRITONSERVER_Error *api_error(Problem *problem);
 
-/* The name of a data type, such as "FP32"; TYPE_INVALID: there is no such. */
+/* Returns the data type of a name, such as "FP32"; TYPE_INVALID: unknown. */
 DataType datatype_named(Slice name);
 const char *datatype_name(DataType datatype);
-/* Of one element; 0: BYTES, whose elements say it, each in 4 bytes before it. */
+/* Returns the size of an element; 0: BYTES, whose elements each have their size in 4 bytes before them. */
 size_t datatype_size(DataType datatype);
 
 #endif

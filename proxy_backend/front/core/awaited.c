@@ -14,17 +14,17 @@ typedef enum { ABSENT, TOLD, SETTLED } State;
 
 struct Awaited {
     char **names; /* sorted */
-    bool *soon; /* of each: it comes by itself */
-    State *states; /* of each; guarded by the lock, as all that follows but `left` */
+    bool *soon; /* of each: it is loaded without a request */
+    State *states; /* of each; guarded by the lock, like everything below except `left` */
     size_t count;
     size_t left; /* how many are not settled */
     int fd;
     uint64_t wait_ms, most;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    AwaitedBy *first, **last; /* in the order of their ends */
+    AwaitedBy *first, **last; /* ordered by deadline */
     size_t waiting;
-    pthread_t thread; /* has waiters go on; it comes with the first of them */
+    pthread_t thread; /* resumes waiters; started with the first of them */
     bool runs, ends;
 };
 
@@ -33,7 +33,7 @@ static int by_name(const void *one, const void *other)
     return strcmp(*(char *const *)one, *(char *const *)other);
 }
 
-/* Which of them that is; `count`: none. */
+/* Returns its index; `count`: none. */
 static size_t find(const Awaited *awaited, Slice model)
 {
     size_t first = 0, end = awaited->count;
@@ -76,7 +76,7 @@ Awaited *awaited_new(AwaitedSettings *settings, Problem *problem)
         .fd = settings->fd,
         .wait_ms = settings->wait_s * 1000,
         .most = settings->most};
-    /* One that is none of the names has the place behind them. */
+    /* An unknown name has the index behind them. */
     for (size_t i = 0; i < settings->coming.count; i++)
         soon[find(awaited, slice_of(settings->coming.all[i]))] = true;
     awaited->last = &awaited->first;
@@ -87,7 +87,7 @@ Awaited *awaited_new(AwaitedSettings *settings, Problem *problem)
     return awaited;
 }
 
-/* ── those that wait ──────────────────────────────────────────────────────────────────────────────── */
+/* ── waiters ──────────────────────────────────────────────────────────────────────────────────────── */
 
 static bool say_later(const Awaited *awaited, size_t model, ProblemKind kind, Problem *problem)
 {
@@ -96,7 +96,7 @@ static bool say_later(const Awaited *awaited, size_t model, ProblemKind kind, Pr
     return true;
 }
 
-/* Take the next one off the list that has waited to its end. With the lock held. */
+/* Remove the next waiter whose time is over from the list. With the lock held. */
 static AwaitedBy *take_due(Awaited *awaited, uint64_t now_ms)
 {
     for (AwaitedBy **at = &awaited->first; *at; at = &(*at)->next) {
@@ -112,7 +112,7 @@ static AwaitedBy *take_due(Awaited *awaited, uint64_t now_ms)
     return NULL;
 }
 
-/* With the lock held, which is not while the waiter goes on. */
+/* With the lock held, but not while the waiter continues. */
 static void go_on(Awaited *awaited, AwaitedBy *waiter)
 {
     bool came = awaited->states[waiter->model] == SETTLED && !awaited->ends;
@@ -125,7 +125,7 @@ static void go_on(Awaited *awaited, AwaitedBy *waiter)
     pthread_mutex_lock(&awaited->lock);
 }
 
-/* With the lock held: until something has changed, or somebody has waited for long enough. */
+/* With the lock held: wait until something has changed, or a waiter's time is over. */
 static void rest(Awaited *awaited)
 {
     if (awaited->first == NULL) {
@@ -164,7 +164,7 @@ bool awaited_wait(Awaited *awaited, Problem *problem, AwaitedBy *waiter, Awaited
         may = awaited->runs = pthread_create(&awaited->thread, NULL, have_them_go_on, awaited) == 0;
     if (may) {
         *waiter = (AwaitedBy){.model = problem->awaited, .until_ms = clock_ms() + awaited->wait_ms, .then = then};
-        problem_clear(problem); /* it may lie in what waits, and that may be gone soon */
+        problem_clear(problem); /* it may be part of the waiting object, which may be freed soon */
         *awaited->last = waiter;
         awaited->last = &waiter->next;
         awaited->waiting++;
@@ -202,7 +202,7 @@ void awaited_free(Awaited *awaited)
 
 /* ── models ───────────────────────────────────────────────────────────────────────────────────────── */
 
-/* A line is written as a whole, or not at all. */
+/* A line is written completely, or not at all. */
 static bool tell(const Awaited *awaited, const char *name)
 {
     char line[PIPE_BUF];
@@ -249,7 +249,9 @@ bool awaited_asked(Awaited *awaited, Slice model, size_t left, Problem *problem)
     State state = awaited->states[found];
     if (state == ABSENT && tell(awaited, awaited->names[found]))
         state = awaited->states[found] = TOLD;
-    /* One that has come since the core was asked may be it. There are as many of them as models at most, so nobody asks for ever. */
+    /* A model that was loaded since the core was asked may be this one. There are at most as many as models, so
+     * retries end.
+     */
     bool unknown = state == SETTLED && awaited->left == left;
     pthread_mutex_unlock(&awaited->lock);
     return !unknown && say_later(awaited, found, state == ABSENT ? PROBLEM_UNAVAILABLE : PROBLEM_AWAITED, problem);

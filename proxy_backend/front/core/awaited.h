@@ -1,7 +1,8 @@
-/* Models that the dispatcher keeps, and that the core does not have yet. Whoever asks for one may wait: the dispatcher is told, on a pipe, a line with
- * the name, and has the core load it. Some come by themselves: their workers are being loaded after the daemon's start.
+/* Models that the dispatcher keeps, but the core has not loaded. A request for one may wait: the frontend writes a line
+ * with the name to a pipe, and the dispatcher makes the core load it. Some are loaded without a request: their workers are
+ * starting after the daemon's start.
  *
- *     asked for ──▶ told ──▶ the core has loaded it, or it is no longer kept: settled, for good
+ *     requested ──▶ dispatcher notified ──▶ the core has loaded it, or it is no longer kept: settled, for good
  *
  * Any thread may call any of these.
  */
@@ -15,10 +16,14 @@
 typedef struct Awaited Awaited;
 
 typedef struct AwaitedBy AwaitedBy;
-/* Called once, in a thread that others wait for: ask for the model again. With a problem: it has not come in time, or the server ends. */
+/* Called once, in a thread that others wait for: request the model again. With a problem: it has not been loaded in
+ * time, or the server ends.
+ */
 typedef void AwaitedThen(AwaitedBy *waiter, Problem *problem);
 
-/* Whoever waits for a model. It lies in what waits, and is that one's again when `then` is called. All of it is awaited.c's. */
+/* A waiter for a model, embedded in the waiting object, which owns it again when `then` is called. All fields are
+ * awaited.c's.
+ */
 struct AwaitedBy {
     AwaitedBy *next;
     size_t model;
@@ -31,33 +36,39 @@ typedef struct {
     size_t count;
 } AwaitedNames;
 
-/* What the dispatcher says: the names, which of them come by themselves, where it reads (-1: nowhere), how long somebody waits, and how many do at most. */
+/* From the dispatcher: the names, which of them are loaded anyway, the pipe it reads (-1: none), the maximum wait,
+ * and the maximum number of waiters.
+ */
 typedef struct {
     AwaitedNames names, coming;
     int fd;
     uint64_t wait_s, most;
 } AwaitedSettings;
 
-/* How the core comes to have a model that it does not have: not at all, when somebody asks for it, or soon, whether or not somebody does. */
+/* When a missing model is loaded: never, on request, or soon without a request. */
 typedef enum { AWAITED_NOT, AWAITED_WHEN_ASKED, AWAITED_SOON } AwaitedHow;
 
-/* It takes the names' order away. NULL: a problem. */
+/* Takes ownership of the names, and sorts them. NULL: a problem. */
 Awaited *awaited_new(AwaitedSettings *settings, Problem *problem);
-/* Have all who wait go on without their model, and nobody wait any more. `awaited` may be NULL, as in all that follows. */
+/* End all waits with a problem, and allow no more. `awaited` may be NULL, here and below. */
 void awaited_end(Awaited *awaited);
 void awaited_free(Awaited *awaited);
 
-/* How many are not settled. */
+/* Returns how many are not settled. */
 size_t awaited_left(const Awaited *awaited);
-/* The core did not have a model; `left` were not settled before it was asked. True: it is one of these, and the dispatcher knows that it is asked for,
- * or it may have come meanwhile; the problem says so (PROBLEM_AWAITED, or PROBLEM_UNAVAILABLE where nobody can wait). Any other problem is replaced. */
+/* The core did not have a model; `left` were not settled before it was asked. Returns true if it is one of these and
+ * the dispatcher has been notified, or it may have been loaded since; sets the problem (PROBLEM_AWAITED, or
+ * PROBLEM_UNAVAILABLE if waiting is impossible). Any other problem is replaced.
+ */
 bool awaited_asked(Awaited *awaited, Slice model, size_t left, Problem *problem);
-/* The core does not have a model. The dispatcher is told nothing. */
+/* Returns how a missing model is loaded, without notifying the dispatcher. */
 AwaitedHow awaited_how(Awaited *awaited, Slice model);
-/* Wait for a model, if that is the problem (PROBLEM_AWAITED). True: the problem has been cleared, and the waiter goes on by `then`, maybe before this
- * returns. False: the problem is another one, too many wait, or the server ends. */
+/* Wait for a model, if that is the problem (PROBLEM_AWAITED). Returns true if the problem has been cleared, and the
+ * waiter continues in `then`, maybe before this returns; false if the problem is another one, too many wait, or the
+ * server ends.
+ */
 bool awaited_wait(Awaited *awaited, Problem *problem, AwaitedBy *waiter, AwaitedThen *then);
-/* The core has a model, or it is not kept any more. */
+/* The core has loaded the model, or it is no longer kept. */
 void awaited_settled(Awaited *awaited, Slice model);
 
 #endif

@@ -11,7 +11,7 @@ static bool wrong(const Kind *kind, const char *value, const char *wanted, Probl
     return problem_set(problem, PROBLEM_INVALID, "option %s is \"%s\", but it has to be %s", kind->name, value, wanted);
 }
 
-/* The core's function of an option. */
+/* The core's function for an option. */
 #define FUNCTION(kind, type)                                                                                           \
     (*(TRITONSERVER_Error * (*const *)(TRITONSERVER_ServerOptions *, type))(                                           \
         const void *)((const char *)&triton + (kind)->function))
@@ -86,7 +86,7 @@ bool take_double(Making *making, const Kind *kind, const char *value, Problem *p
     return api_succeeded(FUNCTION(kind, double)(making->options, number), problem);
 }
 
-/* ── what the front has to know as well ─────────────────────────────────────────────────────────── */
+/* ── options that the frontend also needs ───────────────────────────────────────────────────────── */
 
 bool take_exit_timeout(Making *making, const Kind *kind, const char *value, Problem *problem)
 {
@@ -127,7 +127,7 @@ bool take_log_level(Making *making, const Kind *kind, const char *value, Problem
     return true;
 }
 
-/* Its level, which tritonserver takes as a boolean as well. */
+/* Set its level, which tritonserver also accepts as a boolean. */
 bool take_log_verbose(Making *making, const Kind *kind, const char *value, Problem *problem)
 {
     uint64_t level;
@@ -161,7 +161,7 @@ bool take_log_file(Making *making, const Kind *kind, const char *value, Problem 
     return api_succeeded(triton.ServerOptionsSetLogFile(making->options, value), problem);
 }
 
-/* The value, below a name for it where that is another one than of old. */
+/* Store the value, under its prefix if that differs from the old one. */
 static bool keep_trace(Making *making, const char *prefix, const char *value, Problem *problem)
 {
     text_format(&making->kept->trace_config, "%s%s\n", prefix, value);
@@ -208,7 +208,7 @@ bool take_rate_limit(Making *making, const Kind *kind, const char *value, Proble
     return api_succeeded(triton.ServerOptionsSetRateLimiterMode(making->options, mode), problem);
 }
 
-/* A flag without a value, or with one. */
+/* Read a flag with or without a value. */
 bool take_no_completion(Making *making, const Kind *kind, const char *value, Problem *problem)
 {
     bool yes = true;
@@ -221,7 +221,7 @@ bool take_no_completion(Making *making, const Kind *kind, const char *value, Pro
 
 enum { PARTS = 3 };
 
-/* Cut a copy of a value at separators, each of which is given once. What is behind the last one is not cut. */
+/* Split a copy of a value at separators, each used once. The part after the last one is not split. */
 static char *cut(const char *value, const char *separators, char *parts[PARTS])
 {
     char *copy = slice_copy(slice_of(value)), *rest = copy;
@@ -287,7 +287,7 @@ bool take_resource(Making *making, const Kind *kind, const char *value, Problem 
     return right;
 }
 
-/* "GROUP,SETTING=VALUE", or "SETTING=VALUE" of all. */
+/* Read "GROUP,SETTING=VALUE", or "SETTING=VALUE" for all. */
 bool take_setting(Making *making, const Kind *kind, const char *value, Problem *problem)
 {
     const char *comma = strchr(value, ','), *equals = strchr(value, '=');

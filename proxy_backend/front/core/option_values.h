@@ -1,28 +1,28 @@
-/* How the values of tritonserver's options are read, and which function of the core each is for. */
+/* Parsers for the values of tritonserver's options, and the core's function for each. */
 #ifndef PYTRITON_FRONT_OPTION_VALUES_H
 #define PYTRITON_FRONT_OPTION_VALUES_H
 
 #include "base/names.h"
 #include "core/options.h"
 
-/* What is being made. */
+/* The options under construction. */
 typedef struct {
     TRITONSERVER_ServerOptions *options;
     OptionsKept *kept;
-    Names caches; /* name -> Text of JSON, whose closing brace is missing */
+    Names caches; /* name -> Text of JSON without its closing brace */
     bool polls;
     unsigned poll_s;
 } Making;
 
 typedef struct Kind Kind;
-/* Take one option's value. */
+/* Set an option's value. */
 typedef bool (*Take)(Making *making, const Kind *kind, const char *value, Problem *problem);
 
-/* One option: which function takes its value, and which of the core's that is for. */
+/* An option: the parser for its value, and the core's function. */
 struct Kind {
     const char *name;
     Take take;
-    size_t function; /* the place in Api */
+    size_t function; /* offset in Api */
 };
 
 bool take_bool(Making *making, const Kind *kind, const char *value, Problem *problem);

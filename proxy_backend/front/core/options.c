@@ -68,10 +68,11 @@ static bool take_one(Making *making, const Option *option, Problem *problem)
     return problem_set(problem, PROBLEM_INVALID, "there is no option \"%s\" of Triton's core", option->name);
 }
 
-/* What NVIDIA's executable always gives the core, with its values. The core leaves some of these without a value of its
- * own (model-load-retry-count and enable-peer-access in every version: whatever lies on the heap), and has another default
- * for others. min-supported-compute-capability is left to the core, since it depends on what the core was built for; so
- * are the folders of backends, repository agents and caches. */
+/* Set the options that NVIDIA's executable always passes to the core, with its values. Some have no default in the
+ * core (model-load-retry-count and enable-peer-access in every version: uninitialised memory), others have a
+ * different one. min-supported-compute-capability is left to the core, since it depends on the core's build; so are
+ * the folders of backends, repository agents and caches.
+ */
 static bool take_defaults(Making *making, Problem *problem)
 {
     static const Option defaults[] = {

@@ -9,7 +9,7 @@
 
 enum { LOOKED_MS = 250 };
 
-/* Look for changed repositories, until the end. */
+/* Check repositories for changes, until the end. */
 static void *poll_repositories(void *argument)
 {
     Server *server = argument;
@@ -189,11 +189,11 @@ bool server_model_is_ready(Server *server, Slice model, Slice version, bool *rea
     if (answered && *ready)
         return true;
     AwaitedHow how = awaited_how(server->awaited, model);
-    if (how == AWAITED_SOON) { /* a request waits, but a probe is told how it is now */
+    if (how == AWAITED_SOON) { /* a request waits, but a probe gets the current state */
         problem_clear(problem);
         return true;
     }
-    /* As of one that is asleep: a request waits, and is answered. Which versions it has, the core alone knows. */
+    /* Like a suspended model: a request waits, and is answered. Only the core knows its versions. */
     if (version.size == 0 && how == AWAITED_WHEN_ASKED) {
         problem_clear(problem);
         return *ready = true;

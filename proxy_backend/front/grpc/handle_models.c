@@ -55,7 +55,7 @@ bool handle_server_ready(
     return true;
 }
 
-/* The two texts that most requests have. */
+/* Read the two texts that most requests have. */
 static bool read_model(const GrpcMethod *method, Slice request, Slice *name, Slice *version, Problem *problem)
 {
     const Wanted wanted[] = {{1, name, NULL}, {2, version, NULL}};
@@ -74,7 +74,7 @@ bool handle_model_ready(
     return true;
 }
 
-/* Make the core's JSON the answer. */
+/* Convert the core's JSON to the answer. */
 static bool put_json(bool fine, Text *json, const ProtoMessage *message, Text *answer, Problem *problem)
 {
     if (fine) {
@@ -154,7 +154,7 @@ bool handle_repository_index(
     return fine;
 }
 
-/* An entry of the parameters of a load or an unload. `type` PARAMETER_INT: of a kind that they do not have. */
+/* Read an entry of the parameters of a load or unload. `type` PARAMETER_INT: an unsupported kind. */
 static bool read_load_parameter(
     const ProtoMessage *entry, Slice bytes, LoadParameter *parameter, bool *flag, Problem *problem)
 {

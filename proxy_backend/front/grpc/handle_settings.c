@@ -29,7 +29,7 @@ static bool read_log_value(Slice message, LogChange *change, Problem *problem)
     return next == PROTO_END;
 }
 
-/* The core's object of settings: each member's kind says which choice it is. */
+/* The core's settings object: the kind of each member selects its oneof field. */
 static bool put_log_settings(Slice text, Text *answer, Problem *problem)
 {
     Json json = json_of_core(text);
@@ -108,7 +108,7 @@ static bool read_trace_values(Slice message, Slice *values, size_t *count, Probl
     return next == PROTO_END;
 }
 
-/* Values are strings, or arrays of them. */
+/* Values are strings or arrays of strings. */
 static bool put_trace_settings(Slice text, Text *answer, Problem *problem)
 {
     Json json = json_of_core(text);

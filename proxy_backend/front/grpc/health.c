@@ -1,7 +1,6 @@
-/* grpc.health.v1.Health: whether the server is ready; with Watch now, and each time that this has changed.
- *
- * The core does not say when it becomes ready, or is no longer, as models come and go. So it is asked now and then, as long as
- * somebody watches. A watch is its loop's thread's.
+/* grpc.health.v1.Health: reports whether the server is ready; Watch also reports each change. The core does not
+ * announce when its readiness changes as models come and go, so it is polled while there is a watch. A watch belongs
+ * to its loop's thread.
  */
 #include "grpc/health.h"
 
@@ -48,8 +47,8 @@ typedef struct {
     Timer look;
     GrpcStream *stream; /* held */
     const GrpcService *service;
-    bool is_known; /* there is a service of the name that it is about */
-    int status;    /* that the client was told last */
+    bool is_known; /* the requested service exists */
+    int status;    /* the last status sent to the client */
 } Watcher;
 
 /* A message with a status. */
@@ -96,7 +95,7 @@ static void tell(GrpcStream *stream, int status)
     grpc_send(stream, &notice->message);
 }
 
-/* Each message that is sent may end the watcher. */
+/* Each sent message may free the watcher. */
 static void look(Timer *timer)
 {
     Watcher *watcher = (Watcher *)((char *)timer - offsetof(Watcher, look));
@@ -137,7 +136,7 @@ void health_watch(GrpcStream *stream, const GrpcService *service, Slice request)
 
 void health_cancelled(GrpcStream *stream)
 {
-    /* Another thread leaves it to the next look. */
+    /* Other threads leave this to the next timer tick. */
     if (loop_is_here(connection_loop(stream->connection)) && stream->service)
         end(stream->service);
 }

@@ -6,7 +6,7 @@
 
 /* Loop only. */
 void health_watch(GrpcStream *stream, const GrpcService *service, Slice request);
-/* Nobody waits for its answers any more. Any thread. */
+/* Called when the client has cancelled. Any thread. */
 void health_cancelled(GrpcStream *stream);
 
 #endif

@@ -1,4 +1,4 @@
-/* ModelInfer and ModelStreamInfer: requests become calls, and answers messages. */
+/* ModelInfer and ModelStreamInfer: convert requests to calls, and answers to messages. */
 #ifndef PYTRITON_FRONT_GRPC_INFER_H
 #define PYTRITON_FRONT_GRPC_INFER_H
 
@@ -7,10 +7,10 @@
 
 /* ── infer_request.c ──────────────────────────────────────────────────────────────────────────────── */
 
-/* What a request says to the protocol itself. */
+/* Options of a request for the protocol itself. */
 typedef struct {
     Slice id;
-    bool empty_final; /* it wants to hear of the end of its answers, in a message of its own */
+    bool empty_final; /* it asks for a separate final message after its answers */
 } InferOptions;
 
 /* Fill a call with a ModelInferRequest, whose bytes are the call's body. */
@@ -18,36 +18,37 @@ bool infer_read(Call *call, uint64_t most_inputs, InferOptions *options, Problem
 
 /* ── infer_contents.c ─────────────────────────────────────────────────────────────────────────────── */
 
-/* Give the input that was begun last the values that an InferTensorContents has. */
+/* Read an InferTensorContents into the current input. */
 bool infer_read_contents(Call *call, const CallTensor *input, Slice contents, Problem *problem);
 
 /* ── infer_reply.c ────────────────────────────────────────────────────────────────────────────────── */
 
 enum { INFER_FEW_PARTS = 9 };
 
-/* A message made of an answer, which it holds until it has been sent. */
+/* A message made from an answer, which it holds until it has been sent. */
 typedef struct InferReply {
     Outgoing message;
     struct iovec few[INFER_FEW_PARTS], *parts;
     Text head;
     Answer *answer; /* NULL: none */
-    bool is_calls;  /* it lies in the call's state, and its head is the call's text */
+    bool is_calls;  /* it is in the call's state, and its head is the call's text */
 } InferReply;
 
-/* How the end of several answers is told. */
+/* How the end of the answers is reported. */
 typedef enum { INFER_ONCE, INFER_GOES_ON, INFER_ENDS } InferPart;
 
-/* Make a ModelInferResponse of an answer, which is the reply's from now on. `room`: of the call, as it has one answer only. NULL:
- * there is no memory, and the answer has been released. */
+/* Convert an answer, which the reply takes over, to a ModelInferResponse. `room`: the call's, since it has only one
+ * answer. NULL without memory; the answer has then been released.
+ */
 InferReply *infer_reply_once(Answer *answer, InferReply *room);
-/* Make a ModelStreamInferResponse. */
+/* Convert an answer to a ModelStreamInferResponse. */
 InferReply *infer_reply_part(Answer *answer, InferPart part);
-/* Make one with an error; the answer, which may be NULL, is released. */
+/* Create one with an error; the answer, which may be NULL, is released. */
 InferReply *infer_reply_error(Answer *answer, const char *text, Slice id);
 
 /* ── infer_once.c, infer_stream.c: the calls ──────────────────────────────────────────────────────── */
 
-/* What the calls of both need. */
+/* Used by the calls of both. */
 typedef struct {
     Calls *calls; /* with INFER_STATE bytes of state */
     uint64_t inputs;
@@ -63,7 +64,7 @@ void infer_stream_begin(GrpcStream *stream, const InferService *service);
 void infer_stream_message(GrpcStream *stream, Text *message);
 void infer_stream_half_closed(GrpcStream *stream);
 void infer_stream_cancelled(GrpcStream *stream);
-/* The last reference to the stream has gone. */
+/* Called when the last reference to the stream is dropped. */
 void infer_stream_gone(GrpcStream *stream);
 
 #endif

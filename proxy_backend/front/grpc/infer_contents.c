@@ -1,8 +1,8 @@
-/* Inputs whose values are numbers of a message, instead of raw bytes. */
+/* Inputs whose values are message fields instead of raw bytes. */
 #include "grpc/infer.h"
 #include "protobuf/messages.h"
 
-/* The field of InferTensorContents that a type's values stand in; 0: none. */
+/* Returns the field of InferTensorContents for a type's values; 0: none. */
 static uint32_t field_of(DataType datatype)
 {
     switch (datatype) {
@@ -31,7 +31,7 @@ static uint32_t field_of(DataType datatype)
     }
 }
 
-/* Values that have been converted, and room for more. */
+/* Converted values, with room for more. */
 typedef struct {
     const CallTensor *input;
     size_t size; /* of one; 0: BYTES */
@@ -61,7 +61,7 @@ static bool too_many(const Values *values, Problem *problem)
         values->input->name);
 }
 
-/* The lowest bytes come first here as in a message (x86-64, aarch64), and the first ones are what a narrower type has. */
+/* The byte order is little-endian, as in a message (x86-64, aarch64), so a narrower type has the first bytes. */
 static bool add_number(Values *values, uint64_t number, Problem *problem)
 {
     if (!fits(values->input->datatype, number))
@@ -113,7 +113,7 @@ static bool add(Values *values, ProtoValue *value, Problem *problem)
     return add_number(values, value->number, problem);
 }
 
-/* How much memory the values take: an element of BYTES has 4 bytes before it, where the message has 2 or more. */
+/* Returns the memory for the values: a BYTES element has 4 bytes before it; in the message, it has at least 2. */
 static size_t room_for(const CallTensor *input, Slice contents)
 {
     return input->expected == UINT64_MAX ? contents.size * 3 : (size_t)input->expected;
@@ -130,7 +130,7 @@ bool infer_read_contents(Call *call, const CallTensor *input, Slice contents, Pr
         return problem_set(problem, PROBLEM_INVALID,
             "values of type %s, of input '%s', can be given in raw_input_contents only", datatype_name(input->datatype),
             input->name);
-    /* A number takes a byte of the message at least: a shape alone gets no memory. */
+    /* A number takes at least one byte in the message: do not allocate memory for a shape alone. */
     if (input->expected != UINT64_MAX && input->elements > contents.size)
         return problem_set(
             problem, PROBLEM_INVALID, "the contents of input '%s' are fewer than its shape has", input->name);

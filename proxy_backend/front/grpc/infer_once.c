@@ -6,18 +6,18 @@
 #include <stdlib.h>
 
 typedef struct {
-    GrpcStream *stream; /* held until it has been answered */
+    GrpcStream *stream; /* held until the answer */
     Call *call;
     const InferService *service;
     bool answered;
-    AwaitedBy waiter; /* while its model comes */
+    AwaitedBy waiter; /* while it waits for its model */
     InferReply reply;
 } Once;
 
 /* infer_stream.c's state is smaller. */
 const size_t INFER_STATE = sizeof(Once);
 
-/* The call that a stream waits for has one reference of the stream's: whoever takes it away gives it back. */
+/* Drop the reference that a stream has to its call: whoever removes the call releases it. */
 static void forget(GrpcStream *stream, bool cancel)
 {
     Call *call = __atomic_exchange_n(&stream->service, NULL, __ATOMIC_ACQ_REL);
@@ -48,7 +48,7 @@ static void answered(Call *call, Answer *answer)
             answer_problem(stream, PROBLEM_INTERNAL, "the model has given no response");
             answer_release(answer);
         } else {
-            call_ref(call); /* its state has the reply */
+            call_ref(call); /* the call's state has the reply */
             InferReply *reply = infer_reply_once(answer, &once->reply);
             call_sends(call);
             if (reply)
@@ -77,7 +77,7 @@ static bool begin(GrpcStream *stream, const InferService *service, Call *call, P
 
 static void go_on(AwaitedBy *waiter, Problem *problem);
 
-/* The end of a call that has not been started. */
+/* End a call that has not been started. */
 static void give_up(GrpcStream *stream, Problem *problem)
 {
     if (problem->kind != PROBLEM_NONE)
@@ -86,7 +86,7 @@ static void give_up(GrpcStream *stream, Problem *problem)
     grpc_unref(stream);
 }
 
-/* Whoever calls it has a reference to the call. Should the client have given up before, nobody has cancelled the call. */
+/* The caller has a reference to the call. If the client cancelled earlier, nobody has cancelled the call yet. */
 static void start(Call *call)
 {
     Once *once = call->state;

@@ -70,7 +70,9 @@ static void put_answer(Text *text, const Answer *answer, InferPart part)
         put_output(text, &answer->outputs[i]);
 }
 
-/* What an output has in raw_output_contents: one in shared memory an empty element, so that clients may count. */
+/* Returns the element of an output in raw_output_contents: an output in shared memory gets an empty one, so that
+ * indexes match.
+ */
 static size_t raw_size(const AnswerOutput *output)
 {
     return output->in_region ? 0 : output->size;
@@ -92,8 +94,9 @@ static void sent(Outgoing *message)
         answer_release(answer);
 }
 
-/* Lay out the message: what `text` has up to `first`, then output by output its bytes and what of `text` comes before the
- * next one's. */
+/* Lay out the message: the first `first` bytes of `text`, then each output's bytes followed by the part of `text`
+ * before the next output.
+ */
 static bool lay_out(InferReply *reply, size_t first)
 {
     const Answer *answer = reply->answer;

@@ -5,12 +5,14 @@
 #include <stddef.h>
 #include <stdlib.h>
 
-/* Requests of a stream that are under way at a time: beyond, the client's window closes until half of them have ended. */
+/* The maximum number of requests of a stream in flight: beyond it, the client's window stays closed until half of
+ * them have ended.
+ */
 enum { MOST_RUNNING = 512 };
 
 typedef struct Request Request;
 
-/* Of a stream. `refs`: one of the stream's, one of each request. */
+/* The state of a stream. `refs`: the stream and each request hold one. */
 typedef struct {
     const InferService *service;
     pthread_mutex_t lock; /* guards what follows */
@@ -18,10 +20,10 @@ typedef struct {
     Request *requests;
     size_t running;
     bool half_closed, over, held;
-    bool status_errors; /* an error ends the stream, with a status of gRPC (the header triton_grpc_error) */
+    bool status_errors; /* an error ends the stream with a gRPC status (the header triton_grpc_error) */
 } Requests;
 
-/* Of a call: one request on a stream. */
+/* The state of a call: one request on a stream. */
 struct Request {
     Request *next, **link;
     Requests *all;
@@ -29,7 +31,7 @@ struct Request {
     Call *call;
     InferOptions options;
     bool cancelled;
-    AwaitedBy waiter; /* while its model comes */
+    AwaitedBy waiter; /* while it waits for its model */
 };
 
 static void unref(Requests *requests)
@@ -43,7 +45,7 @@ static void unref(Requests *requests)
     }
 }
 
-/* Tell the core of all requests that nobody waits for them. */
+/* Cancel all requests in the core. */
 static void cancel_all(Requests *requests)
 {
     for (;;) {
@@ -75,7 +77,7 @@ void infer_stream_begin(GrpcStream *stream, const InferService *service)
     requests->refs = 1;
     requests->status_errors = slice_is(grpc_header(stream, "triton_grpc_error"), "true");
     __atomic_store_n(&stream->service, requests, __ATOMIC_RELEASE);
-    if (grpc_is_over(stream)) /* before anybody could be told */
+    if (grpc_is_over(stream)) /* before cancellation could be reported */
         cancel_all(requests);
 }
 
@@ -94,7 +96,7 @@ static void send_error(
         grpc_send(stream, &reply->message);
 }
 
-/* Have the client's window as `held` says. Another thread may change it in between, and be the first to tell the stream. */
+/* Apply `held` to the client's window. Another thread may change it in between, and reach the stream first. */
 static void set_window(GrpcStream *stream, Requests *requests)
 {
     pthread_mutex_lock(&requests->lock);
@@ -109,7 +111,7 @@ static void set_window(GrpcStream *stream, Requests *requests)
     pthread_mutex_unlock(&requests->lock);
 }
 
-/* A request has had its last answer, or was not taken. */
+/* End a request that has had its last answer, or was not accepted. */
 static void end(Request *request)
 {
     Requests *requests = request->all;
@@ -151,7 +153,7 @@ static void send_answer(Request *request, Answer *answer)
     }
 }
 
-/* After each answer, also to what is no request. */
+/* Called after each answer, also to an invalid request. */
 static void check_unread(GrpcStream *stream, Requests *requests)
 {
     if (!grpc_is_unread(stream))
@@ -166,7 +168,7 @@ static void answered(Call *call, Answer *answer)
     Request *request = call->state;
     Requests *requests = request->all;
     bool is_final = answer->final;
-    call_ref(call); /* the answer's may be the last one */
+    call_ref(call); /* the answer's may be the last reference */
     send_answer(request, answer);
     check_unread(request->stream, requests);
     if (is_final)
@@ -174,7 +176,7 @@ static void answered(Call *call, Answer *answer)
     call_unref(call);
 }
 
-/* NULL: the stream is over. */
+/* Returns NULL if the stream is over. */
 static Request *begin(GrpcStream *stream, Requests *requests, Call *call)
 {
     Request *request = call->state;
@@ -200,7 +202,7 @@ static Request *begin(GrpcStream *stream, Requests *requests, Call *call)
     return request;
 }
 
-/* A request that has not been started. */
+/* Fail a request that has not been started. */
 static void fail(Request *request, const Problem *problem)
 {
     GrpcStream *stream = request->stream;
@@ -211,7 +213,7 @@ static void fail(Request *request, const Problem *problem)
 
 static void go_on(AwaitedBy *waiter, Problem *problem);
 
-/* Whoever calls it has a reference to the call. */
+/* The caller has a reference to the call. */
 static void start(Request *request)
 {
     const InferService *service = request->all->service;

@@ -1,4 +1,4 @@
-/* What each call but inference does: from the bytes of its request to those of its answer. Any thread. */
+/* The handlers of all calls except inference: each converts a request's bytes to an answer's. Any thread. */
 #ifndef PYTRITON_FRONT_GRPC_METHOD_HANDLERS_H
 #define PYTRITON_FRONT_GRPC_METHOD_HANDLERS_H
 
@@ -22,7 +22,7 @@ MethodHandler handle_trace_setting, handle_log_settings;
 MethodHandler handle_system_status, handle_system_register, handle_system_unregister, handle_cuda_status,
     handle_cuda_register, handle_cuda_unregister;
 
-/* Fields of a request that come once: texts and bytes. Those that have not come are "". */
+/* Non-repeated fields of a request: texts and bytes. Absent ones are "". */
 typedef struct {
     uint32_t number;
     Slice *text;

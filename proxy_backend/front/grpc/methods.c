@@ -9,7 +9,7 @@
 static const GrpcMethod METHODS_BY_KIND[METHODS] = {GRPC_METHODS(ENTRY)};
 #undef ENTRY
 
-/* What is done for a call. NULL: it is inference, or a watch. */
+/* The handlers of calls. NULL: inference, or a watch. */
 static const struct {
     MethodHandler *handle;
     bool is_job; /* it may wait for models that are being loaded */
@@ -52,7 +52,7 @@ GrpcGroup grpc_method_group(const GrpcMethod *method)
     return HANDLERS[method->kind].group;
 }
 
-/* A call that is being answered, in a job or at once; then its answer. */
+/* A call that is being answered, in a job or immediately; later its answer. */
 typedef struct {
     Job job;
     Outgoing message;
@@ -63,7 +63,7 @@ typedef struct {
     Problem problem;
     bool fine;
     BodyCount counted; /* of `request` */
-    AwaitedBy waiter; /* while its model comes */
+    AwaitedBy waiter; /* while it waits for its model */
 } Run;
 
 static void run_free(Run *run)
@@ -95,7 +95,7 @@ static void answer(Run *run)
 {
     GrpcStream *stream = run->stream;
     if (!run->fine && awaited_wait(run->service->server->awaited, &run->problem, &run->waiter, go_on))
-        return; /* the call may have been answered by now */
+        return; /* the call may have been answered and freed */
     if (run->fine) {
         run->part = (struct iovec){run->answer.data, run->answer.size};
         run->message = (Outgoing){.parts = &run->part, .count = run->answer.size > 0, .sent = sent};

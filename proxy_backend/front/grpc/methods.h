@@ -1,4 +1,4 @@
-/* The calls of gRPC by their paths, and all of them but inference. */
+/* The gRPC calls by path, and the implementation of all except inference. */
 #ifndef PYTRITON_FRONT_GRPC_METHODS_H
 #define PYTRITON_FRONT_GRPC_METHODS_H
 
@@ -18,10 +18,10 @@ typedef struct GrpcMethod {
     const ProtoMessage *request, *answer;
 } GrpcMethod;
 
-/* NULL: there is none. */
+/* NULL if there is none. */
 const GrpcMethod *grpc_method(Slice path);
 GrpcGroup grpc_method_group(const GrpcMethod *method);
-/* Answer a call, at once or in a job. The message is gone afterwards. */
+/* Answer a call, immediately or in a job. Consumes the message. */
 void method_run(GrpcStream *stream, const GrpcService *service, const GrpcMethod *method, Slice message);
 
 #endif

@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-enum { HEALTH_BYTES = 4096 }; /* of a message with the name of a service, also unpacked */
+enum { HEALTH_BYTES = 4096 }; /* maximum size of a message with a service name, also after decompression */
 
 static const char *const GROUP_NAMES[GROUPS] = {"health", "metadata", "inference", "shared-memory", "model-config",
     "model-repository", "statistics", "trace", "logging"};
@@ -25,7 +25,7 @@ static const GrpcService *service_of(const GrpcStream *stream)
     return connection_endpoint(stream->connection)->service;
 }
 
-/* Equal in a time that does not tell how much of it is. */
+/* Compare in constant time. */
 static bool is_secret(Slice given, const char *value)
 {
     size_t size = strlen(value);
@@ -50,7 +50,9 @@ static bool allowed(GrpcStream *stream, const GrpcMethod *method)
     return false;
 }
 
-/* What asks for a service by its name. The loop reads that itself: a watch is its thread's. */
+/* Returns whether the method asks for a service by name. The loop reads such a message itself: a watch belongs to its
+ * thread.
+ */
 static bool is_health(const GrpcMethod *method)
 {
     return method && (method->kind == METHOD_CHECK || method->kind == METHOD_WATCH);
@@ -121,7 +123,7 @@ void service_cancelled(GrpcStream *stream)
 {
     const GrpcMethod *method = __atomic_load_n(&stream->method, __ATOMIC_ACQUIRE);
     if (method == NULL)
-        return; /* what begins after this sees that the stream is over */
+        return; /* streams that begin later see that it is over */
     if (method->kind == METHOD_MODEL_STREAM_INFER)
         infer_stream_cancelled(stream);
     else if (method->kind == METHOD_MODEL_INFER)

@@ -7,7 +7,7 @@
 #include "grpc/infer.h"
 #include "http2/service.h"
 
-/* What calls are grouped into for restrictions, by their names in --grpc-restricted-protocol. */
+/* The groups of calls for restrictions, by their names in --grpc-restricted-protocol. */
 typedef enum {
     GROUP_HEALTH,
     GROUP_METADATA,
@@ -21,22 +21,22 @@ typedef enum {
     GROUPS,
 } GrpcGroup;
 
-/* The group of that name; false: there is none. */
+/* Find the group of that name. Returns false if there is none. */
 bool grpc_group_named(Slice name, GrpcGroup *group);
 
-/* A call of such a group needs a header "triton-grpc-protocol-KEY" with that value. */
+/* Calls of this group require the header "triton-grpc-protocol-KEY" with this value. */
 typedef struct {
     char *header; /* with its prefix; NULL: the group is not restricted */
     char *value;
 } GrpcRestriction;
 
-/* What an endpoint of gRPC serves. */
+/* The service of a gRPC endpoint. */
 typedef struct {
     Server *server;
     SharedMemory *shared_memory;
     struct Tracing *tracing;
     Jobs *jobs;
-    Jobs *readers; /* of messages that take long to be read */
+    Jobs *readers; /* for messages that take long to read */
     InferService infer;
     GrpcRestriction restrictions[GROUPS];
 } GrpcService;

@@ -15,11 +15,11 @@ enum { MOST_ENDPOINTS = 256 };
 
 /* ── giving ───────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Set before any loop looks. */
+/* Set before any loop reads it. */
 static struct {
     const HandoverEndpoints *endpoints;
     int folder; /* 0: none */
-    struct sockaddr_un address; /* by way of the folder's descriptor: its path may be longer than an address may be */
+    struct sockaddr_un address; /* through the folder's descriptor: its path may exceed an address */
 } successor;
 
 bool handover_begin(const HandoverEndpoints *endpoints, const char *path, Problem *problem)
@@ -39,7 +39,7 @@ bool handover_begin(const HandoverEndpoints *endpoints, const char *path, Proble
         close(fd);
         return problem_set(problem, PROBLEM_INVALID, "the name of '%s' is too long", path);
     }
-    if (successor.folder) /* of one that did not take over in the end */
+    if (successor.folder) /* of a process that did not take over in the end */
         close(successor.folder);
     successor.folder = fd;
     successor.endpoints = endpoints;
@@ -63,7 +63,7 @@ static bool send_descriptor(int to, unsigned char word, int fd)
     return sendmsg(to, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == 1;
 }
 
-/* A connection for each descriptor: so the successor's loops share them as they share those that they accept. */
+/* One connection per descriptor: so the successor's loops share them like accepted ones. */
 static bool take(void *user, const Endpoint *endpoint, int fd)
 {
     (void)user;

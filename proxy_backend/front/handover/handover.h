@@ -1,17 +1,17 @@
-/* Connections of clients that go from a process to the one that takes its place, without their clients noticing.
+/* Hands clients' connections over to the process that replaces this one, unnoticed by the clients.
  *
- *     retiring process ── a byte with the client's descriptor, on a connection of its own ──▶ successor, at its endpoint "handover"
+ *     retiring process ── a byte with the client's descriptor, on a new connection ──▶ successor, at its endpoint "handover"
  *
- * The byte says to which of the endpoints the connection belongs: both processes have the same ones, in the same order. A connection is handed over
- * between two requests, when nothing of it has been read or is to be written here. What the client sends in that moment stays in its socket, and the
- * successor reads it.
+ * The byte is the number of the connection's endpoint: both processes have the same endpoints, in the same order. A
+ * connection is handed over between two requests, when it has no unread or unsent data here. Data that the client sends
+ * during this stays in its socket, and the successor reads it.
  */
 #ifndef PYTRITON_FRONT_HANDOVER_H
 #define PYTRITON_FRONT_HANDOVER_H
 
 #include "net/connection.h"
 
-/* All endpoints of a process, which stay. It is the `service` of the endpoint on which connections are taken over. */
+/* All endpoints of a process, which must stay. The `service` of the endpoint on which connections are taken over. */
 typedef struct {
     const Endpoint *all;
     size_t count;
@@ -19,12 +19,15 @@ typedef struct {
 
 extern const Protocol handover_protocol;
 
-/* Hand connections of these endpoints over to the process that listens at `path` from now on; NULL: there is none that could take them. Before
- * connections_retire. */
+/* From now on, hand connections of these endpoints over to the process that listens at `path`; NULL: no process can
+ * take them. Before connections_retire.
+ */
 bool handover_begin(const HandoverEndpoints *endpoints, const char *path, Problem *problem);
-/* Whether a connection could be handed over at all: there is a successor, and it is not encrypted. */
+/* Returns whether a connection can be handed over at all: there is a successor, and it is not encrypted. */
 bool handover_is_possible(const Connection *connection);
-/* Hand a connection over. It must be one that nothing is under way on. False: not now, or never. The loop's thread. */
+/* Hand over a connection with no request in flight. Returns false if that is impossible now, or ever. In the loop's
+ * thread.
+ */
 bool handover_give(Connection *connection);
 
 #endif

@@ -1,4 +1,4 @@
-/* Writes answers: head and body in one system call where the socket takes them, by whoever has them. */
+/* Writes answers: head and body in one system call if the socket takes them, from any thread. */
 #include "http/request.h"
 #include "http1/encoding.h"
 #include "json/writer.h"
@@ -7,10 +7,10 @@
 #include <stdio.h>
 
 enum {
-    HEAD_ROOM = 320 + LOAD_REPORT_ROOM, /* the longest head that is written here has 306 and that */
-    PARTS = 64,           /* that are written at a time */
+    HEAD_ROOM = 320 + LOAD_REPORT_ROOM, /* the longest head written here has 306 bytes and the load report */
+    PARTS = 64,           /* written at a time */
     SMALL_ANSWER = 64 << 10,
-    LEAST_SHRUNK = 256,   /* smaller bodies are not compressed: they would not become smaller */
+    LEAST_SHRUNK = 256,   /* smaller bodies are not compressed: they would not shrink */
 };
 
 bool answer_begin(Call *call, Problem *problem)
@@ -24,7 +24,7 @@ Slice answer_body(const Call *call)
     return slice_after(text_slice(&call->reply), HEAD_ROOM);
 }
 
-/* Append to a head, which has room for all that is written here. */
+/* Append to a head, which has room for everything written here. */
 static char *put(char *at, const char *text)
 {
     size_t size = strlen(text);
@@ -67,7 +67,9 @@ static char *put_end(char *at, bool last, bool old)
 
 /* ── a body whose size is known ───────────────────────────────────────────────────────────────────── */
 
-/* Whether an answer may wait for its client to read it. A small one always may, and is counted when it has to. */
+/* Returns whether an answer may wait for its client to read it. A small one always may, and is counted when it has
+ * to.
+ */
 static bool may_wait(HttpCall *state, size_t size)
 {
     const Endpoint *endpoint = connection_endpoint(state->connection);
@@ -86,7 +88,7 @@ static void count_unsent(HttpCall *state)
     unsent_add(state->unsent);
 }
 
-/* Write what the socket takes; the rest goes when it does. */
+/* Write what the socket takes; the rest follows later. */
 void answer_continue(Call *call)
 {
     HttpCall *state = http_call(call);
@@ -116,7 +118,7 @@ void answer_continue(Call *call)
     connection_answered(call);
 }
 
-/* Compress the body, if the client takes that, and it is large enough. The parts become one. */
+/* Compress the body if the client accepts that and it is large enough. The parts become one. */
 static bool shrink(HttpCall *state, Call *call, struct iovec *parts, int *count)
 {
     size_t total = 0;
@@ -146,7 +148,7 @@ void answer_send(Call *call, int status, const char *type, const struct iovec *p
     /* The head, the body's beginning, and the rest. */
     struct iovec *all = call_memory(call, ((size_t)count + 2) * sizeof *all);
     if (all == NULL || call->reply.failed) {
-        /* There is not even memory for words. */
+        /* There is no memory even for an error text. */
         state->keep_alive = false;
         connection_answered(call);
         return;
@@ -181,7 +183,7 @@ void answer_send(Call *call, int status, const char *type, const struct iovec *p
     if (status == 503 && state->later)
         at = put(at, "Retry-After: 1\r\n");
     at = put_end(put_number(at, "Content-Length: ", total), connection_is_last(call), state->is_old);
-    /* It goes before the body, so that both are one part. */
+    /* Put it before the body, so that both are one part. */
     size_t size = (size_t)(at - head);
     memcpy(call->reply.data + HEAD_ROOM - size, head, size);
     all[0] = (struct iovec){call->reply.data + HEAD_ROOM - size, size};
@@ -205,8 +207,9 @@ void answer_text(Call *call, int status, const char *type, Slice body)
     answer_send(call, status, type, NULL, 0, 0);
 }
 
-/* The dispatcher ends the words so about a model that slept, and does not wake in time (dispatcher/workers/sleep.py). The
- * proxy puts the request's id behind them. */
+/* The dispatcher's error about a suspended model that does not wake in time ends with this text
+ * (dispatcher/workers/sleep.py). The proxy appends the request's id.
+ */
 static bool says_later(const char *text)
 {
     static const char words[] = "try again later", id[] = " [request id: ";
@@ -221,7 +224,7 @@ void answer_problem(Call *call, Problem *problem)
     int status = problem_status(problem->kind);
     http_call(call)->later = says_later(problem_text(problem));
     Problem ignored = {0};
-    http_call(call)->compression = COMPRESSION_NONE; /* clients read errors as they are */
+    http_call(call)->compression = COMPRESSION_NONE; /* clients read errors uncompressed */
     if (answer_begin(call, &ignored)) {
         text_put_string(&call->reply, "{\"error\":");
         json_put_mended(&call->reply, slice_of(problem_text(problem)));
@@ -256,7 +259,7 @@ bool answer_open(Call *call, int status, const char *type)
     HttpCall *state = http_call(call);
     char head[HEAD_ROOM], *at = put_first(head, status);
     at = put(put(put(at, "Content-Type: "), type), "\r\n");
-    /* HTTP/1.0 knows no chunks: there, the connection's end is the body's. */
+    /* HTTP/1.0 has no chunks: there, the end of the connection ends the body. */
     state->keep_alive &= !state->is_old;
     if (!state->is_old)
         at = put(at, "Transfer-Encoding: chunked\r\n");

@@ -1,7 +1,6 @@
-/* Amazon SageMaker's paths ("/ping", "/invocations") and Google Vertex AI's, which its environment names.
- *
- * Both have inferences of one model, and say in the content's type how much of a body is JSON: "...binary+json;json-header-size=17".
- * SageMaker's multi-model paths are in hosted.c.
+/* Amazon SageMaker's paths ("/ping", "/invocations") and Google Vertex AI's, which its environment variables name.
+ * Both run inferences of one model, and state in the content type how much of a body is JSON:
+ * "...binary+json;json-header-size=17". SageMaker's multi-model paths are in hosted.c.
  */
 #include "http/routes.h"
 
@@ -36,7 +35,7 @@ const char *cloud_answer_type(Call *call, size_t json_bytes)
 
 /* ── paths ────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Whether segments are those of a path. */
+/* Returns whether segments are those of a path. */
 static bool is_path(const Target *target, const char *path)
 {
     Slice rest = slice_of(path), segment;
@@ -50,7 +49,7 @@ static bool is_path(const Target *target, const char *path)
     return count == target->count;
 }
 
-/* What SageMaker's "/invocations" is: one of its endpoints' variables says so. */
+/* Returns the handler of SageMaker's "/invocations", selected by one of its endpoint variables. */
 static HttpHandler *inference_of(const HttpService *service)
 {
     Slice kind = slice_of(service->paths == HTTP_SAGEMAKER ? service->settings.sagemaker_inference : NULL);
@@ -69,7 +68,7 @@ static bool infer_default(HttpRequest *request, Problem *problem)
     return inference_of(request->service)(request, problem);
 }
 
-/* Vertex AI hands on paths only that it knows, so the one that is meant may be in a header. */
+/* Vertex AI forwards only paths that it knows, so the intended one may be in a header. */
 static bool predict(HttpRequest *request, Problem *problem)
 {
     Slice redirect = http_header(request->head, "x-vertex-ai-triton-redirect");
@@ -84,7 +83,7 @@ static bool predict(HttpRequest *request, Problem *problem)
     HttpRoute route;
     if (!read || !route_find_api(&target, &route))
         return problem_set(problem, PROBLEM_NOT_FOUND, "X-Vertex-Ai-Triton-Redirect names no path of this server");
-    /* Everything comes as POST here. */
+    /* All requests are POST here. */
     HttpHandler *handler = route.post && request->body.size ? route.post : route.get ? route.get : route.post;
     request->name = route.name;
     request->version = route.version;

@@ -1,4 +1,4 @@
-/* The life of a connection, and who has its call: the loop while it reads, then whoever answers. */
+/* The life of a connection, and the owner of its call: the loop while it reads, then the answering thread. */
 #include "http/connection.h"
 
 #include "base/clock.h"
@@ -10,7 +10,7 @@ enum {
     GOODBYE_MS = 500, /* how long an idle client may still send a request when the server is about to end */
     HANDOVER_RETRY_MS = 100,
     RETIRED_IDLE_MS =
-        60000, /* how long a connection that cannot be handed over may keep a retiring process while it is idle */
+        60000, /* how long an idle connection that cannot be handed over may keep a retiring process alive */
 };
 
 static HttpConnection *state_of(Connection *connection)
@@ -85,7 +85,7 @@ void connection_answered(Call *call)
     Connection *connection = state->connection;
     HttpConnection *http = state_of(connection);
     bool last = !state->keep_alive;
-    /* This first: the client has its answer, and its next request may be here any moment. */
+    /* This first: the client has its answer, and its next request may arrive any moment. */
     pthread_mutex_lock(&http->lock);
     http->call = NULL;
     http->busy = false;
@@ -120,7 +120,7 @@ void connection_relays(Call *call, Relay *relay)
     pthread_mutex_unlock(&http->lock);
 }
 
-/* A reference to that of the answer that is under way; NULL: there is none. */
+/* Returns a reference to the relay of the answer in progress; NULL if there is none. */
 static Relay *relay_of(HttpConnection *http)
 {
     pthread_mutex_lock(&http->lock);
@@ -131,7 +131,7 @@ static Relay *relay_of(HttpConnection *http)
     return relay;
 }
 
-/* ── what the loop says ───────────────────────────────────────────────────────────────────────────── */
+/* ── called by the loop ───────────────────────────────────────────────────────────────────────────── */
 
 static void opened(Connection *connection)
 {
@@ -152,7 +152,7 @@ static bool is_idle(HttpConnection *http)
     return idle;
 }
 
-/* Hand an idle connection over to the process that takes this one's place. */
+/* Hand an idle connection over to the process that replaces this one. */
 static bool hand_over(Connection *connection, HttpConnection *http)
 {
     if (!is_idle(http))
@@ -164,7 +164,7 @@ static bool hand_over(Connection *connection, HttpConnection *http)
     return false;
 }
 
-/* Whether the loop may read. `came`: something has come, so if it may not, it is told when it may. */
+/* Returns whether the loop may read. `came`: data has arrived, so if it may not, it is notified when it may. */
 static bool may_read(HttpConnection *http, bool came)
 {
     pthread_mutex_lock(&http->lock);
@@ -186,7 +186,7 @@ static void readable(Connection *connection)
         relay_readable(relay, connection);
         relay_unref(relay);
     }
-    /* A request that is answered at once is followed by the next one. */
+    /* A request that is answered immediately is followed by the next one. */
     while (goes_on && !connection_is_over(connection)) {
         goes_on = reading_go_on(connection) && may_read(http, false);
         if (goes_on && clock_ns() - since_ns >= HTTP_TURN_NS) {
@@ -207,7 +207,7 @@ static void writable(Connection *connection)
         answer_continue(call);
 }
 
-/* A request does not come: say so, if it has begun. */
+/* A request does not arrive in time: answer with an error if it has begun. */
 static void refuse_slow(Connection *connection, const HttpConnection *http)
 {
     Problem problem = {0};
@@ -222,7 +222,7 @@ static void refuse_slow(Connection *connection, const HttpConnection *http)
     answer_refusal(connection, &problem);
 }
 
-/* How long it may be idle; 0: for ever. */
+/* Returns how long it may be idle; 0: unlimited. */
 static uint64_t idle_limit_ms(Connection *connection, const HttpConnection *http)
 {
     uint64_t limit_ms = connection_endpoint(connection)->limits->idle_ms;
@@ -269,12 +269,12 @@ static void timed_out(Connection *connection)
     connection_finish(connection);
 }
 
-/* Its client waits for the answer no longer. */
+/* Its client no longer waits for the answer. */
 static void cancel(HttpConnection *http)
 {
     Relay *relay = relay_of(http);
     if (relay) {
-        relay_gone(relay); /* first: the client's connection is the asker's to end */
+        relay_gone(relay); /* first: the asker ends the client's connection */
         relay_unref(relay);
     }
     pthread_mutex_lock(&http->lock);
@@ -286,7 +286,7 @@ static void cancel(HttpConnection *http)
     }
 }
 
-/* Write something that a client passes over: 100 (Continue) before an answer (RFC 9110, 15.2), a comment between events. */
+/* Write something that a client ignores: 100 (Continue) before an answer (RFC 9110, 15.2), a comment between events. */
 static void ask_who_reads(Connection *connection, HttpConnection *http)
 {
     struct iovec go_on = {(char *)(uintptr_t)"HTTP/1.1 100 Continue\r\n\r\n", 25};
@@ -299,13 +299,15 @@ static void ask_who_reads(Connection *connection, HttpConnection *http)
     pthread_mutex_unlock(&http->lock);
 }
 
-/* Who sends no more may still read, as `nc -N` does. Over TCP, a client that has closed its end looks the same until it is sent something, which its
- * kernel answers with a reset: then it has `gone`. Where nothing can be sent, keepalive finds that out, or the answer. */
+/* A client that has shut down sending may still read, as `nc -N` does. Over TCP, a client that has closed its socket
+ * looks the same until data is sent to it, which its kernel answers with a reset: then it has `gone`. If nothing can
+ * be sent, keepalive detects that, or the answer.
+ */
 static void hung_up(Connection *connection, bool gone)
 {
     HttpConnection *http = state_of(connection);
     Relay *relay = relay_of(http);
-    if (gone || relay) /* an asker has more to say, as long as it is there */
+    if (gone || relay) /* an asker still sends words as long as it is connected */
         cancel(http);
     else if (!connection_is_local(connection))
         ask_who_reads(connection, http);
@@ -313,7 +315,7 @@ static void hung_up(Connection *connection, bool gone)
         relay_unref(relay);
 }
 
-/* An answer is the last one only where the connection cannot go to the other process. */
+/* An answer is the last one only if the connection cannot go to the other process. */
 static void retire(Connection *connection)
 {
     HttpConnection *http = state_of(connection);

@@ -1,5 +1,5 @@
-/* generate and generate_stream: a JSON object whose members are inputs, if the model has inputs of these names, and parameters else; the answer, or each
- * one of a stream (Server-Sent Events), is an object of the outputs.
+/* generate and generate_stream: the members of a JSON object are inputs if the model has inputs of these names, and
+ * otherwise parameters. The answer, or each one of a stream (Server-Sent Events), is an object of the outputs.
  */
 #include "admin/information.h"
 
@@ -11,7 +11,7 @@ enum { MOST_INPUTS = 256, MOST_DIMS = 32 };
 
 static const char parsing[] = "failed to parse the request JSON buffer";
 
-/* An input of the model, as its metadata says. */
+/* An input of the model, from its metadata. */
 typedef struct {
     Text name, datatype;
     int64_t shape[MOST_DIMS];
@@ -95,7 +95,7 @@ static ModelInput *input_named(const ModelInputs *inputs, Slice name)
 
 /* ── the request ──────────────────────────────────────────────────────────────────────────────────── */
 
-/* Choose the dimensions that the model leaves open: the last one holds what is there, the others are 1. */
+/* Choose the model's variable dimensions: the last one takes the elements given, the others are 1. */
 static bool fit_shape(const ModelInput *input, uint64_t elements, int64_t *shape)
 {
     uint64_t left = elements;
@@ -207,7 +207,7 @@ static bool put_answer(Text *text, const Answer *answer, Problem *problem)
     return true;
 }
 
-/* The only answer, or several, of which there should be one. Any thread. */
+/* The only answer, or one of several although there should be one. Any thread. */
 static void answered(Call *call, Answer *answer)
 {
     HttpCall *state = http_call(call);
@@ -236,7 +236,9 @@ static void answered(Call *call, Answer *answer)
     answer_problem(call, &problem);
 }
 
-/* The events of an answer of a model behind the OpenAI API, whose text "s..." is for a client as it is (pytriton/openai/response_writer.py). */
+/* Extract the events of an answer of a model behind the OpenAI API, whose text "s..." is passed to the client
+ * unchanged (pytriton/openai/response_writer.py).
+ */
 static bool events_of(const Answer *answer, Slice *events)
 {
     const AnswerOutput *output = answer->outputs;
@@ -253,7 +255,7 @@ static bool events_of(const Answer *answer, Slice *events)
     return true;
 }
 
-/* One event. False: nobody reads it. */
+/* Send one event. Returns false if the client has gone. */
 static bool send_event(Call *call, const Answer *answer)
 {
     HttpCall *state = http_call(call);
@@ -302,9 +304,9 @@ static void streamed(Call *call, Answer *answer)
         answer_close(call);
 }
 
-/* ── how it is run ────────────────────────────────────────────────────────────────────────────────── */
+/* ── running ──────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Metadata may take a while, when models are being loaded. */
+/* Metadata may take a while when models are being loaded. */
 static bool run_generate(Call *call, Problem *problem)
 {
     HttpCall *state = http_call(call);
@@ -334,14 +336,14 @@ static void end_answer(void *call)
     answer_close(call);
 }
 
-/* Have the events go to a client whose connection is handed over, if that may be, and the request says so. */
+/* Relay the events to a client whose connection is handed over, if that is possible and the request asks for it. */
 static bool may_relay(HttpRequest *request, Problem *problem)
 {
     static const RelayOwner owner = {send_to_asker, cancel, end_answer};
     const HttpCall *state = http_call(request->call);
     Slice asked = http_header(request->head, RELAY_HEADER);
     uint64_t pulse_ms;
-    /* What follows the request is for the relay, so there is no other request. */
+    /* Data after the request is for the relay, so there is no further request. */
     if (asked.start == NULL || state->relay || state->is_old || state->keep_alive ||
         connection_endpoint(state->connection)->relays == NULL || !slice_unsigned(asked, &pulse_ms))
         return true;
@@ -352,7 +354,9 @@ static bool may_relay(HttpRequest *request, Problem *problem)
     return true;
 }
 
-/* What may be relayed is asked of models behind the OpenAI API, which have this input: no thread has to ask which they have. */
+/* Relayed requests are for models behind the OpenAI API, which have this input: no thread has to look up the
+ * metadata.
+ */
 static bool start_relayed(HttpRequest *request, Problem *problem)
 {
     static ModelInput text = {

@@ -1,10 +1,10 @@
-/* SageMaker's multi-model paths: it brings models into a folder, and has them loaded, listed, asked and unloaded by names of its own.
+/* SageMaker's multi-model paths: SageMaker copies models into a folder; loads, lists, calls and unloads them by its own names.
  *
- *     POST /models {"model_name": "NAME", "url": "/opt/ml/models/NAME/model"}   the folder has a model's folder in it, or those of an
- *                                                                               ensemble and its parts
+ *     POST /models {"model_name": "NAME", "url": "/opt/ml/models/NAME/model"}   the folder contains a model's folder, or those
+ *                                                                               of an ensemble and its parts
  *     GET /models, GET /models/NAME, DELETE /models/NAME, POST /models/NAME/invoke
  *
- * See "Custom Containers Contract for Multi-Model Endpoints" of its documentation: 409 where a name is there already, 507 where there is no memory.
+ * See "Custom Containers Contract for Multi-Model Endpoints" of its documentation: 409 if the name exists, 507 without memory.
  */
 #define _GNU_SOURCE
 #include "admin/repository.h"
@@ -27,7 +27,7 @@ typedef struct {
 
 struct HostedModels {
     pthread_mutex_t lock;
-    Names models; /* guarded by it */
+    Names models; /* guarded by the lock */
 };
 
 HostedModels *hosted_new(void)
@@ -66,7 +66,7 @@ static HttpService *service_of(Call *call)
 
 /* ── the table ────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Take a name before its model is loaded. */
+/* Reserve a name before its model is loaded. */
 static bool reserve(HostedModels *hosted, Slice name, Slice url, Problem *problem)
 {
     Model *model = calloc(1, sizeof *model);
@@ -84,7 +84,7 @@ static bool reserve(HostedModels *hosted, Slice name, Slice url, Problem *proble
                   : problem_no_memory(problem);
 }
 
-/* Returns its folder, which is the caller's; NULL: it is not there, or not loaded yet. */
+/* Returns its folder, which the caller takes over; NULL: not there, or not loaded yet. */
 static char *take_out(HostedModels *hosted, Slice name, bool loaded)
 {
     char *url = NULL;
@@ -115,7 +115,7 @@ static bool none_such(Problem *problem)
 
 /* ── load ─────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Whether a folder's model is an ensemble; `found`: it has a configuration at all. */
+/* Returns whether a folder's model is an ensemble; `found`: it has a configuration at all. */
 static bool is_ensemble(const char *folder, const char *name, bool *found)
 {
     Text path = {0}, text = {0};
@@ -132,7 +132,7 @@ static bool is_ensemble(const char *folder, const char *name, bool *found)
     return ensemble;
 }
 
-/* The name of the folder in it that has the model that is asked for; NULL: a problem. */
+/* Returns the name of the subfolder with the requested model; NULL: a problem. */
 static char *find_model(const char *folder, Problem *problem)
 {
     DIR *listing = opendir(folder);
@@ -160,7 +160,7 @@ static char *find_model(const char *folder, Problem *problem)
     return NULL;
 }
 
-/* What a load without memory says: SageMaker unloads other models, and tries again. */
+/* Report a load that failed for lack of memory: SageMaker then unloads other models, and retries. */
 static void judge(Problem *problem)
 {
     static const char *const signs[] = {"out of memory", "OUT_OF_MEMORY", "failed to allocate", "Failed to allocate",
@@ -189,7 +189,7 @@ static bool load_from(Server *server, const char *folder, Slice name, Problem *p
     return loaded || (problem->kind == PROBLEM_NONE && problem_no_memory(problem));
 }
 
-/* Only what lies where SageMaker puts models. */
+/* Accept only paths where SageMaker puts models. */
 static bool check_url(const char *root, Slice url, Problem *problem)
 {
     Slice rest = url, segment;
@@ -336,7 +336,7 @@ bool hosted_route(const Target *target, HttpRoute *route)
         return false;
     if (target->count > 1 && segments[1].size == 0)
         return false;
-    /* SageMaker has no token. */
+    /* SageMaker sends no token. */
     *route = (HttpRoute){.api = API_OTHER, .name = SLICE(""), .version = SLICE(""), .repository = SLICE("")};
     if (target->count > 1)
         route->name = segments[1];

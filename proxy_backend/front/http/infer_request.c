@@ -1,5 +1,5 @@
-/* Members of objects may come in any order. An input is begun as soon as its name, type and shape are known; "data" that comes before them
- * is passed over, and read when they are.
+/* Members of objects may come in any order. An input is begun as soon as its name, type and shape are known; "data"
+ * before them is skipped, and read later.
  */
 #include "http/bodies.h"
 
@@ -7,11 +7,11 @@
 
 enum { MOST_DIMS = 64 };
 
-/* What is being read. */
+/* The state of reading. */
 typedef struct {
     Call *call;
     Json json;
-    Slice binary; /* what has not been taken of it */
+    Slice binary; /* the unread rest */
     Problem *problem;
     bool binary_output;
     Text key, text; /* for names with escapes */
@@ -32,7 +32,7 @@ typedef struct {
     bool has_name, has_datatype, has_shape, has_data, was_read;
     int64_t shape[MOST_DIMS];
     size_t dims;
-    Json data; /* at "data", which was passed over */
+    Json data; /* at "data", which was skipped */
     CallTensor *tensor;
     TensorParameters parameters;
 } Input;
@@ -62,7 +62,7 @@ static bool read_text(Reading *reading, const char *member, Slice *value)
         invalid(reading, member, "attempt to access JSON non-string as string");
 }
 
-/* The same into a text of its own, since several are needed at a time. */
+/* Read into a separate text, since several are needed at a time. */
 static bool read_copy(Reading *reading, const char *member, Text *copy)
 {
     Slice value;
@@ -78,7 +78,7 @@ static bool twice(Reading *reading, const char *member)
     return problem_set(reading->problem, PROBLEM_INVALID, "Unable to parse '%s': it is there twice", member);
 }
 
-/* The next member of an object; false: there are no more, or a problem. */
+/* Read the next member's name. Returns false at the end of the object, or with a problem. */
 static bool next_member(Reading *reading, Slice *key)
 {
     return reading->problem->kind == PROBLEM_NONE && json_member(&reading->json, &reading->key, key);
@@ -112,7 +112,7 @@ static bool read_parameters(Reading *reading)
     return is_good(reading);
 }
 
-/* Those that are not known are passed over, as Triton does. */
+/* Unknown ones are ignored, as in Triton. */
 static void read_tensor_parameter(Reading *reading, Slice key, TensorParameters *parameters)
 {
     uint64_t classes;
@@ -211,7 +211,7 @@ static bool read_input_member(Reading *reading, Slice key, Input *input)
     return slice_is(key, "data") ? read_data(reading, input) : json_skip(&reading->json);
 }
 
-/* Give an input its bytes from where it says that they are. */
+/* Add the data of an input from where it is. */
 static bool end_input(Reading *reading, Input *input)
 {
     const TensorParameters *parameters = &input->parameters;
@@ -301,7 +301,7 @@ static bool end_output(Reading *reading, const Text *name, bool has_name, const 
     char *kept = call_memory(reading->call, region.size + 1);
     if (kept == NULL)
         return problem_no_memory(problem);
-    output->user = memcpy(kept, parameters->region.data, region.size + 1); /* text_string has put NUL */
+    output->user = memcpy(kept, parameters->region.data, region.size + 1); /* text_string has appended NUL */
     return call_output_region(reading->call, output, region, parameters->offset, parameters->room, problem);
 }
 

@@ -1,4 +1,4 @@
-/* Inferences: from the request's headers to the answer's bytes. */
+/* Inference: from the request's headers to the answer's bytes. */
 #include "http/request.h"
 
 #include "http/bodies.h"
@@ -18,7 +18,7 @@ static void put_shape(Text *text, const AnswerOutput *output)
     text_put_char(text, ']');
 }
 
-/* Where an output lies that the client wants in shared memory. */
+/* Write the region of an output in shared memory. */
 static void put_region(Text *text, const AnswerOutput *output)
 {
     text_put_string(text, ",\"parameters\":{\"shared_memory_region\":");
@@ -38,7 +38,7 @@ static bool is_binary(const AnswerOutput *output, bool binary_output)
     return flags & OUTPUT_BINARY || (binary_output && !(flags & OUTPUT_JSON));
 }
 
-/* One output; what it has of bytes beside the JSON is in `part`. */
+/* Write one output; bytes outside the JSON are put into `part`. */
 static bool put_output(Text *text, const AnswerOutput *output, bool binary_output, struct iovec *part, Problem *problem)
 {
     *part = (struct iovec){0};
@@ -65,7 +65,7 @@ static bool put_output(Text *text, const AnswerOutput *output, bool binary_outpu
     return true;
 }
 
-/* Write the answer's JSON; `bytes`: how much follows it. */
+/* Write the answer's JSON; `bytes`: the size of the data after it. */
 static bool put_answer(
     Text *text, const Answer *answer, bool binary_output, struct iovec *parts, size_t *bytes, Problem *problem)
 {
@@ -87,7 +87,7 @@ static bool put_answer(
     return true;
 }
 
-/* An answer has come: the only one, which may be followed by the word that no other comes. Any thread. */
+/* An answer has arrived: the only one, possibly followed by an empty final one. Any thread. */
 static void answered(Call *call, Answer *answer)
 {
     HttpCall *state = http_call(call);
@@ -140,7 +140,7 @@ bool call_take_headers(HttpRequest *request, Problem *problem)
     return true;
 }
 
-/* How much of the body is JSON. */
+/* Read how much of the body is JSON. */
 static bool json_size(const HttpRequest *request, uint64_t *size, bool *is_raw, Problem *problem)
 {
     Slice header = http_header(request->head, "inference-header-content-length");

@@ -1,4 +1,4 @@
-/* What can be asked about the server and its models, and how what takes long is run. */
+/* Information about the server and its models, and how long operations are run. */
 #include "admin/information.h"
 
 #include "http/connection.h"
@@ -13,7 +13,7 @@ static void run_job(Job *job)
     self->done = answer_begin(self->call, &self->problem) && self->work(self->call, &self->problem);
 }
 
-/* The model has come, or not: the job is run anew, or its request is answered. */
+/* The model has been loaded, or not: run the job again, or answer its request. */
 static void go_on(AwaitedBy *waiter, Problem *problem)
 {
     HttpCall *state = (HttpCall *)((char *)waiter - offsetof(HttpCall, waiter));
@@ -35,7 +35,7 @@ static void end_job(Job *job)
         self->problem = (Problem){0}; /* it may be run again */
     }
     if (!done && awaited_wait(call_server(call)->awaited, &problem, &http_call(call)->waiter, go_on))
-        return; /* the call may have been answered by now */
+        return; /* the call may have been answered and freed */
     if (!done)
         answer_problem(call, &problem);
     else if (!self->answers_itself)
@@ -68,7 +68,7 @@ bool http_job(HttpRequest *request, bool (*work)(Call *call, Problem *problem), 
         !http_keep(call, request->version, &job->version, problem) ||
         !http_keep(call, request->repository, &job->repository, problem))
         return false;
-    /* The job lies in the call, which may be answered before the job has come to its end. */
+    /* The job is part of the call, which may be answered before the job ends. */
     call_ref(call);
     if (jobs_give(request->service->settings.jobs, &job->job, problem))
         return true;

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The core's metrics are one text, whose making takes longer the more models there are. */
+/* The core's metrics are one text that takes longer to make the more models there are. */
 enum { FRESH_MS = 500 };
 
 typedef struct {
@@ -25,7 +25,7 @@ LoadReport load_report_asked(Slice name, Slice value)
                                           : LOAD_REPORT_NONE;
 }
 
-/* The value of the first line of TensorRT-LLM's blocks of that type; -1: there is none. */
+/* Returns the first value of TensorRT-LLM's blocks of this type; -1: none. */
 static double blocks(const char *metrics, const char *type)
 {
     static const char family[] = "\nnv_trt_llm_kv_cache_block_metrics{";
@@ -56,7 +56,7 @@ static KvCache read_kv_cache(Server *server)
     return cache;
 }
 
-/* At most FRESH_MS old, or as old as it takes another thread to read it. */
+/* Returns values at most FRESH_MS old, or older while another thread reads new ones. */
 static KvCache kv_cache(Server *server)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -1,4 +1,4 @@
-/* Reads requests: each into the memory of the call in which it stays. */
+/* Reads each request into the memory of its call. */
 #include "http/connection.h"
 
 #include "base/clock.h"
@@ -7,7 +7,7 @@
 
 enum {
     FIRST_BYTES = 8 << 10, /* room for a head, and a small body with it */
-    STEP_BYTES = 256 << 10, /* at least, of a large body: memory comes as the body does, twice as much each time */
+    STEP_BYTES = 256 << 10, /* at least, of a large body: memory grows as the body arrives, doubling each time */
     TARGET_BYTES_MOST = TARGET_BYTES + 4096,
     BEYOND = 16,
     COUNTED_BYTES = 64 << 10, /* smaller bodies, of which a connection has one, are not counted */
@@ -26,14 +26,14 @@ HttpLimits http_head_limits(const Limits *limits)
         .headers = (uint32_t)(limits->headers < HTTP_MOST_HEADERS ? limits->headers : HTTP_MOST_HEADERS)};
 }
 
-/* The request is refused, and the connection ends: where the next request begins is not known. */
+/* Refuse the request and end the connection: the start of the next request is unknown. */
 static void refuse(Connection *connection, Problem *problem, Refusal reason)
 {
     refusals_count(reason);
     answer_refusal(connection, problem);
 }
 
-/* A call to read into, with what came with the last request. */
+/* Take a call to read into, with data received with the last request. */
 static bool begin(Connection *connection, HttpConnection *http)
 {
     Problem problem = {0};
@@ -57,7 +57,7 @@ static bool begin(Connection *connection, HttpConnection *http)
     return true;
 }
 
-/* The call is not needed while nothing comes. */
+/* Release the call while no data arrives. */
 static void end(HttpConnection *http)
 {
     pthread_mutex_lock(&http->lock);
@@ -67,7 +67,7 @@ static void end(HttpConnection *http)
     call_unref(call);
 }
 
-/* Let the client send no longer than that; bytes that come one by one do not make it longer. */
+/* Set the time limit for the client; bytes that trickle in do not extend it. */
 static void wait_for(Connection *connection, HttpConnection *http, HttpAwaited awaited)
 {
     const Limits *limits = limits_of(connection);
@@ -78,7 +78,7 @@ static void wait_for(Connection *connection, HttpConnection *http, HttpAwaited a
     connection_set_deadline(connection, awaited == AWAITS_HEAD ? limits->header_ms : limits->body_ms);
 }
 
-/* Take what belongs to the next request off the end of this one. */
+/* Cut data of the next request off the end of this one. */
 static void cut_pending(HttpConnection *http)
 {
     Text *body = &http->call->body;
@@ -88,7 +88,7 @@ static void cut_pending(HttpConnection *http)
 
 /* ── the body ─────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Take chunks apart. True: the body is complete. */
+/* Decode chunks. Returns true when the body is complete. */
 static bool take_chunks(Connection *connection, HttpConnection *http, Slice input)
 {
     ChunkLimits limits = {limits_of(connection)->body_bytes, OVERHEAD_BYTES};
@@ -122,7 +122,7 @@ static bool take_chunks(Connection *connection, HttpConnection *http, Slice inpu
     return false;
 }
 
-/* What follows the head has been read already, at least some of it. True: the request is complete. */
+/* Some or all of the body has been read with the head. Returns true when the request is complete. */
 static bool begin_body(Connection *connection, HttpConnection *http, const HttpHead *head)
 {
     Text *body = &http->call->body;
@@ -162,7 +162,7 @@ static bool begin_body(Connection *connection, HttpConnection *http, const HttpH
 
 /* ── the head ─────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Look for the end of the head. True: the request is complete. */
+/* Search for the end of the head. Returns true when the request is complete. */
 static bool look_at_head(Connection *connection, HttpConnection *http, HttpLoop *loop)
 {
     HttpLimits limits = http_head_limits(limits_of(connection));
@@ -182,7 +182,7 @@ static bool look_at_head(Connection *connection, HttpConnection *http, HttpLoop 
     return begin_body(connection, http, &loop->head);
 }
 
-/* Read what has come. True: something has. */
+/* Read available data. Returns whether there was any. */
 static bool read_some(Connection *connection, HttpConnection *http, Slice *chunks)
 {
     Text *body = &http->call->body;
@@ -192,7 +192,7 @@ static bool read_some(Connection *connection, HttpConnection *http, Slice *chunk
         to = loop_scratch(connection_loop(connection));
         room = LOOP_SCRATCH;
     } else {
-        /* A little more than is needed shows that nothing else has come. */
+        /* Reading a little more than needed shows whether anything else has arrived. */
         size_t more = http->phase == READS_BODY ? http->needed - body->size + BEYOND : FIRST_BYTES;
         size_t step = body->size > STEP_BYTES ? body->size : STEP_BYTES;
         Problem problem = {0};
@@ -220,7 +220,7 @@ static bool read_some(Connection *connection, HttpConnection *http, Slice *chunk
     return false;
 }
 
-/* Count what has come of a body. False: all clients' bodies together are too many. */
+/* Count received bytes of a body. Returns false if all clients' bodies together are too large. */
 static bool count_body(Connection *connection, Call *call)
 {
     uint64_t *counted = &call->counted.received;
@@ -238,7 +238,7 @@ static bool count_body(Connection *connection, Call *call)
 
 /* ── the request ──────────────────────────────────────────────────────────────────────────────────── */
 
-/* `moved`: the head's bytes may lie elsewhere than when it was read, or another head has been read since. */
+/* `moved`: the head's bytes may have moved since it was read, or another head has been read since. */
 static void run(Connection *connection, HttpConnection *http, HttpLoop *loop, bool moved)
 {
     Problem problem = {0};
@@ -260,7 +260,7 @@ bool reading_go_on(Connection *connection)
         return false;
     HttpLoop *loop = http_loop(connection, &problem);
     bool moved = http->phase != READS_HEAD;
-    /* What came with the last request may be all of this one. */
+    /* Data received with the last request may be all of this one. */
     bool complete = !moved && http->call->body.size && look_at_head(connection, http, loop);
     Slice came;
     uint64_t since_ns = 0;
@@ -275,7 +275,7 @@ bool reading_go_on(Connection *connection)
             complete = take_chunks(connection, http, came);
         if (!count_body(connection, http->call))
             return false;
-        /* Of chunks, a few bytes may be a lot of work. */
+        /* A few bytes of chunks may cause much work. */
         if (http->phase == READS_CHUNKS && since_ns == 0)
             since_ns = clock_ns();
         else if (http->phase == READS_CHUNKS)

@@ -1,4 +1,4 @@
-/* Shared memory of clients: what is registered, and changes of that. */
+/* Clients' shared memory: listing, registering and unregistering regions. */
 #include "calls/shared_memory.h"
 
 #include "http/request.h"
@@ -66,7 +66,7 @@ bool http_handle_gpu_status(HttpRequest *request, Problem *problem)
 
 /* ── registering ──────────────────────────────────────────────────────────────────────────────────── */
 
-/* What a registration says. */
+/* The contents of a registration. */
 typedef struct {
     bool has_key, has_size, has_handle, has_device;
     Text key, handle;

@@ -1,4 +1,4 @@
-/* Which path is what: each with its method, the API that it belongs to, and who answers it. */
+/* The paths: each with its method, its API, and its handler. */
 #include "http/routes.h"
 
 #include "base/log.h"
@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-/* A path: segments that are said, or "*" for a name, "#" for a number. */
+/* A path: literal segments, "*" for a name, "#" for a number. */
 typedef struct {
     const char *const segments[8];
     HttpApi api;
@@ -79,7 +79,7 @@ static bool is_number(Slice text)
     return text.size > 0;
 }
 
-/* Whether a path is of that pattern; then its names are in `route`. */
+/* Match a path with a pattern; its names are put into `route`. */
 static bool matches(const Pattern *pattern, const Target *target, HttpRoute *route)
 {
     HttpRoute found = {.name = SLICE(""), .version = SLICE(""), .repository = SLICE("")};
@@ -136,7 +136,7 @@ bool route_find(const HttpService *service, const Target *target, HttpRoute *rou
 
 /* ── a request ────────────────────────────────────────────────────────────────────────────────────── */
 
-/* In a time that does not tell how much of it is right. */
+/* Compare in constant time. */
 static bool is_secret(Slice given, const char *secret)
 {
     size_t size = strlen(secret);
@@ -160,14 +160,14 @@ bool request_is_allowed(const HttpRequest *request, HttpApi api, Problem *proble
         problem, PROBLEM_FORBIDDEN, "This API is restricted, expecting header '%s'", restriction->header);
 }
 
-/* Whether the client has connected to that port of a loopback address; 0: to its scheme's default port. */
+/* Returns whether the client has connected to this port of a loopback address; 0: to its scheme's default port. */
 static bool is_loopback_port(const Connection *connection, uint64_t port)
 {
     uint16_t own = connection_loopback_port(connection);
     return own && (port == own || (port == 0 && (own == 80 || own == 443)));
 }
 
-/* Whether no browser has sent it on behalf of another site's page; else the problem. */
+/* Check that no browser has sent the request on behalf of another site's page; otherwise set the problem. */
 static bool request_is_of_own_site(const HttpRequest *request, Problem *problem)
 {
     uint64_t port;
@@ -187,7 +187,7 @@ static bool request_is_of_own_site(const HttpRequest *request, Problem *problem)
     return false;
 }
 
-/* Who answers requests of that method; NULL: nobody. */
+/* Returns the handler for the method; NULL if there is none. */
 static HttpHandler *handler_of(const HttpRequest *request, const HttpRoute *route)
 {
     HttpMethod method = request->head->method;

@@ -1,4 +1,4 @@
-/* Which path is what. */
+/* The paths. */
 #ifndef PYTRITON_FRONT_HTTP_ROUTES_H
 #define PYTRITON_FRONT_HTTP_ROUTES_H
 
@@ -7,22 +7,22 @@
 typedef struct {
     HttpApi api;
     HttpHandler *get, *post, *delete;
-    Slice name, version, repository; /* of the path; "": not there */
+    Slice name, version, repository; /* from the path; "": absent */
 } HttpRoute;
 
-/* False: there is no such path. */
+/* Returns false if there is no such path. */
 bool route_find(const HttpService *service, const Target *target, HttpRoute *route);
-/* The same, of KServe's paths. */
+/* Find one of KServe's paths. */
 bool route_find_api(const Target *target, HttpRoute *route);
-/* Whether a request may use an API: it is not restricted, or the token is there. */
+/* Returns whether a request may use an API: it is not restricted, or the token is correct. */
 bool request_is_allowed(const HttpRequest *request, HttpApi api, Problem *problem);
-/* The same for SageMaker and Vertex AI (cloud.c). */
+/* Find a path of SageMaker or Vertex AI (cloud.c). */
 bool cloud_route(const HttpService *service, const Target *target, HttpRoute *route);
 
-/* SageMaker's models (hosted.c). NULL: there is no memory. */
+/* SageMaker's models (hosted.c). NULL without memory. */
 HostedModels *hosted_new(void);
 void hosted_free(HostedModels *hosted);
-/* The same for its paths. */
+/* Find one of its paths. */
 bool hosted_route(const Target *target, HttpRoute *route);
 
 #endif

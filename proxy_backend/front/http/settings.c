@@ -1,4 +1,4 @@
-/* Log and trace settings. Those that are not known are passed over, as Triton does. */
+/* Log and trace settings. Unknown ones are ignored, as in Triton. */
 #include "admin/log_settings.h"
 #include "admin/trace_settings.h"
 
@@ -14,7 +14,7 @@ static Server *server_of(const HttpRequest *request)
     return request->service->settings.server;
 }
 
-/* The body's object, if it has one. */
+/* Enter the body's object, if it has one. */
 static bool begin(const HttpRequest *request, Json *json, Problem *problem)
 {
     JsonLimits most = {(uint32_t)request->limits->json_depth, request->limits->json_values, UINT64_MAX};
@@ -32,7 +32,7 @@ static bool end(Json *json, Problem *problem)
     return json_end(json) || json_problem(json, parsing, problem);
 }
 
-/* A copy of a string, which is what comes next. */
+/* Copy a string, which is the next value. */
 static bool keep_string(HttpRequest *request, Json *json, Slice *copy, Problem *problem)
 {
     Text scratch = {0};
@@ -64,7 +64,7 @@ bool http_handle_log_read(HttpRequest *request, Problem *problem)
 static const char *const log_names[] = {
     "log_file", "log_info", "log_warning", "log_error", "log_verbose_level", "log_format"};
 
-/* Whether a setting is known, and the name that stays. */
+/* Returns whether a setting is known, and its permanent name. */
 static bool is_known(Slice key, const char *const *names, size_t count, Slice *name)
 {
     for (size_t i = 0; i < count; i++)
@@ -137,7 +137,7 @@ bool http_handle_trace_read(HttpRequest *request, Problem *problem)
 static const char *const trace_names[] = {
     "trace_level", "trace_rate", "trace_count", "log_frequency", "trace_file", "trace_mode"};
 
-/* null, a string, or of levels an array of them. */
+/* Read null, a string, or for levels an array of strings. */
 static bool read_trace_change(HttpRequest *request, Json *json, TraceChange *change, Problem *problem)
 {
     Slice *values = call_memory(request->call, MOST_LEVELS * sizeof *values);

@@ -1,4 +1,4 @@
-/* Begins to answer a request that has come: in the loop's thread, or, where its size says that reading it takes long, in one for that. */
+/* Begins to answer a received request: in the loop's thread, or in a reader thread if its size makes reading slow. */
 #include "http/connection.h"
 
 #include "http1/encoding.h"
@@ -7,11 +7,11 @@
 
 enum {
     LONG_JSON = 256 << 10, /* bytes; a loop reads them in two milliseconds */
-    LONG_BODY = 8 << 20, /* of tensors, whose strings are looked through */
-    LONG_PACKED = 256, /* bytes that may become a thousand times as many */
+    LONG_BODY = 8 << 20, /* of tensors, whose strings are checked */
+    LONG_PACKED = 256, /* bytes that may grow a thousandfold */
 };
 
-/* The call is being answered from now on. */
+/* Mark the call as being answered. */
 static void begin_answer(Connection *connection, HttpConnection *http, const HttpHead *head)
 {
     HttpCall *state = http_call(http->call);
@@ -27,7 +27,7 @@ static void begin_answer(Connection *connection, HttpConnection *http, const Htt
     pthread_mutex_unlock(&http->lock);
 }
 
-/* Put the expanded body where the other one was, after the head. */
+/* Replace the body after the head with the decompressed one. */
 static bool expand(Call *call, size_t head_size, Compression compression, Problem *problem)
 {
     const Limits *limits = connection_endpoint(http_call(call)->connection)->limits;
@@ -51,7 +51,7 @@ static bool expand(Call *call, size_t head_size, Compression compression, Proble
     return true;
 }
 
-/* Have a request answered, whose head has been read from the call's body. */
+/* Answer a request whose head has been read from the call's body. */
 static void answer(Call *call, HttpHead *head, Target *target, size_t head_size)
 {
     const HttpCall *state = http_call(call);
@@ -103,7 +103,7 @@ static Call *call_of(Job *job)
 
 static void begin_late(Job *job)
 {
-    (void)job; /* all of it is in answer_late: what the job lies in may be used again when it has been answered */
+    (void)job; /* answer_late does everything: the memory of the job may be reused after the answer */
 }
 
 static void answer_late(Job *job)
@@ -121,7 +121,7 @@ static void answer_late(Job *job)
         answer_problem(call, &problem);
 }
 
-/* The dispatcher does not wait behind clients. */
+/* The dispatcher's requests do not wait behind clients. */
 static void give_to_thread(Call *call, size_t head_size)
 {
     HttpCall *state = http_call(call);

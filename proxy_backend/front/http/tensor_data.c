@@ -15,7 +15,7 @@ static bool wrong_shape(Problem *problem)
         problem, PROBLEM_INVALID, "Unable to parse 'data': Shape does not match true shape of 'data' field");
 }
 
-/* What comes next is something else than the type needs, if the text itself is not at fault. */
+/* Report that the next value has the wrong kind, unless the text itself is malformed. */
 static bool wrong_kind(const Json *json, const char *is_not, const char *as, Problem *problem)
 {
     return json_failed(json)
@@ -37,7 +37,7 @@ static bool read_signed(Json *json, DataType datatype, char *to, Problem *proble
     size_t size = datatype_size(datatype);
     if (size < 8 && (value < -((int64_t)1 << (8 * size - 1)) || value >= (int64_t)1 << (8 * size - 1)))
         return out_of_range(datatype, problem);
-    memcpy(to, &value, size); /* little-endian, as all machines are that the core is built for */
+    memcpy(to, &value, size); /* little-endian, like all machines that the core is built for */
     return true;
 }
 
@@ -62,7 +62,7 @@ static bool read_decimal(Json *json, DataType datatype, char *to, Problem *probl
         memcpy(to, &value, sizeof value);
         return true;
     }
-    /* What is larger than all floats, but for infinity itself, would silently become that. */
+    /* A value beyond all floats, except infinity itself, would silently become infinity. */
     if (isfinite(value) && fabs(value) >= (double)FLT_MAX * (1 + 0x1p-25))
         return out_of_range(datatype, problem);
     float small = (float)value;
@@ -97,7 +97,9 @@ static bool read_fixed(Json *json, DataType datatype, char *to, Problem *problem
     }
 }
 
-/* Go to the next value; false: there is none. `alone`: one that is in no array, which `*first` says has not been read. */
+/* Go to the next value. Returns false at the end. `alone`: a single value outside an array; `*first`: it has not been
+ * read.
+ */
 static bool next_value(Json *json, uint32_t depth, bool alone, bool *first)
 {
     if (!alone)
@@ -111,7 +113,7 @@ static bool read_numbers(Call *call, const CallTensor *input, Json *json, bool a
 {
     uint32_t depth = json->depth;
     size_t size = datatype_size(input->datatype);
-    /* A value takes two bytes of JSON at least, so a shape that says more than there is needs no memory. */
+    /* A value takes at least two bytes of JSON: do not allocate memory for a larger shape. */
     if (input->elements > (uint64_t)(json->end - json->at))
         return wrong_shape(problem);
     char *data = call_memory(call, (size_t)input->elements * size + 1), *at = data;
@@ -135,7 +137,7 @@ static bool read_numbers(Call *call, const CallTensor *input, Json *json, bool a
 static bool read_strings(Call *call, const CallTensor *input, Json *json, bool alone, Problem *problem)
 {
     uint32_t depth = json->depth;
-    /* No string is longer than it is written, and each has 4 bytes before it; its quotes and the comma take at least 3. */
+    /* A string is at most as long as written, with 4 bytes before it; its quotes and the comma take at least 3. */
     Json measured = *json;
     Slice raw;
     if (!json_raw(&measured, &raw)) {

@@ -21,7 +21,7 @@ bool browser_is_cross_site(const HttpHead *head)
     Slice origin = http_header(head, "origin");
     if (origin.start == NULL)
         return false;
-    /* Browsers send it alone where the connection is neither TLS nor to this machine itself. */
+    /* If there is no TLS and the server is not on localhost, browsers send only this header. */
     Slice host = http_header(head, "host");
     const char *mark = memmem(origin.start, origin.size, "://", 3);
     Slice name = mark ? slice_after(origin, (size_t)(mark - origin.start) + 3) : SLICE("");

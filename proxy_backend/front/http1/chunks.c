@@ -8,7 +8,7 @@ static HttpResult wrong(Problem *problem, const char *what)
     return HTTP_WRONG;
 }
 
-/* Gather a line that ends with CR LF. HTTP_DONE: chunks->text has it without these. */
+/* Collect a line that ends with CR LF. HTTP_DONE: chunks->text has it without these. */
 static HttpResult take_line(HttpChunks *chunks, Slice *input, Problem *problem)
 {
     while (input->size) {
@@ -28,7 +28,7 @@ static HttpResult take_line(HttpChunks *chunks, Slice *input, Problem *problem)
     return HTTP_MORE;
 }
 
-/* The digits of a size, in hexadecimal: how many there are; 0: none, or too many. */
+/* Read the hexadecimal digits of a size. Returns their number; 0: none, or too many. */
 static size_t read_size(Slice line, uint64_t *size)
 {
     size_t count = 0;
@@ -46,7 +46,7 @@ static size_t read_size(Slice line, uint64_t *size)
     return count <= 15 ? count : 0;
 }
 
-/* "1f" or "1f;extension". */
+/* Read "1f" or "1f;extension". */
 static HttpResult begin_chunk(HttpChunks *chunks, const ChunkLimits *limits, Problem *problem)
 {
     Slice line = {chunks->text, chunks->line};
@@ -71,7 +71,7 @@ static HttpResult begin_chunk(HttpChunks *chunks, const ChunkLimits *limits, Pro
     return HTTP_MORE;
 }
 
-/* Trailers are looked at and left out. HTTP_DONE: an empty line, the end. */
+/* Check a trailer and ignore it. HTTP_DONE: an empty line, the end. */
 static HttpResult pass_trailer(HttpChunks *chunks, const ChunkLimits *limits, Problem *problem)
 {
     if (chunks->line == 0)

@@ -1,11 +1,11 @@
-/* A body in chunks (RFC 9112, 7.1), taken apart piece by piece as it comes. */
+/* A chunked body (RFC 9112, 7.1), decoded piece by piece as it arrives. */
 #ifndef PYTRITON_FRONT_HTTP1_CHUNKS_H
 #define PYTRITON_FRONT_HTTP1_CHUNKS_H
 
 #include "http1/head.h"
 
 enum {
-    CHUNKS_LINE = 1024, /* bytes of a line: of a size with its extensions, or of a trailer */
+    CHUNKS_LINE = 1024, /* bytes of a line: a size with its extensions, or a trailer */
 };
 
 /* All zero: at the beginning. */
@@ -14,7 +14,7 @@ typedef struct {
     uint64_t left;     /* of this chunk */
     uint64_t overhead; /* bytes of extensions and trailers, of all chunks */
     uint64_t body;     /* bytes so far */
-    size_t line;       /* how much of a line there is */
+    size_t line;       /* the size of the partial line */
     char text[CHUNKS_LINE];
 } HttpChunks;
 
@@ -22,8 +22,9 @@ typedef struct {
     uint64_t body_bytes, overhead_bytes;
 } ChunkLimits;
 
-/* Take what can be taken off `input`. HTTP_DONE: the body has ended, what is left in `input` belongs to the next request. HTTP_MORE: `data`,
- * which may be empty, belongs to the body; call again while `input` has something. */
+/* Consume what is possible from `input`. HTTP_DONE: the body has ended, the rest of `input` belongs to the next
+ * request. HTTP_MORE: `data`, which may be empty, belongs to the body; call again while `input` is not empty.
+ */
 HttpResult http_chunks(HttpChunks *chunks, Slice *input, Slice *data, const ChunkLimits *limits, Problem *problem);
 
 #endif

@@ -1,13 +1,13 @@
-/* Which compression a request has, and which one its client takes. */
+/* The compression of a request, and the one that its client accepts. */
 #ifndef PYTRITON_FRONT_HTTP1_ENCODING_H
 #define PYTRITON_FRONT_HTTP1_ENCODING_H
 
 #include "base/compression.h"
 #include "http1/head.h"
 
-/* From Content-Encoding. False: it is another one, or several. */
+/* Read Content-Encoding. Returns false if it is unsupported, or has several. */
 bool encoding_of_request(const HttpHead *head, Compression *compression, Problem *problem);
-/* The best that Accept-Encoding allows; gzip before deflate where both are as good. */
+/* Returns the best that Accept-Encoding allows; gzip before deflate if both are equal. */
 Compression encoding_of_answer(const HttpHead *head);
 const char *encoding_name(Compression compression);
 

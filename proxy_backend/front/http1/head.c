@@ -12,7 +12,7 @@ HttpResult http_find_head(HttpScan *scan, Slice bytes, const HttpLimits *limits,
             break;
         size_t at = (size_t)(feed - bytes.start);
         scan->looked = at + 1;
-        /* An empty line ends it, but for one before the first line, which some clients send (RFC 9112, 2.2). */
+        /* An empty line ends it, except one before the first line, which some clients send (RFC 9112, 2.2). */
         if (at >= 3 && memcmp(feed - 3, "\r\n\r", 3) == 0) {
             *size = at + 1;
             return HTTP_DONE;
@@ -30,7 +30,7 @@ HttpResult http_find_head(HttpScan *scan, Slice bytes, const HttpLimits *limits,
 
 /* ── what its bytes may be ────────────────────────────────────────────────────────────────────────── */
 
-/* Of a token (RFC 9110, 5.6.2): letters, digits and some signs. */
+/* Returns whether a byte is of a token (RFC 9110, 5.6.2): letters, digits and some signs. */
 static bool is_token_byte(unsigned char byte)
 {
     static const bool allowed[256] = {['!'] = true,
@@ -180,7 +180,7 @@ bool http_list_has(Slice list, const char *token)
     return false;
 }
 
-/* How long the body is, from headers that can be understood in one way only. */
+/* Read the body's length; headers with more than one reading are refused. */
 static bool read_framing(HttpHead *head, Problem *problem)
 {
     Slice length = http_header(head, "content-length"), coding = http_header(head, "transfer-encoding");
@@ -201,7 +201,7 @@ static bool read_framing(HttpHead *head, Problem *problem)
     return true;
 }
 
-/* What the connection needs to know. */
+/* Read what the connection needs to know. */
 static bool read_meaning(HttpHead *head, Problem *problem)
 {
     Slice host = http_header(head, "host"), expect = http_header(head, "expect");
@@ -223,7 +223,7 @@ static bool read_meaning(HttpHead *head, Problem *problem)
     return read_framing(head, problem);
 }
 
-/* Cut off the line at the beginning, without its end. It has one: http_find_head has seen it. */
+/* Cut off the first line, without its end. It has one: http_find_head has checked that. */
 static Slice cut_line(Slice *rest)
 {
     const char *feed = memchr(rest->start, '\n', rest->size);

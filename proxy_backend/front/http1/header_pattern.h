@@ -1,4 +1,6 @@
-/* Which headers models see as parameters: those whose names match a regular expression (--http-header-forward-pattern, and gRPC's). */
+/* Selects the headers that models see as parameters: their names match a regular expression
+ * (--http-header-forward-pattern, and gRPC's).
+ */
 #ifndef PYTRITON_FRONT_HEADER_PATTERN_H
 #define PYTRITON_FRONT_HEADER_PATTERN_H
 
@@ -6,15 +8,16 @@
 
 typedef struct HeaderPattern HeaderPattern;
 
-/* What has to match: as Triton has it, a part of the name in either case of HTTP, the whole name of gRPC. "(?i)" at the beginning:
- * in either case. */
+/* What has to match, as in Triton: a part of the name, ignoring case, for HTTP; the whole name for gRPC. "(?i)" at
+ * the beginning: ignore case.
+ */
 typedef enum { HEADER_PART, HEADER_WHOLE } HeaderMatch;
 
-/* NULL: the expression is none, or there is no memory. */
+/* Returns NULL if the expression is invalid, or without memory. */
 HeaderPattern *header_pattern_new(const char *expression, HeaderMatch match, Problem *problem);
-/* NULL: nothing happens. */
+/* NULL: does nothing. */
 void header_pattern_free(HeaderPattern *pattern);
-/* Whether a header is handed on. `pattern` NULL: none is. */
+/* Returns whether a header is forwarded. `pattern` NULL: none is. */
 bool header_pattern_takes(const HeaderPattern *pattern, Slice name);
 
 #endif

@@ -2,7 +2,7 @@
 
 #include "base/utf8.h"
 
-/* The value of a hexadecimal digit; 16: it is none. */
+/* Returns the value of a hexadecimal digit; 16: not one. */
 static unsigned digit_of(char byte)
 {
     return byte >= '0' && byte <= '9' ? (unsigned)(byte - '0')
@@ -11,7 +11,7 @@ static unsigned digit_of(char byte)
                                       : 16;
 }
 
-/* Decode a segment to where there is room for it as it is. False: an escape is wrong. */
+/* Decode a segment; the output has room for its undecoded size. Returns false if an escape is invalid. */
 static bool decode(Slice segment, char *to, size_t *size)
 {
     *size = 0;

@@ -1,4 +1,4 @@
-/* The path of a request: its segments, each decoded by itself, so that "%2F" is part of a name. */
+/* The path of a request: its segments, each decoded separately, so that "%2F" is part of a name. */
 #ifndef PYTRITON_FRONT_HTTP1_TARGET_H
 #define PYTRITON_FRONT_HTTP1_TARGET_H
 
@@ -6,14 +6,16 @@
 
 enum { TARGET_SEGMENTS = 12, TARGET_BYTES = 2048 };
 
-/* "/v2/models/a%20b" has the segments "v2", "models" and "a b", "/" has one, which is empty. They lie in `text`. */
+/* "/v2/models/a%20b" has the segments "v2", "models" and "a b"; "/" has one, which is empty. They point into `text`. */
 typedef struct {
     uint32_t count;
     Slice segments[TARGET_SEGMENTS];
     char text[TARGET_BYTES];
 } Target;
 
-/* False: it has more segments, or longer ones, than there is; escapes that are none; what is decoded is no UTF-8, or has NUL. */
+/* Returns false if it has too many or too long segments, invalid escapes, or its decoded form is not UTF-8 or
+ * contains NUL.
+ */
 bool target_read(Target *target, Slice path, Problem *problem);
 
 #endif

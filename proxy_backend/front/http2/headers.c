@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 enum { TIMEOUT_DIGITS = 8 };
-/* Clients take 8 KB of metadata, unless they are told otherwise: names and what each header costs count as well. */
+/* Clients accept 8 KB of metadata by default, including names and the overhead of each header. */
 enum { MESSAGE_BYTES = 7900 };
 
 static size_t header_bytes(const GrpcStream *stream)
@@ -109,7 +109,7 @@ void put_grpc_message(Text *to, Slice text)
     static const char DIGITS[] = "0123456789ABCDEF";
     for (size_t i = 0; i < text.size; i++) {
         unsigned char byte = (unsigned char)text.start[i];
-        if (to->size >= MESSAGE_BYTES && (byte & 0xc0) != 0x80) /* characters stay whole */
+        if (to->size >= MESSAGE_BYTES && (byte & 0xc0) != 0x80) /* do not split characters */
             return;
         if (byte >= ' ' && byte <= '~' && byte != '%') {
             text_put_char(to, (char)byte);

@@ -7,24 +7,28 @@
 #include <stdlib.h>
 
 enum { STREAM_WINDOW = 4 << 20, CONNECTION_WINDOW = 16 << 20, MAX_FRAME = 1 << 20 };
-/* Of one header block: all that a client may send fits into a few. */
+/* Per header block: everything that a client may send fits into a few. */
 enum { MOST_CONTINUATIONS = 8 };
-/* Headers beyond the limit are passed over, and their call is answered; up to so many times the limit. */
+/* Headers beyond the limit are skipped, and their call is answered; up to this multiple of the limit. */
 enum { MOST_HEADER_LISTS = 4 };
-/* What is reserved for a message before its bytes come; the memory is not touched before. */
+/* Reserved for a message before its bytes arrive; the memory is untouched until then. */
 enum { RESERVED_BYTES = 4 << 20 };
-/* What is read from one client before others have their turn: messages, and frames that take so long. */
+/* Read from one client before others get their turn: messages, and frames that take this long. */
 enum { TURN_MESSAGES = 512, TURN_NS = 1000000 };
-/* Read at once where no message is being received: some dozens of small calls, which take a thousand times as long as their bytes. */
+/* Read at once if no message is being received: some dozens of small calls, which take a thousand times as long as
+ * their bytes.
+ */
 enum { FEW_BYTES = 8 << 10 };
-/* Frames that wait to be sent, for each stream and besides: who has us answer more than it reads is cut off. Messages do not count, whose
- * streams have limits of their own. */
+/* Frames waiting to be sent, per stream and in addition: a client that causes more answers than it reads is cut off.
+ * Messages do not count; streams have their own limits for them.
+ */
 enum { FRAMES_PER_STREAM = 4, FRAMES_BESIDES = 1024 };
 
-/* ── what nghttp2 hears, with the lock held ─────────────────────────────────────────────────────────── */
+/* ── nghttp2's callbacks, with the lock held ────────────────────────────────────────────────────────── */
 
-/* Whether headers are for a stream that there cannot be any more, or never was: its id is lower than another one's (RFC 9113, 5.1.1). nghttp2 would pass
- * over them. */
+/* Returns whether headers are for a stream that cannot exist: its id is lower than another one's (RFC 9113, 5.1.1).
+ * nghttp2 would ignore them.
+ */
 static bool is_unexpected(const Session *session, const nghttp2_frame_hd *head)
 {
     if (head->type != NGHTTP2_HEADERS || head->stream_id > session->newest ||
@@ -70,7 +74,7 @@ static int header_came(nghttp2_session *session, const nghttp2_frame *frame, con
     (void)flags;
     if (stream == NULL)
         return 0;
-    /* Names and values may be referred to in one byte each: who goes on and on has no use for an answer. */
+    /* A name and value may take one byte each (HPACK): refuse a client that sends ever more, without an answer. */
     stream->header_bytes += name_size + value_size + 32;
     if (stream->header_bytes / MOST_HEADER_LISTS > connection_endpoint(user)->limits->header_bytes) {
         refusals_count(REFUSED_HEADER_BYTES);
@@ -106,7 +110,7 @@ static int begun(GrpcStream *stream)
     return 0;
 }
 
-/* A message's five bytes are there. */
+/* The five bytes before a message are complete. */
 static bool message_begins(Connection *connection, GrpcStream *stream)
 {
     const Limits *limits = connection_endpoint(connection)->limits;
@@ -127,7 +131,7 @@ static bool message_begins(Connection *connection, GrpcStream *stream)
     return true;
 }
 
-/* Take what has come of a message. */
+/* Take the received part of a message. */
 static bool take_message(Connection *connection, GrpcStream *stream, const char **data, size_t *size)
 {
     while (*size && stream->prefix_size < sizeof stream->prefix) {
@@ -200,7 +204,7 @@ static int frame_came(nghttp2_session *session, const nghttp2_frame *frame, void
     return 0;
 }
 
-/* In whichever thread sends its last frame, or has heard of its end. Whoever that is holds a reference to the connection. */
+/* Called in the thread that sends its last frame or learns of its end, which holds a reference to the connection. */
 static int stream_closed(nghttp2_session *session, int32_t id, uint32_t error, void *user)
 {
     GrpcStream *stream = nghttp2.session_get_stream_user_data(session, id);
@@ -242,12 +246,12 @@ static void prepare(void)
     nghttp2.session_callbacks_set_on_frame_recv_callback(callbacks, frame_came);
     nghttp2.session_callbacks_set_on_stream_close_callback(callbacks, stream_closed);
     nghttp2.option_set_no_auto_window_update(option, 1);
-    /* Its own limit, 33 a second, ends connections of clients that do no harm: ours is a setting. */
+    /* nghttp2's own limit, 33 a second, ends connections of harmless clients: ours is a setting. */
     if (nghttp2_option_set_stream_reset_rate_limit)
         nghttp2_option_set_stream_reset_rate_limit(option, UINT32_MAX, UINT32_MAX);
 }
 
-/* ── what the connection calls, in the loop's thread ────────────────────────────────────────────────── */
+/* ── called by the connection, in the loop's thread ─────────────────────────────────────────────────── */
 
 static void opened(Connection *connection)
 {
@@ -275,7 +279,7 @@ static void opened(Connection *connection)
     session_unlock(session, done);
 }
 
-/* Give nghttp2 what has come. False: it is over. */
+/* Pass received data to nghttp2. Returns false if the connection is over. */
 static bool receive(Connection *connection, const char *data, ssize_t size)
 {
     Session *session = connection_state(connection);
@@ -285,7 +289,7 @@ static bool receive(Connection *connection, const char *data, ssize_t size)
         session->session ? nghttp2.session_mem_recv(session->session, (const uint8_t *)data, (size_t)size) : -1;
     if (taken < 0)
         refusals_count(REFUSED_MALFORMED);
-    session_push(connection, &done); /* also why it ends */
+    session_push(connection, &done); /* includes the reason for its end */
     bool floods = taken >= 0 &&
         nghttp2.session_get_outbound_queue_size(session->session) >
             FRAMES_PER_STREAM * connection_endpoint(connection)->limits->streams + FRAMES_BESIDES;
@@ -299,7 +303,7 @@ static bool receive(Connection *connection, const char *data, ssize_t size)
     return taken >= 0 && !floods;
 }
 
-/* Whether others should have their turn before more is read from this client, which has had it since then. */
+/* Returns whether others should get their turn before more is read from this client, whose turn began at `since_ns`. */
 static bool was_long(Session *session, uint64_t since_ns)
 {
     bool many = session->told >= TURN_MESSAGES || clock_ns() - since_ns >= TURN_NS;
@@ -365,8 +369,9 @@ static void drain(Connection *connection)
     session_unlock(session, done);
 }
 
-/* A client begins its next calls on another connection, which the other process accepts, and ends this one when those under way are over. One that does
- * not heed that is served on: so no call is lost. */
+/* Ask the client to make its next calls on another connection, which the other process accepts, and to end this one
+ * after its calls in flight. A client that ignores this is still served, so no call is lost.
+ */
 static void retire(Connection *connection)
 {
     Session *session = connection_state(connection);
@@ -391,7 +396,7 @@ static void closed(Connection *connection)
         grpc_stream_close(stream);
         if (stream->heard_of)
             session_tell(EVENT_CANCELLED, stream);
-        if (--stream->refs == 0) { /* the loop's reference to the connection is still there */
+        if (--stream->refs == 0) { /* the loop still holds its reference to the connection */
             grpc_stream_free(stream);
             connection_unref(connection);
         }

@@ -1,8 +1,8 @@
 /* gRPC over HTTP/2 (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md): connections, streams and messages.
- * What the messages say is service.c's.
+ * service.c interprets the messages.
  *
- * Locks. A connection's lock guards its session of nghttp2 and its streams. The loop's thread takes it to read, whichever
- * thread has an answer takes it to write. It is never held while the service is called, so the service may send from within.
+ * Locks. A connection's lock guards its nghttp2 session and its streams. The loop's thread takes it to read, a thread
+ * with an answer takes it to write. It is never held while the service is called, so the service may send from within.
  */
 #ifndef PYTRITON_FRONT_HTTP2_H
 #define PYTRITON_FRONT_HTTP2_H
@@ -18,10 +18,10 @@ extern const Protocol GRPC_PROTOCOL;
 typedef struct GrpcStream GrpcStream;
 typedef struct GrpcLate GrpcLate;
 
-/* A message to send: `parts`, which stay where they are until `sent` is called. */
+/* A message to send: `parts` must stay until `sent` is called. */
 typedef struct Outgoing {
-    struct Outgoing *next; /* http2's, as the next five */
-    size_t at, size; /* how much of it has been sent, of how much */
+    struct Outgoing *next; /* http2's, like the next five */
+    size_t at, size; /* how much of it has been sent, and its size */
     unsigned part;
     size_t part_at;
     char prefix[5];
@@ -31,46 +31,44 @@ typedef struct Outgoing {
     void (*sent)(struct Outgoing *message);
 } Outgoing;
 
-/* A call: one stream of HTTP/2. */
+/* A call: one HTTP/2 stream. */
 struct GrpcStream {
     Connection *connection;
-    unsigned refs; /* one of the session's, others are the service's */
+    unsigned refs; /* one is the session's, others are the service's */
     int32_t id;
     uint64_t begun_ms;
-    Slice path; /* in `headers`, as all that follows; "/inference.GRPCInferenceService/ModelInfer" */
+    Slice path; /* in `headers`, like everything below; "/inference.GRPCInferenceService/ModelInfer" */
     Text headers; /* metadata: name, NUL, value, NUL, ... */
     size_t header_count;
     uint64_t timeout_ms; /* of grpc-timeout; 0: none */
     enum { GRPC_IDENTITY, GRPC_GZIP, GRPC_DEFLATE, GRPC_UNKNOWN } encoding;
     bool is_post, is_grpc;
-    Problem problem; /* why it is refused; it is answered as soon as its headers are there */
+    Problem problem; /* why it is refused; answered as soon as its headers are complete */
 
     /* The service's: */
     const struct GrpcMethod *method; /* NULL: none has begun */
     bool has_message;
-    bool needs_message; /* the client has to send one before long */
+    bool needs_message; /* the client has to send one soon */
     void *service;
 
-    /* http2's: what comes */
+    /* http2's, incoming: */
     GrpcStream *next, **link;
     unsigned char prefix[5];
     unsigned prefix_size;
     Text message;
     bool compressed;
-    BodyCount
-        counted; /* of the message that the service gets (net/limits.h); whoever keeps the message takes this over */
+    BodyCount counted; /* of the message for the service (net/limits.h); the owner of the message takes this over */
     uint64_t received; /* bytes of `message` that are counted so */
-    size_t wanted; /* the message's size; it is there when it has that */
-    size_t unconsumed; /* bytes that the client has sent and that have not been granted anew */
-    bool heard_of; /* the service has been told of it, or is just being told */
+    size_t wanted; /* the message's size; it is complete when it has that */
+    size_t unconsumed; /* bytes that the client has sent and that have not been granted again */
+    bool heard_of; /* the service knows it, or is just being notified */
     bool receiving, ended, closed, held;
-    GrpcLate
-        *late; /* a message that takes long is being read by another thread; see late.c, which looks without the lock */
-    size_t header_bytes; /* of all that have come, kept or not */
-    /* and what goes */
+    GrpcLate *late; /* another thread is reading a long message; late.c checks it without the lock */
+    size_t header_bytes; /* of all received headers, kept or not */
+    /* outgoing: */
     Outgoing *first, **last;
-    size_t queued; /* bytes in these messages that are not with nghttp2 */
-    size_t waiting; /* how many messages these are */
+    size_t queued; /* bytes in these messages that nghttp2 does not have */
+    size_t waiting; /* the number of these messages */
     size_t newest; /* the size of the last of them */
     Progress coming, going; /* see waiting.c */
     Progress taking; /* as `going`, for grpc_is_unread alone */
@@ -79,29 +77,32 @@ struct GrpcStream {
     Text trailer;
 };
 
-/* Any thread; whoever has no reference to the connection but that of a stream calls nothing else meanwhile. */
+/* Any thread; a caller whose only reference to the connection is a stream's calls nothing else during this. */
 GrpcStream *grpc_ref(GrpcStream *stream);
 void grpc_unref(GrpcStream *stream);
-/* Send a message; `sent` is called in any case, at once if the client is gone. Any thread. */
+/* Send a message; `sent` is called in any case, immediately if the client is gone. Any thread. */
 void grpc_send(GrpcStream *stream, Outgoing *message);
-/* The same, and say that all is well: it is the last one. Any thread. */
+/* Send the last message with status OK. Any thread. */
 void grpc_answer(GrpcStream *stream, Outgoing *message);
-/* Send the status, and `text` if there is one, after all messages. Any thread. */
+/* Send the status, and `text` if not empty, after all messages. Any thread. */
 void grpc_finish(GrpcStream *stream, int code, Slice text);
-/* The same of a problem. */
+/* Finish with a problem's status and text. */
 void grpc_finish_problem(GrpcStream *stream, const Problem *problem);
-/* Whether nobody waits for it any more. A service that keeps something to be told of in service_cancelled looks here afterwards: it
- * may have been over before. Any thread. */
+/* Returns whether the call is over. A service that registers something for service_cancelled checks this afterwards:
+ * the call may have been over before. Any thread.
+ */
 bool grpc_is_over(GrpcStream *stream);
-/* Whether the server is about to end, and the client has been told. Any thread. */
+/* Returns whether the server is about to end, and the client has been notified. Any thread. */
 bool grpc_is_leaving(GrpcStream *stream);
-/* Whether it goes on though the client leaves too much of its answers unread, with what each costs besides. Any thread. */
+/* Returns whether the stream is open and its client leaves too much of its answers unread, each counted with its
+ * overhead. Any thread.
+ */
 bool grpc_is_unread(GrpcStream *stream);
-/* Let the client send no more on this stream than what its window has left, or go on. Any thread. */
+/* Stop the client from sending beyond the rest of this stream's window, or resume it. Any thread. */
 void grpc_hold(GrpcStream *stream, bool held);
-/* The value of a header, the last one of its name; no start: there is none. */
+/* Returns the value of a header, the last one of its name; no start: absent. */
 Slice grpc_header(const GrpcStream *stream, const char *name);
-/* All of them one after the other; begin with `*at` = 0. */
+/* Iterate over all headers; begin with `*at` = 0. */
 bool grpc_next_header(const GrpcStream *stream, size_t *at, Slice *name, Slice *value);
 
 #endif

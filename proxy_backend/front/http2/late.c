@@ -1,8 +1,7 @@
-/* Messages that take long to be read, because they are large or compressed: a thread for that does it. What comes on their streams meanwhile
- * waits for them, in its order, and the client may send no more than the stream's window has left.
- *
- * A connection has one thread at a time, for one such message: then it goes to the end of the readers' line, and another of its streams has
- * the next turn. So nobody waits behind all that one client has sent.
+/* Messages that take long to read, because they are large or compressed: a reader thread reads them. Later events of
+ * their streams wait for them, in order, and the client may send no more than the rest of the stream's window. A
+ * connection uses one thread at a time, for one such message: then it goes to the end of the readers' queue, and
+ * another of its streams has the next turn. So nobody waits behind everything that one client has sent.
  */
 #include "http2/service.h"
 #include "http2/session.h"
@@ -11,14 +10,14 @@
 
 enum {
     LONG_MESSAGE = 1 << 20, /* bytes */
-    LONG_PACKED = 256, /* bytes that may become a thousand times as many */
-    MOST_WAITING = 4096, /* events of a stream */
+    LONG_PACKED = 256, /* bytes that may grow a thousandfold */
+    MOST_WAITING = 4096, /* events per stream */
 };
 
-/* It goes when there is nothing left to do. Guarded by the session's lock. */
+/* Freed when there is nothing left to do. Guarded by the session's lock. */
 struct GrpcLate {
-    Job job; /* first, so that it is found by its address */
-    GrpcLate *next; /* of the session's line; its first one has the turn */
+    Job job; /* first, so that its address is the object's */
+    GrpcLate *next; /* in the session's queue; the first one has the turn */
     Jobs *readers;
     GrpcStream *stream; /* held */
     Event *events;
@@ -31,7 +30,7 @@ static bool takes_long(const Event *event)
         event->message.size > (event->compressed ? (size_t)LONG_PACKED : (size_t)LONG_MESSAGE);
 }
 
-/* With the lock held. False: there are too many, or there is no memory. */
+/* With the lock held. Returns false if there are too many, or without memory. */
 static bool put(GrpcLate *late, const Event *event)
 {
     if (late->count - late->at == MOST_WAITING)
@@ -58,7 +57,7 @@ static void get_in_line(Session *session, GrpcLate *late)
     *last = session->late_last = late;
 }
 
-/* With the lock held, of the first in the line. */
+/* With the lock held, for the first in the queue. */
 static void leave_line(Session *session)
 {
     session->late_first = session->late_first->next;
@@ -66,8 +65,9 @@ static void leave_line(Session *session)
         session->late_last = NULL;
 }
 
-/* The next event of a turn, which has one message that takes long. False: the turn is over, and `*next` is the one that has the next
- * one, NULL where the connection has none; `*gone`: the stream goes on without this. */
+/* Take the next event of a turn, which includes one long message. Returns false at the end of the turn; `*next` then
+ * has the next one, NULL if the connection has none; `*gone`: the stream continues without this.
+ */
 static bool take(GrpcLate *late, bool had_long, Event *event, GrpcLate **next, bool *gone)
 {
     GrpcStream *stream = late->stream;
@@ -93,7 +93,7 @@ static bool take(GrpcLate *late, bool had_long, Event *event, GrpcLate **next, b
     return goes_on;
 }
 
-/* A turn. Who has the next one of this connection; NULL: nobody. */
+/* Do a turn. Returns the connection's next one; NULL: none. */
 static GrpcLate *turn(GrpcLate *late)
 {
     GrpcStream *stream = late->stream;
@@ -114,10 +114,10 @@ static GrpcLate *turn(GrpcLate *late)
 
 static void begin(Job *job)
 {
-    (void)job; /* all is done in go_on, after which it is not there any more */
+    (void)job; /* go_on does everything, and may free it */
 }
 
-/* What comes to a stream that is over is let go of. */
+/* Drop events of a stream that is over. */
 static void end(GrpcStream *stream)
 {
     Problem problem = {0};
@@ -153,7 +153,7 @@ static GrpcLate *late_new(GrpcStream *stream, Jobs *readers)
     return late;
 }
 
-/* What a thread has on its list cannot be put there. */
+/* Events in a thread's list cannot be queued there. */
 static void refuse(Event *event)
 {
     grpc_finish(event->stream, problem_grpc_code(PROBLEM_TOO_MANY),

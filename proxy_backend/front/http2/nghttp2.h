@@ -1,4 +1,6 @@
-/* What we use of nghttp2 (https://nghttp2.org/documentation/, version 1.43 and later), declared by its documentation. It is loaded when it is needed. */
+/* The part of nghttp2 that is used (https://nghttp2.org/documentation/, version 1.43 and later), declared from its
+ * documentation. Loaded on demand.
+ */
 #ifndef PYTRITON_FRONT_HTTP2_NGHTTP2_H
 #define PYTRITON_FRONT_HTTP2_NGHTTP2_H
 
@@ -27,7 +29,7 @@ typedef struct {
     uint8_t type, flags, reserved;
 } nghttp2_frame_hd;
 
-/* What all frames begin with; of HEADERS the category lies farther behind. */
+/* The common beginning of all frames; the category of HEADERS is farther behind. */
 typedef union {
     nghttp2_frame_hd hd;
     struct {
@@ -138,10 +140,10 @@ typedef struct {
 
 extern Nghttp2 nghttp2;
 
-/* Since version 1.57, and in older ones that have been mended; NULL: it is not there, nor what it limits. */
+/* Since version 1.57, and in patched older ones; NULL: neither it nor the limit exists. */
 extern void (*nghttp2_option_set_stream_reset_rate_limit)(nghttp2_option *option, uint64_t burst, uint64_t rate);
 
-/* Load the library from there, once in a process; false: it is not there, or lacks a function. */
+/* Load the library from this path, once per process. Returns false if it is missing, or lacks a function. */
 bool nghttp2_load(const char *path, Problem *problem);
 
 #endif

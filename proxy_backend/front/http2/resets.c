@@ -1,7 +1,6 @@
-/* Calls that clients give up: each costs work that nobody needs, so a connection may have so many a second.
- *
- * With more, its new calls are refused until the second is over. Those that are at work stay: a proxy has calls of many clients on one
- * connection. Where none is at work, the connection ends.
+/* Limits calls that clients cancel: each costs useless work, so a connection may cancel only so many a second. Beyond
+ * that, its new calls are refused until the second is over. Calls in progress stay: a proxy has calls of many clients
+ * on one connection. If none is in progress, the connection ends.
  */
 #include "http2/session.h"
 

@@ -4,11 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* What is given to the socket at once: frames' heads and headers are copied, messages stay where they are. */
+/* Passed to the socket at once: frame headers and HTTP headers are copied, messages are not. */
 enum { COPIED_PIECE = 512 };
-/* A message has 32 bits for its length, and protobuf reads 31 of them. */
+/* A message's length has 32 bits, and protobuf reads 31 of them. */
 enum { MOST_MESSAGE = INT32_MAX };
-/* A message that may wait whatever other clients leave unread. */
+/* A message of this size may always wait, whatever other clients leave unread. */
 enum { SMALL_MESSAGE = 64 << 10 };
 enum { BATCH_PARTS = 64, BATCH_COPIED = 16 << 10, BATCH_BYTES = 256 << 10 };
 
@@ -19,9 +19,9 @@ typedef struct {
     char copies[BATCH_COPIED];
 } Batch;
 
-/* Filled and emptied with a connection's lock held, so that one for each thread is enough. */
+/* Filled and emptied with a connection's lock held, so one per thread is enough. */
 static _Thread_local Batch batch;
-/* Messages of which the last byte is in the batch. */
+/* Messages whose last byte is in the batch. */
 static _Thread_local Outgoing *batched;
 
 static Connection *connection_of_session(void *user)
@@ -44,7 +44,7 @@ static void add(const void *data, size_t size)
     batch.bytes += size;
 }
 
-/* Add bytes that will not stay where they are. They have at most BATCH_COPIED. */
+/* Add bytes that will move. At most BATCH_COPIED. */
 static void add_copy(Connection *connection, const void *data, size_t size)
 {
     if (batch.count == BATCH_PARTS || batch.copied + size > BATCH_COPIED)
@@ -76,7 +76,7 @@ static ssize_t send_frame(nghttp2_session *of, const uint8_t *data, size_t size,
     return (ssize_t)size;
 }
 
-/* The next piece of a message, at most `size` bytes. */
+/* Returns the next piece of a message, at most `size` bytes. */
 static Slice take_piece(Outgoing *message, size_t size)
 {
     const char *start;
@@ -228,7 +228,7 @@ void session_count_unsent(Session *session)
     session->unsent_counted = session->unsent;
 }
 
-/* Let the client send again what it has sent while it left too much unread. */
+/* Return the flow-control window that was withheld while the client left too much unread. */
 static void grant(Session *session)
 {
     nghttp2.session_consume_connection(session->session, session->ungranted);
@@ -284,7 +284,7 @@ void outgoing_done(Outgoing *done)
     }
 }
 
-/* Go on with a stream that has something new to say. */
+/* Resume a stream that has new data to send. */
 static void go_on(Session *session, GrpcStream *stream, Outgoing **done)
 {
     if (!stream->begun ? !begin(session, stream)
@@ -294,7 +294,9 @@ static void go_on(Session *session, GrpcStream *stream, Outgoing **done)
         session_push(stream->connection, done);
 }
 
-/* With the lock held: whether a message may wait for its client. Of a client that has read all before it, a small one always may. */
+/* With the lock held: returns whether a message may wait for its client. A small message for a client that has read
+ * everything before always may.
+ */
 static bool may_wait(Session *session, const Limits *limits, size_t size)
 {
     size += WAITING_BYTES;
@@ -307,7 +309,7 @@ static bool may_wait(Session *session, const Limits *limits, size_t size)
     return true;
 }
 
-/* The client leaves too much unread. What waits for it already may still be sent. */
+/* The client leaves too much unread. Data that already waits for it may still be sent. */
 static void refuse(GrpcStream *stream, Outgoing *message)
 {
     Problem problem = {0};
@@ -384,7 +386,7 @@ void grpc_finish(GrpcStream *stream, int code, Slice text)
     session_unlock(session, done);
 }
 
-/* Say that nothing has been done with a call, after the client was told to make its next ones elsewhere (RFC 9113, 8.7). */
+/* Report that a call was not processed, after the client was asked to make its next ones elsewhere (RFC 9113, 8.7). */
 static bool refuse_unseen(GrpcStream *stream)
 {
     Session *session = session_of(stream);

@@ -1,38 +1,37 @@
-/* What http2.c, which hears the client, and send.c, which speaks to it, have in common. */
+/* Shared by http2.c (receiving) and send.c (sending). */
 #ifndef PYTRITON_FRONT_HTTP2_SESSION_H
 #define PYTRITON_FRONT_HTTP2_SESSION_H
 
 #include "http2/http2.h"
 
-/* What a message that waits costs, however small it is. */
+/* The cost of a waiting message, however small it is. */
 enum { WAITING_BYTES = 512 };
 
 enum { CUT_OFF = 64 };
 
-/* Of one connection: what its Protocol keeps. */
+/* The state of a connection. */
 typedef struct {
-    pthread_mutex_t lock; /* guards all of it, and the streams */
+    pthread_mutex_t lock; /* guards everything below, and the streams */
     nghttp2_session *session; /* NULL: the connection is over */
     GrpcStream *streams, *spare;
     size_t stream_count, spare_count;
-    size_t receiving; /* streams with a message that has not come in full */
-    size_t unsent,
-        unsent_counted; /* of all streams' messages that are not with nghttp2; how much of it is counted (net/limits.h) */
-    size_t ungranted; /* bytes of requests that the client may not send again as long as it leaves much unread */
+    size_t receiving; /* streams with an incomplete message */
+    size_t unsent, unsent_counted; /* of all messages that nghttp2 does not have; the counted part (net/limits.h) */
+    size_t ungranted; /* bytes of requests whose window is withheld while the client leaves much unread */
     unsigned continuations;
-    int32_t newest; /* the largest id of a stream that the client has begun */
-    int32_t cut_off
-        [CUT_OFF]; /* the last streams that ended before the client's end of them: more may be on its way for these */
+    int32_t newest; /* the largest stream id that the client has begun */
+    int32_t
+        cut_off[CUT_OFF]; /* the last streams that ended before the client's end of them: more may arrive for these */
     unsigned cut_off_count;
-    unsigned told; /* messages in this turn; the loop's thread's */
+    unsigned told; /* messages in this turn; used by the loop's thread */
     uint64_t resets, resets_since_ms;
     bool draining, goodbye, blocked;
-    bool retiring; /* another process takes this one's place, and the client has been told to go there */
-    bool greeted; /* the client's first frame has come */
-    bool parting; /* the deadline is the goodbye's end */
-    bool looking; /* the deadline is the next look at the streams */
-    GrpcLate *late_first, *late_last; /* what takes long, of streams in the order of their turns; see late.c */
-    Timer due; /* the earliest grpc-timeout; the loop's thread's */
+    bool retiring; /* another process replaces this one, and the client has been notified */
+    bool greeted; /* the client's first frame has arrived */
+    bool parting; /* the deadline is the end of the GOAWAY period */
+    bool looking; /* the deadline is the next check of the streams */
+    GrpcLate *late_first, *late_last; /* long messages, of streams in the order of their turns; see late.c */
+    Timer due; /* the earliest grpc-timeout; used by the loop's thread */
 } Session;
 
 static inline Session *session_of(const GrpcStream *stream)
@@ -44,83 +43,84 @@ static inline Session *session_of(const GrpcStream *stream)
 
 typedef enum { EVENT_BEGIN, EVENT_MESSAGE, EVENT_HALF_CLOSED, EVENT_CANCELLED, EVENT_REFUSED } EventKind;
 
-/* What came while the session was locked, for the service to hear of afterwards. */
+/* An event that occurred while the session was locked, delivered to the service afterwards. */
 typedef struct {
     EventKind kind;
     GrpcStream *stream; /* held */
     Text message;
-    uint64_t received; /* of it, counted in net/limits.h */
+    uint64_t received; /* its bytes counted in net/limits.h */
     bool compressed;
 } Event;
 
-/* Have the service hear of something when the lock is left. Of EVENT_MESSAGE: the stream's message, which is whole. False: there is
- * no memory. */
+/* Deliver an event to the service when the lock is released. EVENT_MESSAGE: the stream's message, which is complete.
+ * Returns false without memory.
+ */
 bool session_tell(EventKind kind, GrpcStream *stream);
-/* Leave the lock, let go of what has been sent, and let the service hear what has come meanwhile. */
+/* Release the lock, free sent messages, and deliver the events that occurred. */
 void session_unlock(Session *session, Outgoing *done);
-/* NULL: there is no memory. */
+/* NULL without memory. */
 GrpcStream *grpc_stream_new(Connection *connection, int32_t id);
-/* Its last reference has gone; the one to the connection is still to be given back. */
+/* Called when its last reference is gone; its reference to the connection must still be dropped. */
 void grpc_stream_free(GrpcStream *stream);
-/* It is over; the session's reference is the caller's from now on. */
+/* The stream is over; the caller takes over the session's reference. */
 void grpc_stream_close(GrpcStream *stream);
-/* Let the client send anew what it has sent, unless its stream is held. What has been sent is added to `*done`. */
+/* Return the client's window for what it has sent, unless its stream is held. Sent messages are added to `*done`. */
 void stream_resume(GrpcStream *stream, Outgoing **done);
-/* Without the lock: let go of it. */
+/* Without the lock: free it. */
 void event_drop(Event *event);
-/* Without the lock: have the service hear of it, and let go of it. `late`: in a thread that reads what takes long. */
+/* Without the lock: deliver it to the service, and free it. `late`: in a reader thread. */
 void event_handle(Event *event, bool late);
 
 /* ── late.c; without the lock ─────────────────────────────────────────────────────────────────────── */
 
-/* Leave an event to another thread, if it takes long, or comes after one that does. */
+/* Move an event to another thread, if it takes long, or comes after one that does. */
 bool event_postpone(Event *event);
 
 /* ── streams.c; with the lock held ────────────────────────────────────────────────────────────────── */
 
-/* Whether a message has come in part. */
+/* Record whether a message is incomplete. */
 void session_set_receiving(Session *session, GrpcStream *stream, bool receiving);
 
 /* ── send.c; with the lock held ─────────────────────────────────────────────────────────────── */
 
-/* Whether a client leaves so much unread that it may send no more until it has read some of it. */
+/* Returns whether a client leaves so much unread that it may send no more until it has read some of it. */
 bool session_is_behind(Connection *connection);
-/* Adjust what is counted of the session's messages (net/limits.h). */
+/* Adjust the counted size of the session's messages (net/limits.h). */
 void session_count_unsent(Session *session);
-/* What nghttp2 calls to send. */
+/* Set nghttp2's callbacks for sending. */
 void session_set_senders(nghttp2_session_callbacks *callbacks);
-/* Send what there is to be sent, as much as the socket takes. What has been sent is added to `*done`. */
+/* Send as much as the socket takes. Sent messages are added to `*done`. */
 void session_push(Connection *connection, Outgoing **done);
-/* Nothing of a stream is sent any more. */
+/* Drop a stream's unsent messages. */
 void grpc_stream_drop(GrpcStream *stream, Outgoing **done);
 /* Without the lock: call `sent` of all of them. */
 void outgoing_done(Outgoing *done);
 
 /* ── waiting.c; with the lock held, in the loop's thread ────────────────────────────────────────────── */
 
-/* What the connection waits for now sets its deadline. */
+/* Set the deadline for what the connection waits for now. */
 void session_set_deadline(Connection *connection);
-/* The deadline has passed: end what has been waited for too long. */
+/* The deadline has passed: end what has taken too long. */
 void session_timed_out(Connection *connection);
-/* A call's headers are there: it ends when its grpc-timeout is over. */
+/* A call's headers are complete: it ends when its grpc-timeout is over. */
 void session_await_due(GrpcStream *stream);
-/* The session's `due`: a call may be. Without the lock. */
+/* The session's `due` timer: a call may be due. Without the lock. */
 void session_is_due(Timer *timer);
 
 /* ── resets.c; with the lock held, in the loop's thread ─────────────────────────────────────────────── */
 
-/* A call has been given up. */
+/* A call has been cancelled. */
 void session_count_reset(Connection *connection);
-/* Whether one more call may begin; else the stream's problem. */
+/* Returns whether one more call may begin; otherwise sets the stream's problem. */
 bool session_has_resets_left(GrpcStream *stream);
 
 /* ── headers.c ──────────────────────────────────────────────────────────────────────────────── */
 
-/* Take in a header; what is wrong with it goes into the stream's problem. False: there are too many, or there is no memory. */
+/* Store a header; errors are set as the stream's problem. Returns false if there are too many, or without memory. */
 bool grpc_stream_header(GrpcStream *stream, Slice name, Slice value, const Limits *limits);
-/* Whether they are those of a call; else the stream's problem. */
+/* Returns whether the headers are those of a call; otherwise sets the stream's problem. */
 bool grpc_stream_check(GrpcStream *stream);
-/* Write a text as grpc-message has it: percent-encoded. */
+/* Write a text for grpc-message: percent-encoded. */
 void put_grpc_message(Text *to, Slice text);
 
 #endif

@@ -1,4 +1,4 @@
-/* Streams, and what the service is to hear of them once the session's lock is left. */
+/* Streams, and their events, which are delivered to the service once the session's lock is released. */
 #include "http2/service.h"
 #include "http2/session.h"
 
@@ -12,7 +12,7 @@ enum { FEW_EVENTS = 16 };
 static _Thread_local struct {
     Event few[FEW_EVENTS], *list; /* `list` NULL: `few` */
     size_t count, room;
-    bool handled; /* somebody farther up the stack is at it */
+    bool handled; /* a caller farther up the stack is handling them */
 } events;
 
 static Event *event_list(void)
@@ -20,7 +20,7 @@ static Event *event_list(void)
     return events.list ? events.list : events.few;
 }
 
-/* Room for one more. */
+/* Make room for one more. */
 static bool grow(void)
 {
     size_t room = events.list ? events.room * 2 : (size_t)FEW_EVENTS * 4;
@@ -53,7 +53,7 @@ bool session_tell(EventKind kind, GrpcStream *stream)
     return true;
 }
 
-/* Make a compressed message what it was before. */
+/* Decompress a message. */
 static bool expand(Event *event, uint64_t most, Problem *problem)
 {
     Compression compression = event->stream->encoding == GRPC_GZIP ? COMPRESSION_GZIP : COMPRESSION_DEFLATE;
@@ -69,7 +69,7 @@ static bool expand(Event *event, uint64_t most, Problem *problem)
     return true;
 }
 
-/* Have a message as the service is to see it. */
+/* Prepare a message for the service. */
 static bool prepare(Event *event, Problem *problem)
 {
     uint64_t most = service_message_bytes(event->stream);
@@ -94,7 +94,7 @@ static void handle_message(Event *event, bool late)
     GrpcStream *stream = event->stream;
     Problem problem = {0};
     if (late && grpc_is_over(stream))
-        return; /* nobody waits for it any more */
+        return; /* the call is over */
     if (!prepare(event, &problem)) {
         grpc_finish_problem(stream, &problem);
         problem_clear(&problem);
@@ -106,14 +106,14 @@ static void handle_message(Event *event, bool late)
     event->received = 0;
     service_message(stream, &event->message);
     body_release(&stream->counted);
-    if (!late && stream->message.data == NULL) { /* room for the next one */
+    if (!late && stream->message.data == NULL) { /* leave room for the next one */
         stream->message = event->message;
         event->message = (Text){0};
         text_reset(&stream->message, KEPT_BYTES);
     }
 }
 
-/* A call that is over already is none: whoever opens and resets streams has nobody work for them. */
+/* A call that is already over is not begun: opening and resetting streams causes no work. */
 static void handle_begin(GrpcStream *stream)
 {
     Session *session = session_of(stream);
@@ -124,7 +124,7 @@ static void handle_begin(GrpcStream *stream)
         service_begin(stream);
 }
 
-/* EVENT_CANCELLED may be handled in another thread than the others, while one of them is. */
+/* EVENT_CANCELLED may be handled in another thread while one of the others is handled. */
 static void handle(Event *event, bool late)
 {
     GrpcStream *stream = event->stream;
@@ -154,7 +154,7 @@ static void handle_events(void)
         return;
     events.handled = true;
     for (size_t i = 0; i < events.count; i++) {
-        Event event = event_list()[i]; /* the list grows, and moves, meanwhile */
+        Event event = event_list()[i]; /* the list may grow and move during this */
         if (!event_postpone(&event))
             handle(&event, false);
     }
@@ -167,13 +167,13 @@ static void handle_events(void)
 void event_handle(Event *event, bool late)
 {
     bool handled = events.handled;
-    events.handled = true; /* what comes meanwhile is for afterwards, as it is for a loop */
+    events.handled = true; /* events that arrive during this wait, as they do for a loop */
     handle(event, late);
     events.handled = handled;
     handle_events();
 }
 
-/* Messages of streams that were closed, to be let go of once the lock is left. */
+/* Messages of closed streams, to be released once the lock is released. */
 static _Thread_local Outgoing *dropped;
 
 /* ── streams ────────────────────────────────────────────────────────────────────────────────────────── */

@@ -1,16 +1,17 @@
-/* How long a client may let others wait: every wait for one ends, whatever else it sends meanwhile.
+/* Time limits for clients: every wait for a client ends, whatever else it sends.
  *
- * As long as there are calls, their streams are looked at every so often; a look that nothing puts off. A stream on which the client has
- * to go on, and has done less than LIMITS_PROGRESS bytes of it since a look that is as long ago as the limit, is ended. The other
- * streams stay: a proxy has calls of many clients on one connection. Only a connection of which nothing is left ends with its streams.
+ * While there are calls, their streams are checked at a fixed interval that nothing delays. A stream ends if the
+ * client has to make progress on it, and has done less than LIMITS_PROGRESS bytes of it since a check at least the
+ * limit ago. The other streams stay: a proxy has calls of many clients on one connection. A connection ends with its
+ * streams only if none is left.
  */
 #include "http2/session.h"
 
 #include <stddef.h>
 
-/* Calls that a client sends before it has heard of the goodbye. */
+/* Time for calls that a client sends before it has received GOAWAY. */
 enum { GOODBYE_MS = 1000 };
-/* How long a connection without calls may keep a process that another one has taken the place of. */
+/* How long a connection without calls may keep a replaced process alive. */
 enum { RETIRED_IDLE_MS = 60000 };
 
 static uint64_t look_ms(const Limits *limits)
@@ -36,7 +37,7 @@ void session_set_deadline(Connection *connection)
         bool keeps_process = session->retiring && (limits->idle_ms == 0 || limits->idle_ms > RETIRED_IDLE_MS);
         session->looking = false;
         connection_set_deadline(connection, keeps_process ? RETIRED_IDLE_MS : limits->idle_ms);
-    } /* else: the deadline of its first frame stays */
+    } /* otherwise, the deadline of its first frame stays */
 }
 
 static bool stalls(Progress *progress, bool awaited, uint64_t limit_ms, uint64_t now_ms)
@@ -46,7 +47,7 @@ static bool stalls(Progress *progress, bool awaited, uint64_t limit_ms, uint64_t
 
 static bool is_in_headers(const GrpcStream *stream)
 {
-    return stream->path.start == NULL; /* who is refused while they come is told so at their end */
+    return stream->path.start == NULL; /* a client that is refused during its headers is answered at their end */
 }
 
 static bool is_cut_off(const GrpcStream *stream)
@@ -55,13 +56,13 @@ static bool is_cut_off(const GrpcStream *stream)
         (is_in_headers(stream) || stream->receiving || stream->needs_message);
 }
 
-/* What the client has begun on a stream does not come; the last look has found that. */
+/* The last check found that the data the client has begun on a stream does not arrive. */
 static bool is_slow(const GrpcStream *stream, uint64_t limit_ms, uint64_t now_ms)
 {
     return stream->coming.awaited && now_ms - stream->coming.looked_ms >= limit_ms;
 }
 
-/* End the streams that are slow, of which there are so many. */
+/* End the slow streams, of which there are this many. */
 static void end_slow(Connection *connection, size_t slow, uint64_t now_ms)
 {
     Session *session = connection_state(connection);
@@ -69,7 +70,7 @@ static void end_slow(Connection *connection, size_t slow, uint64_t now_ms)
     bool in_headers = false;
     for (GrpcStream *stream = session->streams; stream; stream = stream->next)
         in_headers |= is_slow(stream, limit_ms, now_ms) && is_in_headers(stream);
-    /* Nothing can come between headers, so nobody else gets on behind those that are cut off. */
+    /* Nothing may be sent between header frames, so incomplete headers block the whole connection. */
     if (in_headers || slow == session->stream_count) {
         refusals_count(REFUSED_BODY_TIME);
         nghttp2.session_terminate_session(session->session, NGHTTP2_NO_ERROR);
@@ -85,7 +86,7 @@ static void end_slow(Connection *connection, size_t slow, uint64_t now_ms)
     }
 }
 
-/* Look at all streams. */
+/* Check all streams. */
 static void look(Connection *connection, uint64_t now_ms)
 {
     Session *session = connection_state(connection);
@@ -94,7 +95,7 @@ static void look(Connection *connection, uint64_t now_ms)
     for (GrpcStream *stream = session->streams; stream; stream = stream->next) {
         bool is_awaited = is_cut_off(stream) && !session->blocked && session->ungranted == 0;
         slow += stalls(&stream->coming, is_awaited, limits->body_ms, now_ms);
-        /* Where the socket takes all, it is the stream's window that holds a message back. */
+        /* If the socket takes everything, the stream's window holds a message back. */
         bool unread = stream->begun && stream->first && !session->blocked;
         if (!stalls(&stream->going, unread, unsent_patience_ms(limits), now_ms))
             continue;

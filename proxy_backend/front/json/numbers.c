@@ -1,6 +1,6 @@
-/* Reading: the digits as an integer, times or by a power of ten that is exact, in the widest format that the machine has; where
- * its rounding could matter, and beyond these powers, the C library's strtod says it.
- * Writing: with the fewest digits that such a format needs at least, then one more, until it reads back the same.
+/* Reading: the digits as an integer, multiplied or divided by an exact power of ten, in the machine's widest format;
+ * the C library's strtod where rounding could matter, and beyond these powers. Writing: with the minimum number of
+ * digits for the format, then one more, until it reads back unchanged.
  */
 #define _GNU_SOURCE
 #include "json/numbers.h"
@@ -13,10 +13,10 @@
 #include <stdlib.h>
 
 enum {
-    LONGEST = 1100, /* characters of one number: a double that is written out in full has 1,077 */
-    EXACT_POWER = 27, /* of ten, in the 64 bits that a long double has at least where it is more than a double */
+    LONGEST = 1100, /* maximum characters of a number: a double written in full has 1,077 */
+    EXACT_POWER = 27, /* of ten, in the at least 64 bits of a long double where it exceeds a double */
     EXACT_DOUBLE = 22,
-    MOST_EXPONENT = 100000, /* beyond which it does not matter how much it is */
+    MOST_EXPONENT = 100000, /* larger exponents need no exact value */
 };
 
 static const long double powers[EXACT_POWER + 1] = {1e0L, 1e1L, 1e2L, 1e3L, 1e4L, 1e5L, 1e6L, 1e7L, 1e8L, 1e9L, 1e10L,
@@ -32,7 +32,7 @@ static bool is_digit(char byte)
     return byte >= '0' && byte <= '9';
 }
 
-/* Read digits; how many. Those that do not fit are counted as missing. */
+/* Read digits and return their number. Those that do not fit are counted as missing. */
 static size_t read_digits(const char **at, const char *end, Number *number, size_t *missing)
 {
     const char *begin = *at;
@@ -46,7 +46,7 @@ static size_t read_digits(const char **at, const char *end, Number *number, size
     return (size_t)(*at - begin);
 }
 
-/* Read "e-12". False: it is none. */
+/* Read "e-12". Returns false if it is malformed. */
 static bool read_exponent(const char **at, const char *end, int32_t *exponent)
 {
     bool negative = false;
@@ -154,7 +154,7 @@ static void make_locale(void)
     c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
 }
 
-/* By the C library, whatever the process's locale is. */
+/* Read with the C library, independently of the process's locale. */
 static double read_slowly(Slice text)
 {
     char copy[LONGEST + 1];
@@ -164,7 +164,7 @@ static double read_slowly(Slice text)
     return c_locale ? strtod_l(copy, NULL, c_locale) : strtod(copy, NULL);
 }
 
-/* `digits` × 10^`exponent`, if the nearest double is found that way. */
+/* Compute `digits` × 10^`exponent`. Returns false if the nearest double is uncertain. */
 static bool read_fast(uint64_t digits, int32_t exponent, double *value)
 {
     if (exponent < -EXACT_POWER || exponent > EXACT_POWER || LDBL_MANT_DIG <= DBL_MANT_DIG)
@@ -188,7 +188,7 @@ bool number_double(const Number *number, double *value)
     }
     bool exact = number->whole && number->digits < (uint64_t)1 << DBL_MANT_DIG;
     if (exact && number->exponent >= -EXACT_DOUBLE && number->exponent <= EXACT_DOUBLE) {
-        /* Both are exact, so one operation rounds right. */
+        /* Both are exact, so one operation rounds correctly. */
         double digits = (double)number->digits;
         *value =
             number->exponent < 0 ? digits / double_powers[-number->exponent] : digits * double_powers[number->exponent];
@@ -218,14 +218,14 @@ static Decimal stripped(uint64_t digits, int exponent)
     return (Decimal){digits, exponent};
 }
 
-/* With so many digits, rounded by the C library. */
+/* Print with this many digits, rounded by the C library. */
 static Decimal print_slowly(double value, int digits)
 {
     char text[64];
     uint64_t sum = 0;
     const char *at = text;
     snprintf(text, sizeof text, "%.*e", digits - 1, value);
-    /* Whatever the locale writes for a point is passed over. */
+    /* Skip the locale's decimal point. */
     for (; *at && *at != 'e'; at++)
         if (is_digit(*at))
             sum = sum * 10 + (uint64_t)(*at - '0');
@@ -233,7 +233,9 @@ static Decimal print_slowly(double value, int digits)
     return stripped(sum, exponent - (digits - 1));
 }
 
-/* With so many digits; what comes of it may be off by a rounding, so it has to be read back. False: it is out of range. */
+/* Print with this many digits; the result may be off by a rounding, so it must be read back. Returns false if out of
+ * range.
+ */
 static bool print_fast(double value, int digits, int power, Decimal *decimal)
 {
     int shift = digits - 1 - power;
@@ -244,7 +246,7 @@ static bool print_fast(double value, int digits, int power, Decimal *decimal)
     return true;
 }
 
-/* With so many digits, by whatever way there is. */
+/* Print with this many digits, by either method. */
 static Decimal print(double value, int digits, int power)
 {
     Decimal decimal;
@@ -261,7 +263,7 @@ static double read_back(Decimal decimal)
     return read_slowly((Slice){text, (size_t)size});
 }
 
-/* The power of ten of the first digit. */
+/* Returns the power of ten of the first digit. */
 static int magnitude(double value)
 {
     int binary;
@@ -270,8 +272,9 @@ static int magnitude(double value)
     return value < read_back((Decimal){1, power + 1}) ? power : power + 1;
 }
 
-/* `value` > 0 and finite. The first number of digits is one that every decimal of that many survives: no shorter one needs to
- * be tried, its zeros are stripped. Those below the normal ones have no such number. */
+/* `value` > 0 and finite. Start with a number of digits that every decimal of that length survives: no shorter one
+ * needs to be tried, its zeros are stripped. Subnormal numbers have no such length.
+ */
 static Decimal shortest_double(double value)
 {
     int power = magnitude(value);
@@ -291,7 +294,7 @@ static Decimal shortest_float(float value)
     for (int digits = value < FLT_MIN ? 1 : FLT_DIG; digits <= 10; digits++) {
         decimal = print((double)value, digits, power);
         double read = read_back(decimal);
-        /* Not so near the middle of two floats that it mattered whether a double is read first. */
+        /* Not so close to the middle of two floats that reading a double first could matter. */
         if ((float)read == value && (float)(read * (1 - DBL_EPSILON)) == value &&
             (float)(read * (1 + DBL_EPSILON)) == value)
             break;
@@ -299,7 +302,7 @@ static Decimal shortest_float(float value)
     return decimal;
 }
 
-/* "12.5", "0.0012", "1.0", "1.5e30": with a point or an exponent, so that it stays a number of that kind. */
+/* Write "12.5", "0.0012", "1.0", "1.5e30": with a point or an exponent, so that the type stays recognisable. */
 static void put_decimal(Text *text, Decimal decimal)
 {
     char digits[20], *at = digits + sizeof digits;
@@ -329,7 +332,7 @@ static void put_decimal(Text *text, Decimal decimal)
     }
 }
 
-/* Write what has no digits, and the sign. False: digits are to be written. */
+/* Write values without digits, and the sign. Returns false if digits must be written. */
 static bool put_special(Text *text, double value)
 {
     if (isnan(value)) {

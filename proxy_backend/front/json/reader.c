@@ -1,4 +1,4 @@
-/* Structure: objects, arrays, what is passed over. Strings and numbers have files of their own. */
+/* The structure: objects, arrays, skipped values. Strings and numbers have files of their own. */
 #include "json/reader.h"
 
 #include "base/utf8.h"
@@ -41,7 +41,7 @@ static void pass_space(Json *json)
         json->at++;
 }
 
-/* A table, since this is asked of each value. */
+/* A table, since every value needs it. */
 static JsonKind kind_of(unsigned char byte)
 {
     static const uint8_t kinds[256] = {['{'] = JSON_OBJECT,
@@ -79,7 +79,7 @@ const char *json_kind_name(JsonKind kind)
     return names[kind];
 }
 
-/* One more value, which begins here. */
+/* Count one more value, which begins here. */
 static bool counted(Json *json)
 {
     if (json->values++ >= json->limits.values)
@@ -118,7 +118,7 @@ bool json_array(Json *json)
     return enter(json, JSON_ARRAY);
 }
 
-/* Pass the comma before the next part of the innermost object or array. False: it has been left, or a fault. */
+/* Skip the comma before the next part of the innermost object or array. Returns false at its end, or on an error. */
 static bool next_part(Json *json, char close, const char *missing)
 {
     if (json->fault || json->waiting || json->depth == 0 || in_array(json) != (close == ']'))
@@ -165,7 +165,7 @@ bool json_leaf(Json *json, uint32_t depth)
 
 /* ── strings ──────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Pass a string, at its quote; what it says goes to `text`, where that is not NULL. */
+/* Skip a string at its quote; its contents are appended to `text` unless that is NULL. */
 static bool pass_string(Json *json, Text *text, bool *escaped)
 {
     const char *begin = json->at, *what = string_read(&json->at, json->end, text, escaped);
@@ -176,7 +176,7 @@ static bool pass_string(Json *json, Text *text, bool *escaped)
     return true;
 }
 
-/* Read a string: where it has no escapes as it lies there, else into `scratch`. */
+/* Read a string: a view of the text if it has no escapes, else a copy in `scratch`. */
 static bool read_string(Json *json, Text *scratch, Slice *value)
 {
     const char *begin = json->at;
@@ -207,7 +207,7 @@ bool json_string_to(Json *json, Text *text)
     return json_kind(json) == JSON_STRING && counted(json) && pass_string(json, text, &escaped);
 }
 
-/* Read the name of a member, or pass it where `key` is NULL. False: there are no more, or a fault. */
+/* Read the name of a member, or skip it if `key` is NULL. Returns false at the end, or on an error. */
 static bool read_name(Json *json, Text *scratch, Slice *key)
 {
     bool escaped;
@@ -255,7 +255,7 @@ bool json_null(Json *json)
     return json_kind(json) == JSON_NULL && literal(json, "null");
 }
 
-/* Read a number, which is what comes next. */
+/* Read a number, which is the next value. */
 static bool number(Json *json, Number *number)
 {
     if (json_kind(json) != JSON_NUMBER)
@@ -293,7 +293,7 @@ bool json_double(Json *json, double *value)
     return true;
 }
 
-/* Pass over a value that is no object and no array. */
+/* Skip a value that is neither object nor array. */
 static bool pass_simple(Json *json, JsonKind kind)
 {
     bool ignored;

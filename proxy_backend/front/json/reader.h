@@ -1,4 +1,4 @@
-/* A pull reader of JSON (RFC 8259): whoever reads asks for what it expects, nothing is kept, nothing recurses.
+/* A pull reader of JSON (RFC 8259): the caller asks for the value it expects; nothing is stored, nothing recurses.
  *
  *     if (json_object(&json))
  *         while (json_member(&json, &scratch, &key))
@@ -6,10 +6,10 @@
  *     if (!json_end(&json))
  *         return json_problem(&json, "...", problem);
  *
- * A fault is kept: every function says false from then on, so it can be looked at once, at the end. What is asked for
- * and is of another kind is no fault: the function says false, the value is still to be read, json_kind() says what it is.
- * A reader is a value: a copy of it is a saved position, from which may be read later as long as the text stays.
- * Besides RFC 8259, as Triton's does: NaN, Infinity, Inf and their negatives are numbers; a byte order mark is skipped.
+ * An error is kept: every function returns false from then on, so it can be checked once, at the end. A value of another
+ * kind than requested is not an error: the function returns false, the value stays unread, json_kind() returns its kind.
+ * A copy of a reader is a saved position, from which the text can be read later as long as it exists.
+ * Extensions of RFC 8259, like Triton's: NaN, Infinity, Inf and their negatives are numbers; a byte order mark is skipped.
  */
 #ifndef PYTRITON_FRONT_JSON_READER_H
 #define PYTRITON_FRONT_JSON_READER_H
@@ -18,9 +18,9 @@
 #include "base/text.h"
 
 typedef struct {
-    uint32_t depth;        /* of objects and arrays in each other; at most JSON_DEEPEST */
-    uint64_t values;       /* in all, each key counted as one */
-    uint64_t string_bytes; /* of one string, as it is written */
+    uint32_t depth;        /* nesting of objects and arrays; at most JSON_DEEPEST */
+    uint64_t values;       /* total, each key counted as one */
+    uint64_t string_bytes; /* of one string, as written */
 } JsonLimits;
 
 enum { JSON_DEEPEST = 256 };
@@ -42,54 +42,56 @@ typedef struct {
     uint64_t values;
     uint32_t depth;
     bool fresh;   /* nothing of the innermost object or array has been read */
-    bool waiting; /* a value is to be read next */
-    uint64_t arrays[JSON_DEEPEST / 64]; /* of each level, one bit: it is an array */
+    bool waiting; /* a value must be read next */
+    uint64_t arrays[JSON_DEEPEST / 64]; /* one bit per level: it is an array */
     const char *fault;                  /* what is wrong at `at`; NULL: nothing */
     ProblemKind fault_kind;
 } Json;
 
-/* Read a text, whose first value comes next. It is looked through for valid UTF-8 here. */
+/* Begin to read a text. Checks here that it is valid UTF-8. */
 Json json_read(Slice text, const JsonLimits *limits);
-/* What comes next; JSON_NONE: no value, or a fault. */
+/* Returns the kind of the next value; JSON_NONE: no value, or an error. */
 JsonKind json_kind(Json *json);
 /* "an object", "a number" ... */
 const char *json_kind_name(JsonKind kind);
 
-/* Go into an object or array. Its members or elements must be asked for until there are no more. */
+/* Enter an object or array. Its members or elements must be read until the end. */
 bool json_object(Json *json);
 bool json_array(Json *json);
-/* The key of the next member, whose value is to be read then; false: there are no more, and it has been left. A key with
- * escapes lies in `scratch` and is valid until that changes, others lie in the text. */
+/* Read the key of the next member, whose value must be read next. Returns false at the end, which leaves the object.
+ * A key with escapes is in `scratch` and valid until that changes, others point into the text.
+ */
 bool json_member(Json *json, Text *scratch, Slice *key);
-/* Whether there is one more element, to be read then; false: the array has been left. */
+/* Returns whether there is another element, which must be read next; false: the array has been left. */
 bool json_element(Json *json);
-/* Go to the next value that is no array, in arrays that lie in each other, of which `depth` was json->depth before the outermost
- * was entered; false: that has been left. */
+/* Go to the next value that is not an array, in nested arrays; `depth` is json->depth before the outermost one was
+ * entered. Returns false at its end.
+ */
 bool json_leaf(Json *json, uint32_t depth);
 
 /* Each reads one value. */
 bool json_string(Json *json, Text *scratch, Slice *value);
-/* Append what the string says. */
+/* Append the string's contents. */
 bool json_string_to(Json *json, Text *text);
 bool json_bool(Json *json, bool *value);
 bool json_null(Json *json);
-/* A number that is written as an integer and in range; others are no fault, and are still to be read. */
+/* Read a number written as an integer and in range; others are not an error, and stay unread. */
 bool json_signed(Json *json, int64_t *value);
 bool json_unsigned(Json *json, uint64_t *value);
-/* Any number, as the double that is nearest. Beyond the largest it is infinite, as it is in Triton's for "1e999"... */
+/* Read any number as the nearest double. Above the largest it is infinite, as in Triton's reader for "1e999"... */
 bool json_double(Json *json, double *value);
-/* Pass over a value, whatever it is; its text. */
+/* Skip a value of any kind; returns its text. */
 bool json_skip(Json *json);
 bool json_raw(Json *json, Slice *text);
 
-/* Whether all has been read and is without fault. */
+/* Returns whether everything has been read without error. */
 bool json_end(Json *json);
-/* Whether something was wrong with the text itself. */
+/* Returns whether the text is malformed. */
 static inline bool json_failed(const Json *json)
 {
     return json->fault != NULL;
 }
-/* Say what is wrong with the text, if that is so: "`doing`: ... at 17". Returns false. */
+/* Report a malformed text as "`doing`: ... at 17". Returns false. */
 bool json_problem(const Json *json, const char *doing, Problem *problem);
 
 #endif

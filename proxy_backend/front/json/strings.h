@@ -4,8 +4,9 @@
 
 #include "base/text.h"
 
-/* Read a string, at whose quote `at` stands; what it says is appended to `text`, where that is not NULL. Returns what is wrong at
- * `at`; NULL: nothing, and `at` stands after it. */
+/* Read a string; `at` points to its quote. Its contents are appended to `text` unless that is NULL. Returns what is
+ * wrong at `at`; NULL: nothing, and `at` is after it.
+ */
 const char *string_read(const char **at, const char *end, Text *text, bool *escaped);
 
 #endif

@@ -10,7 +10,7 @@ struct ArenaBlock {
     size_t room, used;
 };
 
-/* What lies before a block's bytes. */
+/* The header of a block. */
 enum { HEAD = (sizeof(ArenaBlock) + ALIGNED - 1) / ALIGNED * ALIGNED };
 
 static ArenaBlock *block_new(size_t room, ArenaBlock *next)
@@ -32,7 +32,7 @@ void *arena_take(Arena *arena, size_t size)
     rounded -= rounded % ALIGNED;
     ArenaBlock *block = arena->blocks;
     if (block == NULL || block->room - block->used < rounded) {
-        /* Twice as much as before, so that a thousand small pieces are in few blocks. */
+        /* Double the size, so that a thousand small pieces are in few blocks. */
         size_t room = block && block->room < SIZE_MAX / 4 ? block->room * 2 : SMALLEST;
         if (room > (size_t)1 << 20)
             room = (size_t)1 << 20;

@@ -1,4 +1,4 @@
-/* Memory that is taken piece by piece and given back at once. */
+/* Memory that is allocated piece by piece and freed at once. */
 #ifndef PYTRITON_FRONT_ARENA_H
 #define PYTRITON_FRONT_ARENA_H
 
@@ -8,12 +8,12 @@ typedef struct ArenaBlock ArenaBlock;
 
 /* All zero is an empty one. */
 typedef struct {
-    ArenaBlock *blocks; /* the one that is taken from comes first */
+    ArenaBlock *blocks; /* the current one comes first */
 } Arena;
 
-/* Aligned for anything that a tensor may hold. NULL: there is no memory. */
+/* Allocate, aligned for any tensor. NULL without memory. */
 void *arena_take(Arena *arena, size_t size);
-/* Take all back. At most `kept` bytes stay for the next use, in one piece. */
+/* Free everything. At most `kept` bytes stay for reuse, in one piece. */
 void arena_reset(Arena *arena, size_t kept);
 void arena_free(Arena *arena);
 

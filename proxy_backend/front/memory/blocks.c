@@ -9,10 +9,10 @@ enum { ALIGNED = 64 };
 typedef struct {
     void *start;
     size_t size;
-    bool rested; /* it was there at the last blocks_drop */
+    bool rested; /* it was free at the last blocks_drop */
 } Kept;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards everything below */
 static Kept kept[BLOCKS_MOST];
 static size_t count, bytes;
 
@@ -25,7 +25,7 @@ static void *take_out(size_t at)
     return start;
 }
 
-/* The smallest that has room, unless more than half of it would lie idle. */
+/* Take the smallest one with enough room, unless more than half of it would be unused. */
 static void *take_kept(size_t size)
 {
     void *found = NULL;

@@ -1,7 +1,8 @@
-/* Large blocks of memory that are needed again and again: bodies and outputs. Any thread.
+/* Large memory blocks that are needed repeatedly: bodies and outputs. Any thread.
  *
- * malloc gives large blocks back to the system at once (background/memory.c has it keep little), and the next one has fresh pages, which the
- * kernel clears one by one: 1,500 for 6 MB. So blocks that are given back here stay for a while, as many as BLOCKS_KEPT bytes allow.
+ * malloc returns large blocks to the system immediately (background/memory.c configures it so), and the next block
+ * has fresh pages, which the kernel clears one by one: 1,500 for 6 MB. So blocks that are released here are kept for
+ * a while, up to BLOCKS_KEPT bytes.
  */
 #ifndef PYTRITON_FRONT_BLOCKS_H
 #define PYTRITON_FRONT_BLOCKS_H
@@ -10,16 +11,16 @@
 #include <stddef.h>
 
 enum {
-    BLOCK_LEAST = 128 << 10, /* smaller ones are malloc's alone */
+    BLOCK_LEAST = 128 << 10, /* smaller ones always use malloc */
     BLOCKS_KEPT = 128 << 20,
-    BLOCKS_MOST = 64 /* that are kept */
+    BLOCKS_MOST = 64 /* kept at most */
 };
 
-/* Aligned for anything that a tensor may hold; realloc and free take it as well. NULL: there is no memory. */
+/* Allocate, aligned for any tensor; realloc and free accept it as well. NULL without memory. */
 void *block_take(size_t size);
-/* Give back what block_take or malloc gave; NULL is allowed. */
+/* Release memory of block_take or malloc; NULL is allowed. */
 void block_give(void *block);
-/* Free those that nobody has taken since the last time. True: some are left. */
+/* Free those that have not been used since the last call. Returns whether some are left. */
 bool blocks_drop(void);
 
 #endif

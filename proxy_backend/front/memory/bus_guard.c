@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-/* One mapping. They are never freed, but used again: the handler may be looking at any of them. */
+/* One mapping. They are never freed, but reused: the handler may be reading any of them. */
 struct BusGuard {
     BusGuard *next;
     uintptr_t start, end; /* `end` 0: it is free. It is written last, and cleared first. */
@@ -16,7 +16,7 @@ struct BusGuard {
 };
 
 static BusGuard *first;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of those who change the list; the handler only reads it */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for changes of the list; the handler only reads it */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct sigaction former;
 
@@ -27,10 +27,12 @@ static void on_bus_error(int number, siginfo_t *info, void *context)
     for (BusGuard *one = __atomic_load_n(&first, __ATOMIC_ACQUIRE); one; one = one->next) {
         uintptr_t end = __atomic_load_n(&one->end, __ATOMIC_ACQUIRE),
                   start = __atomic_load_n(&one->start, __ATOMIC_ACQUIRE);
-        /* Both are of one mapping: else it is used for another one meanwhile, which is not that of this address. */
+        /* Check that both are of one mapping: otherwise it was reused for another one, which does not have this
+         * address.
+         */
         if (address < start || address >= end || end != __atomic_load_n(&one->end, __ATOMIC_ACQUIRE))
             continue;
-        /* All of it at once: a mapping for each page would be too many. */
+        /* Replace all of it at once: a mapping per page would be too many. */
         void *made = mmap((void *)start, end - start, PROT_READ | PROT_WRITE,
             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
         errno = error;
@@ -39,13 +41,13 @@ static void on_bus_error(int number, siginfo_t *info, void *context)
             return;
         }
     }
-    /* It is somebody else's. */
+    /* It is not in a guarded mapping. */
     if (former.sa_flags & SA_SIGINFO)
         former.sa_sigaction(number, info, context);
     else if (former.sa_handler != SIG_DFL && former.sa_handler != SIG_IGN)
         former.sa_handler(number);
     else
-        sigaction(SIGBUS, &former, NULL); /* the same happens again, and is the end */
+        sigaction(SIGBUS, &former, NULL); /* the access faults again, and ends the process */
     errno = error;
 }
 

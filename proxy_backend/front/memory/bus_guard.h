@@ -1,6 +1,6 @@
-/* Memory that another process may take away while it is read: a file in /dev/shm that is cut shorter than its mapping.
- *
- * Touching what is gone is SIGBUS, which would be the process's end. Here such a mapping becomes empty memory instead, and is broken from then on.
+/* Guards memory that another process may remove during access: a file in /dev/shm that is truncated below its
+ * mapping. Accessing the missing part raises SIGBUS, which would end the process. Here, such a mapping is replaced
+ * with empty memory, and is broken from then on.
  */
 #ifndef PYTRITON_FRONT_BUS_GUARD_H
 #define PYTRITON_FRONT_BUS_GUARD_H
@@ -10,11 +10,11 @@
 
 typedef struct BusGuard BusGuard;
 
-/* Guard whole pages of a file's mapping. NULL: there is no memory. */
+/* Guard whole pages of a file's mapping. NULL without memory. */
 BusGuard *bus_guard_add(void *start, size_t size);
-/* Whether something was touched that was gone, so that the mapping is not the file's any more. */
+/* Returns whether a missing part was accessed, so that the mapping is no longer the file's. */
 bool bus_guard_is_broken(BusGuard *guard);
-/* Before it is unmapped. */
+/* Call before unmapping. */
 void bus_guard_remove(BusGuard *guard);
 
 #endif

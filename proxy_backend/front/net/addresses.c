@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static Names counts; /* as pointers: a number that is not 0 */
+static Names counts; /* as pointers: a number other than 0 */
 
 static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
 
@@ -45,7 +45,7 @@ void address_write(const Address *address, char *text, size_t room)
         snprintf(text, room, "[%s]:%d", inet_ntop(AF_INET6, address->bytes, host, sizeof host), address->port);
 }
 
-/* Whoever has an IPv6 address has the 2^64 beside it as well. */
+/* The owner of an IPv6 address also has the other 2^64 addresses of its /64. */
 static Slice place(const Address *address)
 {
     return (Slice){(const char *)address->bytes, is_v4(address) ? 16 : 8};
@@ -69,7 +69,7 @@ void addresses_remove(const Address *address)
     pthread_mutex_lock(&lock);
     uintptr_t count = (uintptr_t)names_get(&counts, place(address));
     if (count > 1)
-        names_put(&counts, place(address), (void *)(count - 1)); /* which needs no memory */
+        names_put(&counts, place(address), (void *)(count - 1)); /* this needs no memory */
     else
         names_remove(&counts, place(address));
     pthread_mutex_unlock(&lock);

@@ -1,4 +1,4 @@
-/* Where connections come from, and how many come from one place. */
+/* The addresses of connections, and how many connections come from each. */
 #ifndef PYTRITON_FRONT_ADDRESSES_H
 #define PYTRITON_FRONT_ADDRESSES_H
 
@@ -16,9 +16,9 @@ typedef struct {
 Address address_from(const struct sockaddr_storage *from);
 /* "127.0.0.1:80", "[::1]:80", "unix:", and NUL, if there is room. */
 void address_write(const Address *address, char *text, size_t room);
-/* Count a connection from there, unless there are `most` already: false. Any thread. */
+/* Count a connection from there. Returns false if there are `most` already. Any thread. */
 bool addresses_add(const Address *address, uint64_t most);
-/* One that was counted has gone. Any thread. */
+/* A counted connection has ended. Any thread. */
 void addresses_remove(const Address *address);
 
 #endif

@@ -1,4 +1,4 @@
-/* All connections: those of each loop, and their number. */
+/* All connections: a list per loop, and their number. */
 #define _GNU_SOURCE
 #include "net/connection_parts.h"
 
@@ -11,7 +11,7 @@ struct Connections {
     Connection *first;
     bool draining, retiring;
     Task drain, retire, abort;
-    atomic_bool told_drain, told_retire, told_abort; /* the task is with the loop, which must not be given it twice */
+    atomic_bool told_drain, told_retire, told_abort; /* the task is queued in the loop: do not queue it again */
 };
 
 static _Atomic uint64_t count, accepted;
@@ -47,7 +47,7 @@ static void abort_all(Task *task)
         connection_abort(connection);
 }
 
-/* The loop's thread has ended, or never began: nobody calls protocols any more. */
+/* The loop's thread has ended or never began: no protocol is called any more. */
 static void release(void *kept)
 {
     free(kept);

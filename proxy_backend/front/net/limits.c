@@ -47,8 +47,9 @@ const char *refusal_name(Refusal refusal)
     return names[refusal];
 }
 
-/* Where much is there to be read: of the time that a client has for a little, and of `unsent_bytes`, which it has to read in that.
-   However fast it reads, so many times `unsent_bytes` may wait for it at most: one client takes no more memory. */
+/* When much waits to be read: fractions of the time that a client has for a little, and of `unsent_bytes`, which it
+ * has to read in that time. However fast it reads, at most this multiple of `unsent_bytes` may wait for one client.
+ */
 enum { IDLE_PART = 12, LEAST_PART = 64, MOST_TIMES = 8 };
 
 bool progress_stalls(Progress *progress, bool awaited, uint64_t least, uint64_t limit_ms, uint64_t now_ms)
@@ -168,7 +169,7 @@ uint64_t unsent_check_ms(const Limits *limits)
     return limits->unsent_ms / IDLE_PART + 1;
 }
 
-/* How a limit is named in the settings, and between which values it may lie; times are in seconds there. */
+/* The names of the limits in the settings and their ranges; times are in seconds there. */
 static const struct {
     const char *name;
     size_t offset;

@@ -13,9 +13,9 @@
 #include <unistd.h>
 
 enum {
-    TURN_CONNECTIONS = 64, /* accepted before others have their turn */
-    PAUSE_MS = 100,        /* when the kernel has nothing for one more */
-    COMPLAINT_MS = 10000,  /* between two lines of the log about that */
+    TURN_CONNECTIONS = 64, /* accepted before others get their turn */
+    PAUSE_MS = 100,        /* when the kernel has no resources for another connection */
+    COMPLAINT_MS = 10000,  /* between two log lines about that */
 };
 
 struct Listener {
@@ -23,7 +23,7 @@ struct Listener {
     Timer pause;
     Loop *loop;
     const Endpoint *endpoint;
-    int spare; /* a descriptor to give up when there are no others, so that a client can be told */
+    int spare; /* a spare descriptor to close when there are no others, so that a client can be notified */
     bool watched;
     uint64_t complained_ms;
 };
@@ -33,7 +33,7 @@ static int open_spare(void)
     return open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
-/* Say why, as the protocol says it, and hang up. */
+/* Send the reason in the protocol's form, and close. */
 static void refuse(Listener *listener, int fd, Refusal refusal)
 {
     const Endpoint *endpoint = listener->endpoint;
@@ -90,7 +90,9 @@ static void watch_again(Timer *timer)
         loop_set_timer(listener->loop, &listener->pause, loop_now_ms(listener->loop) + PAUSE_MS);
 }
 
-/* There is no descriptor for one more: without the spare one, the client would wait for ever, and the kernel would call for it all the time. */
+/* There is no descriptor for another connection: without the spare one, the client would wait forever, and epoll
+ * would report it all the time.
+ */
 static bool turn_away(Listener *listener, int error)
 {
     complain(listener, error);
@@ -122,15 +124,15 @@ static void accept_some(Watch *watch, uint32_t events)
                 return;
             }
         } else if (errno == EINVAL || errno == EBADF || errno == ENOTSOCK || errno == EOPNOTSUPP) {
-            complain(listener, errno); /* it does not listen any more: nothing that waiting would mend */
+            complain(listener, errno); /* it does not listen any more: waiting does not help */
             loop_unwatch(listener->loop, watch);
             listener->watched = false;
             return;
-        } /* all else is about one connection, which has gone */
+        } /* other errors concern one connection, which is gone */
     }
 }
 
-/* Connections get these from the socket that listens. */
+/* Accepted connections inherit these from the listening socket. */
 static bool prepare(int fd, Problem *problem)
 {
     const int on = 1, idle_s = 60, interval_s = 15, probes = 4;
@@ -163,7 +165,7 @@ Listener *listener_open(Loop *loop, const Endpoint *endpoint, Problem *problem)
     listener->watch = (Watch){.fd = endpoint->fd, .ready = accept_some};
     listener->pause.expired = watch_again;
     listener->spare = open_spare();
-    listener->watched = true; /* before the loop's thread may look */
+    listener->watched = true; /* before the loop's thread may check it */
     if (!loop_watch(loop, &listener->watch, EPOLLIN | EPOLLEXCLUSIVE)) {
         listener->watched = false;
         problem_set(problem, PROBLEM_INTERNAL, "descriptor %d cannot be watched: %s", endpoint->fd, strerror(errno));

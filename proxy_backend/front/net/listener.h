@@ -6,10 +6,11 @@
 
 typedef struct Listener Listener;
 
-/* Accept in that loop from now on. Any thread, before the loop ends. The endpoint's descriptor stays the caller's. */
+/* Accept in that loop from now on. Any thread, before the loop ends. The caller keeps the endpoint's descriptor. */
 Listener *listener_open(Loop *loop, const Endpoint *endpoint, Problem *problem);
-/* Accept no more. The endpoint goes on listening: connections wait in its backlog for whoever else accepts from it. The loop's thread, or after its
- * end. */
+/* Stop accepting. The endpoint keeps listening: connections wait in its backlog for another process or loop. In the
+ * loop's thread, or after its end.
+ */
 void listener_close(Listener *listener);
 
 #endif

@@ -17,12 +17,12 @@ enum { EVENTS = 64 };
 struct Loop {
     int epoll;
     int bell; /* an eventfd that is never read: each write is an edge */
-    _Atomic(Task *) tasks; /* the last one that was given comes first */
-    atomic_bool asleep;    /* a task that comes now has to ring */
+    _Atomic(Task *) tasks; /* the last posted one comes first */
+    atomic_bool asleep;    /* a newly posted task has to ring */
     atomic_bool stopping;
     pthread_t thread;
     uint64_t now_ms;
-    int event, event_count; /* which of this turn's events is being looked at */
+    int event, event_count; /* the event of this turn that is being handled */
     struct epoll_event events[EVENTS];
     struct {
         void *data;
@@ -32,10 +32,10 @@ struct Loop {
     char scratch[LOOP_SCRATCH];
 };
 
-/* The loop whose thread this is. */
+/* The loop that this thread runs. */
 static __thread const Loop *here;
 
-/* Sanitized programs, which tests are made of, end where another thread would tear the wheel of timers. */
+/* Sanitized programs (the tests) abort if another thread would corrupt the timer wheel. */
 static void check_is_here(const Loop *loop)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -95,7 +95,7 @@ static void run_tasks(Loop *loop)
     }
     while (first) {
         Task *task = first;
-        first = task->next; /* it may be given again by itself */
+        first = task->next; /* it may post itself again */
         task->run(task);
     }
 }
@@ -131,7 +131,7 @@ void loop_run(Loop *loop)
     here = loop;
     while (!atomic_load(&loop->stopping))
         turn(loop);
-    run_tasks(loop); /* those that were given before it was stopped */
+    run_tasks(loop); /* those posted before it was stopped */
     here = NULL;
 }
 

@@ -1,5 +1,5 @@
-/* The functions of OpenSSL 3 that are used, declared from its manual pages: there is no header of it where the front is compiled. They are there once
- * tls_load has returned true.
+/* The OpenSSL 3 functions that are used, declared from the manual pages: the build needs no OpenSSL headers.
+ * Available after tls_load has returned true.
  */
 #ifndef PYTRITON_FRONT_OPENSSL_H
 #define PYTRITON_FRONT_OPENSSL_H
@@ -57,7 +57,7 @@ typedef struct {
 
 extern OpenSsl openssl;
 
-/* What they return and take (openssl/ssl.h). */
+/* Their return values and arguments (openssl/ssl.h). */
 enum {
     SSL_WANTS_READ = 2,
     SSL_WANTS_WRITE = 3,
@@ -70,7 +70,7 @@ enum {
     SSL_SET_CACHE_MODE = 44,
     SSL_SET_LEAST_VERSION = 123,
     SSL_TLS_1_2 = 0x0303,
-    SSL_VERIFY_CLIENT = 1 | 2, /* ask for its certificate, and insist */
+    SSL_VERIFY_CLIENT = 1 | 2, /* request its certificate, and require it */
     SSL_CHOSEN = 0,
     SSL_REFUSED = 2,
     SSL_NOT_CHOSEN = 3,

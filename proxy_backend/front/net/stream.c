@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* What one record of TLS holds. */
+/* The maximum payload of a TLS record. */
 enum { RECORD = 16384 };
 
 bool stream_open(Stream *stream, int fd, const Tls *tls)
@@ -95,7 +95,7 @@ static ssize_t write_plain(Stream *stream, const struct iovec *parts, int count)
     }
 }
 
-/* The first descriptor of a message is the caller's; others are closed. False: there were others. */
+/* Pass a message's first descriptor to the caller; close others. Returns false if there were others. */
 static bool take_descriptors(struct msghdr *message, int *descriptor)
 {
     bool is_one = true;
@@ -112,13 +112,13 @@ static bool take_descriptors(struct msghdr *message, int *descriptor)
             is_one &= *descriptor == came;
         }
     }
-    /* Where none came, this process may have no more: then it is as if it had come without. */
+    /* If none arrived, this process may have reached its limit: treat it as if none was sent. */
     return is_one && (*descriptor < 0 || (message->msg_flags & MSG_CTRUNC) == 0);
 }
 
 ssize_t stream_read_descriptor(Stream *stream, void *to, size_t size, int *descriptor)
 {
-    /* Room for two: one too many is seen, and the kernel closes what there is no room for. */
+    /* Room for two: this detects an extra one, and the kernel closes any that do not fit. */
     union {
         char bytes[CMSG_SPACE(2 * sizeof(int))];
         struct cmsghdr aligned;
@@ -141,7 +141,7 @@ ssize_t stream_read_descriptor(Stream *stream, void *to, size_t size, int *descr
     return STREAM_BROKEN;
 }
 
-/* Copy at most a record of what comes after so many bytes; returns its size. */
+/* Copy at most a record's size of the data after this many bytes; returns the size. */
 static size_t gather(const struct iovec *parts, int count, size_t skipped, char record[RECORD])
 {
     size_t size = 0;
@@ -198,7 +198,7 @@ void stream_break(Stream *stream, bool resets)
 {
     const struct sockaddr nowhere = {.sa_family = AF_UNSPEC};
     if (!resets ||
-        connect(stream->fd, &nowhere, sizeof nowhere) != 0) /* which resets a connection of TCP, see connect(2) */
+        connect(stream->fd, &nowhere, sizeof nowhere) != 0) /* this resets a TCP connection, see connect(2) */
         shutdown(stream->fd, SHUT_RDWR);
 }
 

@@ -1,4 +1,4 @@
-/* The bytes of one connection: as they are, or through TLS. */
+/* The bytes of one connection, plain or through TLS. */
 #ifndef PYTRITON_FRONT_STREAM_H
 #define PYTRITON_FRONT_STREAM_H
 
@@ -7,34 +7,37 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
-/* What reading and writing return beside a number of bytes. 0: none at the moment. */
+/* Return values of reading and writing besides a byte count. 0: none at the moment. */
 enum {
-    STREAM_END = -1,    /* the other side has said that it sends no more */
-    STREAM_BROKEN = -2, /* nothing goes any more, in either direction */
+    STREAM_END = -1,    /* the other side sends no more */
+    STREAM_BROKEN = -2, /* nothing works any more, in either direction */
 };
 
 typedef struct {
     int fd;        /* non-blocking */
     void *session; /* of TLS; NULL: plain */
     bool handshaken;
-    bool wants_write; /* TLS cannot go on, reading or shaking hands, before the socket takes bytes */
+    bool wants_write; /* TLS cannot continue reading or the handshake until the socket takes bytes */
 } Stream;
 
-/* `tls` NULL: plain. The descriptor is the stream's from now on, also when there is no memory: false. */
+/* `tls` NULL: plain. The stream takes the descriptor over, also if it returns false without memory. */
 bool stream_open(Stream *stream, int fd, const Tls *tls);
-/* Go on with the handshake of TLS: 1, it is done; 0, it waits for the other side; STREAM_BROKEN with the problem. */
+/* Continue the TLS handshake: 1: done; 0: it waits for the other side; STREAM_BROKEN with the problem. */
 int stream_handshake(Stream *stream, Problem *problem);
-/* TLS: the protocol that the handshake agreed on, such as "h2"; empty: none. It is valid as long as the stream. */
+/* TLS: the negotiated protocol, such as "h2"; empty: none. Valid as long as the stream. */
 Slice stream_protocol(const Stream *stream);
 ssize_t stream_read(Stream *stream, void *to, size_t size);
-/* The same of a plain unix socket, with the descriptor that came with it, which is the caller's; -1: none. STREAM_BROKEN: more than one came. */
+/* Read from a plain unix socket, with the received descriptor, which the caller owns; -1: none. STREAM_BROKEN: more
+ * than one was received.
+ */
 ssize_t stream_read_descriptor(Stream *stream, void *to, size_t size, int *descriptor);
-/* May take fewer bytes than there are. TLS: what has been offered once has to be offered again, at the same place or another one. */
+/* May take fewer bytes than given. TLS: offered data must be offered again, at the same or another address. */
 ssize_t stream_write(Stream *stream, const struct iovec *parts, int count);
-/* Say that no more will be written. */
+/* Shut down writing. */
 void stream_end(Stream *stream);
-/* Nothing goes any more, in either direction; the descriptor stays. With `resets`, what the other side has not got yet is dropped. Another thread
- * may be writing, if it is plain. */
+/* Break both directions; the descriptor stays open. With `resets`, data that the other side has not received yet is
+ * dropped. Another thread may be writing if it is plain.
+ */
 void stream_break(Stream *stream, bool resets);
 void stream_close(Stream *stream);
 

@@ -10,10 +10,10 @@ OpenSsl openssl;
 
 struct Tls {
     SslContext *context;
-    unsigned char protocol[32]; /* as ALPN has it: its length comes first */
+    unsigned char protocol[32]; /* in ALPN format: prefixed with its length */
 };
 
-/* The function, or NULL with the problem. */
+/* Returns the function, or NULL with the problem. */
 static void *found(void *library, const char *name, const char *path, Problem *problem)
 {
     void *function = library ? dlsym(library, name) : NULL;
@@ -35,7 +35,7 @@ bool tls_load(const char *crypto, const char *ssl, Problem *problem)
     if (openssl.OPENSSL_init_ssl)
         return true;
     OpenSsl table = {0};
-    void *library = opened(crypto, problem); /* it stays loaded, as the other one does */
+    void *library = opened(crypto, problem); /* it stays loaded, like the other one */
     if (library == NULL)
         return false;
 #define OPENSSL_FIND(result, name, arguments) table.name = (result(*) arguments)found(library, #name, path, problem);
@@ -49,7 +49,7 @@ bool tls_load(const char *crypto, const char *ssl, Problem *problem)
 #undef OPENSSL_FIND
     if (problem->kind != PROBLEM_NONE)
         return false;
-    /* Its clean-up at exit would not wait for threads that still use it. */
+    /* Its cleanup at exit would not wait for threads that still use it. */
     if (table.OPENSSL_init_ssl(SSL_NO_ATEXIT, NULL) != 1)
         return problem_set(problem, PROBLEM_UNSUPPORTED, "OpenSSL cannot be initialized: %s", ssl);
     openssl = table;
@@ -76,7 +76,7 @@ static bool failed_with(Problem *problem, const char *what, const char *file)
     return false;
 }
 
-/* Nobody is there who could be asked for the password of a key. */
+/* Nobody can be prompted for a key's password. */
 static int no_password(char *password, int room, int writing, void *argument)
 {
     (void)password;
@@ -86,7 +86,7 @@ static int no_password(char *password, int room, int writing, void *argument)
     return 0;
 }
 
-/* A client that offers protocols without this one is refused, as RFC 7301 wants it; one that offers none is taken. */
+/* Refuse a client that offers protocols without this one, as RFC 7301 requires; accept one that offers none. */
 static int choose(Ssl *ssl, const unsigned char **chosen, unsigned char *chosen_size, const unsigned char *offered,
     unsigned offered_size, void *argument)
 {
@@ -120,7 +120,7 @@ static bool set_clients(SslContext *context, const TlsFiles *files, Problem *pro
     return true;
 }
 
-/* Of TLS 1.2: those with forward secrecy and authenticated encryption alone. TLS 1.3 has no others. */
+/* Of TLS 1.2: only those with forward secrecy and authenticated encryption. TLS 1.3 has no others. */
 #define CIPHERS "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 static bool configure(Tls *tls, const TlsFiles *files, Problem *problem)

@@ -1,4 +1,5 @@
-/* What a connection sends: at once, as far as the socket takes it; what is kept; and how long a client may leave it unread. */
+/* Sending on a connection: immediately, as far as the socket takes it; buffering; and the time limit for unread data.
+ */
 #define _GNU_SOURCE
 #include "net/connection_parts.h"
 
@@ -7,7 +8,7 @@
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
 
-/* What may be kept for each connection, whatever others leave unread: more than gRPC gives to the socket at once. */
+/* May always be buffered per connection, whatever others leave unread: more than gRPC passes to the socket at once. */
 enum { KEPT_ALWAYS = 1 << 20 };
 
 static size_t size_of(const struct iovec *parts, int count)
@@ -18,7 +19,7 @@ static size_t size_of(const struct iovec *parts, int count)
     return size;
 }
 
-/* OpenSSL's sessions are for one thread at a time, and reading is the loop's. */
+/* OpenSSL's sessions are not thread-safe, and reading is the loop's. */
 static bool may_write_here(const Connection *connection)
 {
     return connection->stream.session == NULL || loop_is_here(connection->loop);
@@ -51,27 +52,27 @@ ssize_t connection_write(Connection *connection, const struct iovec *parts, int 
     return written;
 }
 
-/* With the lock held: how much the client has taken: that was given to the socket, and lies there no more. */
+/* With the lock held: returns how much the client has read: passed to the socket and no longer in it. */
 static uint64_t read_by_client(const Connection *connection)
 {
     int waiting = 0;
     if (ioctl(connection->stream.fd, SIOCOUTQ, &waiting) != 0)
         waiting = 0;
     return connection->taken -
-        (uint64_t)waiting; /* may be "negative" where the kernel counts more than bytes: only differences matter */
+        (uint64_t)waiting; /* may be "negative" if the kernel counts more than bytes: only differences matter */
 }
 
-/* With the lock held: whether the client leaves too much unread of what is kept. */
+/* With the lock held: returns whether the client leaves too much buffered data unread. */
 static bool is_unread(Connection *connection)
 {
     const Limits *limits = connection->endpoint->limits;
     size_t unread = connection->kept.size - connection->kept_sent;
-    if (unread > limits->unsent_bytes) /* else nobody looks */
+    if (unread > limits->unsent_bytes) /* otherwise nothing checks it */
         connection->taking.bytes = read_by_client(connection);
     return limits_are_unread(limits, &connection->taking, unread, clock_ms());
 }
 
-/* With the lock held. False: there is no memory, or too much is kept. */
+/* With the lock held: buffer. Returns false if there is no memory, or too much is buffered. */
 static bool keep(Connection *connection, const struct iovec *parts, int count, size_t skipped)
 {
     Text *kept = &connection->kept;
@@ -83,7 +84,7 @@ static bool keep(Connection *connection, const struct iovec *parts, int count, s
     else if (!unsent_take(connection->endpoint->limits, unread, more))
         return false;
     connection->kept_counted += more;
-    if (connection->kept_sent > kept->size / 2) { /* at a cost of less than it has sent */
+    if (connection->kept_sent > kept->size / 2) { /* amortised: costs less than what was sent */
         memmove(kept->data, kept->data + connection->kept_sent, kept->size - connection->kept_sent);
         kept->size -= connection->kept_sent;
         connection->kept_sent = 0;
@@ -134,7 +135,7 @@ void connection_await_writable(Connection *connection)
     connection_ask(connection, ASK_WRITABLE);
 }
 
-/* With the lock held: send what is kept. */
+/* With the lock held: send buffered data. */
 static bool send_kept(Connection *connection)
 {
     Text *kept = &connection->kept;
@@ -202,7 +203,7 @@ void writing_go_on(Connection *connection, bool socket_takes)
         return;
     }
     if (!waits)
-        connection_flushed(connection); /* which may write */
+        connection_flushed(connection); /* this may write */
     pthread_mutex_lock(&connection->writing);
     waits = connection->blocked && (connection->kept.size || connection->wants_writable);
     pthread_mutex_unlock(&connection->writing);

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Clients send the header of a restriction with this before its name, as NVIDIA's server wants it. */
+/* Clients send the header of a restriction with this prefix, as for NVIDIA's server. */
 #define PREFIX "triton-grpc-protocol-"
 
 static bool restrict_group(GrpcService *service, const RestrictionSetting *setting, Problem *problem)

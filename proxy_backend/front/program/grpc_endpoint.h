@@ -1,14 +1,14 @@
-/* What an endpoint of gRPC serves, made of the settings. */
+/* The service of a gRPC endpoint, created from the settings. */
 #ifndef PYTRITON_FRONT_GRPC_ENDPOINT_H
 #define PYTRITON_FRONT_GRPC_ENDPOINT_H
 
 #include "grpc/service.h"
 #include "program/settings.h"
 
-/* A copy of `service`, with a pool of calls of its own, restrictions and the headers that are handed on. */
+/* Returns a copy of `service` with its own pool of calls, restrictions and forwarded headers. */
 GrpcService *grpc_endpoint_new(
     const GrpcService *service, const CallsSettings *calls, const Settings *settings, Problem *problem);
-/* After its last connection. */
+/* Called after its last connection. */
 void grpc_endpoint_free(GrpcService *service);
 
 #endif

@@ -20,18 +20,18 @@
 #include <sys/un.h>
 
 enum {
-    JOB_THREADS = 48, /* a load takes one for as long as it lasts, and another one when the dispatcher carries it out */
+    JOB_THREADS = 48, /* a load occupies one while it lasts, and another one while the dispatcher carries it out */
     JOBS_WAITING = 1024,
-    READER_THREADS = 2, /* for large requests, each of which may become as large as the limit: so many at a time */
+    READER_THREADS = 2, /* for large requests, each of which may grow to the limit: this many at a time */
     READERS_WAITING = 1 << 20, /* a connection has one at a time */
 };
 
-/* Which protocol and which of its paths a listener's name stands for. */
+/* The protocol and the set of paths of a listener's name. */
 typedef struct {
     const char *name;
     bool is_grpc;
     HttpPaths paths;
-    const char *title; /* in the log, as NVIDIA's has it: scripts look for it; NULL: it is not told */
+    const char *title; /* the log line's title, the same as NVIDIA's: scripts search for it; NULL: not logged */
 } Kind;
 
 static const Kind kinds[] = {
@@ -43,7 +43,7 @@ static const Kind kinds[] = {
     {"vertex_ai", false, HTTP_VERTEX_AI, "Vertex AI HTTPService"},
 };
 
-/* An endpoint that is none of clients': a listener's name. */
+/* A listener that is not for clients. */
 #define HANDOVER "handover"
 
 struct Services {
@@ -56,7 +56,7 @@ struct Services {
     HttpRestriction *restrictions;
     Endpoint *endpoints;
     HandoverEndpoints handover;
-    Endpoint relayed; /* of clients whose connections the daemon's own processes hand over */
+    Endpoint relayed; /* for clients whose connections the daemon's own processes hand over */
 };
 
 static const Kind *kind_named(const char *name)
@@ -211,7 +211,7 @@ static bool copy_restrictions(Services *services, Problem *problem)
     return true;
 }
 
-/* To where the core's own lines go, which its options and a client may change. */
+/* Write through the core's log, which its options and a client may configure. */
 static void log_by_core(LogLevel level, const char *file, int line, const char *text)
 {
     TRITONSERVER_Error *error = triton.LogMessage((int)level, file, line, text);
@@ -307,7 +307,7 @@ Server *services_server(const Services *services)
 void services_stop(Services *services)
 {
     Problem problem = {0};
-    jobs_stop(services->readers); /* first: they give jobs */
+    jobs_stop(services->readers); /* first: they create jobs */
     jobs_stop(services->jobs);
     if (!server_stop(services->server, &problem))
         log_warning("Triton's core did not stop in order: %s", problem_text(&problem));

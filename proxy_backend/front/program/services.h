@@ -1,4 +1,4 @@
-/* Triton's core, and the protocols around it, as the settings want them. */
+/* Triton's core and its protocols, configured by the settings. */
 #ifndef PYTRITON_FRONT_SERVICES_H
 #define PYTRITON_FRONT_SERVICES_H
 
@@ -9,22 +9,25 @@
 
 typedef struct Services Services;
 
-/* Load what the settings need: the core's functions, and libraries of others. Nothing runs yet. */
+/* Load what the settings need: the core's functions, and other libraries. Starts nothing. */
 bool services_load(const Settings *settings, Problem *problem);
-/* Start the core, which takes until the models of its start are loaded, and make the services. `control` stays the caller's: what the dispatcher may ask. */
+/* Start the core, which returns when its initial models are loaded, and create the services. The caller keeps
+ * `control`: the actions that the dispatcher may request.
+ */
 Services *services_start(const Settings *settings, const ServerControl *control, Problem *problem);
-/* What listens: as many as the settings have, in their order. They stay until services_free. */
+/* Returns the endpoints: one per entry of the settings, in order. They stay until services_free. */
 const HandoverEndpoints *services_endpoints(const Services *services);
-/* Tell in the log where clients are accepted. */
+/* Log where clients are accepted. */
 void services_announce(const Services *services);
 Server *services_server(const Services *services);
-/* End the core. Jobs that wait are dropped, and those that run waited for; requests under way as well, at most for the exit timeout. Loops must still
- * run: jobs and answers use them. */
+/* Stop the core. Drops queued jobs; waits for running ones, and for requests in flight at most for the exit timeout.
+ * Loops must still run: jobs and answers use them.
+ */
 void services_stop(Services *services);
-/* After the loops' end. */
+/* Called after the loops have ended. */
 void services_free(Services *services);
 
-/* The front's own metrics, in Prometheus' text. */
+/* Write the frontend's own metrics in Prometheus's text format. */
 void services_put_metrics(void *user, Text *text);
 
 #endif

@@ -10,12 +10,12 @@
 
 enum { DOCUMENT_MOST = 16 << 20, LOOPS_MOST = 64 };
 
-/* Reading a document. Each of the functions below reads one value, and says false where it is none of its kind. */
+/* Parses a settings document. Each function below reads one value, and returns false if it has the wrong kind. */
 typedef struct {
     Json json;
     Text scratch;
     Problem *problem;
-    const char *at; /* which member of the document is being read, for the problem */
+    const char *at; /* the member being read, for the problem */
 } Source;
 
 typedef bool (*ReadMember)(Source *source, void *to);
@@ -25,7 +25,7 @@ typedef struct {
     size_t offset;
 } Member;
 
-/* An object with those members, each read to its offset from `to`; null is as if it were not there. */
+/* Read an object with these members, each to its offset from `to`; null counts as absent. */
 static bool read_members(Source *source, const Member *members, size_t count, void *to)
 {
     Slice key;
@@ -72,7 +72,7 @@ static bool read_bool(Source *source, void *to)
     return json_bool(&source->json, to);
 }
 
-/* One more element, all zero, at the end of an array; NULL: there is no memory. */
+/* Append a zeroed element to an array. Returns NULL without memory. */
 static void *grow(void *array, size_t *count, size_t size)
 {
     char **all = array;
@@ -163,7 +163,7 @@ static bool read_limits(Source *source, void *to)
     return true;
 }
 
-/* [["api", ...], "header", "value"]: one restriction for each API. */
+/* Read [["api", ...], "header", "value"]: one restriction per API. */
 static bool read_restriction(Source *source, RestrictionSettings *all)
 {
     size_t first = all->count;
@@ -318,7 +318,7 @@ bool settings_read(int fd, Settings *settings, Problem *problem)
     close(fd);
     bool good = count == 0 && settings_parse(text_slice(&text), settings, problem);
     if (text.data)
-        explicit_bzero(text.data, text.size); /* a token is in it */
+        explicit_bzero(text.data, text.size); /* it contains a token */
     text_free(&text);
     return good;
 }

@@ -1,9 +1,9 @@
-/* What the dispatcher tells the front: one JSON document, on a descriptor, since secrets are in it.
+/* The frontend's settings from the dispatcher: one JSON document, read from a descriptor, since it contains secrets.
  *
  *     {"core": "/path/libtritonserver.so",
  *      "libraries": {"nghttp2": "/path or soname", "ssl": ..., "crypto": ..., "z": ...},
- *      "options": [["model-repository", "/path"], ...],             of the core, as tritonserver's command line names them
- *      "response_cache_bytes": 67108864,                            0: there is none
+ *      "options": [["model-repository", "/path"], ...],             the core's, named as on tritonserver's command line
+ *      "response_cache_bytes": 67108864,                            0: none
  *      "loops": 1,
  *      "listen": [{"fd": 5, "protocol": "http", "tls": {"certificate": "/path", "key": "/path", "root": "/path", "mutual": true}, "relays": true}, ...],
  *                                                                   "relays": a unix socket for the daemon's own processes, see relay.h
@@ -12,15 +12,15 @@
  *      "forward": {"http": "pattern", "grpc": "pattern"},
  *      "vertex": {"health": "/path", "predict": "/path", "model": "name"},
  *      "sagemaker": {"model": "name", "folder": "/path", "inference": "infer", "generate" or "generate_stream"},
- *      "held": true,                                                it says that it is not ready, until the dispatcher says otherwise
- *      "waiting": true,                                             clients' connections are accepted when the dispatcher says so
+ *      "held": true,                                                report not ready until the dispatcher changes that
+ *      "waiting": true,                                             accept clients' connections only when the dispatcher asks for it
  *      "awaited": {"names": ["name", ...], "coming": ["name", ...], "fd": 9, "wait_s": 60, "most": 1000},
- *                                                                   models that the core does not have yet, and those of them that come soon: awaited.h
+ *                                                                   models that the core does not have yet, and those of them that are being loaded: awaited.h
  *      "regions_fd": 8,                                             the table of shared memory regions: region_table.h
- *      "ready_fd": 7}                                               it gets a byte when connections are accepted
+ *      "ready_fd": 7}                                               receives a byte when connections are accepted
  *
- * Protocols are http, grpc, metrics, admin, sagemaker and vertex_ai, and handover: a unix socket on which the process takes over connections of the one
- * whose place it takes (handover.h). All but "core" may be missing or null.
+ * Protocols are http, grpc, metrics, admin, sagemaker and vertex_ai, and handover: a unix socket on which the process takes over connections of the
+ * process that it replaces (handover.h). All but "core" may be missing or null.
  */
 #ifndef PYTRITON_FRONT_SETTINGS_H
 #define PYTRITON_FRONT_SETTINGS_H
@@ -37,7 +37,7 @@ typedef struct {
     TlsFiles tls;
 } ListenSetting;
 
-/* An API that asks for a header with a value. */
+/* An API that requires a header with a value. */
 typedef struct {
     const char *api, *header, *value;
 } RestrictionSetting;
@@ -47,7 +47,7 @@ typedef struct {
     size_t count;
 } RestrictionSettings;
 
-/* Strings are NULL where the document says nothing. All of it stays until the process ends. */
+/* Strings are NULL if the document has none. Everything stays until the process ends. */
 typedef struct {
     const char *core;
     const char *nghttp2, *ssl, *crypto, *z;
@@ -63,13 +63,13 @@ typedef struct {
         *sagemaker_inference;
     bool held, waiting;
     AwaitedSettings awaited;
-    int regions_fd; /* -1: the regions are this process's alone */
-    int ready_fd; /* -1: nobody wants to know */
+    int regions_fd; /* -1: the regions belong to this process alone */
+    int ready_fd; /* -1: no notification */
 } Settings;
 
 /* Read a descriptor to its end, and close it. */
 bool settings_read(int fd, Settings *settings, Problem *problem);
-/* The same of a text. */
+/* Parse a text. */
 bool settings_parse(Slice text, Settings *settings, Problem *problem);
 
 #endif

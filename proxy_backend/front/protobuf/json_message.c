@@ -1,6 +1,6 @@
 #include "protobuf/json_message.h"
 
-/* ModelConfig is at most six messages deep. */
+/* ModelConfig nests at most six messages. */
 enum { MOST_DEPTH = 16 };
 
 static bool put_object(Json *json, const ProtoMessage *message, Text *to, Problem *problem, int depth);
@@ -37,7 +37,7 @@ static bool put_enum(Json *json, const ProtoField *field, Text *to, Problem *pro
     return true;
 }
 
-/* An integer, or a string of one. */
+/* Read an integer, or a string of one. */
 static bool read_integer(Json *json, const ProtoField *field, uint64_t *value)
 {
     Text scratch = {0};
@@ -113,7 +113,7 @@ static bool put_value(Json *json, const ProtoField *field, Text *to, Problem *pr
     }
 }
 
-/* A key of a map is written as a string, whatever its type is. */
+/* Write a map's key, which is a string in JSON whatever its type is. */
 static bool put_key(Slice key, const ProtoField *field, Text *to)
 {
     uint64_t number;

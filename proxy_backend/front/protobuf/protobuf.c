@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 enum { WIRE_VARINT, WIRE_64, WIRE_BYTES, WIRE_GROUP, WIRE_GROUP_END, WIRE_32 };
-/* Groups within groups, which nobody has sent since proto2; others than we allow as many as messages. */
+/* Nested groups are obsolete since proto2; as many are allowed as nested messages. */
 enum { MOST_GROUPS = 32 };
 enum { VARINT_BYTES = 10 };
 
@@ -44,7 +44,7 @@ static bool take_varint(const char **at, const char *end, uint64_t *value)
     return false;
 }
 
-/* A number of so many bytes, the lowest first. */
+/* Read a little-endian number of this size. */
 static bool take_fixed(const char **at, const char *end, size_t size, uint64_t *value)
 {
     if ((size_t)(end - *at) < size)
@@ -132,7 +132,7 @@ static unsigned wire_of(ProtoType type)
     }
 }
 
-/* What a varint says for a type: one of 32 bits has its lower half. */
+/* Convert a varint to a type: a 32-bit one has its lower half. */
 static uint64_t narrowed(ProtoType type, uint64_t number)
 {
     switch (type) {
@@ -189,7 +189,7 @@ ProtoNext proto_next(ProtoReader *reader, ProtoValue *value, Problem *problem)
                 return broken(reader, field, "is not valid UTF-8", problem);
             return PROTO_FOUND;
         }
-        /* One that is not known; or that has another type than it should have, which every reader treats so. */
+        /* Unknown, or of another type than declared: all readers skip such a field. */
         bool skipped = wire == WIRE_GROUP ? skip_group(&reader->at, reader->end, number)
                                           : skip_plain(&reader->at, reader->end, wire);
         if (!skipped)

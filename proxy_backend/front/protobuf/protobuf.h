@@ -1,7 +1,7 @@
-/* Protocol Buffers on the wire (https://protobuf.dev/programming-guides/encoding/): read in place, written into a Text.
+/* Protocol Buffers on the wire (https://protobuf.dev/programming-guides/encoding/): read in place, written to a Text.
  *
- * Messages are read field by field by their tables (messages.h), without memory of their own: texts and bytes are views
- * into the message. Who reads a nested message makes a reader of its bytes, so nothing here recurses.
+ * Messages are read field by field using their tables (messages.h), without memory of their own: texts and bytes are
+ * views into the message. A nested message is read by another reader for its bytes, so nothing here recurses.
  */
 #ifndef PYTRITON_FRONT_PROTOBUF_H
 #define PYTRITON_FRONT_PROTOBUF_H
@@ -23,7 +23,7 @@ typedef enum {
     PROTO_MESSAGE,
 } ProtoType;
 
-/* Once; once, and its absence is told from its default; repeated; repeated entries of a map: key 1, value 2. */
+/* Singular; singular with presence; repeated; map entries: key 1, value 2. */
 typedef enum { PROTO_ONE, PROTO_MAYBE, PROTO_MANY, PROTO_MAP } ProtoForm;
 
 /* The last one has no name. */
@@ -48,7 +48,7 @@ struct ProtoMessage {
     size_t count;
 };
 
-/* NULL: the message has no such field. */
+/* Returns NULL if the message has no such field. */
 const ProtoField *proto_field(const ProtoMessage *message, uint32_t number);
 const ProtoField *proto_field_named(const ProtoMessage *message, Slice name);
 
@@ -61,8 +61,9 @@ typedef struct {
 
 typedef enum { PROTO_FOUND, PROTO_END, PROTO_BROKEN } ProtoNext;
 
-/* A value of a field. Of numbers `number` has the bits: of PROTO_DOUBLE and PROTO_FLOAT their 8 or 4 bytes, of signed
- * ones the value as int64_t. Of texts, bytes, messages and `packed` numbers `bytes` lie in the message. */
+/* A field's value. Numbers: `number` has the bits; of PROTO_DOUBLE and PROTO_FLOAT their 8 or 4 bytes, of signed ones
+ * the value as int64_t. Texts, bytes, messages and `packed` numbers: `bytes` points into the message.
+ */
 typedef struct {
     const ProtoField *field;
     bool packed;
@@ -75,12 +76,13 @@ static inline ProtoReader proto_reader(const ProtoMessage *message, Slice bytes)
     return (ProtoReader){message, bytes.start, bytes.start + bytes.size};
 }
 
-/* The next field that the table knows; others are passed over. PROTO_BROKEN: `problem` says what is wrong. A field may
- * come more than once where it should not: the last one counts, and messages are to be merged. */
+/* Read the next field that the table knows; others are skipped. PROTO_BROKEN: `problem` has the error. A singular
+ * field may occur more than once: the last one counts, and messages must be merged.
+ */
 ProtoNext proto_next(ProtoReader *reader, ProtoValue *value, Problem *problem);
-/* The next one of packed numbers. PROTO_BROKEN: it is cut off, or has too many bytes. */
+/* Read the next packed number. PROTO_BROKEN: it is truncated, or too long. */
 ProtoNext proto_next_packed(ProtoType type, Slice *rest, uint64_t *number);
-/* How many packed numbers there are; false: the last one is cut off. */
+/* Count packed numbers. Returns false if the last one is truncated. */
 bool proto_count_packed(ProtoType type, Slice bytes, size_t *count);
 
 static inline double proto_double(uint64_t number)
@@ -100,18 +102,18 @@ static inline float proto_float(uint64_t number)
 
 /* ── writing ────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Numbers and their names; a signed one is given as its value converted to uint64_t. */
+/* Write numbers by type; a signed one is passed as its value converted to uint64_t. */
 void proto_put_number(Text *text, uint32_t field, uint64_t value);
 void proto_put_double(Text *text, uint32_t field, double value);
 void proto_put_float(Text *text, uint32_t field, float value);
-/* A text, bytes, or a message that has been written elsewhere. */
+/* Write a text, bytes, or a serialized message. */
 void proto_put_bytes(Text *text, uint32_t field, Slice bytes);
-/* As much of such a field as comes before its bytes, which are sent from where they lie. */
+/* Write the part of such a field before its bytes, which are sent from elsewhere. */
 void proto_put_bytes_head(Text *text, uint32_t field, size_t size);
-/* So many bytes are such a field. */
+/* Returns the serialized size of such a field. */
 size_t proto_bytes_size(uint32_t field, size_t size);
 void proto_put_packed(Text *text, uint32_t field, const int64_t *values, size_t count);
-/* A message that is written in between: `proto_end` has what `proto_begin` returned. */
+/* Write a nested message in between; `proto_end` gets what `proto_begin` returned. */
 size_t proto_begin(Text *text, uint32_t field);
 void proto_end(Text *text, size_t begun);
 

@@ -12,14 +12,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { HELD_BYTES = 1 << 20 }; /* of events that wait for the asker's word; with more, they go to it */
+enum { HELD_BYTES = 1 << 20 }; /* events that wait for the asker's reply; beyond that, they go to the asker */
 
 typedef enum {
-    RELAY_ASKS, /* the asker gets what comes, up to the first event */
-    RELAY_WAITS, /* for the asker's word */
+    RELAY_ASKS, /* the asker receives everything up to the first event */
+    RELAY_WAITS, /* for the asker's reply */
     RELAY_WRITES,
-    RELAY_ENDS, /* the client has to take what was written, before the asker gets the rest */
-    RELAY_OVER, /* the asker gets what comes */
+    RELAY_ENDS, /* the client has to read what was written, before the asker gets the rest */
+    RELAY_OVER, /* the asker receives everything */
 } RelayState;
 
 struct Relay {
@@ -27,19 +27,19 @@ struct Relay {
     const RelayOwner *owner;
     void *user;
     uint64_t pulse_ms;
-    /* The rest is guarded by the lock. `user` is there as long as the state is not RELAY_OVER. */
+    /* The rest is guarded by the lock. `user` is valid until the state is RELAY_OVER. */
     pthread_mutex_t lock;
     RelayState state;
     Connection *client; /* a reference, while it writes or ends */
-    Text held; /* events that wait */
-    Text rest; /* of RELAY_ENDS: for the asker */
+    Text held; /* waiting events */
+    Text rest; /* in RELAY_ENDS: for the asker */
     uint64_t count, wrote_ms;
     bool begun; /* the first event is about to go to the asker */
     bool failed; /* something was not written to the client */
     bool said_slow, is_last; /* `is_last`: relay_end has been called, and `ended` will be */
 };
 
-/* What a client's connection keeps: a reference. */
+/* The state of a client's connection: a reference. */
 typedef struct {
     Relay *relay;
 } RelayedClient;
@@ -73,7 +73,7 @@ void relay_unref(Relay *relay)
     free(relay);
 }
 
-/* ── all of this with the lock held ───────────────────────────────────────────────────────────────────────── */
+/* ── all with the lock held ───────────────────────────────────────────────────────────────────────────────── */
 
 static bool tell(Relay *relay, Slice piece)
 {
@@ -89,7 +89,7 @@ static uint64_t count_events(Slice events)
     return count;
 }
 
-/* A chunk for the client. */
+/* Write a chunk to the client. */
 static void write_chunk(Relay *relay, Slice data)
 {
     char size[24];
@@ -111,7 +111,7 @@ static void write_events(Relay *relay, Slice events)
     write_chunk(relay, events);
 }
 
-/* Send the asker what waited for its word, in the form in which it would have come. */
+/* Send the events that waited for the asker's reply to it, in their usual form. */
 static bool send_held(Relay *relay)
 {
     Text text = {0};
@@ -128,14 +128,14 @@ static bool send_held(Relay *relay)
     return sent;
 }
 
-/* Give the client's connection back; `is_told`: the asker still reads. Returns whether the answer ends with it. */
+/* Return the client's connection; `is_told`: the asker still reads. Returns whether the answer ends with it. */
 static bool give_back(Relay *relay, bool is_told)
 {
     char said[48];
     bool lost = relay->failed || connection_unsent(relay->client) > 0;
     int size =
         snprintf(said, sizeof said, lost ? "lost: %llu\n\n" : "relayed: %llu\n\n", (unsigned long long)relay->count);
-    connection_abort(relay->client); /* which leaves the client's connection as it is */
+    connection_abort(relay->client); /* this leaves the client's connection open */
     connection_unref(relay->client);
     relay->client = NULL;
     if (is_told && tell(relay, (Slice){said, (size_t)size}))
@@ -144,7 +144,7 @@ static bool give_back(Relay *relay, bool is_told)
     return relay->is_last;
 }
 
-/* Give it back as soon as the client has taken all. Returns whether that is now. */
+/* Return it as soon as the client has read everything. Returns whether that is now. */
 static bool give_back_later(Relay *relay)
 {
     if (relay->failed || connection_unsent(relay->client) == 0) {
@@ -201,7 +201,7 @@ bool relay_tell(Relay *relay, Slice piece)
 
 bool relay_end(Relay *relay)
 {
-    relay_ref(relay); /* who is told of the end may let it go before this returns */
+    relay_ref(relay); /* the owner may free it in this call */
     pthread_mutex_lock(&relay->lock);
     if (relay->state == RELAY_WAITS)
         send_held(relay);
@@ -216,7 +216,7 @@ bool relay_end(Relay *relay)
     return ends;
 }
 
-/* ── what the asker says ──────────────────────────────────────────────────────────────────────────────────── */
+/* ── messages from the asker ──────────────────────────────────────────────────────────────────────────────── */
 
 static bool is_client(int fd)
 {
@@ -229,7 +229,7 @@ static bool is_client(int fd)
         getpeername(fd, (struct sockaddr *)&peer, &peer_size) == 0;
 }
 
-/* With the lock held; the descriptor is taken over. False: it is no client's connection. */
+/* With the lock held; the descriptor is taken over. Returns false if it is not a client's connection. */
 static bool begin(Relay *relay, const Connection *asker, int fd)
 {
     if (!is_client(fd)) {
@@ -250,7 +250,7 @@ static bool begin(Relay *relay, const Connection *asker, int fd)
     return true;
 }
 
-/* "g", "n": whether the client's connection is handed over. */
+/* Handle "g" and "n": whether the client's connection is handed over. */
 static void take_word(Relay *relay, const Connection *asker, int fd)
 {
     pthread_mutex_lock(&relay->lock);
@@ -299,7 +299,7 @@ void relay_gone(Relay *relay)
     stop(relay, false);
 }
 
-/* ── what the client's connection says ────────────────────────────────────────────────────────────────────── */
+/* ── events of the client's connection ────────────────────────────────────────────────────────────────────── */
 
 static Relay *relay_of(Connection *client)
 {
@@ -312,7 +312,7 @@ static void opened(Connection *client)
     (void)client;
 }
 
-/* What it sends is the asker's. */
+/* The asker reads what the client sends. */
 static void readable(Connection *client)
 {
     (void)client;
@@ -335,7 +335,7 @@ static void writable(Connection *client)
         relay->owner->ended(relay->user);
 }
 
-/* Say something, if there was nothing to be said. */
+/* Write a comment if nothing was written. */
 static void timed_out(Connection *client)
 {
     Relay *relay = relay_of(client);
@@ -349,7 +349,9 @@ static void timed_out(Connection *client)
     pthread_mutex_unlock(&relay->lock);
 }
 
-/* The client sends no more, and may still read: one that has closed its socket answers a comment with a reset, and then it has `gone`. */
+/* The client sends no more, and may still read: one that has closed its socket answers a comment with a reset, and
+ * then it has `gone`.
+ */
 static void hung_up(Connection *client, bool gone)
 {
     Relay *relay = relay_of(client);

@@ -1,23 +1,24 @@
-/* The events of a stream, written to a client whose connection another process has, and hands over for as long as the stream lasts.
+/* Writes the events of a stream to the client of another process, which hands the connection over until the stream ends.
  *
- * That process, the *asker*, asks for the stream on a unix socket of this server's own. It sends the first event to its client itself, as it sent the
- * head of the answer. Then it hands the connection over; from now on the events go to the client from here, and the asker sleeps:
+ * That process, the *asker*, requests the stream on a unix socket of this server. It sends the head of the answer and the
+ * first event to its client. Then it hands the connection over; from then on, this server sends the events to the client,
+ * and the asker sleeps:
  *
  *     asker ── request ────────────────────────▶ server
  *           ◀── first event ─────────────────────   the next ones wait here
  *           ── 'g' with the client's descriptor ─▶   or 'n': they all go to the asker
  *                                   client ◀── events, each as a chunk of HTTP/1.1
- *           ◀── "slow" ──────────────────────────   a chunk was not taken as a whole: until the end, nobody but this server knows where one ends
- *           ── 's' ──────────────────────────────▶   to have the connection back before the stream ends, such as when the client has gone
- *           ◀── "relayed: COUNT" ────────────────   the asker has it back: so many events have been written, and all of each
- *           ◀── "lost: COUNT" ───────────────────   or not all, as the client does not read: only the connection's end is left
- *           ◀── what is not an event, the end ───   as without all this
+ *           ◀── "slow" ──────────────────────────   a chunk was taken only in part: until the end, only this server knows the chunk boundaries
+ *           ── 's' ──────────────────────────────▶   return the connection before the stream ends, e.g. when the client has disconnected
+ *           ◀── "relayed: COUNT" ────────────────   the asker has it back: this many events have been written completely
+ *           ◀── "lost: COUNT" ───────────────────   or incompletely, as the client does not read: the connection can only be closed
+ *           ◀── what is not an event, the end ───   as usual
  *
- * So one process writes at a time. The server writes from the descriptor on until it says "relayed" or "lost", which come after the last byte.
- * While it writes, the asker does not.
+ * So one process writes at a time: the server from the receipt of the descriptor until it sends "relayed" or "lost",
+ * which come after the last byte.
  *
- * What a client leaves unread has the same limits as on a connection of the server's own (limits.h). The descriptor goes when the stream ends, when the
- * client does not read, when the asker hangs up, and when the server ends: whichever comes first.
+ * Unread data has the same limits as on the server's own connections (limits.h). The descriptor is closed when the stream
+ * ends, the client does not read, the asker closes its connection, or the server ends: whichever comes first.
  */
 #ifndef PYTRITON_FRONT_RELAY_H
 #define PYTRITON_FRONT_RELAY_H
@@ -26,38 +27,42 @@
 
 typedef struct Relay Relay;
 
-/* What the relay calls, with its lock held; `user` stays until relay_end has returned true, or `ended` is called. */
+/* The owner's callbacks, called with the relay's lock held; `user` stays until relay_end has returned true, or
+ * `ended` is called.
+ */
 typedef struct {
-    /* Send to the asker; false: it does not read any more. */
+    /* Send to the asker. Returns false if it does not read any more. */
     bool (*send)(void *user, Slice piece);
-    /* Nobody reads the stream. */
+    /* The stream has no reader. */
     void (*cancel)(void *user);
-    /* Not with the lock: the answer may end, see relay_end. */
+    /* Without the lock: the answer may end, see relay_end. */
     void (*ended)(void *user);
 } RelayOwner;
 
 /* Of an endpoint's `relays`. */
 extern const Protocol relay_protocol;
 
-/* One for each stream. A client that gets nothing for `pulse_ms` gets a comment; 0: none. NULL: there is no memory. */
+/* One per stream. A client that gets nothing for `pulse_ms` gets a comment; 0: never. NULL without memory. */
 Relay *relay_new(const RelayOwner *owner, void *user, uint64_t pulse_ms);
 Relay *relay_ref(Relay *relay);
 void relay_unref(Relay *relay);
 
 /* ── the stream, in any thread, one call after the other ──────────────────────────────────────────────────── */
 
-/* Give events to the client. False: they are to go to the asker, by relay_tell. */
+/* Pass events to the client. Returns false if they must go to the asker, with relay_tell. */
 bool relay_takes(Relay *relay, Slice events);
-/* Send to the asker, behind everything that has been given to the client. False: nobody reads any more. */
+/* Send to the asker, after everything passed to the client. Returns false if it has no reader. */
 bool relay_tell(Relay *relay, Slice piece);
-/* The stream has ended. False: the client has not read all of it; `ended` is called when it has, or will not. */
+/* The stream has ended. Returns false if the client has not read all of it; `ended` is called when it has, or will
+ * not.
+ */
 bool relay_end(Relay *relay);
 
 /* ── the asker's connection, in its loop's thread ─────────────────────────────────────────────────────────── */
 
-/* Read what the asker says. */
+/* Read the asker's messages. */
 void relay_readable(Relay *relay, Connection *asker);
-/* The asker has hung up. */
+/* The asker has closed its connection. */
 void relay_gone(Relay *relay);
 
 #endif

@@ -69,10 +69,10 @@ static bool send_all(int fd, Slice bytes)
     return true;
 }
 
-/* The answer's status; 0: there is none. */
+/* Returns the answer's status; 0: none. */
 static int read_status(int fd)
 {
-    char answer[ANSWER + 1] = ""; /* zero bytes: what is received always ends with one */
+    char answer[ANSWER + 1] = ""; /* zeroed, so that the received text is always terminated */
     size_t size = 0;
     while (size < ANSWER && memchr(answer, '\n', size) == NULL) {
         ssize_t some = recv(fd, answer + size, ANSWER - size, 0);
@@ -119,7 +119,7 @@ static void free_records(TraceRecord *records)
     }
 }
 
-/* The first ones that wait, at most a batch. With the lock held. */
+/* Take the first queued records, at most a batch. With the lock held. */
 static TraceRecord *take(Otlp *otlp)
 {
     TraceRecord *first = otlp->first, **end = &otlp->first;
@@ -213,7 +213,7 @@ static bool parse_url(Otlp *otlp, const char *url, Problem *problem)
     return otlp->authority && otlp->host && otlp->port && otlp->path ? true : problem_no_memory(problem);
 }
 
-/* Of OpenTelemetry's own variables: what spans' resource is beside the settings', and headers of the collector's. */
+/* Read OpenTelemetry's variables: resource attributes in addition to the settings', and the collector's headers. */
 static void read_environment(Otlp *otlp, const TraceSettings *settings)
 {
     const char *resource = getenv("OTEL_RESOURCE_ATTRIBUTES"), *service = getenv("OTEL_SERVICE_NAME");

@@ -1,4 +1,4 @@
-/* Sends spans to a collector of OpenTelemetry's (OTLP over HTTP, as JSON), in a thread of its own. */
+/* Sends spans to an OpenTelemetry collector (OTLP over HTTP, as JSON), in a separate thread. */
 #ifndef PYTRITON_FRONT_OTLP_H
 #define PYTRITON_FRONT_OTLP_H
 
@@ -7,11 +7,11 @@
 
 typedef struct Otlp Otlp;
 
-/* The settings stay as they are. NULL: the URL cannot be used, or there is no memory. */
+/* The settings must stay. Returns NULL if the URL is unusable, or without memory. */
 Otlp *otlp_new(const TraceSettings *settings, Problem *problem);
-/* Takes the record over. Where too many wait already, it is lost. Any thread. */
+/* Takes the record over. It is dropped if too many wait already. Any thread. */
 void otlp_put(Otlp *otlp, TraceRecord *record);
-/* Send what waits. */
+/* Send the queued records, and free. */
 void otlp_free(Otlp *otlp);
 
 #endif

@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* Defaults, which are Triton's. */
+/* Triton's defaults. */
 enum { RATE_DEFAULT = 1000, BATCH_DEFAULT = 512, DELAY_DEFAULT = 5000, QUEUE_DEFAULT = 2048 };
 static const char url_default[] = "http://localhost:4318/v1/traces";
 
@@ -196,7 +196,7 @@ void trace_settings_free(TraceSettings *settings)
 
 /* ── use ────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Whose field it is. */
+/* Returns the setting that a field is taken from. */
 static const TraceSetting *owner(const TraceSettings *settings, const TraceSetting *model, int field)
 {
     return model && model->own[field] ? model : &settings->server;

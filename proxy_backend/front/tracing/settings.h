@@ -1,4 +1,4 @@
-/* Trace settings: those of the server, and what models have of their own. */
+/* Trace settings of the server, and those that models override. */
 #ifndef PYTRITON_FRONT_TRACING_SETTINGS_H
 #define PYTRITON_FRONT_TRACING_SETTINGS_H
 
@@ -9,16 +9,15 @@ enum { LEVEL, RATE, COUNT, FREQUENCY, FIELDS };
 
 /* Of the server, or a model. */
 typedef struct {
-    bool own[FIELDS];     /* a model's: its own, not the server's */
-    int64_t
-        field[FIELDS]; /* the level's bits; one in so many; how many are left, -1: no end; traces in one file, 0: all */
+    bool own[FIELDS];     /* a model's: set for it, not inherited */
+    int64_t field[FIELDS]; /* level bits; one in this many; remaining, -1: unlimited; per file, 0: all */
     uint64_t seen;
 } TraceSetting;
 
 typedef struct {
     bool opentelemetry;
     char *file; /* NULL: none */
-    /* Of OpenTelemetry. */
+    /* OpenTelemetry's. */
     char *url;
     Text resource;
     int64_t batch, delay_ms, queue;
@@ -27,13 +26,15 @@ typedef struct {
     Names models; /* name -> TraceSetting */
 } TraceSettings;
 
-/* Read a trace-config: lines of "mode,setting=value" or "setting=value". */
+/* Parse a trace-config: lines of "mode,setting=value" or "setting=value". */
 bool trace_settings_parse(TraceSettings *settings, Slice config, Problem *problem);
 void trace_settings_free(TraceSettings *settings);
 
-/* Whether the next request for that model is traced, at which level; it counts. `forced`: its client traces it. */
+/* Returns whether, and at which level, the next request for that model is traced, and counts it. `forced`: its client
+ * traces it.
+ */
 unsigned trace_settings_sample(TraceSettings *settings, const char *model, bool forced, int64_t *frequency);
-/* Whether anything at all is traced. */
+/* Returns whether anything is traced. */
 bool trace_settings_any(const TraceSettings *settings);
 
 bool trace_settings_write(const TraceSettings *settings, Slice model, Text *json, Problem *problem);

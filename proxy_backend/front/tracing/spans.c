@@ -7,7 +7,7 @@
 
 enum { KIND_SERVER = 2 };
 
-/* The clock of activities goes on when that of the day is set. */
+/* The activities' clock continues when the system clock is set. */
 static uint64_t day_offset(void)
 {
     struct timespec now;
@@ -66,7 +66,7 @@ static void put_event(Text *json, bool *more, const char *name, uint64_t at_ns, 
     *more = true;
 }
 
-/* What of a trace happened from one activity to another. Without any, there are no events. */
+/* Write a trace's events between two activities. Without any, there are no events. */
 static void put_activities(Text *json, const TraceSpan *span, const int *which, size_t count, uint64_t offset)
 {
     bool more = false;

@@ -1,4 +1,4 @@
-/* Traces as spans of OpenTelemetry, in OTLP's JSON. */
+/* Traces as OpenTelemetry spans, in OTLP's JSON. */
 #ifndef PYTRITON_FRONT_SPANS_H
 #define PYTRITON_FRONT_SPANS_H
 

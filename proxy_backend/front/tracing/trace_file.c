@@ -22,7 +22,7 @@ void trace_file_close(TraceFile *file)
     file->fd = -1;
 }
 
-/* A new file for each start, and for each so many traces. */
+/* Open a new file for each start, and for each number of traces. */
 static bool open_file(TraceFile *file, int64_t frequency)
 {
     if (file->fd >= 0 && file->frequency == frequency && (frequency == 0 || file->in_file < frequency))
@@ -43,7 +43,7 @@ static bool open_file(TraceFile *file, int64_t frequency)
     return file->fd >= 0;
 }
 
-/* What the disk took of an entry, for which it has no room, is taken away: the array ends where it did. */
+/* Remove the part of an entry that was written before the disk was full, and restore the array's end. */
 static void undo(const TraceFile *file, bool first, off_t end)
 {
     if (end >= 0 && ftruncate(file->fd, end) == 0 && !first && pwrite(file->fd, "]", 1, end - 1) != 1)
@@ -55,13 +55,13 @@ void trace_file_put(TraceFile *file, Slice entries, int64_t frequency)
     if (entries.size == 0 || !open_file(file, frequency))
         return;
     bool first = file->in_file == 0;
-    /* The bracket that ends the array is written over. */
+    /* Overwrite the bracket that ends the array. */
     off_t end = lseek(file->fd, 0, SEEK_END);
     if (!first && end > 0)
         lseek(file->fd, end - 1, SEEK_SET);
     struct iovec parts[] = {{(void *)(uintptr_t)(first ? "[" : ","), 1},
         {(void *)(uintptr_t)entries.start, entries.size}, {(void *)(uintptr_t)"]", 1}};
-    errno = ENOSPC; /* of a write that was cut short */
+    errno = ENOSPC; /* after a short write */
     if (writev(file->fd, parts, sizeof parts / sizeof *parts) == (ssize_t)entries.size + 2) {
         file->in_file++;
         return;

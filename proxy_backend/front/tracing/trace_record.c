@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <sys/random.h>
 
-/* How much of a tensor a trace takes. */
+/* Limits per trace: spans, and bytes of a tensor. */
 enum { SPANS = 1024, TENSOR_BYTES = 16 << 20 };
 
 /* ── identities ─────────────────────────────────────────────────────────────────────────────────── */
@@ -46,7 +46,7 @@ static void put_hex(Text *text, const unsigned char *bytes, size_t size)
         text_format(text, "%02x", bytes[i]);
 }
 
-/* "00-<trace>-<span>-<flags>", of the standard W3C Trace Context. */
+/* Read "00-<trace>-<span>-<flags>", of the standard W3C Trace Context. */
 static bool read_parent(TraceRecord *record, const char *parent)
 {
     enum { TRACE_AT = 3, SPAN_AT = 36, FLAGS_AT = 53, SIZE = 55 };
@@ -58,7 +58,7 @@ static bool read_parent(TraceRecord *record, const char *parent)
     return read_hex(parent + TRACE_AT, record->trace, TRACE_ID) && read_hex(parent + SPAN_AT, record->parent, SPAN_ID);
 }
 
-/* ── what the core tells ────────────────────────────────────────────────────────────────────────── */
+/* ── the core's callbacks ───────────────────────────────────────────────────────────────────────── */
 
 static void unref(TraceRecord *record)
 {
@@ -79,7 +79,7 @@ static void put_time(TraceRecord *record, uint64_t id, const char *name, uint64_
     text_format(&record->entries, ",\"ns\":%" PRIu64 "}]}", at_ns);
 }
 
-/* Which model's a trace is, when it begins. */
+/* Record a trace's model when it begins. */
 static void put_beginning(TraceRecord *record, TRITONSERVER_InferenceTrace *trace, uint64_t id)
 {
     const char *model = "", *request = "";
@@ -102,7 +102,7 @@ static void put_beginning(TraceRecord *record, TRITONSERVER_InferenceTrace *trac
     text_put_string(&record->entries, "}");
 }
 
-/* The span of a trace; NULL: there are too many, or no memory. */
+/* Returns the span of a trace; NULL: too many, or no memory. */
 static TraceSpan *span_of(TraceRecord *record, uint64_t id)
 {
     for (size_t i = 0; i < record->span_count; i++)
@@ -121,7 +121,7 @@ static TraceSpan *span_of(TraceRecord *record, uint64_t id)
     return span;
 }
 
-/* Tell the model, and whom it calls, which span they are in. */
+/* Pass the current span to the model and the models it calls. */
 static void set_context(TraceRecord *record, TRITONSERVER_InferenceTrace *trace, const TraceSpan *span)
 {
     Text context = {0};
@@ -160,7 +160,9 @@ static void span_activity(
     set_context(record, trace, span);
 }
 
-/* The core's, in any thread; also for the traces that this one causes, of which that it has begun is the first thing heard. */
+/* The core's callback, in any thread; also for traces that this one causes, whose start is the first activity
+ * reported.
+ */
 static void activity(TRITONSERVER_InferenceTrace *trace, int what, uint64_t at_ns, void *userp)
 {
     TraceRecord *record = userp;
@@ -188,7 +190,7 @@ static void activity(TRITONSERVER_InferenceTrace *trace, int what, uint64_t at_n
     }                                                                                                                  \
     break;
 
-/* A tensor's values with commas between them; of types that have no plain words, nothing. */
+/* Write a tensor's values, separated by commas; nothing for types without a text form. */
 static void put_values(Text *text, int datatype, const void *bytes, size_t size)
 {
     switch (datatype) {
@@ -218,7 +220,7 @@ static void put_values(Text *text, int datatype, const void *bytes, size_t size)
     }
 }
 
-/* The core's. */
+/* The core's callback. */
 static void tensor(TRITONSERVER_InferenceTrace *trace, int what, const char *name, int datatype, const void *bytes,
     size_t size, const int64_t *shape, uint64_t dims, int memory_type, int64_t memory_type_id, void *userp)
 {
@@ -246,7 +248,7 @@ static void tensor(TRITONSERVER_InferenceTrace *trace, int what, const char *nam
     text_free(&values);
 }
 
-/* The core's. */
+/* The core's callback. */
 static void released(TRITONSERVER_InferenceTrace *trace, void *userp)
 {
     TraceRecord *record = userp;

@@ -1,5 +1,6 @@
-/* Traces of requests: which are traced, and where what the core tells of them goes: to a file (mode "triton"), or as spans to a
- * collector (mode "opentelemetry"). Any thread. */
+/* Request traces: selects which requests are traced, and writes the core's reports about them to a file (mode
+ * "triton"), or sends them as spans to a collector (mode "opentelemetry"). Any thread.
+ */
 #ifndef PYTRITON_FRONT_TRACING_H
 #define PYTRITON_FRONT_TRACING_H
 
@@ -10,30 +11,33 @@ typedef struct Tracing Tracing;
 /* The trace of one request, and of those that it causes. */
 typedef struct TraceRecord TraceRecord;
 
-/* With the server's trace-config. The problem says which of its settings is wrong. */
+/* Apply the server's trace-config. The problem names the invalid setting. */
 Tracing *tracing_new(Server *server, Problem *problem);
-/* After the last call: what has not been written is written. */
+/* Called after the last call: writes pending traces. */
 void tracing_free(Tracing *tracing);
 
-/* What a client says of what its request is a part of: headers "traceparent" and "tracestate", "" without. */
+/* The trace context that a client sends: headers "traceparent" and "tracestate", "" if absent. */
 typedef struct {
     const char *parent, *state;
 } TraceHeaders;
-/* A record for a request that is about to start; NULL: it is not traced. `trace` is the core's then, the record whoever began it has to end. */
+/* Create a record for a request that is about to start; NULL: it is not traced. `trace` then belongs to the core; the
+ * caller has to end the record.
+ */
 TraceRecord *tracing_begin(
     Tracing *tracing, const char *model, TraceHeaders headers, TRITONSERVER_InferenceTrace **trace);
-/* Whether any request is traced: what is only for traces can be left out otherwise. */
+/* Returns whether any request is traced; otherwise work that is only for traces can be skipped. */
 bool tracing_any(const Tracing *tracing);
-/* The steps of a protocol, as NVIDIA's frontends call them in traces. A request is received from when its first bytes are there until it
- * goes to the core, and an answer is sent from when its first bytes go until its memory is free again. */
+/* The steps of a protocol, as NVIDIA's frontends name them in traces. Receiving a request lasts from its first bytes
+ * until it goes to the core, sending an answer from its first bytes until its memory is released.
+ */
 typedef struct {
     const char *receive_start, *receive_end, *send_start, *send_end;
 } TraceSteps;
 
-/* Something has happened, such as "INFER_RESPONSE_COMPLETE", now or then. */
+/* Record an event, such as "INFER_RESPONSE_COMPLETE", now or at the given time. */
 void trace_event(TraceRecord *record, const char *name, uint64_t at_ns);
 void trace_end(TraceRecord *record);
-/* The core has not taken the request: so it has not taken the trace either, unless it has given that back by now. */
+/* The core refused the request, and thereby the trace, unless it has already released that. */
 void trace_refused(TraceRecord *record);
 
 /* ── settings ───────────────────────────────────────────────────────────────────────────────────── */
