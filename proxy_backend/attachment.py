@@ -1,4 +1,4 @@
-"""The attachment of a proxy: it asks the dispatcher for a worker, and for a verdict when the worker is lost."""
+"""Attachment of a proxy to a worker: asks the dispatcher for a worker, and for a verdict when the worker is lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytriton.proxy_backend.calls import Calls
 
 
 class Attachment:
-    """A proxy's place with the dispatcher, and its lane while it has one. Not for several threads at once."""
+    """A proxy's registration at the dispatcher, and its lane while it has one. Not thread-safe."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class Attachment:
         version: int = 0,
     ) -> None:
         self.lane: Lane | None = None
-        #: Workers that wait for the batch at hand and so cannot serve it.
+        #: Workers that wait for the current batch and so cannot serve it.
         self.avoid: list[str] = []
         self.execution_timeout_s: float | None = None
         self.tracing = False
@@ -43,7 +43,7 @@ class Attachment:
         A worker may end between the dispatcher's answer and the connection.
 
         Raises:
-            RemoteFailure: no worker will come any more; the text is for the client.
+            RemoteFailure: there will be no worker; the text is for the client.
         """
         lane = self._attach(batch=True)
         if lane is None:
@@ -51,10 +51,10 @@ class Attachment:
         return lane
 
     def attach_early(self) -> Lane | None:
-        """Do that before there is a batch: None if the model sleeps, and has no worker until there is one.
+        """Attach before there is a batch; return None if the model is suspended until there is one.
 
         Raises:
-            RemoteFailure: no worker will come any more.
+            RemoteFailure: there will be no worker.
         """
         return self._attach(batch=False)
 
@@ -76,9 +76,9 @@ class Attachment:
         return self.lane
 
     def part(self) -> Attachment:
-        """Return the attachment of a lane whose worker retires; this one has no lane any more.
+        """Move the lane of a retiring worker to a new attachment, and return that.
 
-        It is used, and dropped, as this one was; it needs no `close`.
+        It is used and dropped like this one, but needs no `close`.
         """
         parted = copy.copy(self)
         parted._retire_calls = self.calls.part()
@@ -93,15 +93,15 @@ class Attachment:
             self._retire_calls()
 
     def judge_loss(self, **loss: Any) -> messages.Verdict:
-        """Return what becomes of the batch of a lost worker; `loss` is what LaneLost says of it."""
+        """Return the verdict about the batch of a lost worker; `loss` has the fields of LaneLost."""
         return self._ask(messages.LaneLost(self._registration, self.worker, **loss))
 
     def judge_overdue(
         self, *, taken: bool, since: float | None = None, **loss: Any
     ) -> messages.Verdict:
-        """Return what to do about a batch that has taken too long; `loss` is what BatchOverdue says of it.
+        """Return the verdict about a batch that has taken too long; `loss` has the fields of BatchOverdue.
 
-        `since`: when this was asked about it the first time that it had been taken (`time.monotonic`).
+        `since`: when this was first asked after the worker had read the batch (`time.monotonic`).
         """
         taken_ms = round((time.monotonic() - since) * 1000) if taken and since is not None else 0
         question = messages.BatchOverdue(
@@ -128,8 +128,8 @@ class Attachment:
         ask = messages.Attach(
             self._registration, self._instance, os.getpid(), lost, avoid, self._version, batch
         )
-        # No time-out: the dispatcher answers as soon as a worker is there or it has given up on
-        # one, and when the dispatcher ends, this process does.
+        # No time-out: the dispatcher answers as soon as there is a worker or it has given up,
+        # and this process ends with the dispatcher.
         answer = self._control.ask(ask, timeout_s=None)
         if not isinstance(answer, messages.Attached):
             raise LaneError(f"the dispatcher answered {type(answer).__name__} to Attach")

@@ -1,14 +1,14 @@
 """Calls to other models, made for the worker by the stub: `pb_utils.InferenceRequest(...).exec()`.
 
-    worker ──▶ _Wire.run (one thread a connection) ──▶ _make (a thread for each call under way) ──▶ Triton
+    worker ──▶ _Wire.run (a thread per connection) ──▶ _make (a thread per call in flight) ──▶ Triton
 
 The stub (seen in Triton 2.51) lets any thread make calls at any time from `initialize`'s end to
-`finalize`, many at once, while `execute` waits or not. The stub copies inputs into Triton's memory. Outputs
-lie in memory that the stub shares with tritonserver; the worker reads them there, and the proxy keeps the
-stub's response until it has.
+`finalize`, many at once, whether or not `execute` waits. The stub copies inputs to Triton's memory. Outputs
+are in memory that the stub shares with tritonserver; the worker reads them there, and the proxy keeps the
+stub's response until then.
 
-A proxy that gets another worker, or ends, *retires* its connection: calls under way are answered, and
-the worker makes new ones by its other proxies.
+A proxy that gets another worker, or ends, *retires* its connection: calls in flight are answered, and
+the worker makes new ones through its other proxies.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from pytriton.proxy_backend.exec import Executor
 from pytriton.proxy_backend.translate import Translator
 
 #: Calls that one proxy makes at once; more wait. Each takes one of 32 threads that tritonserver has for the
-#: stub, and when none is left, no answer of this model can be sent either (seen in 2.51).
+#: stub, and without a free one, this model cannot send answers either (seen in 2.51).
 _AT_ONCE = 24
-#: Answers of one call that the worker may have unread.
+#: The maximum number of unread answers of one call.
 _UNREAD = 8
-#: Seconds that calls under way get when the model is unloaded; and those that were given up.
+#: Seconds that calls in flight, and cancelled calls, get when the model is unloaded.
 _END_S = 30.0
 _DROPPED_S = 2.0
-#: Seconds after which a call's waiting is looked into, and told to the dispatcher again.
+#: Intervals in seconds for checking waiting calls, and for reporting them to the dispatcher.
 _TICK_S = 1.0
-_TELL_AGAIN_S = 10.0
+_REPORT_INTERVAL_S = 10.0
 
 
 class Calls:
@@ -69,17 +69,17 @@ class Calls:
     def serve(self, lane_path: str) -> None:
         """Make the calls of the worker that listens for lanes at `lane_path`, until `retire`."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        connection.setblocking(False)  # a full backlog: it has other proxies to call by
+        connection.setblocking(False)  # a full backlog: the worker has other proxies for its calls
         try:
             connection.connect(socket_path(lane_path))
-        except OSError:  # it is about to end, which its lane tells, too
+        except OSError:  # it is about to end, which its lane reports, too
             connection.close()
             return
         connection.setblocking(True)
         self._wire = _Wire(CallConnection(connection, peer_trusted=False), self)
 
     def executor(self, connection: CallConnection, slots: Slots) -> Executor:
-        """Return the executor of the calls that come over a connection."""
+        """Return the executor for the calls of a connection."""
         return Executor(self._translator, self._endpoint, connection, slots)
 
     def stuck(self, worker: str, models: list[str]) -> messages.StuckCalls:
@@ -91,7 +91,7 @@ class Calls:
         return self._threads.run(work, may_wait=may_wait)
 
     def retire(self) -> None:
-        """Make no new calls for the present worker."""
+        """Make no new calls for the current worker."""
         wire, self._wire = self._wire, None
         self._retired = [one for one in self._retired if one.alive]
         if wire is not None:
@@ -99,7 +99,7 @@ class Calls:
             self._retired.append(wire)
 
     def part(self) -> Callable[[], None]:
-        """Leave the present worker's calls as they are; what this returns retires them."""
+        """Detach the current worker's calls, and return a function that retires them."""
         wire, self._wire = self._wire, None
         self._retired = [one for one in self._retired if one.alive]
         if wire is None:
@@ -108,7 +108,7 @@ class Calls:
         return wire.retire
 
     def end(self) -> None:
-        """Retire, and wait for the calls under way."""
+        """Retire, and wait for the calls in flight."""
         self.retire()
         for wire in self._retired:
             wire.end(_END_S)
@@ -116,7 +116,7 @@ class Calls:
 
 
 class _Threads:
-    """Threads that make calls and stay for the next ones. Unlike an executor's, they do not delay the process's end."""
+    """A pool of threads that make calls. Unlike an executor's, they do not delay the process's exit."""
 
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -128,7 +128,7 @@ class _Threads:
         """Run `work` in a thread, a new one if none is idle.
 
         Returns:
-            False: all threads that there may be are busy, and the work may not wait for one.
+            False: all threads are busy, and the work may not wait.
         """
         with self._guard:
             if self._unfinished >= _AT_ONCE and not may_wait:
@@ -156,7 +156,7 @@ class _Threads:
 
 
 class _Under:
-    """A call under way. `kept` holds the memory of each answer that the worker has not read."""
+    """A call in flight. `kept` holds the memory of each answer that the worker has not read."""
 
     def __init__(self, call: Call) -> None:
         self.call = call
@@ -179,20 +179,20 @@ class _Under:
         return answer
 
     def drop(self) -> None:
-        """Give the call up: close its handle and send no more answers."""
+        """Cancel the call: close its handle and send no more answers."""
         self.dropped = True
         self.handle.close()
         self._room.release()
 
     def forget(self) -> None:
-        """Give the call up and release all its answers: the worker is gone."""
+        """Cancel the call and release all its answers: the worker is gone."""
         self.drop()
         while self.kept:
             self.read()
 
 
 class _Wire:
-    """The connection with one worker, and the calls that came over it."""
+    """The connection to one worker, and the calls received on it."""
 
     def __init__(self, connection: CallConnection, calls: Calls) -> None:
         self._connection = connection
@@ -202,8 +202,10 @@ class _Wire:
         self._lock = threading.Lock()
         self._calls: dict[int, _Under] = {}
         self._heard_of = False
-        self._looked_at = self._told_at = 0.0
-        self._told: list[str] = []  #: models that the dispatcher knows the worker to wait for
+        self._checked_at = self._reported_at = 0.0
+        self._reported: list[
+            str
+        ] = []  #: models that the dispatcher already knows the worker waits for
         self._worker = ""
         self._retired = False
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -220,12 +222,12 @@ class _Wire:
             self._retired = True
             heard_of = self._heard_of
         try:
-            if heard_of:  # it hangs up when it has read all its answers
+            if heard_of:  # the worker closes the connection after reading all its answers
                 self._connection.send(Retiring())
             else:
                 self._connection.take_no_more()
         except (LaneClosed, OSError):
-            return  # it is gone already
+            return  # it is already gone
 
     def end(self, timeout_s: float) -> None:
         """Wait until the worker has all its answers, for at most this time."""
@@ -237,19 +239,17 @@ class _Wire:
         try:
             while True:
                 try:
-                    self._heard(self._connection.receive())
+                    self._handle(self._connection.receive())
                 except LaneSilent:
                     self._slots.give_back_idle()
-                    if not self._calls and not self._told and not self._slots.large:
+                    if not self._calls and not self._reported and not self._slots.large:
                         self._connection.set_patience(None)
-                if time.monotonic() - self._looked_at > _TICK_S:
-                    self._look_around()
+                if time.monotonic() - self._checked_at > _TICK_S:
+                    self._check_waiting()
         except LaneClosed:
             pass
         except (LaneError, ArenaError) as error:
-            pb_utils.Logger.log_error(
-                f"a worker's calls are given up, it broke the protocol: {error}"
-            )
+            pb_utils.Logger.log_error(f"a worker broke the protocol, its calls fail: {error}")
         with self._lock:
             calls, self._calls = self._calls, {}
             for under in calls.values():
@@ -257,31 +257,31 @@ class _Wire:
         self._slots.close()
         self._connection.close()
 
-    def _heard(self, message: CallMessage) -> None:
+    def _handle(self, message: CallMessage) -> None:
         if isinstance(message, Call):
             self._begin(message)
         elif isinstance(message, AnswerRead):
             with self._lock:
                 under = self._calls.get(message.id)
                 if under is None or not under.kept:
-                    raise LaneError("the worker has read what it was not sent")
+                    raise LaneError("the worker reported an answer as read that it was not sent")
                 if under.read().final:
                     del self._calls[message.id]
         elif isinstance(message, CallCancelled):
             under = self._calls.get(message.id)
             if under is not None:
-                under.handle.close()  # its model sees that nobody waits
+                under.handle.close()  # its model detects that the caller no longer waits
         elif isinstance(message, CallDropped):
             under = self._calls.get(message.id)
             if under is not None:
                 under.drop()
                 self._answer(under, Answer(message.id, [], True))
         else:
-            raise LaneError(f"the worker said {message!r:.100}")
+            raise LaneError(f"the worker sent an unexpected message: {message!r:.100}")
 
-    def _look_around(self) -> None:
+    def _check_waiting(self) -> None:
         """Fail the calls that have waited for a while and can never be answered."""
-        self._looked_at = now = time.monotonic()
+        self._checked_at = now = time.monotonic()
         with self._lock:
             waiting = [
                 under
@@ -293,9 +293,11 @@ class _Wire:
         models = sorted({under.call.model for under in waiting})
         if waiting:
             self._worker = waiting[0].call.chain[-1].worker
-        if models == self._told and (not models or now - self._told_at < _TELL_AGAIN_S):
+        if models == self._reported and (
+            not models or now - self._reported_at < _REPORT_INTERVAL_S
+        ):
             return
-        self._told, self._told_at = models, now
+        self._reported, self._reported_at = models, now
         stuck = self._proxy.stuck(self._worker, models)
         for under in waiting:
             if under.call.model in stuck.models:
@@ -312,11 +314,11 @@ class _Wire:
         if moved:
             self._answer(under, Answer(call.id, [], True, "this proxy goes elsewhere", MOVED))
         elif not self._proxy.run(partial(self._make, call, under), may_wait=len(call.chain) == 1):
-            # What it waited for may wait for it: an earlier call of its chain.
-            text = f"{_AT_ONCE} calls are under way already, so this one, of a chain of calls, cannot be made"
+            # A call that occupies a thread may wait for this one: an earlier call of its chain.
+            text = f"{_AT_ONCE} calls are in flight already, so this one, which is part of a call chain, cannot be made"
             self._answer(under, Answer(call.id, [], True, text, "UNAVAILABLE"))
 
-    # ── a thread of a call ───────────────────────────────────────────────────────────────────────
+    # ── the thread of a call ───────────────────────────────────────────────────────────────────────
 
     def _make(self, call: Call, under: _Under) -> None:
         try:
@@ -332,7 +334,7 @@ class _Wire:
         self, under: _Under, answer: Answer, release: Callable[[], None] = lambda: None
     ) -> None:
         with self._lock:
-            wanted = not under.ended and answer.id in self._calls  # else the worker is gone
+            wanted = not under.ended and answer.id in self._calls  # otherwise the worker is gone
             if wanted:
                 under.ended = answer.final
                 under.kept.append((answer, release))
@@ -342,4 +344,4 @@ class _Wire:
         try:
             self._connection.send(answer)
         except LaneClosed:
-            return  # the reader sees it, too
+            return  # the reader detects it, too

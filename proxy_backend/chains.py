@@ -1,15 +1,15 @@
-"""The chain of a call: it keeps calls from going round in circles, and its handle shows when a call is given up.
+"""The call chain, which detects circular calls, and the call handle, which detects cancelled calls.
 
 A worker's request carries its chain: the models that wait for it, and their workers. The proxy refuses a
-call that comes back to a model if all workers of that model wait in the chain; the dispatcher knows that.
-Otherwise the call must reach another worker, so the proxy of a waiting worker takes the batch to another
+call that comes back to a model if all workers of that model wait in the chain, which it asks the dispatcher.
+Otherwise the call must reach another worker, so the proxy of a waiting worker passes the batch to another
 one (`Circular`).
 
 A call of a decoupled model also names a *handle*: anonymous memory of the proxy that made the call, as
-"process:descriptor:token". When the call is given up, or that process ends, the descriptor is closed. The called
-model's proxy sees that below /proc. If the stream ends with an error, that proxy writes the error to the handle.
-Triton 2.51 itself cannot tell a model that a call was given up, and it swallows an error that comes after
-answers (the caller waits for ever if that is the last response).
+"process:descriptor:token". When the call is cancelled, or that process ends, the descriptor is closed, which the called
+model's proxy detects in /proc. If the stream ends with an error, that proxy writes the error to the handle.
+Triton 2.51 itself cannot notify a model that a call was cancelled, and it drops an error that comes after
+answers (the caller waits forever if that is the last response).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pytriton._protocol.errors import RemoteFailure
 from pytriton._protocol.lanes.lane_messages import RequestRef
 from pytriton._protocol.parameters import CHAIN_PARAMETER, HANDLE_PARAMETER, NO_CHAIN_PARAMETER
 
-#: So many models may wait for each other.
+#: The maximum number of models that wait for each other.
 _MOST_DEEP = 16
 _ASK_S = 10.0
 _HANDLE = "pytriton-call-handle"
@@ -38,31 +38,31 @@ _TOKEN_BYTES = 32
 
 
 def sealed(chain: Sequence[Link]) -> str:
-    """Return a chain as it travels in a request parameter."""
+    """Return a chain in the form of a request parameter."""
     return encode_chain(chain, _KEY)
 
 
 class Circular(Exception):
-    """The proxy's worker cannot serve the batch: it waits for it, as do the workers in `waiting`."""
+    """The proxy's worker cannot serve the batch, because it waits for it, like the workers in `waiting`."""
 
     def __init__(self, waiting: list[str]) -> None:
         super().__init__(
             "a call came back to the worker that waits for it; register the model with lanes=1 and more "
-            "instances, or break the circle of calls"
+            "instances, or remove the circular call"
         )
         self.waiting = waiting
 
 
 def check_chain(requests: list[RequestRef], worker: str) -> None:
-    """Check that a worker can serve a batch, and rename parameters that claim to be a chain and are not.
+    """Check that a worker can serve a batch, and rename parameters that are not a chain we sealed.
 
     Raises:
         Circular: the worker waits for the batch.
     """
     for index, request in enumerate(requests):
-        if len(request.parameters) > 2:  # few have any: this is on the way of every batch
+        if len(request.parameters) > 2:  # few have any, and this runs for every batch
             chain = decode_chain(request.parameters, _KEY)
-            if not chain and CHAIN_PARAMETER in request.parameters:  # the worker would hand it on
+            if not chain and CHAIN_PARAMETER in request.parameters:  # the worker would pass it on
                 renamed = request.parameters.replace(CHAIN_PARAMETER, NO_CHAIN_PARAMETER)
                 requests[index] = msgspec.structs.replace(request, parameters=renamed)
             waiting = {link.worker for link in chain}
@@ -71,7 +71,7 @@ def check_chain(requests: list[RequestRef], worker: str) -> None:
 
 
 def refused(call: Call, control_endpoint: str) -> str | None:
-    """Return the reason why a call must not be made; None if it may be made."""
+    """Return why a call must not be made; None if it may be made."""
     models = [link.model for link in call.chain]
     if len(models) > _MOST_DEEP:
         return f"calls are nested more than {_MOST_DEEP} deep: {' → '.join([*models, call.model])}"
@@ -83,12 +83,12 @@ def refused(call: Call, control_endpoint: str) -> str | None:
             question = messages.MayCall(call.model, models, workers)
             verdict = control.ask(question, timeout_s=_ASK_S)
     except (RemoteFailure, ControlTimeout):
-        return None  # it is just going: then Triton refuses the call
+        return None  # the dispatcher is ending: Triton then refuses the call
     return verdict.text if isinstance(verdict, messages.Verdict) and verdict.text else None
 
 
 def stuck(worker: str, models: list[str], control_endpoint: str) -> messages.StuckCalls:
-    """Tell the dispatcher which models a worker waits for; return those that can never answer it."""
+    """Report to the dispatcher which models a worker waits for; return those that can never answer."""
     try:
         with ControlClient(control_endpoint) as control:
             question = messages.CallsWait(os.getpid(), worker, models)
@@ -99,7 +99,7 @@ def stuck(worker: str, models: list[str], control_endpoint: str) -> messages.Stu
 
 
 class Handle:
-    """Shows whether the caller still waits for a call. It costs nothing until it has a name."""
+    """Indicates whether the caller still waits for a call. Allocates nothing until it has a name."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -107,31 +107,31 @@ class Handle:
         self._closed = False
 
     def name(self) -> str:
-        """Return the handle's name, by which `has_closed` finds it from another process of the same user."""
+        """Create the handle if needed, and return its name for `has_closed` in another process of the same user."""
         with self._lock:
             if self._closed:
                 return ""
-            token = secrets.token_hex(_TOKEN_BYTES // 2)  # so that no client can name it
+            token = secrets.token_hex(_TOKEN_BYTES // 2)  # so that clients cannot guess it
             self._fd = linux.memfd_create(_HANDLE)
             linux.seal_against_shrinking(
                 self._fd
-            )  # nobody keeps the model from telling its failure
+            )  # nothing keeps the model from writing its failure
             os.write(self._fd, token.encode())
             return f"{os.getpid()}:{self._fd}:{token}"
 
     def failure(self) -> tuple[str, str] | None:
-        """Return the text and the code's name of the error that the model ended with, if it did."""
+        """Return the text and code name of the error that the model ended with; None without an error."""
         with self._lock:
             if self._fd is None:
                 return None
-            told = os.pread(self._fd, os.fstat(self._fd).st_size, _TOKEN_BYTES)
-        if not told:
+            written = os.pread(self._fd, os.fstat(self._fd).st_size, _TOKEN_BYTES)
+        if not written:
             return None
-        code, _, text = told.decode().partition(" ")
+        code, _, text = written.decode().partition(" ")
         return text, code
 
     def close(self) -> None:
-        """Close the handle: the caller waits no longer."""
+        """Close the handle: the caller no longer waits."""
         with self._lock:
             self._closed = True
             if self._fd is not None:
@@ -147,7 +147,7 @@ def handles(requests: Sequence[RequestRef]) -> list[str]:
 
 
 def has_closed(handle: str) -> bool:
-    """Return whether a handle was closed; False for "", which names none."""
+    """Return whether a handle was closed; False for ""."""
     if not handle:
         return False
     fd = _opened(handle)
@@ -171,7 +171,7 @@ def tell_failure(handle: str, text: str, code: str) -> bool:
 
 
 def _opened(handle: str) -> int | None:
-    """Open a handle; return None if it was closed, or if a client has invented the name."""
+    """Open a handle; return None if it was closed, or a client made up the name."""
     process, _, rest = handle.partition(":")
     number, _, token = rest.partition(":")
     if not (process.isdecimal() and number.isdecimal()):

@@ -1,8 +1,8 @@
 """One call to another model through the stub: its tensors, its request, its answers and their errors.
 
 The stub (Triton 2.51) passes on the text of an error but never its code. So the code is derived from the text
-here, as far as Triton itself wrote it. An iterator of a decoupled call never ends after an error (seen there),
-so an error counts as its end.
+here, if Triton wrote it. An iterator of a decoupled call never ends after an error (seen in 2.51), so an error
+counts as its end.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Release = Callable[[], None]
 
 
 class State(Protocol):
-    """The part of a call under way that the executor uses."""
+    """The part of a call in flight that the executor uses."""
 
     dropped: bool
     handle: Handle
@@ -43,7 +43,7 @@ class State(Protocol):
 
 
 class Executor:
-    """Makes the calls that come over one connection. May be used by many threads."""
+    """Makes the calls received on one connection. Thread-safe."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Executor:
         self._announced: dict[str, int] = {}
 
     def answers(self, call: Call, state: State) -> Iterator[tuple[Answer, Release]]:
-        """Make a call; yield its answers, each with what to do when the worker has read it.
+        """Make a call; yield its answers, each with a function to call when the worker has read it.
 
         Raises:
             LaneError, ArenaError: the worker's descriptors are wrong, or there is no memory.
@@ -78,7 +78,7 @@ class Executor:
         for response in responses:
             failed = response.has_error()
             if not failed and not response.output_tensors():
-                continue  # how the stub gives the end; ours is below
+                continue  # the stub's end marker; ours is below
             state.wait_for_room()
             if state.dropped:
                 if hasattr(responses, "cancel"):  # later than 2.51
@@ -124,7 +124,7 @@ class Executor:
         except BaseException:
             kept.release()
             raise
-        # Later than 2.51, whose responses have none.
+        # Responses have parameters only after Triton 2.51.
         parameters = response.parameters() if hasattr(response, "parameters") else ""
         return Answer(call.id, outputs, final, parameters=parameters), kept.release
 
@@ -155,7 +155,7 @@ class Executor:
 
 
 class _Kept:
-    """The objects that keep the memory of one answer alive."""
+    """Keeps the memory of one answer alive."""
 
     def __init__(self, slots: Slots, response: Any) -> None:
         self.tensors = [response]
@@ -163,7 +163,7 @@ class _Kept:
         self._slot: Slot | None = None
 
     def slot(self) -> Slot:
-        """Return our own memory for outputs that do not lie in Triton's."""
+        """Return our own memory for outputs that are not in Triton's."""
         if self._slot is None:
             self._slot = self._slots.take()
         return self._slot
@@ -181,9 +181,9 @@ def _nothing() -> None:
 
 
 def _says_unserved(text: str) -> bool:
-    """Whether an error says that a model is unknown or not ready: 2.51 has one text for both, later cores have two.
+    """Return whether an error means an unknown or unready model: 2.51 has one text for both, later cores have two.
 
-    The stub makes all codes INTERNAL, so the text is all there is.
+    The stub replaces all codes with INTERNAL, so only the text distinguishes them.
     """
     plain = text.rstrip(".'").lower()
     unknown = "unknown model" in plain or "failed to find" in plain
@@ -196,9 +196,9 @@ def explained(call: Call, error: Any) -> tuple[str, str]:
     code = translate.code_name(error)
     prefix = f"Model {call.model} - Error when running inference: "
     if not text.startswith(prefix):
-        return sendable(text), code  # the model's own
+        return sendable(text), code  # the model's own error
     text = text[len(prefix) :].strip()
-    if text.count("'") % 2:  # the stub quotes the name of the model, and no more than half of it
+    if text.count("'") % 2:  # the stub leaves an unmatched quotation mark
         text = text.rstrip("'")
     if _says_unserved(text):
         version = f" version {call.version}" if call.version >= 0 else ""

@@ -1,4 +1,4 @@
-"""A batch of a decoupled model under way: its response senders, its losses, and whether it may be tried again."""
+"""A batch of a decoupled model in flight: its response senders, its losses, and whether it may be retried."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 class Flight:
-    """A batch under way: the senders of its requests, and which of their clients have gone."""
+    """A batch in flight: the senders of its requests, and which of their clients have disconnected."""
 
     def __init__(self, requests: Sequence[Any]) -> None:
         #: None: its last answer has been sent.
         self.senders: list[Any] = [request.get_response_sender() for request in requests]
         self.trace: BatchTrace | None = None
-        self.sent: Batch | None = None  #: as a worker got it
-        self.names: list[str] = []  #: of its requests, where an error needs them before it is sent
+        self.sent: Batch | None = None  #: as sent to a worker
+        self.names: list[str] = []  #: its requests' ids, for an error before it is sent
         self.taken_ns = time.monotonic_ns()
         self.cancelled: set[int] = set()
         self.begun = False
@@ -36,12 +36,12 @@ class Flight:
         self.overdue_at: float | None = None
         self.overdue_since: float | None = None
         self.losses = 0
-        #: Requests of its batch before it, tried each by itself, that lost a worker one after the other.
+        #: How many earlier requests of its batch, retried individually, lost a worker in a row.
         self.in_row = 0
-        self.whole = False  #: those after it are not tried
-        self.answered = False  #: something has been said to a client of it
-        self.failure: str | None = None  #: why it is not tried again when its lane ends
-        #: The handles of requests that other models have made; each shows whether its caller still waits.
+        self.whole = False  #: those after it are not retried
+        self.answered = False  #: a client of it has received something
+        self.failure: str | None = None  #: why it is not retried when its lane ends
+        #: The handles of requests from other models; each indicates whether its caller still waits.
         self.waiting: list[str] = []
 
     def alone(self, index: int, in_row: int) -> Flight:
@@ -54,7 +54,7 @@ class Flight:
         return one
 
     def facts(self) -> dict[str, Any]:
-        """Return what the dispatcher needs for a verdict about the batch."""
+        """Return the facts for the dispatcher's verdict about the batch."""
         return {
             "losses": self.losses,
             "requests": len(self.senders),
@@ -63,7 +63,7 @@ class Flight:
         }
 
     def is_final(self, until_returned: bool) -> bool:
-        """Return whether the batch cannot be tried again: Triton has its requests back, or an answer has been sent.
+        """Return whether the batch cannot be retried: Triton has its requests back, or an answer has been sent.
 
         `until_returned`: Triton gets the requests back at `BatchReturned`, not when the batch begins.
         """
@@ -71,7 +71,7 @@ class Flight:
         return self.begun and not waits
 
     def has_lost_worker(self, judge: Callable[..., Verdict], broken: str | None) -> None:
-        """Ask `judge` whether the batch is tried again. `broken`: how the worker broke the protocol with it."""
+        """Ask `judge` whether to retry the batch. `broken`: how the worker broke the protocol with it."""
         self.failure = self.failure or broken
         if self.failure is not None:
             return
@@ -95,7 +95,7 @@ class Flight:
             LaneError: there are no such requests.
         """
         if any(not 0 <= index < len(self.senders) for index in reschedule):
-            raise LaneError(f"the worker has requests {reschedule!r:.100} queued again")
+            raise LaneError(f"the worker asked to reschedule requests {reschedule!r:.100}")
         for index in reschedule:
             self.senders[index] = None
         self.reschedule = reschedule
@@ -108,14 +108,14 @@ class Flight:
         self.cancelled.clear()
 
     def refuse(self, texts: Sequence[str | None]) -> None:
-        """Answer each request that has a text with that error, and take it out of the batch."""
+        """Answer each request that has a text with that error, and remove it from the batch."""
         for sender, text in zip(self.senders, texts):
             if text is not None:
                 sender.send(translate.refused(text), flags=_FINAL)
         self.senders = [one for one, text in zip(self.senders, texts) if text is None]
 
     def gone(self, index: int) -> bool:
-        """Return whether the client of a request, or the model that made it, has gone."""
+        """Return whether the client of a request, or the model that made it, has disconnected."""
         waiting = self.waiting[index] if self.waiting else ""
         return self.senders[index].is_cancelled() or has_closed(waiting)
 
@@ -130,9 +130,9 @@ class Flight:
         for index, sender in enumerate(self.senders):
             if sender is None:
                 continue
-            said = with_id(text, self._name(index)) if named else text
-            response = None if make_response is None else make_response(said)
-            if response is None or self._tell(index, response.error()):
+            error_text = with_id(text, self._name(index)) if named else text
+            response = None if make_response is None else make_response(error_text)
+            if response is None or self._write_failure(index, response.error()):
                 sender.send(flags=_FINAL)
             else:
                 sender.send(response, flags=_FINAL)
@@ -143,7 +143,7 @@ class Flight:
             return id_at(self.sent, index)
         return self.names[index] if index < len(self.names) else ""
 
-    def _tell(self, index: int, error: Any) -> bool:
+    def _write_failure(self, index: int, error: Any) -> bool:
         """Write an error to the handle of the model that made the request; return False if there is none."""
         waiting = self.waiting[index] if self.waiting else ""
         return tell_failure(waiting, error.message(), translate.code_name(error))
@@ -155,7 +155,7 @@ class Flight:
             raise LaneError("the worker answered a request that it had ended")
         flags = _FINAL if final else 0
         if response is None or (
-            final and response.has_error() and self._tell(index, response.error())
+            final and response.has_error() and self._write_failure(index, response.error())
         ):
             sender.send(flags=flags)
         else:

@@ -1,6 +1,6 @@
-"""Custom metrics: a model in a worker counts, and tritonserver's own /metrics shows it.
+"""Custom metrics: what a model in a worker observes appears on tritonserver's /metrics.
 
-The stub owns Triton's metrics. They stay when a worker ends, so a counter goes on where it was when
+The stub owns Triton's metrics. They survive a worker, so a counter keeps its value when
 another worker takes over.
 """
 
@@ -30,11 +30,11 @@ class CustomMetrics:
         self._metrics: dict[tuple[str, tuple[tuple[str, str], ...]], Any] = {}
 
     def apply(self, message: Metrics) -> None:
-        """Make the changes; a change that Triton refuses is only logged."""
+        """Apply the changes; a change that Triton refuses is only logged."""
         for update in message.updates:
             try:
                 self._apply(update)
-            except Exception as error:  # noqa: PERF203, one metric is no business of the others
+            except Exception as error:  # noqa: PERF203, an invalid metric does not affect the others
                 pb_utils.Logger.log_error(f"custom metric {update.family}: {error}")
 
     def _apply(self, update: MetricUpdate) -> None:
@@ -49,9 +49,7 @@ class CustomMetrics:
         key = _key(update)
         if key not in self._metrics:
             if len(self._metrics) >= MOST_METRICS:
-                raise ValueError(
-                    f"this instance has {MOST_METRICS} metrics, and there may be no more"
-                )
+                raise ValueError(f"this instance already has the maximum of {MOST_METRICS} metrics")
             labels = update.labels or None
             family = self._family(update)
             self._metrics[key] = (
@@ -70,7 +68,7 @@ class CustomMetrics:
     def _family(self, update: MetricUpdate) -> Any:
         if update.family not in self._families:
             if update.kind not in _KINDS:
-                raise ValueError(f"{update.kind!r:.40} is no kind of metric")
+                raise ValueError(f"{update.kind!r:.40} is not a kind of metric")
             if update.family.startswith(TRITONS_METRICS):
                 raise ValueError(f"{TRITONS_METRICS}* are tritonserver's own")
             self._families[update.family] = pb_utils.MetricFamily(

@@ -1,9 +1,9 @@
-"""The model that tritonserver loads in place of a user's: it passes batches to a worker, and answers back.
+"""The model that tritonserver loads in place of a user's: it passes batches to a worker, and returns the answers.
 
-One instance of it runs per instance of a registered model, each in a process of its own (a python
-backend stub). It asks the dispatcher once for a lane and keeps it (attachment.py); when the lane
-ends, it asks again. A batch that the worker had not read by then goes to the next worker as if nothing had been;
-about one that it had, the dispatcher decides (`Verdict`). Decoupled models go by streams.py.
+Each instance of a registered model has an instance of it, in a separate process (a python backend stub). It asks
+the dispatcher once for a lane and keeps it (attachment.py); when the lane ends, it asks again. A batch that the worker
+had not read by then goes to the next worker unchanged; about a batch that it had read, the dispatcher decides
+(`Verdict`). streams.py serves decoupled models.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from pytriton.proxy_backend.trials import Trial
 
 
 class Overdue(Exception):
-    """A batch has run too long. `verdict` says what becomes of it; `taken`: the hanging worker has read it."""
+    """A batch has run too long. `verdict`: the dispatcher's decision; `taken`: the hanging worker has read it."""
 
     def __init__(self, verdict: messages.Verdict, *, taken: bool) -> None:
         super().__init__(verdict.text)
@@ -67,7 +67,7 @@ class TritonPythonModel:
         self._stand_in: str | None = stand_in and stand_in["string_value"]
         if self._stand_in is not None:
             return
-        # Triton may have two of one name for a moment: when it changes their number, or one replaces another.
+        # Triton may briefly have two instances of one name: when it changes their number or replaces one.
         instance = f"{args['model_instance_name']}:{os.getpid()}"
         python_model = config["parameters"].get(PYTHON_MODEL_PARAMETER, {}).get("string_value")
         self._details = python_model is not None
@@ -104,9 +104,9 @@ class TritonPythonModel:
             raise pb_utils.TritonModelException(failure.text) from failure
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
-        """Answer one batch; return when a worker has answered it, or none will.
+        """Answer one batch; return when a worker has answered it, or it has failed.
 
-        For a decoupled model, when a worker has begun it: answers then go another way.
+        For a decoupled model, return when a worker has begun it: answers go through response senders.
         """
         if self._stand_in is not None:
             return [translate.unavailable(self._stand_in) for _ in requests]
@@ -116,7 +116,7 @@ class TritonPythonModel:
         try:
             return self._execute(requests)
         except (UnicodeDecodeError, translate.WrongSequenceId) as error:
-            # Before anything was sent: nothing is served twice.
+            # Nothing was sent, so nothing is served twice.
             return self._execute_readable(requests, error)
 
     def _execute(self, requests: Sequence[Any]) -> list[Any]:
@@ -128,7 +128,7 @@ class TritonPythonModel:
         return responses
 
     def _try(self, batch: Sequence[Any], requests: Sequence[Any], trial: Trial) -> list[Any]:
-        """Have a worker serve the requests that are tried now; return nothing if they have to be tried again."""
+        """Let a worker serve the requests being tried; return an empty list if they have to be retried."""
         self._sent = None
         trace = trace_of(requests) if self._attachment.tracing else None
         try:
@@ -168,7 +168,7 @@ class TritonPythonModel:
     def _failures(
         self, batch: Sequence[Any], trial: Trial, text: str, *, whole: bool = False
     ) -> list[Any]:
-        """Fail the requests that are tried now, with `whole` all that are left; each error names its own."""
+        """Fail the requests being tried, with `whole` all remaining ones; each error names its request."""
         first = trial.done
         left = batch[first : first + trial.answered(failed=True, whole=whole)]
         return [
@@ -182,18 +182,18 @@ class TritonPythonModel:
         return {**trial.facts(), "request_id": id_at(sent, 0) if sent and alone else ""}
 
     def _name_of(self, request: Any, place: int) -> str:
-        """Return the id of a request by its place among those that are tried now; "" if nobody has given it one."""
+        """Return the id of a request by its index among those being tried; "" if it has none."""
         sent = self._sent
         if sent is not None and place < len(sent.requests):
             return id_at(sent, place)
         return given_id(self._translator.without_inputs(request))
 
     def _execute_readable(self, requests: Sequence[Any], error: ValueError) -> list[Any]:
-        """Answer a batch in which some requests have texts that are no Unicode or wrong ids: only those fail."""
+        """Answer a batch in which some requests have invalid UTF-8 or wrong ids: only those fail."""
         refusals = self._translator.refusals(requests)
         readable = [one for one, refusal in zip(requests, refusals) if refusal is None]
         if len(readable) == len(requests):
-            raise error  # it was something else
+            raise error  # another error
         answers = iter(self._execute(readable) if readable else ())
         return [
             next(answers) if text is None else translate.refused(self._named(text, request))
@@ -214,7 +214,7 @@ class TritonPythonModel:
     def _exchange(
         self, requests: Sequence[Any], lane: Lane, trace: BatchTrace | None, trial: Trial
     ) -> BatchDone | BatchFailed:
-        """Hand the batch to the worker and return its answers.
+        """Pass the batch to the worker and return its answers.
 
         Raises:
             LaneClosed: the lane ended first.
@@ -250,7 +250,7 @@ class TritonPythonModel:
         *,
         lasting: bool,
     ) -> list[Any]:
-        """Return the stub's form of the answers; `lasting`: another batch is sent before they are."""
+        """Return the stub's form of the answers; `lasting`: another batch is sent before they are returned."""
         self._translator.lasting = lasting
         if isinstance(answer, BatchFailed):
             return [self._failure(answer.text, place) for place in range(len(requests))]
@@ -266,7 +266,7 @@ class TritonPythonModel:
         return self._translator.responses(answer.responses, lane)
 
     def _failure(self, text: str, place: int) -> Any:
-        """Return what a callable failed with; of a model.py, as Triton words it."""
+        """Return the error of a callable; of a model.py, in Triton's wording."""
         if self._details or self._sent is None:
             return translate.failure(text)
         return translate.failure(with_id(text, id_at(self._sent, place)))
@@ -278,10 +278,10 @@ class TritonPythonModel:
         return self._translator.response(ref, lane)
 
     def _wait_on(self, lane: Lane, trial: Trial) -> None:
-        """Ask the dispatcher about an overdue batch, and wait on if it says so.
+        """Ask the dispatcher about an overdue batch, and extend the wait if it permits.
 
         Raises:
-            Overdue: it says that the worker hangs.
+            Overdue: the dispatcher considers the worker hung.
         """
         taken = lane.all_read()
         verdict = self._attachment.judge_overdue(
@@ -318,6 +318,6 @@ def _parameter(config: dict[str, Any], name: str) -> str:
 
 
 def _make_regions_private() -> None:
-    """Restrict this process's shared memory to its user, where the daemon could not have it made so."""
+    """Restrict this process's shared memory to its user, if the daemon could not create it so."""
     for path in Regions().paths():
         os.chmod(path, 0o600)

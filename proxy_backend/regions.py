@@ -1,8 +1,8 @@
-"""The look-up of a tensor's place: from an address in this process to a file of shared memory and an offset in it.
+"""Lookup of a tensor's location: from an address in this process to a shared memory file and an offset in it.
 
 Triton's python backend shares one file below /dev/shm between tritonserver and each stub. A file that grows
-is mapped again at another address while the old mapping stays. So the mappings are cached, and read again on
-a miss.
+is mapped again at another address while the old mapping stays. So the mappings are cached, and reread on a
+miss.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Mapping:
 
 
 class Regions:
-    """The mappings of this process that lie in named shared memory."""
+    """This process's mappings of named shared memory."""
 
     def __init__(self) -> None:
         self._mappings: list[Mapping] = []

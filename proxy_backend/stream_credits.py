@@ -1,4 +1,4 @@
-"""The credit of a decoupled model's worker: what is given back, and when. It is told only where that is waited for."""
+"""Credits for a decoupled model's worker: the memory that it may use again. Sent only when the worker may wait for it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import threading
 from pytriton._protocol.lanes.lane import Lane, LaneClosed
 from pytriton._protocol.lanes.lane_messages import ARENA, Credit, ResponseRef
 
-#: Parts, and bytes of them, that are given back at once; and how full the worker's arena is where it waits: it sends
-#: nothing more, and empties the arena, only when all has been given back.
+#: How many parts, and bytes of them, are credited at once; and the arena fill level at which the worker waits: it
+#: sends nothing more, and empties the arena, only after everything was credited.
 _PARTS = 8
 _BYTES = 1 << 19
 _FULL = (8 << 20) - (1 << 16)
@@ -21,25 +21,25 @@ class Credits:
     """
 
     def __init__(self, lane: Lane, lock: threading.Condition) -> None:
-        #: Whether the worker has left something unread; then receiving does not tell it again.
+        #: Whether the worker has left something unread; receiving does not report it again.
         self.was_reset = False
         self._lane = lane
         self._lock = lock
         self._parts = 0
         self._bytes = 0
         self._reached = (
-            0  #: where what was read last ends in the worker's arena, which is filled in a row
+            0  #: end of the last range read from the worker's arena, which is filled sequentially
         )
 
     def read(self, response: ResponseRef) -> None:
-        """Note that a response has been passed on."""
+        """Record that a response has been passed on."""
         for output in response.outputs:
             if output.memory == ARENA:
                 self._reached = output.offset + output.nbytes
                 self._bytes += output.nbytes
 
     def take(self, parts: int) -> None:
-        """Note that so many parts have been passed on; the worker gets the credit of several at once.
+        """Record that this many parts have been passed on; send the credit for several at once.
 
         Raises:
             LaneError: the worker does not read.
@@ -59,6 +59,6 @@ class Credits:
         try:
             with self._lock:
                 self._lane.send(Credit(self._parts))
-        except LaneClosed as end:  # it may have answered before it went: that is what counts
+        except LaneClosed as end:  # it may have answered before it ended: its answers count
             self.was_reset |= isinstance(end.__cause__, ConnectionResetError)
         self._parts = self._bytes = 0

@@ -1,10 +1,10 @@
-"""A lane of a decoupled model: its batches under way, and the thread that passes their answers on.
+"""A lane of a decoupled model: its batches in flight, and the thread that passes their answers on.
 
-While a batch is under way, the reader looks for clients that have gone (stream_watch.py), and tells the worker. An idle
-reader just waits.
+While a batch is in flight, the reader checks for disconnected clients (stream_watch.py), and notifies the worker. An
+idle reader just waits.
 
-A worker that retires answers the batches that it has begun, and takes no more (`Room(0)`). Then the reader goes on with
-them, and the next batch goes over another lane.
+A worker that retires answers the batches that it has begun, and accepts no more (`Room(0)`). The reader then continues
+with them, and the next batch uses another lane.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from pytriton.proxy_backend.flights import Flight
 from pytriton.proxy_backend.metrics import CustomMetrics
 from pytriton.proxy_backend.stream_credits import Credits
 
-#: What the reader gets to end its batches in, when this process is to end.
+#: Seconds that the reader gets to finish its batches when this process ends.
 _END_S = 10.0
 
 
@@ -52,10 +52,10 @@ class StreamLane:
         name: the model's
         attachment: has the lane
         translator: of the model
-        metrics: that workers of the model count
-        changed: guards all but what the reader alone uses, the attachment, and sending on the lane
+        metrics: the model's custom metrics
+        changed: guards the fields not private to the reader, the attachment, and sending on the lane
         until_returned: a batch is not final before `BatchReturned`
-        left: is told, with the lock held, when no more batches can be sent: the lane is lost, or its worker retires
+        left: called with the lock held when no more batches can be sent: the lane is lost, or its worker retires
     """
 
     def __init__(
@@ -88,13 +88,13 @@ class StreamLane:
         self._reader.start()
 
     def end(self) -> None:
-        """Hang up, and wait until that has been seen, but not for ever.
+        """Shut the connection down, and wait for the reader's end for a limited time.
 
-        tritonserver (2.51) takes no answers from a stub that it ends while streams are under way, as a client's own
-        load with fewer instances may have it: the reader then waits in `pb_utils`, and ends with this process.
+        tritonserver (2.51) accepts no answers from a stub that it ends while streams are in flight, for example when a
+        client reloads the model with fewer instances: the reader then waits in `pb_utils`, and ends with this process.
         """
         with self._changed:
-            # Else its worker has ended, too, and the reader has closed it.
+            # Otherwise its worker has ended, and the reader has closed it.
             if self.attachment.lane is self.lane:
                 self.lane.hang_up()
         self._reader.join(_END_S)
@@ -102,7 +102,7 @@ class StreamLane:
     def _read(self) -> None:
         try:
             unread = self._read_to_end()
-            if unread:  # said once, and before what the worker has sent
+            if unread:  # reported once, and before the data the worker has sent
                 self._read_to_end()
         except Exception as error:  # also what pb_utils raises
             self._lost(text=f"model {self._name}: {error}")
@@ -110,22 +110,22 @@ class StreamLane:
             self._lost(unread=unread or self._credits.was_reset)
 
     def _read_to_end(self) -> bool:
-        """Handle what the worker says until it is gone; return whether it has left something unread."""
+        """Handle the worker's messages until it is gone; return whether it has left something unread."""
         try:
             while True:
                 try:
-                    self._heard(self.lane.receive())
-                    # Also while it never is silent, whatever it says.
-                    look = bool(self.flights) and self._watch.is_due
+                    self._handle(self.lane.receive())
+                    # Also if the worker sends without a pause.
+                    check = bool(self.flights) and self._watch.is_due
                 except LaneSilent:
                     self._credits.give()  # the worker may wait for it
-                    look = True
-                if look:
+                    check = True
+                if check:
                     self._watch.look(self.lane, self.flights)
         except LaneClosed as end:
             return end.unread
 
-    def _heard(self, message: FromWorker | FromProxy) -> None:
+    def _handle(self, message: FromWorker | FromProxy) -> None:
         if isinstance(message, Room):
             self._has_room(message.batches)
             return
@@ -140,11 +140,11 @@ class StreamLane:
             isinstance(message, (Batch, BatchLent, Credit, Cancel, Hold, Go))
             or message.id not in self.flights
         ):
-            raise LaneError(f"the worker said {message!r:.100}")
+            raise LaneError(f"the worker sent an unexpected message: {message!r:.100}")
         flight = self.flights[message.id]
         if isinstance(message, BatchBegun):
-            if flight.begun:  # it could begin anew for ever
-                raise LaneError(f"the worker said twice that batch {message.id} has begun")
+            if flight.begun:  # it could begin again forever
+                raise LaneError(f"the worker reported twice that batch {message.id} has begun")
             self._has_begun(flight)
         elif isinstance(message, BatchPart):
             self._pass_on(message)
@@ -158,7 +158,7 @@ class StreamLane:
     def _has_room(self, batches: int) -> None:
         with self._changed:
             retires = batches == 0 and self.room > 0
-            if batches < 1 and not retires:  # else its batches would wait for ever
+            if batches < 1 and not retires:  # otherwise its batches would wait forever
                 raise LaneError(f"the worker has room for {batches} batches")
             self.room = batches
             if retires and not self.flights:
@@ -178,7 +178,7 @@ class StreamLane:
     def _pass_on(self, *parts: BatchPart | PartRef) -> None:
         for part in parts:
             flight = self.flights.get(part.id)
-            if flight is None or not flight.begun:  # it would be tried again with an answer given
+            if flight is None or not flight.begun:  # it would be retried after an answer was given
                 raise LaneError(f"the worker answered batch {part.id}, which has not begun")
             self._pass_part_on(flight, part)
         self._credits.take(len(parts))
@@ -199,13 +199,13 @@ class StreamLane:
 
     def _done(self, message: BatchDone | BatchFailed, flight: Flight) -> None:
         if isinstance(message, BatchFailed):
-            # What a model.py fails with stays as Triton words it.
+            # The error of a model.py keeps Triton's wording.
             flight.end(translate.failure, message.text, named=not self._until_returned)
         else:
             flight.end()
         try:
             self._credits.give()
-        finally:  # whatever the worker does now, this batch has been answered
+        finally:  # in any case, this batch has been answered
             with self._changed:
                 flight.begun = True
                 del self.flights[message.id]
@@ -216,7 +216,7 @@ class StreamLane:
                 self._changed.notify_all()
 
     def _lost(self, *, unread: bool = False, text: str | None = None) -> None:
-        """Handle a lane that has ended: fail the batches that had begun, and have the others sent again if they may.
+        """Handle the end of the lane: fail the batches that had begun, and send the others again if permitted.
 
         `text`: how the worker broke the protocol.
         """
@@ -251,7 +251,7 @@ class StreamLane:
             flight.end(translate.unavailable, why)
 
     def _judge(self, **loss: Any) -> messages.Verdict:
-        """Return what becomes of the batch of a lost worker."""
+        """Return the verdict about the batch of a lost worker."""
         try:
             return self.attachment.judge_loss(**loss)
         except RemoteFailure as failure:

@@ -1,7 +1,7 @@
-"""The watch over streams: which clients have gone, and which batches take too long.
+"""Periodic checks of streams: which clients have disconnected, and which batches take too long.
 
-A client that has gone shows when its sender is asked, which costs a message to tritonserver. So the watch looks every
-`TICK_S`, and only while a batch is under way.
+A disconnected client is detected by asking its sender, which costs a message to tritonserver. So the check runs every
+`TICK_S`, and only while a batch is in flight.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pytriton._protocol.lanes.lane_messages import Cancel
 from pytriton.proxy_backend.attachment import Attachment
 from pytriton.proxy_backend.flights import Flight
 
-#: Seconds between two looks.
+#: Seconds between two checks.
 TICK_S = 0.25
 
 
 class StreamWatch:
-    """Looks after the batches under way of one proxy.
+    """Checks the batches in flight of one proxy.
 
     Args:
         attachment: asks the dispatcher about batches that take too long
@@ -34,16 +34,16 @@ class StreamWatch:
         self.attachment = attachment
         self._lock = lock
         self._until_returned = until_returned
-        self._looked_at = 0.0
+        self._checked_at = 0.0
 
     @property
     def is_due(self) -> bool:
-        """Whether the last look was long enough ago."""
-        return time.monotonic() - self._looked_at > TICK_S
+        """Whether the next check is due."""
+        return time.monotonic() - self._checked_at > TICK_S
 
     def look(self, lane: Lane, flights: Mapping[int, Flight]) -> None:
-        """Tell the worker which clients have gone, and look for batches that have taken too long."""
-        self._looked_at = now = time.monotonic()
+        """Notify the worker of disconnected clients, and check for batches that have taken too long."""
+        self._checked_at = now = time.monotonic()
         for number, flight in list(flights.items()):
             for index, sender in enumerate(flight.senders):
                 if sender is None or index in flight.cancelled:

@@ -1,12 +1,11 @@
-"""Decoupled models: tritonserver gets each answer to a request while the worker makes more.
+"""Decoupled models: tritonserver gets answers to a request while the worker produces more.
 
     execute ──▶ begin: Batch ──▶ worker          one thread sends a batch and waits until it has begun
     reader ◀── BatchBegun, BatchPart…, BatchDone    another passes answers on through response senders (stream_lane.py)
 
-What has been answered in part cannot be tried again, so a batch whose worker is lost after it began
-fails; one that had not begun goes to the next worker. So does one of a Triton Python model that has answered
-nothing yet, whose `execute` has not returned. Requests that have lost a worker together are tried again each by
-itself (trials.py).
+A batch that has been answered in part cannot be retried, so it fails if its worker is lost after it began; one
+that had not begun goes to the next worker. So does a batch of a Triton Python model that has answered nothing and
+whose `execute` has not returned. Requests that lost a worker together are retried individually (trials.py).
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _RESCHEDULE = getattr(pb_utils, "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE", 2)
 
 
 class Streams:
-    """The batches under way of one proxy of a decoupled model."""
+    """The batches in flight of one proxy of a decoupled model."""
 
     def __init__(
         self,
@@ -52,18 +51,18 @@ class Streams:
         self._metrics = CustomMetrics()
         self._attachment = attachment
         self._translator = translator
-        #: Guards all below, the attachment, and what the lanes say it guards.
+        #: Guards all below, the attachment, and the lanes' fields as documented there.
         self._changed = threading.Condition()
         self._lane: StreamLane | None = None
-        self._parted: list[StreamLane] = []  #: lanes whose workers retired, with batches under way
+        self._parted: list[StreamLane] = []  #: lanes whose workers retired, with batches in flight
         self._batch_id = 0
         self._fault: str | None = None  #: how the last lane ended, if it broke the protocol
 
     def attach(self) -> None:
-        """Get a lane, unless there is one.
+        """Get a lane unless there is one.
 
         Raises:
-            RemoteFailure: no worker will come any more.
+            RemoteFailure: there will be no worker.
         """
         with self._changed:
             if self._lane is not None:
@@ -72,10 +71,10 @@ class Streams:
             self._read()
 
     def attach_early(self) -> None:
-        """Do that before there is a batch; there is none for a model that sleeps.
+        """Get a lane before there is a batch, unless the model is suspended.
 
         Raises:
-            RemoteFailure: no worker will come any more.
+            RemoteFailure: there will be no worker.
         """
         with self._changed:
             if self._attachment.attach_early() is not None:
@@ -104,16 +103,16 @@ class Streams:
         self._fault = lane.fault
 
     def begin(self, requests: Sequence[Any]) -> None:
-        """Hand a batch to a worker; return when it has begun, or has been answered with an error."""
+        """Pass a batch to a worker; return when it has begun, or has been answered with an error."""
         flight = Flight(requests)
         try:
             self._begin(flight, requests)
         except (UnicodeDecodeError, translate.WrongSequenceId):
-            # Before anything was sent: those of which a text is no Unicode, or an id wrong, fail by themselves.
+            # Nothing was sent: only the requests with invalid UTF-8 or a wrong id fail.
             refusals = self._translator.refusals(requests)
             readable = [one for one, refusal in zip(requests, refusals) if refusal is None]
             if len(readable) == len(requests):
-                raise  # it was something else
+                raise  # another error
             names = self._names(requests)
             flight.refuse([text and with_id(text, name) for text, name in zip(refusals, names)])
             if readable:
@@ -137,17 +136,17 @@ class Streams:
             flight.end(translate.unavailable, f"model {self._name}: {error}")
 
     def _names(self, requests: Sequence[Any]) -> list[str]:
-        """Return the ids that were given to requests; "" where none was."""
+        """Return the ids given to requests; "" for a request without one."""
         return [given_id(self._translator.without_inputs(request)) for request in requests]
 
     def _begin_apart(self, flight: Flight, requests: Sequence[Any]) -> None:
-        """Have a worker begin each request by itself, after one was lost with all of them."""
+        """Begin each request individually, after a worker was lost with all of them."""
         in_row = 0
         for index, request in enumerate(requests):
             one = flight.alone(index, in_row)
             self._begin(one, [request])
             in_row = in_row + 1 if one.failure is not None else 0
-            flight.senders[index] = None  # it has its own now
+            flight.senders[index] = None  # `one` owns it now
             if one.whole:
                 flight.end(translate.unavailable, one.failure or "")
                 return
@@ -171,7 +170,7 @@ class Streams:
             lane, flights = on.lane, on.flights
             self._batch_id += 1
             number = self._batch_id
-            flights[number] = flight  # first: the reader may hear of it at once
+            flights[number] = flight  # first: the reader may receive its answer immediately
             try:
                 refs = self._translator.requests(requests, lane)
                 flight.waiting = handles(refs)
@@ -181,7 +180,7 @@ class Streams:
                 lane.send(flight.sent)
             except LaneClosed:
                 del flights[number]
-                # The reader sees its end, too, and lets it go.
+                # The reader detects its end, too, and releases it.
                 self._changed.wait_for(lambda: self._lane is not on)
                 return False
             except Exception:
@@ -192,20 +191,20 @@ class Streams:
                 self._translator.inputs_read(lane)
             if self._until_returned:
                 self._changed.wait_for(lambda: number not in flights or flight.returned)
-            # Neither: the lane was lost, and nobody has answered.
+            # If it has not begun: the lane was lost, and nothing was answered.
             return flight.begun
 
     def _has_room(self, flight: Flight, lane: StreamLane) -> bool:
         """Wait until the worker has room for a batch; return False if the lane was lost. The caller holds the lock.
 
         Raises:
-            LaneError: the worker broke the protocol; with the next lane it would again, and so on for ever.
+            LaneError: the worker broke the protocol; the next lane would end in the same way, forever.
         """
 
         def there_is() -> bool:
             return self._lane is not lane or len(lane.flights) < lane.room
 
-        while lane.room and not there_is():  # those under way have limits of their own
+        while lane.room and not there_is():  # batches in flight have their own limits
             self._changed.wait()
         self._wait_until(there_is, flight, lane, sent=False)
         if self._lane is lane:

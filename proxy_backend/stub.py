@@ -1,20 +1,20 @@
-"""Additions to the python backend's stub: raw BYTES tensors, BF16, and iterators that are let go of safely.
+"""Additions to the python backend's stub: raw BYTES tensors, BF16, and safe release of iterators.
 
 BYTES. The stub turns every BYTES tensor into an object array, and back, by calling two functions of
-the module `triton_python_backend_utils` which loop over the elements. We put our own in their
-place: they hand over the serialized bytes as they are. Where a stub does not call them, `as_numpy`
-gives an object array as usual, and we encode it.
+the module `triton_python_backend_utils` which loop over the elements. We replace them with
+our own, which pass the serialized bytes unchanged. If a stub does not call them, `as_numpy` returns an
+object array as usual, and we encode it.
 
 DLPack. An input's address is read from its capsule: that costs half as much as making an array of it.
-numpy cannot take or give BF16, so outputs of that type are handed over as a capsule of 16-bit words
+numpy does not support BF16, so outputs of that type are passed as a capsule of 16-bit words
 whose type code was changed to bfloat16. (DLPack 0.8, `dlpack.h`: data at byte 0 of the DLTensor, type
-code at byte 20.) The stub gives a consumed capsule a destructor that fails on it, for ever (seen in
-Triton 2.51): so the destructor is taken off again; the tensor itself owns the memory by then.
+code at byte 20.) The stub gives a consumed capsule a destructor that always fails (seen in Triton
+2.51), so the destructor is removed; by then, the tensor itself owns the memory.
 
 Streams of other models. When an iterator over their answers has ended, a thread of the stub drops its reference
 without Python's lock. If it was the last reference, that frees the answers' arrays without the lock, which ends the
 process ("PyThreadState_Get: the function must be called with the GIL held", seen in Triton 2.51), and the called
-model's stub waits for it for ever. So we hold the iterator until no other reference is left. (pybind11's
+model's stub waits for it forever. So we hold the iterator until no other reference is left. (pybind11's
 `simple_value_holder`, behind the object's head: an address and a std::shared_ptr. libstdc++: the number of owners,
 behind a pointer.)
 """
@@ -47,8 +47,8 @@ _DLPACK_TYPES = {
     (6, 8): "BOOL",
 }
 
-#: Seconds between two looks at who holds an iterator, and for which it is held at most.
-_LOOK_S = 0.001
+#: Interval between checks of an iterator's owners, and how long it is held at most, in seconds.
+_POLL_INTERVAL_S = 0.001
 _HELD_S = 30.0
 _HELD: deque[tuple[float, Any]] = deque()
 _HEAD = object.__basicsize__
@@ -62,7 +62,7 @@ _set_destructor.restype = ctypes.c_int
 _set_destructor.argtypes = [ctypes.py_object, ctypes.c_void_p]
 
 
-# Not of NDArray: from numpy 2.5 on it is an alias (PEP 695), which no class can be made of.
+# Not NDArray: from numpy 2.5 on it is an alias (PEP 695), which cannot be subclassed.
 class _Serialized(np.ndarray[Any, np.dtype[Any]]):
     """A BYTES tensor still serialized, as a flat uint8 array; the stub calls reshape on it."""
 
@@ -72,7 +72,7 @@ class _Serialized(np.ndarray[Any, np.dtype[Any]]):
 
 @lru_cache(maxsize=256)
 def _placeholder(shape: tuple[int, ...]) -> Array:
-    """Return an object array of this shape without elements of its own: making a full one takes long."""
+    """Return an object array of this shape without allocating its elements, which takes long."""
     return np.broadcast_to(np.array(None, object), shape)
 
 
@@ -81,20 +81,18 @@ class BytesTensors:
 
     def __init__(self) -> None:
         self._outgoing: bytes | memoryview | None = None
-        self._making = (
-            threading.Lock()
-        )  #: calls to other models make tensors in threads of their own
+        self._making = threading.Lock()  #: calls to other models make tensors in their own threads
         self._serialize = pb_utils.serialize_byte_tensor
         pb_utils.deserialize_bytes_tensor = self._keep_serialized
         pb_utils.serialize_byte_tensor = self._take_outgoing
 
     def serialized(self, tensor: Any) -> Array | None:
-        """Return a tensor's bytes as uint8, or None when this stub has decoded them already."""
+        """Return a tensor's bytes as uint8, or None if this stub has already decoded them."""
         array: Array = tensor.as_numpy()
         return array.view(np.ndarray) if isinstance(array, _Serialized) else None
 
     def make(self, name: str, shape: list[int], data: memoryview) -> Any | None:
-        """Return a pb_utils.Tensor of serialized bytes, or None when this stub wants an object array."""
+        """Return a pb_utils.Tensor of serialized bytes, or None if this stub needs an object array."""
         with self._making:
             self._outgoing = data
             tensor = pb_utils.Tensor(name, _placeholder(tuple(shape)))
@@ -109,13 +107,13 @@ class BytesTensors:
         if self._outgoing is None:
             return self._serialize(array)
         data, self._outgoing = self._outgoing, None
-        # The stub makes one byte of b"", so of nothing it gets what its own function would have
-        # given it.
+        # The stub converts b"" to one byte, so an empty tensor gets the result of its own
+        # function.
         return bytes(data) if data else self._serialize(array)
 
 
 class _Capsule:
-    """Hands one DLPack capsule to the stub, which asks for it by protocol."""
+    """Passes one DLPack capsule to the stub through the DLPack protocol."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule
@@ -135,10 +133,10 @@ def address_of(tensor: Any) -> int:
 
 
 def place_of(tensor: Any) -> tuple[str, int] | None:
-    """Return a tensor's datatype and the address of its data; None for BYTES, which DLPack does not know."""
+    """Return a tensor's datatype and the address of its data; None for BYTES, which DLPack does not support."""
     try:
         capsule = tensor.__dlpack__()
-    except Exception as error:  # the stub has a type of its own for it
+    except Exception as error:  # the stub has its own error type for this
         if "string" in str(error).lower():
             return None
         raise
@@ -161,11 +159,11 @@ def bf16_tensor(name: str, words: Array) -> Any:
 def let_go_last(iterator: Any) -> None:
     """Wait until the caller holds the last reference to an iterator that has ended.
 
-    Where that cannot be told, it is held here for a while.
+    If the owners cannot be counted, hold it here for a while.
     """
     now = time.monotonic()
     while _owners(iterator) > 1 and time.monotonic() < now + _HELD_S:
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_INTERVAL_S)
     if _owners(iterator) != 1:
         _HELD.append((time.monotonic(), iterator))
     while _HELD and _HELD[0][0] < now - _HELD_S:
@@ -173,7 +171,7 @@ def let_go_last(iterator: Any) -> None:
 
 
 def _owners(iterator: Any) -> int:
-    """Return the number of owners of the C++ object behind one of pybind11's; 0 if its layout is another one."""
+    """Return the number of owners of the C++ object behind a pybind11 object; 0 if its layout is unknown."""
     if type(iterator).__basicsize__ < _HEAD + 3 * _POINTER:
         return 0
     value, held, counts = (ctypes.c_size_t * 3).from_address(id(iterator) + _HEAD)

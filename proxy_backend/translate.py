@@ -1,8 +1,7 @@
 """Translate between the stub's requests and responses (pb_utils) and lane messages.
 
-Inputs stay where Triton put them: only their place travels. Outputs are read where the worker put
-them; Triton copies them out of there when `execute` has returned, before the next batch can
-overwrite them.
+Inputs stay where Triton put them: only their location is sent. Outputs are read where the worker put
+them; Triton copies them after `execute` has returned, before the next batch can overwrite them.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from pytriton._protocol.parameters import VERSION_PARAMETER
 from pytriton.proxy_backend import stub
 from pytriton.proxy_backend.regions import Regions
 
-#: Where the last input lay: addresses [start, end), what to subtract to get the place in the file, its
-#: number on the lane. Nothing lies here:
+#: The mapping of the last input: addresses [start, end), the value to subtract to get the file offset, and its
+#: number on the lane. An empty mapping:
 _NOWHERE = (0, 0, 0, 0)
-#: What tritonserver sends over gRPC at most: it takes a copy of that, and refuses what is larger before.
+#: The maximum size that tritonserver sends over gRPC, for which it makes a copy. It refuses larger ones before.
 _MOST_BY_GRPC = (1 << 31) - 1
-#: Of pb_utils.TritonError; later versions may have more.
+#: The codes of pb_utils.TritonError; later versions may have more.
 _CODES = (
     "UNKNOWN",
     "INTERNAL",
@@ -54,9 +53,9 @@ class WrongSequenceId(ValueError):
 class Translator:
     """Translates the batches of one instance of `model` for one lane at a time.
 
-    `datatypes` maps the model's input names to Triton's datatypes ("FP32"). `version`: of a model with several, the
-    one that is put into the parameters of each request. With `details`, requests carry what only a Triton Python
-    model asks for. `batching`: shapes have a batch axis.
+    `datatypes` maps the model's input names to Triton's datatypes ("FP32"). `version`: for a model with several, the
+    version to add to the parameters of each request. With `details`, requests carry the fields that only a Triton
+    Python model uses. `batching`: shapes have a batch axis.
     """
 
     def __init__(
@@ -72,18 +71,18 @@ class Translator:
         self._model = model
         self._max_sequence_id = max_sequence_id
         self._batching = batching
-        #: Whether what is made of answers outlives the lane's next message.
+        #: Whether translated answers must outlive the lane's next message.
         self.lasting = False
         self._version = version
         self._datatypes = datatypes
         self._details = details
-        # This tritonserver's responses may have no parameters: they came after 2.51.
+        # Responses have parameters only after Triton 2.51.
         makes = getattr(pb_utils.InferenceResponse.__init__, "__doc__", "") if details else ""
         self._has_parameters = "parameters" in (makes or "")
         self._regions = Regions()
         self._bytes = stub.BytesTensors()
         self._announced: dict[str, int] = {}
-        self._unlooked = 0  #: bytes of tensors since it was looked how much memory is left
+        self._unlooked = 0  #: bytes of tensors since the last check of available memory
         self._last = _NOWHERE
 
     def forget_lane(self) -> None:
@@ -111,7 +110,7 @@ class Translator:
         ]
 
     def without_inputs(self, request: Any) -> RequestRef:
-        """Return what names a request, of one that has not been sent."""
+        """Return the fields that identify a request that has not been sent."""
         details = RequestDetails(trace=_trace_context(request)) if self._details else None
         return RequestRef([], _parameters(request), [], _id_for_the_log(request), details)
 
@@ -123,7 +122,7 @@ class Translator:
         return sum(shape[0] if shape else 1 for shape in shapes)
 
     def refusals(self, requests: Sequence[Any]) -> list[str | None]:
-        """Return for each request an error if one of its texts is no Unicode or its sequence id wrong, else None."""
+        """Return for each request an error if it has a text that is not valid UTF-8 or a wrong sequence id, else None."""
         return [self._refusal(request) for request in requests]
 
     def _refusal(self, request: Any) -> str | None:
@@ -137,14 +136,14 @@ class Translator:
         for what, ask in texts.items():
             try:
                 ask()
-            except UnicodeDecodeError:  # noqa: PERF203, that is the question
+            except UnicodeDecodeError:  # noqa: PERF203, this is the check
                 return f"model {self._model}: {what} is not valid UTF-8"
         return self._wrong_sequence_id(request)
 
     def _wrong_sequence_id(self, request: Any) -> str | None:
         """Return an error if a sequence's id does not fit the control input that takes it as a number.
 
-        The core (2.51) puts uninitialised or cut bytes into that input then.
+        The core (2.51) would write uninitialised or truncated bytes to that input.
         """
         if self._max_sequence_id is None:
             return None
@@ -162,9 +161,9 @@ class Translator:
         return None
 
     def inputs_read(self, lane: Lane) -> None:
-        """Give back memory of inputs that the worker has read, if they took much: no later event would do so.
+        """Return the memory of inputs that the worker has read, if they took much: no later event would do so.
 
-        Few batches do: tensors that are no strings stay where Triton put them.
+        This is rare: only strings are copied, other tensors stay where Triton put them.
         """
         if lane.arena.large:
             lane.arena.reset()
@@ -185,7 +184,7 @@ class Translator:
             return failure(response.error, details and error_code(details.code))
         try:
             outputs = [self.tensor(ref, lane) for ref in response.outputs]
-        except NoMemoryLeft as error:  # there may be enough for the others
+        except NoMemoryLeft as error:  # there may be enough for other responses
             return unavailable(str(error))
         if details is not None and details.parameters and self._has_parameters:
             return pb_utils.InferenceResponse(outputs, parameters=json.loads(details.parameters))
@@ -224,7 +223,7 @@ class Translator:
         mapping = self._regions.find(address, nbytes)
         if mapping is None:
             raise RuntimeError(
-                f"input {name} lies at {address:#x}, outside of all shared memory that tritonserver maps"
+                f"input {name} is at {address:#x}, outside all shared memory that tritonserver maps"
             )
         memory = self._announced.get(mapping.path) or self._announce(mapping.path, lane)
         return mapping.start, mapping.end, mapping.start - mapping.offset, memory
@@ -239,18 +238,18 @@ class Translator:
         return self.serialized(name, tensor, lane)
 
     def serialized(self, name: str, tensor: Any, lane: tensors.Writable) -> TensorRef:
-        """Copy a BYTES tensor of the stub's into the arena, and return its reference."""
+        """Copy one of the stub's BYTES tensors to the arena, and return its reference."""
         shape = tensor.shape()
         raw = self._bytes.serialized(tensor)
         data = tensors.encode_bytes(tensor.as_numpy()) if raw is None else raw.data
         return tensors.write_raw(lane, name, "BYTES", shape, data)
 
     def tensor(self, ref: TensorRef, lane: tensors.Memories) -> Any:
-        """Return the stub's form of a tensor of the worker's."""
+        """Return the stub's form of a worker's tensor."""
         self._unlooked += max(0, ref.nbytes)
         if self._unlooked >= WORTH_A_LOOK:
             self._unlooked = 0
-            _see_to_memory(ref)
+            _check_memory(ref)
         if ref.datatype == "BYTES":
             data = memoryview(bytes(tensors.read_raw(lane, ref)))  # the worker could change it
             tensors.check_bytes(data, ref.shape)
@@ -269,11 +268,11 @@ class Translator:
         return pb_utils.Tensor(ref.name, array.copy() if self.lasting else array)
 
 
-def _see_to_memory(ref: TensorRef) -> None:
+def _check_memory(ref: TensorRef) -> None:
     """Check that there is memory for a tensor: for the stub's copy, tritonserver's, and the message over gRPC.
 
     Raises:
-        NoMemoryLeft: there is not. tritonserver's gRPC part would not say so: it ends the process.
+        NoMemoryLeft: there is not enough. tritonserver's gRPC frontend would not report that, but end the process.
     """
     try:
         refuse_more_than_available(2 * ref.nbytes + min(ref.nbytes, _MOST_BY_GRPC))
@@ -312,7 +311,7 @@ def code_name(error: Any) -> str:
 
 
 def _id_for_the_log(request: Any) -> str:
-    return _text_of(request.request_id)  # the request is none the worse for one that is no Unicode
+    return _text_of(request.request_id)  # an invalid id is not an error of the request
 
 
 def _parameters(request: Any) -> str:

@@ -69,7 +69,7 @@ EXPORTED TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *
             error = TRITONSERVER_ErrorNew(ERROR_INVALID_ARG,
                 "this configuration lacks what pytriton-daemon adds to a model that its workers serve: load the model "
                 "without a configuration and files, or with the configuration that v2/models/NAME/config gives and "
-                "what is to differ; else register it anew");
+                "what should differ; otherwise register it again");
     }
     if (message)
         failed(TRITONSERVER_MessageDelete(message));

@@ -212,7 +212,7 @@ static void give(CallParts *parts, AnswerParts *given)
 /* There is no memory for an answer. The preallocated last one reports that. */
 static AnswerParts *lose(CallParts *parts, TRITONSERVER_InferenceResponse *response, bool final)
 {
-    log_error("there is no memory for an answer of model '%s'", parts->model);
+    log_error("no memory for an answer of model '%s'", parts->model);
     if (response)
         api_ignore(triton.InferenceResponseDelete(response), "deleting a response");
     parts->lost = true;

@@ -29,7 +29,7 @@ void *call_memory(Call *call, size_t size)
 const char *parts_copy(CallParts *parts, Slice text, const char *what, Problem *problem)
 {
     if (!utf8_is_valid(text) || (text.size && memchr(text.start, '\0', text.size))) {
-        problem_set(problem, PROBLEM_INVALID, "%s is no valid UTF-8, or has a NUL in it", what);
+        problem_set(problem, PROBLEM_INVALID, "%s is not valid UTF-8, or has a NUL in it", what);
         return NULL;
     }
     char *copy = arena_take(&parts->memory, text.size + 1);

@@ -49,7 +49,7 @@ static Piece *take_piece(CallParts *parts, const char *name, size_t size, Proble
     if (!in_block)
         piece = block_take(whole);
     if (piece == NULL) {
-        problem_set(problem, PROBLEM_UNAVAILABLE, "there is no memory for output '%s' of %zu bytes", name, size);
+        problem_set(problem, PROBLEM_UNAVAILABLE, "no memory for output '%s' of %zu bytes", name, size);
         return NULL;
     }
     *piece = (Piece){.parts = parts, .size = whole, .in_block = in_block};

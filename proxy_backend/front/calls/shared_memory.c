@@ -248,7 +248,7 @@ static bool has_part(SharedRegion *region, Problem *problem)
 {
     struct stat status;
     if (fstat(region->fd, &status) != 0 || !S_ISREG(status.st_mode))
-        return problem_set(problem, PROBLEM_INVALID, "'%s' is no shared memory", region->key);
+        return problem_set(problem, PROBLEM_INVALID, "'%s' is not a shared memory object", region->key);
     if (!file_has_part(region, &status))
         return problem_set(
             problem, PROBLEM_INVALID, "failed to register shared memory region '%s': invalid args", region->name);

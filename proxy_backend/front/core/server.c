@@ -207,7 +207,7 @@ bool server_name(Slice name, const char *what, ServerName *copy, Problem *proble
         return problem_set(
             problem, PROBLEM_INVALID, "the %s has %zu bytes, and at most %d are allowed", what, name.size, SERVER_NAME);
     if (!utf8_is_valid(name) || memchr(name.size ? name.start : "", '\0', name.size))
-        return problem_set(problem, PROBLEM_INVALID, "the %s is no valid UTF-8, or has a NUL in it", what);
+        return problem_set(problem, PROBLEM_INVALID, "the %s is not valid UTF-8, or has a NUL in it", what);
     if (name.size)
         memcpy(copy->text, name.start, name.size);
     copy->text[name.size] = '\0';

@@ -143,7 +143,7 @@ bool handle_repository_index(
     if (fine) {
         Json reader = json_of_core(text_slice(&json));
         const ProtoMessage *model = proto_field(method->answer, REPOSITORY_INDEX_RESPONSE_models)->message;
-        fine = json_array(&reader) || problem_set(problem, PROBLEM_INTERNAL, "tritonserver's index is no array");
+        fine = json_array(&reader) || problem_set(problem, PROBLEM_INTERNAL, "tritonserver's index is not an array");
         while (fine && json_element(&reader)) {
             size_t begun = proto_begin(answer, REPOSITORY_INDEX_RESPONSE_models);
             fine = message_from_json(&reader, model, answer, problem);

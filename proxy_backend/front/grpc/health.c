@@ -87,7 +87,7 @@ static void tell(GrpcStream *stream, int status)
         proto_put_number(&notice->text, HEALTH_CHECK_RESPONSE_status, (uint64_t)status);
     if (notice == NULL || notice->text.failed) {
         free(notice);
-        fail(stream, "there is no memory for the answer");
+        fail(stream, "no memory for the answer");
         return;
     }
     notice->part = (struct iovec){notice->text.data, notice->text.size};
@@ -121,7 +121,7 @@ void health_watch(GrpcStream *stream, const GrpcService *service, Slice request)
     Watcher *watcher = calloc(1, sizeof *watcher);
     if (!read_name(request, &name, &problem) || watcher == NULL) {
         grpc_finish(stream, problem_grpc_code(watcher ? problem.kind : PROBLEM_UNAVAILABLE),
-            slice_of(watcher ? problem_text(&problem) : "there is no memory for the call"));
+            slice_of(watcher ? problem_text(&problem) : "no memory for the call"));
         problem_clear(&problem);
         free(watcher);
         return;

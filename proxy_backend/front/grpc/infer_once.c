@@ -45,7 +45,7 @@ static void answered(Call *call, Answer *answer)
             answer_problem(stream, answer->problem.kind, problem_text(&answer->problem));
             answer_release(answer);
         } else if (answer->empty) {
-            answer_problem(stream, PROBLEM_INTERNAL, "the model has given no response");
+            answer_problem(stream, PROBLEM_INTERNAL, "the model returned no response");
             answer_release(answer);
         } else {
             call_ref(call); /* the call's state has the reply */
@@ -54,7 +54,7 @@ static void answered(Call *call, Answer *answer)
             if (reply)
                 grpc_answer(stream, &reply->message);
             else
-                answer_problem(stream, PROBLEM_UNAVAILABLE, "there is no memory for the answer");
+                answer_problem(stream, PROBLEM_UNAVAILABLE, "no memory for the answer");
             call_unref(call);
         }
     }
@@ -114,7 +114,7 @@ void infer_once(GrpcStream *stream, const InferService *service, Text *message)
 {
     Call *call = calls_take(service->calls);
     if (call == NULL) {
-        answer_problem(stream, PROBLEM_UNAVAILABLE, "there is no memory for the request");
+        answer_problem(stream, PROBLEM_UNAVAILABLE, "no memory for the request");
         return;
     }
     Text room = call->body;

@@ -69,7 +69,7 @@ void infer_stream_begin(GrpcStream *stream, const InferService *service)
 {
     Requests *requests = calloc(1, sizeof *requests);
     if (requests == NULL) {
-        grpc_finish(stream, problem_grpc_code(PROBLEM_UNAVAILABLE), SLICE("there is no memory for the stream"));
+        grpc_finish(stream, problem_grpc_code(PROBLEM_UNAVAILABLE), SLICE("no memory for the stream"));
         return;
     }
     pthread_mutex_init(&requests->lock, NULL);
@@ -148,7 +148,7 @@ static void send_answer(Request *request, Answer *answer)
         if (reply)
             grpc_send(request->stream, &reply->message);
         else
-            send_error(request->stream, request->all, PROBLEM_UNAVAILABLE, "there is no memory for the answer",
+            send_error(request->stream, request->all, PROBLEM_UNAVAILABLE, "no memory for the answer",
                 request->options.id, NULL);
     }
 }
@@ -248,7 +248,7 @@ void infer_stream_message(GrpcStream *stream, Text *message)
     const InferService *service = requests->service;
     Call *call = calls_take(service->calls);
     if (call == NULL) {
-        send_error(stream, requests, PROBLEM_UNAVAILABLE, "there is no memory for the request", SLICE(""), NULL);
+        send_error(stream, requests, PROBLEM_UNAVAILABLE, "no memory for the request", SLICE(""), NULL);
         return;
     }
     Text room = call->body;

@@ -143,7 +143,7 @@ void method_run(GrpcStream *stream, const GrpcService *service, const GrpcMethod
     if (run == NULL || run->request.failed) {
         if (run)
             run_free(run);
-        grpc_finish(stream, problem_grpc_code(PROBLEM_UNAVAILABLE), SLICE("there is no memory for the call"));
+        grpc_finish(stream, problem_grpc_code(PROBLEM_UNAVAILABLE), SLICE("no memory for the call"));
         return;
     }
     run->counted = stream->counted;

@@ -82,7 +82,7 @@ static bool predict(HttpRequest *request, Problem *problem)
     text_free(&path);
     HttpRoute route;
     if (!read || !route_find_api(&target, &route))
-        return problem_set(problem, PROBLEM_NOT_FOUND, "X-Vertex-Ai-Triton-Redirect names no path of this server");
+        return problem_set(problem, PROBLEM_NOT_FOUND, "X-Vertex-Ai-Triton-Redirect names an unknown path");
     /* All requests are POST here. */
     HttpHandler *handler = route.post && request->body.size ? route.post : route.get ? route.get : route.post;
     request->name = route.name;

@@ -265,7 +265,7 @@ static bool read_inputs(Reading *reading)
         input = (Input){.name = name, .datatype = datatype, .parameters.region = region};
         Slice key;
         if (!json_object(&reading->json)) {
-            invalid(reading, "inputs", "an element is no object");
+            invalid(reading, "inputs", "an element is not an object");
             break;
         }
         while (next_member(reading, &key) && read_input_member(reading, key, &input))
@@ -310,7 +310,7 @@ static bool read_output(Reading *reading, Text *name, TensorParameters *paramete
     bool has_name = false;
     Slice key;
     if (!json_object(&reading->json))
-        return invalid(reading, "outputs", "an element is no object");
+        return invalid(reading, "outputs", "an element is not an object");
     while (next_member(reading, &key))
         if (slice_is(key, "name"))
             read_name(reading, "name", name, &has_name);

@@ -152,7 +152,7 @@ static bool json_size(const HttpRequest *request, uint64_t *size, bool *is_raw, 
         return true;
     if (http_header_repeats(request->head, "inference-header-content-length") || !slice_unsigned(header, size))
         return problem_set(
-            problem, PROBLEM_INVALID, "Inference-Header-Content-Length is no number, or there more than once");
+            problem, PROBLEM_INVALID, "Inference-Header-Content-Length is not a number, or there more than once");
     *is_raw = *size == 0;
     if (*size > request->body.size)
         return problem_set(problem, PROBLEM_INVALID, "inference header size should be in range (0, %zu), got: %.*s",

@@ -81,7 +81,7 @@ static void read_handle(Json *json, Registration *registration, Problem *problem
     Slice key;
     if (!json_object(json)) {
         if (!json_failed(json))
-            problem_set(problem, PROBLEM_INVALID, "'raw_handle' is no JSON object");
+            problem_set(problem, PROBLEM_INVALID, "'raw_handle' is not a JSON object");
         return;
     }
     while (problem->kind == PROBLEM_NONE && json_member(json, &scratch, &key)) {
@@ -90,7 +90,7 @@ static void read_handle(Json *json, Registration *registration, Problem *problem
         else
             json_skip(json);
         if (slice_is(key, "b64") && !registration->has_handle && !json_failed(json))
-            problem_set(problem, PROBLEM_INVALID, "'b64' of 'raw_handle' is no string");
+            problem_set(problem, PROBLEM_INVALID, "'b64' of 'raw_handle' is not a string");
     }
     text_free(&scratch);
 }
@@ -121,7 +121,7 @@ static bool read_registration(const HttpRequest *request, Registration *registra
     Text scratch = {0};
     Slice key;
     if (!json_object(&json) && !json_failed(&json))
-        return problem_set(problem, PROBLEM_INVALID, "the request's body is no JSON object");
+        return problem_set(problem, PROBLEM_INVALID, "the request's body is not a JSON object");
     while (problem->kind == PROBLEM_NONE && json_member(&json, &scratch, &key))
         read_member(&json, key, registration, problem);
     text_free(&scratch);

@@ -26,7 +26,7 @@ static bool read_object(Slice body, const Limits *limits, Json *json, Problem *p
     if (json_object(json))
         return true;
     if (!json_failed(json))
-        problem_set(problem, PROBLEM_INVALID, "the request's body is no JSON object");
+        problem_set(problem, PROBLEM_INVALID, "the request's body is not a JSON object");
     else
         json_problem(json, parsing, problem);
     return false;
@@ -137,7 +137,7 @@ static bool take_parameter(Call *call, Json *json, Slice key, Parameters *parame
         return false;
     if (is_file &&
         !base64_decode((char *)(uintptr_t)parameter->value.start, parameter->value.size, &parameter->value.size))
-        return problem_set(problem, PROBLEM_INVALID, "the content of '%.*s' is no base64",
+        return problem_set(problem, PROBLEM_INVALID, "the content of '%.*s' is not base64",
             key.size < 200 ? (int)key.size : 200, key.start);
     parameters->count++;
     return true;
@@ -148,7 +148,7 @@ static bool take_parameters(Call *call, Json *json, Parameters *parameters, Prob
     Slice key;
     if (!json_object(json))
         return json_failed(json) ||
-            problem_set(problem, PROBLEM_INVALID, "Unable to parse 'parameters': it is no JSON object");
+            problem_set(problem, PROBLEM_INVALID, "Unable to parse 'parameters': it is not a JSON object");
     while (json_member(json, &parameters->scratch, &key))
         if (!take_parameter(call, json, key, parameters, problem))
             return false;

@@ -22,7 +22,7 @@ static bool begin(const HttpRequest *request, Json *json, Problem *problem)
     if (json_object(json))
         return true;
     return json_failed(json) ? json_problem(json, parsing, problem)
-                             : problem_set(problem, PROBLEM_INVALID, "the request's body is no JSON object");
+                             : problem_set(problem, PROBLEM_INVALID, "the request's body is not a JSON object");
 }
 
 static bool end(Json *json, Problem *problem)
@@ -120,7 +120,7 @@ static bool answer_trace(HttpRequest *request, Problem *problem)
 {
     Call *call = request->call;
     if (request->service->settings.tracing == NULL)
-        return problem_set(problem, PROBLEM_UNSUPPORTED, "this server traces no requests");
+        return problem_set(problem, PROBLEM_UNSUPPORTED, "tracing is disabled in this server");
     if (!answer_begin(call, problem) ||
         !trace_settings_read(
             request->service->settings.tracing, server_of(request), request->name, &call->reply, problem))

@@ -346,7 +346,7 @@ static bool write_strings(const AnswerOutput *output, Text *text, Problem *probl
             text_put_char(text, ',');
         if (!json_put_string(text, (Slice){at, size}))
             return problem_set(problem, PROBLEM_INVALID,
-                "output '%s' has bytes that are no UTF-8, so they cannot be sent as JSON: ask for them with "
+                "output '%s' has bytes that are not UTF-8, so they cannot be sent as JSON: ask for them with "
                 "\"binary_data\": true",
                 output->name);
         at += size;

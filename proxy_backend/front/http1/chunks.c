@@ -52,7 +52,7 @@ static HttpResult begin_chunk(HttpChunks *chunks, const ChunkLimits *limits, Pro
     Slice line = {chunks->text, chunks->line};
     size_t digits = read_size(line, &chunks->left);
     if (digits == 0)
-        return wrong(problem, "a chunk's size is no hexadecimal number, or too large");
+        return wrong(problem, "a chunk's size is not a hexadecimal number, or is too large");
     Slice extension = slice_after(line, digits);
     if (extension.size && extension.start[0] != ';')
         return wrong(problem, "something follows a chunk's size");

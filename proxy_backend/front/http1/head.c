@@ -104,7 +104,7 @@ static bool read_target(HttpHead *head, Slice target, Problem *problem)
         path = slash ? slice_after(host, (size_t)(slash - host.start)) : SLICE("/");
     }
     if (path.start[0] != '/')
-        return problem_set(problem, PROBLEM_INVALID, "the request's target is no path: it begins without '/'");
+        return problem_set(problem, PROBLEM_INVALID, "the request's target is not a path: it begins without '/'");
     const char *mark = memchr(path.start, '?', path.size);
     head->path = mark ? (Slice){path.start, (size_t)(mark - path.start)} : path;
     head->query = mark ? slice_after(path, head->path.size + 1) : (Slice){NULL, 0};
@@ -190,7 +190,7 @@ static bool read_framing(HttpHead *head, Problem *problem)
         return problem_set(problem, PROBLEM_INVALID, "Content-Length and Transfer-Encoding exclude each other");
     head->has_length = length.start != NULL;
     if (head->has_length && !slice_unsigned(length, &head->length))
-        return problem_set(problem, PROBLEM_INVALID, "Content-Length is no number of bytes");
+        return problem_set(problem, PROBLEM_INVALID, "Content-Length is not a number of bytes");
     if (coding.start == NULL)
         return true;
     if (head->minor == 0)

@@ -38,8 +38,8 @@ HeaderPattern *header_pattern_new(const char *expression, HeaderMatch match, Pro
     if (error == REG_ESPACE)
         problem_no_memory(problem);
     else
-        problem_set(problem, PROBLEM_INVALID, "the pattern of headers to forward, '%s', is no regular expression: %s",
-            expression, text);
+        problem_set(problem, PROBLEM_INVALID,
+            "the pattern of headers to forward, '%s', is not a regular expression: %s", expression, text);
     return NULL;
 }
 

@@ -43,7 +43,7 @@ bool target_read(Target *target, Slice path, Problem *problem)
         size_t size;
         if (!decode(segment, to, &size))
             return problem_set(problem, PROBLEM_INVALID,
-                "the request's path has an escape that is none (%%XX), NUL, or is no UTF-8 where it is decoded");
+                "the request's path has an invalid escape (%%XX), a NUL, or is not UTF-8 after decoding");
         target->segments[target->count++] = (Slice){to, size};
         to += size;
     }

@@ -31,5 +31,5 @@ bool session_has_resets_left(GrpcStream *stream)
         session->resets <= connection_endpoint(stream->connection)->limits->resets_per_s)
         return true;
     return problem_set(
-        &stream->problem, PROBLEM_UNAVAILABLE, "too many calls of this connection have been given up: ask again later");
+        &stream->problem, PROBLEM_UNAVAILABLE, "too many calls of this connection were cancelled: retry later");
 }

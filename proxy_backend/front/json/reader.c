@@ -191,7 +191,7 @@ static bool read_string(Json *json, Text *scratch, Slice *value)
     if (!pass_string(json, scratch, &escaped))
         return false;
     if (scratch->failed)
-        return fault(json, PROBLEM_UNAVAILABLE, "There is no memory");
+        return fault(json, PROBLEM_UNAVAILABLE, "Out of memory");
     *value = text_slice(scratch);
     return true;
 }

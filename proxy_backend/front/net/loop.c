@@ -145,7 +145,7 @@ bool loop_start(Loop *loop, const char *name, Problem *problem)
 {
     int error = pthread_create(&loop->thread, NULL, run, loop);
     if (error)
-        return problem_set(problem, PROBLEM_INTERNAL, "no thread can be started: %s", strerror(error));
+        return problem_set(problem, PROBLEM_INTERNAL, "cannot start a thread: %s", strerror(error));
     pthread_setname_np(loop->thread, name);
     return true;
 }

@@ -168,7 +168,7 @@ static bool put_object(Json *json, const ProtoMessage *message, Text *to, Proble
     Slice key;
     bool fine = depth < MOST_DEPTH && json_object(json);
     if (!fine)
-        problem_set(problem, PROBLEM_INTERNAL, "tritonserver's answer is no %s", message->name);
+        problem_set(problem, PROBLEM_INTERNAL, "tritonserver's answer is not a valid %s", message->name);
     while (fine && json_member(json, &scratch, &key))
         fine = put_field(json, proto_field_named(message, key), to, problem, depth);
     text_free(&scratch);

@@ -161,7 +161,7 @@ static bool take_number(ProtoType type, const char **at, const char *end, uint64
 
 static ProtoNext broken(const ProtoReader *reader, const ProtoField *field, const char *what, Problem *problem)
 {
-    problem_set(problem, PROBLEM_INVALID, "the request is no valid %s: %s %s", reader->message->name,
+    problem_set(problem, PROBLEM_INVALID, "the request is not a valid %s: %s %s", reader->message->name,
         field ? field->name : "a field", what);
     return PROTO_BROKEN;
 }

@@ -63,9 +63,8 @@ static CallError allocate_inputs(const CallMessage *call, uint8_t **inputs)
         return error;
     }
     *inputs = total < SIZE_MAX / 2 ? aligned_alloc(ALIGNMENT, total) : NULL;
-    return *inputs
-        ? fine()
-        : (CallError){texted("there is no memory for its %" PRIu64 " bytes of inputs", total), "UNAVAILABLE"};
+    return *inputs ? fine()
+                   : (CallError){texted("no memory for its %" PRIu64 " bytes of inputs", total), "UNAVAILABLE"};
 }
 
 /* Returns what is wrong with an input whose bytes were copied. */
@@ -80,7 +79,7 @@ static const char *wrong_with(const Input *input, int datatype, const uint8_t *b
     bool right = datatype == TYPE_BYTES
         ? are_strings(bytes, (uint64_t)input->size, elements)
         : !__builtin_mul_overflow(elements, element, &size) && size == (uint64_t)input->size;
-    return right ? NULL : "has another size than its shape says";
+    return right ? NULL : "has a different size than its shape requires";
 }
 
 static CallError add_input(
@@ -170,7 +169,7 @@ static CallError add_parameters(TRITONSERVER_InferenceRequest *request, const Ca
     for (bool more = json_first(object, &member); more && error.text == NULL; more = json_next(object, &member)) {
         char *key = json_string(member.key), *value = json_string(member.value);
         if (!is_sound(key) || !is_sound(value))
-            error = invalid(texted("a request parameter is no Unicode"));
+            error = invalid(texted("a request parameter is not valid Unicode"));
         else if (key && strcmp(key, CHAIN_PARAMETER) != 0 && strcmp(key, HANDLE_PARAMETER) != 0)
             error = call_error_of(set_parameter(request, key, member.value, value));
         free(key);

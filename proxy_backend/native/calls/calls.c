@@ -266,9 +266,9 @@ static void *read_all(void *argument)
         state = connection_receive(calls->connection, is_busy(calls) ? TICK_MS : -1, &message);
         if (state == HEARD_MESSAGE && !heard(calls, &message)) {
             state = HEARD_FAULT;
-            log_error("a worker's calls are given up, it broke the protocol: it sent what was not to be sent");
+            log_error("a worker broke the protocol, its calls fail: unexpected message");
         } else if (state == HEARD_FAULT) {
-            log_error("a worker's calls are given up: %s", connection_fault(calls->connection));
+            log_error("a worker broke the protocol, its calls fail: %s", connection_fault(calls->connection));
         }
         uint64_t now_ns = steady_ns();
         if (now_ns - calls->looked_ns > tick_ns)
@@ -296,7 +296,7 @@ void calls_serve(Calls **all, const Caller *caller, const char *lane_path)
     calls->connection = connection_open(lane_path);
     if (calls->connection == NULL) { /* or the worker is about to end, which its lane reports, too */
         if (errno == EMFILE || errno == ENFILE)
-            log_error("model %s: no calls of a worker can be made, no descriptors are left", caller->model_name);
+            log_error("model %s: a worker's calls cannot be made, no descriptors are left", caller->model_name);
         free(calls);
         return;
     }
@@ -308,8 +308,7 @@ void calls_serve(Calls **all, const Caller *caller, const char *lane_path)
     calls->refs = 2;
     if (failed(TRITONBACKEND_ModelServer(caller->model, &calls->server)) || calls->endpoint == NULL ||
         calls->name == NULL || !start_thread(&calls->reader, SMALL_STACK, read_all, calls)) {
-        log_error(
-            "model %s: no calls of a worker can be made, there is no thread or memory for it", caller->model_name);
+        log_error("model %s: a worker's calls cannot be made, no thread or memory is left", caller->model_name);
         connection_close(calls->connection);
         calls->refs = 1;
         calls_unref(calls);

@@ -109,7 +109,7 @@ static char *verdict(Proxy *proxy, const Buffer *question, Buffer *reply, char *
     *whole = failure || (reply_find(reply, VERDICT_whole, &value) && get_bool(&value));
     *action = failure ? NULL : reply_text(reply, VERDICT_action);
     if (failure == NULL && *action == NULL)
-        failure = texted("model %s: the dispatcher gave no verdict", proxy->model->name);
+        failure = texted("model %s: the dispatcher sent no verdict", proxy->model->name);
     if (failure == NULL && strcmp(*action, "fail") == 0) {
         failure = reply_text(reply, VERDICT_text);
         if (failure == NULL) /* otherwise it would be retried forever */

@@ -74,7 +74,7 @@ static char *judge(Streams *streams, Flight *flight, bool unread, const char *te
 }
 
 /* Reset the batch, as if it had never been sent. */
-static void begin_anew(Flight *flight)
+static void reset_flight(Flight *flight)
 {
     flight->begun = false;
     flight->overdue_ns = 0;
@@ -113,7 +113,7 @@ bool streams_lost(Streams *streams, LaneState state)
         if (flight->failure)
             flight->begun = true; /* as far as execute is concerned */
         else
-            begin_anew(flight);
+            reset_flight(flight);
         flight->under_way = false;
     }
     drop_lane(proxy);

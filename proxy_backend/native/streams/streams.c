@@ -50,7 +50,7 @@ static char *start_reader(Streams *streams)
     if (streams->reading)
         return NULL;
     drop_lane(streams->proxy);
-    return texted("model %s: no thread can be started", streams->proxy->model->name);
+    return texted("model %s: cannot start a thread", streams->proxy->model->name);
 }
 
 /* With the lock held. If no batch waits for a lane, there is none while the model is suspended. */

@@ -62,7 +62,7 @@ static void start(void)
     if (start_thread(&thread, SMALL_STACK, watch, NULL))
         pthread_detach(thread);
     else
-        log_error("no thread can be started to watch over streams: a tritonserver that hangs will not be noticed");
+        log_error("cannot start a thread to watch over streams: a tritonserver that hangs will not be noticed");
 }
 
 void watch_begin(Sender *sender, const char *model)

@@ -19,7 +19,7 @@
  */
 static const uint64_t most_by_grpc = INT32_MAX;
 
-static const char other_size[] = "has another size than its shape says";
+static const char other_size[] = "has a different size than its shape requires";
 static const char no_copy[] = "an output cannot be copied to the device it is wanted on";
 
 bool output_wrong(Lane *lane, const char *name, const char *what)

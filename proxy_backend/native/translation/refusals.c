@@ -83,7 +83,7 @@ static const char *wrong_input(TRITONBACKEND_Request *request, const char **name
             !failed(TRITONBACKEND_InputProperties(input, name, &datatype, &shape, &dims, &size, &pieces)) &&
             datatype == TYPE_BYTES && counted_bytes(request, input, shape, dims, datatype, size) == size &&
             !holds_strings(input, shape, dims, pieces))
-            return "does not hold as many strings as its shape says, each with its length before it";
+            return "does not hold as many length-prefixed strings as its shape requires";
     }
     return NULL;
 }

@@ -30,7 +30,7 @@ static char *copy_input(Lane *lane, TRITONBACKEND_Input *input, uint32_t pieces,
         int64_t memory_id = 0;
         failure = text_of(TRITONBACKEND_InputBuffer(input, i, &piece, &piece_size, &memory_type, &memory_id));
         if (failure == NULL && piece_size > size - done)
-            failure = texted("it holds more than the %" PRIu64 " bytes that it says", size);
+            failure = texted("it holds more than the declared %" PRIu64 " bytes", size);
         if (failure == NULL && !copied(lane->arena.map + *offset + done, piece, piece_size, memory_type))
             failure = texted("it lies on a device that cannot be read");
         done += piece_size;

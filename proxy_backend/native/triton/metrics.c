@@ -127,7 +127,7 @@ static TRITONSERVER_Error *get_family(const Update *update, Family **family)
             ? NULL
             : TRITONSERVER_ErrorNew(ERROR_INVALID_ARG, "a family of this name and of another kind is there already");
     if (update->kind >= KIND_COUNT)
-        return TRITONSERVER_ErrorNew(ERROR_INVALID_ARG, "there is no such kind of metric");
+        return TRITONSERVER_ErrorNew(ERROR_INVALID_ARG, "unknown kind of metric");
     if (strncmp(update->family, TRITONS_METRICS, strlen(TRITONS_METRICS)) == 0)
         return TRITONSERVER_ErrorNew(ERROR_INVALID_ARG, TRITONS_METRICS "* are tritonserver's own");
     Family *made = calloc(1, sizeof *made);

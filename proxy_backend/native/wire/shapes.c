@@ -34,7 +34,7 @@ __attribute__((format(printf, 2, 3))) static bool within(Misfit *misfit, const c
 static bool list_fits(Reader *reader, const Shape *item, Misfit *misfit)
 {
     if (kind_of(reader) != KIND_ARRAY)
-        return wrong(misfit, "is no array");
+        return wrong(misfit, "is not an array");
     uint32_t count = get_array(reader);
     if (reader->malformed)
         return wrong(misfit, "is cut off");
@@ -47,12 +47,12 @@ static bool list_fits(Reader *reader, const Shape *item, Misfit *misfit)
 static bool text_fits(Reader *reader, const char *const *choices, Misfit *misfit)
 {
     if (kind_of(reader) != KIND_TEXT)
-        return wrong(misfit, "is no text");
+        return wrong(misfit, "is not a string");
     Text text = get_text(reader);
     if (reader->malformed)
         return wrong(misfit, "is cut off");
     if (!is_utf8(text))
-        return wrong(misfit, "is no valid UTF-8");
+        return wrong(misfit, "is not valid UTF-8");
     bool chosen = choices == NULL;
     for (; !chosen && *choices; choices++)
         chosen = text_is(text, *choices);
@@ -62,7 +62,7 @@ static bool text_fits(Reader *reader, const char *const *choices, Misfit *misfit
 static bool texts_fit(Reader *reader, Misfit *misfit)
 {
     if (kind_of(reader) != KIND_MAP)
-        return wrong(misfit, "is no map");
+        return wrong(misfit, "is not a map");
     uint32_t pairs = get_map(reader);
     if (reader->malformed)
         return wrong(misfit, "is cut off");
@@ -115,7 +115,7 @@ static bool pairs_fit(Reader *reader, const Declared *declared, uint32_t pairs, 
 static bool struct_fits(Reader *reader, const Declared *declared, Misfit *misfit)
 {
     if (kind_of(reader) != KIND_ARRAY)
-        return wrong(misfit, "is no array");
+        return wrong(misfit, "is not an array");
     uint32_t count = get_array(reader);
     return reader->malformed ? wrong(misfit, "is cut off") : elements_fit(reader, declared, count, misfit);
 }
@@ -140,11 +140,11 @@ static bool fits(Reader *reader, const Shape *shape, Misfit *misfit)
         return get_nil(reader);
     switch (shape->kind) {
     case SHAPE_INT:
-        return plain_fits(reader, kind == KIND_INT, "is no integer", misfit);
+        return plain_fits(reader, kind == KIND_INT, "is not an integer", misfit);
     case SHAPE_FLOAT:
-        return plain_fits(reader, kind == KIND_INT || kind == KIND_FLOAT, "is no number", misfit);
+        return plain_fits(reader, kind == KIND_INT || kind == KIND_FLOAT, "is not a number", misfit);
     case SHAPE_BOOL:
-        return plain_fits(reader, kind == KIND_BOOL, "is no truth value", misfit);
+        return plain_fits(reader, kind == KIND_BOOL, "is not a boolean", misfit);
     case SHAPE_INT_OR_TEXT:
         if (kind != KIND_TEXT)
             return plain_fits(reader, kind == KIND_INT, "is neither an integer nor text", misfit);

@@ -76,7 +76,7 @@ def answers(lines: list[str]) -> list[str]:
         ([["BatchDone", 1]], "BatchDone.responses is missing"),
         ([BatchDone(1, [])], "0 responses to 1 requests"),
         ([["BatchLent", 1, [[]]]], "BatchLent.responses[0].outputs is missing"),
-        ([["BatchFailed", 1, b"\xff"]], "BatchFailed.text is no text"),
+        ([["BatchFailed", 1, b"\xff"]], "BatchFailed.text is not a string"),
         ([["Announce", 1, "later"]], "nothing came behind an announcement"),
         ([[]], "something else than a message"),
     ],

@@ -73,7 +73,7 @@ def test_strings_are_looked_at_where_the_worker_cannot_change_them(
 
     changes = {"FAKE_CHANGES": "1"}
     lines, _ = run(program, tmp_path, [serving(answer)], environment=changes)
-    assert "the worker's output z has another size than its shape says" in lines[1]
+    assert "the worker's output z has a different size than its shape requires" in lines[1]
     lines, _ = run(program, tmp_path / "..", [serving(answer)])
     assert lines[1].endswith(" z 13 [1,1] 03000000616263")
 

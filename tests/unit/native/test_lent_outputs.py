@@ -145,7 +145,7 @@ def test_without_another_worker_what_was_begun_ends_with_the_error(
     [
         (lent(offset=NOWHERE), "the memory of the worker's output y cannot be read"),
         (lent(offset=-16), "the memory of the worker's output y cannot be read"),
-        (lent(shape=[1, 5]), "another size than its shape"),
+        (lent(shape=[1, 5]), "different size than its shape"),
         (lent(nbytes=0, shape=[0, 4]), "lies where it was not asked for"),
         (lent(datatype="BYTES"), "lies where it was not asked for"),
     ],

@@ -146,7 +146,7 @@ def tensor(**wrong: Any) -> Callable[[Lane, Batch], Any]:
 @pytest.mark.parametrize(
     ("answer", "complaint"),
     [
-        (tensor(shape=[1, 5]), "another size than its shape"),
+        (tensor(shape=[1, 5]), "different size than its shape"),
         (tensor(shape=[-1, -4]), "impossible shape"),
         (tensor(shape=[2**62, 2**62]), "impossible shape"),
         (tensor(shape=[1] * 65), "too many dimensions"),
@@ -157,8 +157,8 @@ def tensor(**wrong: Any) -> Callable[[Lane, Batch], Any]:
         (tensor(offset=-16), "memory that is smaller"),
         (tensor(nbytes=-16), "memory that is smaller"),
         (tensor(nbytes=2**63 - 1), "memory that is smaller"),
-        (tensor(datatype="BYTES", shape=[1]), "another size than its shape"),
-        (tensor(datatype="BYTES", shape=[2**61]), "another size than its shape"),
+        (tensor(datatype="BYTES", shape=[1]), "different size than its shape"),
+        (tensor(datatype="BYTES", shape=[2**61]), "different size than its shape"),
         (lambda lane, batch: BatchDone(batch.id, []), "0 responses to 1 requests"),
     ],
 )

@@ -88,7 +88,7 @@ def test_a_batch_is_final_when_triton_has_its_requests_back_or_a_client_an_answe
 
 def test_requests_that_are_queued_again_get_no_answer_here() -> None:
     flight, (first, second) = flight_of(2)
-    with pytest.raises(LaneError, match="queued again"):
+    with pytest.raises(LaneError, match="asked to reschedule"):
         flight.has_returned([2])
     flight.has_returned([0])
     flight.end()

@@ -72,7 +72,7 @@ def test_a_call_that_is_cancelled_before_it_starts_is_cancelled(calls: Run) -> N
         ),
         (("model=nobody",), "problem 404 Request for unknown model"),
         (("model=echo/2",), "problem 404 Request for unknown model"),
-        (("model=echo\xff",), "problem 400 the model name is no valid UTF-8, or has a NUL in it"),
+        (("model=echo\xff",), "problem 400 the model name is not valid UTF-8, or has a NUL in it"),
         (("model=" + "x" * 1025,), "problem 400 the model name has 1025 bytes, and at most 1024 are allowed"),
     ],
 )  # fmt: skip
@@ -146,7 +146,7 @@ BYTES = "[request id: <id_unknown>] "
         (("input=IN:INT8:9223372036854775807,2",), "the shape of input 'IN' has too many elements"),
         (("input=IN:INT8:4294967296,4294967296",), "the shape of input 'IN' has too many elements"),
         (("input=IN:INT8:" + ",".join("1" * 65),), "input 'IN' has 65 dimensions; at most 64 are allowed"),
-        (("input=IN\xc0:INT8:1",), "the name of an input is no valid UTF-8, or has a NUL in it"),
+        (("input=IN\xc0:INT8:1",), "the name of an input is not valid UTF-8, or has a NUL in it"),
         (("input=IN:INT8:1", "data=00", "input=IN:INT8:1"), "input already exists in request"),
         (
             tuple(part for i in range(9) for part in (f"input=I{i}:INT8:1", "data=00")),
