@@ -49,7 +49,7 @@ class CustomMetrics:
         key = _key(update)
         if key not in self._metrics:
             if len(self._metrics) >= MOST_METRICS:
-                raise ValueError(f"this instance already has the maximum of {MOST_METRICS} metrics")
+                raise ValueError(f"this instance has {MOST_METRICS} metrics, which is the maximum")
             labels = update.labels or None
             family = self._family(update)
             self._metrics[key] = (

@@ -234,7 +234,7 @@ def test_a_worker_that_breaks_the_protocol_is_left(
     worker.send(nonsense)
     with pytest.raises(LaneClosed):
         worker.receive()
-    assert "it broke the protocol" in Logger.errors[0]
+    assert "broke the protocol" in Logger.errors[0]
 
 
 def test_a_worker_that_ends_gives_back_what_it_has_not_read(
