@@ -227,7 +227,7 @@ static void tell_ready(int fd)
     if (fd < 0)
         return;
     if (write(fd, "1", 1) != 1)
-        log_warning("nobody can be told that connections are accepted: %s", strerror(errno));
+        log_warning("cannot report that connections are accepted: %s", strerror(errno));
     close(fd);
 }
 

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-typedef enum { ABSENT, TOLD, SETTLED } State;
+typedef enum { ABSENT, NOTIFIED, SETTLED } State;
 
 struct Awaited {
     char **names; /* sorted */
@@ -216,7 +216,7 @@ static bool tell(const Awaited *awaited, const char *name)
         written = write(awaited->fd, line, size + 1);
     } while (written < 0 && errno == EINTR);
     if (written < 0)
-        log_warning("the dispatcher is not told that model '%s' is asked for: %s", name, strerror(errno));
+        log_warning("cannot notify the dispatcher that model '%s' was requested: %s", name, strerror(errno));
     return written > 0;
 }
 
@@ -248,7 +248,7 @@ bool awaited_asked(Awaited *awaited, Slice model, size_t left, Problem *problem)
     pthread_mutex_lock(&awaited->lock);
     State state = awaited->states[found];
     if (state == ABSENT && tell(awaited, awaited->names[found]))
-        state = awaited->states[found] = TOLD;
+        state = awaited->states[found] = NOTIFIED;
     /* A model that was loaded since the core was asked may be this one. There are at most as many as models, so
      * retries end.
      */

@@ -3,33 +3,33 @@
 typedef struct {
     const ProtoMessage *answer;
     Text *to;
-} Told;
+} StatusList;
 
 static void tell_system(void *user, const SharedRegionStatus *status)
 {
-    Told *told = user;
-    size_t entry = proto_begin(told->to, SYSTEM_SHARED_MEMORY_STATUS_RESPONSE_regions);
-    proto_put_bytes(told->to, 1, status->name);
-    size_t region = proto_begin(told->to, 2);
-    proto_put_bytes(told->to, SYSTEM_SHARED_MEMORY_STATUS_RESPONSE_REGION_STATUS_name, status->name);
-    proto_put_bytes(told->to, SYSTEM_SHARED_MEMORY_STATUS_RESPONSE_REGION_STATUS_key, status->key);
-    proto_put_number(told->to, SYSTEM_SHARED_MEMORY_STATUS_RESPONSE_REGION_STATUS_offset, status->offset);
-    proto_put_number(told->to, SYSTEM_SHARED_MEMORY_STATUS_RESPONSE_REGION_STATUS_byte_size, status->size);
-    proto_end(told->to, region);
-    proto_end(told->to, entry);
+    StatusList *list = user;
+    size_t entry = proto_begin(list->to, SYSTEM_SHARED_MEMORY_STATUS_RESPONSE_regions);
+    proto_put_bytes(list->to, 1, status->name);
+    size_t region = proto_begin(list->to, 2);
+    proto_put_bytes(list->to, SYSTEM_SHARED_MEMORY_STATUS_RESPONSE_REGION_STATUS_name, status->name);
+    proto_put_bytes(list->to, SYSTEM_SHARED_MEMORY_STATUS_RESPONSE_REGION_STATUS_key, status->key);
+    proto_put_number(list->to, SYSTEM_SHARED_MEMORY_STATUS_RESPONSE_REGION_STATUS_offset, status->offset);
+    proto_put_number(list->to, SYSTEM_SHARED_MEMORY_STATUS_RESPONSE_REGION_STATUS_byte_size, status->size);
+    proto_end(list->to, region);
+    proto_end(list->to, entry);
 }
 
 static void tell_cuda(void *user, const SharedRegionStatus *status)
 {
-    Told *told = user;
-    size_t entry = proto_begin(told->to, CUDA_SHARED_MEMORY_STATUS_RESPONSE_regions);
-    proto_put_bytes(told->to, 1, status->name);
-    size_t region = proto_begin(told->to, 2);
-    proto_put_bytes(told->to, CUDA_SHARED_MEMORY_STATUS_RESPONSE_REGION_STATUS_name, status->name);
-    proto_put_number(told->to, CUDA_SHARED_MEMORY_STATUS_RESPONSE_REGION_STATUS_device_id, (uint64_t)status->device);
-    proto_put_number(told->to, CUDA_SHARED_MEMORY_STATUS_RESPONSE_REGION_STATUS_byte_size, status->size);
-    proto_end(told->to, region);
-    proto_end(told->to, entry);
+    StatusList *list = user;
+    size_t entry = proto_begin(list->to, CUDA_SHARED_MEMORY_STATUS_RESPONSE_regions);
+    proto_put_bytes(list->to, 1, status->name);
+    size_t region = proto_begin(list->to, 2);
+    proto_put_bytes(list->to, CUDA_SHARED_MEMORY_STATUS_RESPONSE_REGION_STATUS_name, status->name);
+    proto_put_number(list->to, CUDA_SHARED_MEMORY_STATUS_RESPONSE_REGION_STATUS_device_id, (uint64_t)status->device);
+    proto_put_number(list->to, CUDA_SHARED_MEMORY_STATUS_RESPONSE_REGION_STATUS_byte_size, status->size);
+    proto_end(list->to, region);
+    proto_end(list->to, entry);
 }
 
 static bool status(
@@ -37,9 +37,9 @@ static bool status(
 {
     Slice name = {0};
     const Wanted wanted[] = {{1, &name, NULL}};
-    Told told = {method->answer, answer};
+    StatusList list = {method->answer, answer};
     return read_wanted(method->request, request, wanted, 1, problem) &&
-        shared_memory_status(service->shared_memory, cuda, name, cuda ? tell_cuda : tell_system, &told, problem);
+        shared_memory_status(service->shared_memory, cuda, name, cuda ? tell_cuda : tell_system, &list, problem);
 }
 
 bool handle_system_status(

@@ -100,14 +100,14 @@ static void send_error(
 static void set_window(GrpcStream *stream, Requests *requests)
 {
     pthread_mutex_lock(&requests->lock);
-    bool held = requests->held, told;
+    bool held = requests->held, applied;
     do {
         pthread_mutex_unlock(&requests->lock);
-        told = held;
-        grpc_hold(stream, told);
+        applied = held;
+        grpc_hold(stream, applied);
         pthread_mutex_lock(&requests->lock);
         held = requests->held;
-    } while (held != told);
+    } while (held != applied);
     pthread_mutex_unlock(&requests->lock);
 }
 

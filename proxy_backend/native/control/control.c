@@ -274,13 +274,13 @@ char *control_ask(Control *control, const Buffer *question, Buffer *reply, int t
 void control_tell(Control *control, const Buffer *message)
 {
     uint8_t id[ID];
-    bool told = message->failed;
+    bool sent = message->failed;
     errno = ECONNRESET;
     pthread_mutex_lock(&control->lock);
-    for (int tries = 0; tries < MOST_TRIES && !told && was_closed(errno); tries++) {
-        told = send_message(control, message, id, -1);
+    for (int tries = 0; tries < MOST_TRIES && !sent && was_closed(errno); tries++) {
+        sent = send_message(control, message, id, -1);
         int why = errno;
-        if (!told)
+        if (!sent)
             hang_up(control);
         errno = why;
     }
