@@ -123,7 +123,7 @@ def test_parameters_outputs_and_regions(driver: Driver) -> None:
         ({}, "400 .*non-existing object member 'inputs'"),
         ([], "400 .*non-existing object member 'inputs'"),
         ({"inputs": {}}, "400 .*'inputs': attempt to access JSON non-array"),
-        ({"inputs": [1]}, "400 .*an element is no object"),
+        ({"inputs": [1]}, "400 .*an element is not an object"),
         ({"inputs": [{}]}, "400 .*But no field is set"),
         ({"inputs": [_input(data=[1, 2], parameters={"binary_data_size": 8})]}, "400 .*set 'data' 'binary_data_size'"),
         ({"inputs": [{"data": [1], "shape": [1], "datatype": "FP32"}]}, "400 .*object member 'name'"),
