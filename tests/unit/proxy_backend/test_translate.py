@@ -124,7 +124,7 @@ def test_another_lane_hears_of_the_memory_too(ends: Ends, triton_memory: Any) ->
 
 
 def test_what_lies_in_no_shared_memory_is_told(ends: Ends) -> None:
-    with pytest.raises(RuntimeError, match=r"input x lies at 0x.*outside all shared memory"):
+    with pytest.raises(RuntimeError, match=r"input x is at 0x.*outside all shared memory"):
         translator().requests([Request(Tensor("x", np.zeros(4, np.float32)))], ends.proxy)
 
 
