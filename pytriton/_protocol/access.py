@@ -7,17 +7,17 @@ are `ENDPOINT,ENDPOINT:KEY=VALUE`. Over HTTP the header is KEY, over gRPC the me
 
 from __future__ import annotations
 
-#: KEY: the header of HTTP, whose value is the token.
+#: KEY: the HTTP header that carries the token.
 ACCESS_HEADER = "triton-access-token"
 _GRPC_PREFIX = "triton-grpc-protocol-"
 
 
 def access_headers(token: str | None, *, grpc: bool = False) -> dict[str, str]:
-    """Return what a request has to carry besides: headers of HTTP or metadata of gRPC.
+    """Return the HTTP headers or gRPC metadata that authorize a request.
 
     Args:
-        token: the token, or None when no endpoint is restricted: nothing to carry then
-        grpc: the request goes over gRPC
+        token: the token, or None when no endpoint is restricted; the result is then empty
+        grpc: return gRPC metadata instead of HTTP headers
 
     Example:
         >>> access_headers("secret", grpc=True)

@@ -1,4 +1,4 @@
-"""The base of what a `with` block closes at its end."""
+"""The base class of objects with `close`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Closeable(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what the object holds. A second time does nothing."""
+        """Release the object's resources. Calling it again does nothing."""
 
     def __enter__(self: _Self) -> _Self:
         return self

@@ -1,4 +1,4 @@
-"""Datatypes as model configurations spell them, under the names that requests have (datatypes.py); needs no numpy."""
+"""Maps datatypes in model configurations to their names in requests (datatypes.py). Does not need numpy."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 
 def of_config(data_type: str) -> str:
-    """Return a datatype's name in requests for its name in model configurations.
+    """Return the request datatype for a datatype of a model configuration.
 
-    "TYPE_FP32" is "FP32" there, and strings are "BYTES" (model_config.proto, enum DataType).
+    "TYPE_FP32" becomes "FP32", "TYPE_STRING" becomes "BYTES" (model_config.proto, enum DataType).
     """
     name = data_type[len("TYPE_") :]
     return "BYTES" if name == "STRING" else name
 
 
 def of_inputs(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the datatype of every tensor that Triton may give a model of this configuration, by name.
+    """Return the datatype, by name, of every tensor that Triton may pass to a model of this configuration.
 
-    Besides its inputs, these are what Triton's sequence batcher adds (`control_input`, `state`), and
+    These are its inputs, the tensors that Triton's sequence batcher adds (`control_input`, `state`), and
     `batch_input` (model_config.proto, messages ModelSequenceBatching and BatchInput).
     """
     found = {entry["name"]: of_config(entry["data_type"]) for entry in config["input"]}
@@ -33,7 +33,7 @@ def of_inputs(config: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-#: The largest numbers of the types that a control input for a sequence's id may have.
+#: Maximum values of the types that a sequence id's control input may have.
 _MAX_SEQUENCE_IDS = {
     "TYPE_UINT64": 2**64 - 1,
     "TYPE_INT64": 2**63 - 1,
@@ -43,7 +43,7 @@ _MAX_SEQUENCE_IDS = {
 
 
 def max_sequence_id(config: Mapping[str, Any]) -> int | None:
-    """Return the largest sequence id that a model's control input for it holds; None: it takes no numbers."""
+    """Return the largest sequence id that fits the model's control input; None if the input is not numeric."""
     for entry in config.get("sequence_batching", {}).get("control_input", ()):
         for control in entry.get("control", ()):
             if control.get("kind") == "CONTROL_SEQUENCE_CORRID":

@@ -4,9 +4,8 @@ Frames, after the ROUTER's identity frame::
 
     [ request id: 8 bytes ][ message: see messages ][ payload ]*
 
-A reply, and each Progress before it, carries the request id of what it answers. Messages that the
-dispatcher sends of its own accord (LoadModel, WithdrawLane) carry `UNASKED`. Payloads are users'
-bytes and stay closed here.
+A reply, and each Progress before it, carries the request id of its request. Unsolicited messages from the
+dispatcher (LoadModel, WithdrawLane) carry `UNASKED`. Payloads are users' bytes and are not deserialized here.
 """
 
 from __future__ import annotations
@@ -23,27 +22,27 @@ from pytriton._protocol import messages
 from pytriton._protocol.closeable import Closeable
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 
-#: The request id of messages that answer nothing.
+#: Request id of unsolicited messages.
 UNASKED = bytes(8)
-#: A frame larger than this is refused by the dispatcher (ZeroMQ drops the peer).
+#: Maximum frame size the dispatcher accepts (ZeroMQ disconnects the peer beyond it).
 MAX_FRAME_BYTES = 4 << 30
-#: A frame up to this size reaches the dispatcher whatever its settings; it may still refuse it. The largest message
-#: without payloads (a model's declaration, its environment and search path).
+#: Frames up to this size always reach the dispatcher, whatever its settings, though it may still reject the message.
+#: Covers the largest message without payloads (a model's declaration, environment and search path).
 ALWAYS_TAKEN_BYTES = 8 << 20
-#: What a Cancel gets to leave this process in.
+#: Maximum wait for a Cancel to leave this process, in seconds.
 _CANCEL_S = 1.0
 
-#: Takes a message that the dispatcher sent of its own accord.
+#: Handles an unsolicited message from the dispatcher.
 OnUnasked = Callable[[messages.AnyMessage], None]
 
-#: In the metadata of a client's key file: the public key of the server that it is for.
+#: Metadata key in a client's key file: the public key of its server.
 SERVER_KEY = "server-public-key"
-#: Of a connection over TCP: its pings, and the silence after which it counts as broken.
+#: TCP keep-alive: the ping interval, and the silence after which the connection counts as broken.
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2000, 10_000
 
 
 def identity_of(worker: str) -> bytes:
-    """Return by which name a worker's connection is known."""
+    """Return the ZeroMQ identity of a worker's connection."""
     return f"worker {worker}".encode()
 
 
@@ -61,11 +60,11 @@ class CurveKeys:
 
     @classmethod
     def read(cls, path: str) -> CurveKeys:
-        """Read the file that `pytriton-daemon keys add` wrote.
+        """Read a key file written by `pytriton-daemon keys add`.
 
         Raises:
-            OSError: it cannot be read.
-            ValueError: it is no such file.
+            OSError: the file cannot be read.
+            ValueError: the file is not a client key file.
         """
         import zmq.auth
 
@@ -73,7 +72,9 @@ class CurveKeys:
         with open(path, encoding="utf-8") as file:
             match = re.search(rf'^\s*{SERVER_KEY} = "?(\S{{40}}?)"?$', file.read(), re.MULTILINE)
         if secret is None or match is None:
-            raise ValueError(f"{path} is no client's key file: it lacks a secret key or a server's")
+            raise ValueError(
+                f"{path} is not a client key file: it lacks a secret key or the server's public key"
+            )
         return cls(match[1].encode(), public, secret)
 
 
@@ -85,7 +86,7 @@ def frames(
 
 
 def offer(message: messages.AnyMessage, parts: Sequence[bytes]) -> messages.Offer | None:
-    """Return what asks whether the frames of a message may be sent; None if they are small enough not to ask."""
+    """Return the Offer to send before a message, or None if its frames are small enough not to need one."""
     _, encoded, *payloads = parts
     largest = max(map(len, payloads), default=0)
     if max(len(encoded), largest) <= ALWAYS_TAKEN_BYTES:
@@ -122,7 +123,7 @@ _EVENTS = (
 
 
 class ControlClient(Closeable):
-    """The asking end of the control socket, for one thread.
+    """The client end of the control socket, for use by one thread.
 
     Example::
 
@@ -138,13 +139,13 @@ class ControlClient(Closeable):
         watched: bool = False,
         identity: bytes | None = None,
     ) -> None:
-        """Connect; nothing is waited for.
+        """Connect without waiting for the dispatcher.
 
         Args:
-            endpoint: where the dispatcher listens
-            keys: for TCP
-            watched: `watch` tells what becomes of the connection
-            identity: by which the dispatcher knows it, also when another version of it has taken its place
+            endpoint: the dispatcher's endpoint
+            keys: the client's keys, for TCP
+            watched: monitor the connection; `watch` reports its state
+            identity: the client's identity, known to the dispatcher and to later versions that take over from it
         """
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
@@ -164,7 +165,7 @@ class ControlClient(Closeable):
             self._socket.curve_serverkey = keys.server
             self._socket.curve_publickey = keys.public
             self._socket.curve_secretkey = keys.secret
-        #: Over TCP, or `watched`: whether the two ends have agreed, and what went wrong with the connection.
+        #: Over TCP, or if `watched`: whether the handshake succeeded, and what went wrong with the connection.
         self.agreed = False
         self.trouble: str | None = None
         self._socket.connect(endpoint)
@@ -172,23 +173,23 @@ class ControlClient(Closeable):
 
     @property
     def fileno(self) -> int:
-        """The file descriptor that becomes readable when `receive` may have something (edge-triggered)."""
+        """Return the descriptor that becomes readable when `receive` may have a message (edge-triggered)."""
         return int(self._socket.getsockopt(zmq.FD))
 
     @property
     def broken(self) -> bool:
-        """Whether the connection, which is watched, has ended: what was asked on it has no answer any more."""
+        """Return True if a watched connection has ended. Outstanding requests will not be answered."""
         self.watch()
         return self.trouble is not None
 
     @property
     def events_fileno(self) -> int:
-        """The file descriptor that becomes readable when `watch` may see something (edge-triggered)."""
-        assert self._events is not None  # it is watched
+        """Return the descriptor that becomes readable when `watch` may have news (edge-triggered)."""
+        assert self._events is not None  # requires a watched connection
         return int(self._events.getsockopt(zmq.FD))
 
     def close(self) -> None:
-        """Close the socket; what was not sent yet is dropped."""
+        """Close the socket and drop unsent messages."""
         if self._events is not None:
             self._socket.disable_monitor()
             self._events.close()
@@ -196,9 +197,9 @@ class ControlClient(Closeable):
         self._context.term()
 
     def watch(self) -> None:
-        """See what has become of a connection that is watched: sets `agreed` and `trouble`.
+        """Check a watched connection and update `agreed` and `trouble`.
 
-        A ZeroMQ socket connects again by itself, but what was asked on the old connection has no answer any more.
+        A ZeroMQ socket reconnects by itself, but requests sent on the old connection are never answered.
         """
         from zmq.utils.monitor import recv_monitor_message
 
@@ -212,7 +213,7 @@ class ControlClient(Closeable):
                 )
 
     def flush(self, timeout_s: float = 5.0) -> None:
-        """Have `close` wait until what was sent has left this process, for at most `timeout_s`."""
+        """Make `close` wait at most `timeout_s` for sent messages to leave this process."""
         self._socket.linger = round(timeout_s * 1000)
 
     def send(self, message: messages.AnyMessage, payloads: Sequence[bytes] = ()) -> bytes:
@@ -227,10 +228,10 @@ class ControlClient(Closeable):
     def receive(
         self, timeout_s: float | None = None
     ) -> tuple[bytes, messages.AnyMessage, list[bytes]] | None:
-        """Return the next message, or None when none came within `timeout_s` (None: wait for ever).
+        """Return the next message, or None if none arrives within `timeout_s` (None waits forever).
 
         Raises:
-            MalformedMessage: what came is no message of this protocol.
+            MalformedMessage: the frames received are not a valid message.
         """
         wait_ms = None if timeout_s is None else max(0, round(timeout_s * 1000))
         if not self._socket.poll(wait_ms):
@@ -248,17 +249,17 @@ class ControlClient(Closeable):
         is_alive: Callable[[], bool] = lambda: True,
         on_unasked: OnUnasked | None = None,
     ) -> messages.AnyMessage:
-        """Send a message and return its answer; `timeout_s` is the longest silence, not the whole wait.
+        """Send a message and return its answer. `timeout_s` limits the silence, not the total wait.
 
-        ZeroMQ does not tell that the other end is gone: every `life_sign_s` seconds of silence,
-        `is_alive` is asked. Interrupted by an exception (Ctrl-C), it tells the dispatcher that nobody
-        waits any more (Cancel). `on_unasked` gets what the dispatcher sends of its own accord meanwhile.
-        A large message is sent only when the dispatcher has said that it takes it.
+        ZeroMQ does not report that the peer is gone, so `is_alive` is called after every `life_sign_s` seconds of
+        silence. If an exception (Ctrl-C) interrupts the wait, a Cancel is sent to the dispatcher. `on_unasked` receives
+        unsolicited messages that arrive during the wait. A large message is sent only after the dispatcher accepts its
+        size.
 
         Raises:
             RemoteFailure: the dispatcher answered with a Failure.
-            ControlTimeout: it said nothing for `timeout_s` seconds, or it is gone.
-            MalformedMessage: it speaks another protocol, so is of another version.
+            ControlTimeout: the dispatcher was silent for `timeout_s` seconds, or is gone.
+            MalformedMessage: the dispatcher speaks another protocol version.
         """
         parts = self._frames(message, payloads)
         question = offer(message, parts)
@@ -272,7 +273,7 @@ class ControlClient(Closeable):
             )
         except (RemoteFailure, ControlTimeout, messages.MalformedMessage):
             raise
-        except BaseException:  # Ctrl-C, or whatever `on_progress` raised
+        except BaseException:  # Ctrl-C, or an exception from `on_progress`
             self.send(messages.Cancel(request_id))
             self.flush(_CANCEL_S)
             raise
@@ -301,7 +302,7 @@ class ControlClient(Closeable):
             if answered == UNASKED and on_unasked is not None:
                 on_unasked(reply)
             if answered != request_id:
-                continue  # the answer to a question whose asker gave up
+                continue  # the answer to an abandoned request
             if isinstance(reply, messages.Progress):
                 if on_progress is not None:
                     on_progress(reply)
@@ -315,5 +316,5 @@ class ControlClient(Closeable):
 def _kind_of(failure: messages.Failure) -> ErrorKind:
     try:
         return ErrorKind(failure.kind)
-    except ValueError:  # a newer dispatcher's kind
+    except ValueError:  # a kind added by a newer dispatcher
         return ErrorKind.INTERNAL

@@ -1,7 +1,7 @@
 """Triton's datatypes and numpy's dtypes: the one table between them (KServe v2, "Tensor Data Types").
 
-numpy has no BF16: a process with ml_dtypes gets its bfloat16, one without it (the proxy) treats such
-a tensor as 16-bit words and never looks inside.
+numpy has no BF16: a process with ml_dtypes uses its bfloat16. One without it (the proxy) treats such
+a tensor as 16-bit words and does not interpret them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-#: Triton's datatype -> numpy dtype, for all that are fixed in size and known to numpy itself.
+#: Triton's datatype -> numpy dtype, for all fixed-size types that numpy supports.
 NUMERIC: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
     "UINT8": np.dtype(np.uint8),
@@ -35,11 +35,11 @@ TRITON_CODES = (
 
 
 def element_dtype(datatype: str) -> np.dtype[Any]:
-    """Return the numpy dtype in which a worker's callable sees a datatype: object for BYTES.
+    """Return the numpy dtype in which a worker's callable receives a datatype; object for BYTES.
 
     Raises:
-        ImportError: BF16 needs ml_dtypes, which this environment has not.
-        KeyError: no such datatype.
+        ImportError: BF16 needs ml_dtypes, which is not installed in this environment.
+        KeyError: unknown datatype.
     """
     if datatype == "BYTES":
         return np.dtype(object)

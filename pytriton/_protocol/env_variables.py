@@ -1,6 +1,6 @@
-"""The environment variables that go with a model to its workers: all but secrets and those of a session.
+"""Selects the environment variables forwarded to a model's workers: all but secrets and session variables.
 
-The registrant's go with what it registers, the daemon's with the models of its repositories.
+Registered models get the registrant's variables, models from repositories the daemon's.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 
-#: Of a terminal, a desktop, a login, a shell or a service manager: elsewhere they mean nothing, or harm.
+#: Variables of a terminal, desktop, login, shell or service manager: meaningless or harmful elsewhere.
 _OF_A_SESSION = frozenset(
     {
         "COLORTERM", "COLUMNS", "DISPLAY", "GIT_ASKPASS", "INVOCATION_ID", "JOURNAL_STREAM", "LINES",
@@ -21,33 +21,33 @@ _OF_A_SESSION = frozenset(
 _OF_A_SESSION_PREFIXES = (
     "BASH_FUNC_", "DBUS_", "DESKTOP_", "GNOME_", "GPG_", "JPY_", "KDE_", "SSH_", "SUDO_", "TERM_", "VSCODE_", "XDG_",
 )  # fmt: skip
-#: Where a user's files are is no matter of a session, though it begins as if it were.
+#: Exceptions to the session prefixes: these locate a user's files and do not depend on the session.
 _FOLDERS = re.compile(r"XDG_(CACHE|CONFIG|DATA|STATE)_(HOME|DIRS)")
-#: They make an interpreter wait for somebody at a keyboard, or undo the module search path that is captured.
+#: These make an interpreter wait for terminal input, or override the captured module search path.
 _OF_A_KEYBOARD = frozenset({"PYTHONBREAKPOINT", "PYTHONINSPECT", "PYTHONSAFEPATH", "PYTHONSTARTUP"})
-#: Names that look like secrets.
+#: Name patterns that indicate a secret.
 _SECRET = re.compile(
     r"TOKEN(?!IZERS_PARALLELISM)|SECRET|PASSW|PASSPHRASE|PASSCODE|(^|_)PASS(_|$)|.PWD$|CREDENTIAL|COOKIE|API_?KEY"
     r"|(^|_)KEYS?(_|$)|(^|_)AUTH(_|$)|AUTHORIZATION|(^|_)(PAT|DSN)$|^OTEL_.*HEADERS$"
 )
-#: And values: a URL with a password in it. Those of proxies have to be where they are.
+#: Value patterns that indicate a secret: a URL with a password. Proxy variables are exempt.
 _PASSWORD_IN_URL = re.compile(r"^[a-z][a-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@", re.IGNORECASE)
 _PROXY = re.compile(r"^(ALL|FTP|HTTPS?)_PROXY$", re.IGNORECASE)
-#: Of no use, or harmful, to another interpreter than the one that has them.
+#: Useless or harmful to a different interpreter.
 _OF_AN_INTERPRETER = ("PYTHON", "VIRTUAL_ENV", "CONDA_")
-#: `*` among the names that are wanted: everything, secrets too.
+#: `*` in a list of wanted names: everything, including secrets.
 ALL = "*"
 
-#: What is on this machine is reached directly, whatever proxy there is for all else.
+#: Hosts reached directly, whatever proxy is configured.
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def travelling(environ: Mapping[str, str], *, own_interpreter: bool = True) -> dict[str, str]:
-    """Return the variables that go by themselves.
+    """Return the variables forwarded automatically.
 
     Args:
-        environ: all
-        own_interpreter: the worker runs the interpreter that they are of
+        environ: all variables
+        own_interpreter: the worker runs the same interpreter as the process that owns `environ`
     """
     return {
         name: value
@@ -57,7 +57,7 @@ def travelling(environ: Mapping[str, str], *, own_interpreter: bool = True) -> d
 
 
 def whole(environ: Mapping[str, str], *, own_interpreter: bool = True) -> dict[str, str]:
-    """Return all variables that a process without a terminal can use, secrets included."""
+    """Return all variables that a process without a terminal can use, including secrets."""
     return {
         name: value
         for name, value in environ.items()
@@ -68,7 +68,7 @@ def whole(environ: Mapping[str, str], *, own_interpreter: bool = True) -> dict[s
 
 
 def wanted(environ: Mapping[str, str], wishes: Iterable[str]) -> dict[str, str]:
-    """Return the variables that a list asks for: NAME copies one that is set, NAME=VALUE sets one, `*` is all."""
+    """Return the variables selected by a list: NAME copies a variable, NAME=VALUE sets one, `*` copies all."""
     found: dict[str, str] = {}
     for wish in wishes:
         name, equals, value = wish.partition("=")
@@ -82,12 +82,12 @@ def wanted(environ: Mapping[str, str], wishes: Iterable[str]) -> dict[str, str]:
 
 
 def staying(environ: Mapping[str, str], sent: Mapping[str, str]) -> list[str]:
-    """Return the names of the variables that are not sent, so that errors can name them."""
+    """Return the names of variables that are not forwarded, so that errors can name them."""
     return sorted(name for name in environ if name not in sent and name != "_" and _is_text(name))
 
 
 def with_direct_loopback(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment in which no proxy is asked for what is on this machine."""
+    """Return an environment that bypasses HTTP proxies for local hosts."""
     variables = dict(environ)
     if not any(_PROXY.match(name) for name in variables):
         return variables
@@ -95,7 +95,7 @@ def with_direct_loopback(environ: Mapping[str, str]) -> dict[str, str]:
     hosts = [host for host in re.split(r"[,\s]+", said) if host]
     if "*" not in hosts:
         hosts += [host for host in _LOOPBACK if host not in hosts]
-    # Programs read one or the other.
+    # Programs differ in which of the two spellings they read.
     variables["no_proxy"] = variables["NO_PROXY"] = ",".join(hosts)
     return variables
 
@@ -112,11 +112,11 @@ def looks_secret(name: str, value: str) -> bool:
         return False
     if _PASSWORD_IN_URL.match(value):
         return True
-    # The path of a file with a secret is none: GOOGLE_APPLICATION_CREDENTIALS.
+    # The path of a secret file is not itself secret: GOOGLE_APPLICATION_CREDENTIALS.
     is_path = os.path.isabs(value) and os.path.exists(value)
     return _SECRET.search(name.upper()) is not None and not is_path
 
 
 def _is_text(text: str) -> bool:
-    """Return whether a text is UTF-8, which all messages have to be."""
+    """Return True if a text can be encoded as UTF-8, as all messages require."""
     return not any("\ud800" <= letter <= "\udfff" for letter in text)

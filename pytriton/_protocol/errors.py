@@ -1,4 +1,4 @@
-"""The errors that travel between processes: data on the wire, exceptions again at the far edge."""
+"""The errors that cross process boundaries: data on the wire, exceptions at the receiving end."""
 
 from __future__ import annotations
 
@@ -19,35 +19,36 @@ class ErrorKind(str, enum.Enum):
     LOAD_FAILED = "load_failed"
     #: The daemon is stopping or tritonserver is not up; try again later.
     UNAVAILABLE = "unavailable"
-    #: A fault of ours.
+    #: An internal error.
     INTERNAL = "internal"
 
 
-#: Bytes of an error that a client gets, as gRPC sends them: with what it adds, its implementations take 8 KB.
+#: Maximum size in bytes of an error sent to a client over gRPC: implementations accept 8 KB including gRPC's own
+#: headers.
 CLIENT_BYTES = 7_500
-#: Bytes of these that are left for the id of the request, and for the text.
+#: Bytes of these reserved for the request id, and for the text.
 _ID_BYTES = 300
 TEXT_BYTES = CLIENT_BYTES - _ID_BYTES
-#: Exceptions of a group that are looked at.
-_MOST_MEMBERS = 16
+#: Maximum number of exceptions in a group that are examined.
+_MAX_MEMBERS = 16
 _CUT = " [… {} characters more: all of it is in the model's log]"
 
 
 def sendable(text: str) -> str:
-    """Return a text that can be sent: what is no Unicode (file names that are not UTF-8, say) is escaped."""
+    """Return a text that can be encoded as UTF-8, with other characters escaped (from file names, for example)."""
     return str.encode(text, "utf-8", "backslashreplace").decode("utf-8")
 
 
 def members(error: BaseException) -> list[BaseException]:
-    """Return the exceptions that a group consists of, groups in it resolved; of any other exception, itself.
+    """Return the leaf exceptions of a group, including nested groups; for any other exception, a list of itself.
 
-    Groups are those of Python 3.11 and later, and of its backport.
+    Supports the groups of Python 3.11 and later, and of the backport.
     """
     if not any(kind.__name__ == "BaseExceptionGroup" for kind in type(error).__mro__):
         return [error]
     found: list[BaseException] = []
     waiting: list[BaseException] = [error]
-    while waiting and len(found) < _MOST_MEMBERS:
+    while waiting and len(found) < _MAX_MEMBERS:
         one = waiting.pop()
         inner = getattr(one, "exceptions", None)
         if isinstance(inner, tuple) and inner:
@@ -58,10 +59,10 @@ def members(error: BaseException) -> list[BaseException]:
 
 
 def described(error: BaseException) -> str:
-    """Return an exception's type and text, of any length; what cannot be had of it is said.
+    """Return an exception's type and text, of any length. Handles exceptions whose text is unavailable.
 
-    A group of one, as `asyncio.TaskGroup` makes it, is described as that one. `__str__` is the code of whoever
-    wrote the exception, and may raise like any other.
+    A group with one member, as `asyncio.TaskGroup` raises it, is described as that member. `__str__` is user code
+    and may raise.
     """
     found = members(error)
     if len(found) > 1:
@@ -70,11 +71,13 @@ def described(error: BaseException) -> str:
     try:
         return sendable(str.__add__(f"{type(error).__name__}: ", str(error)))
     except Exception as another:
-        return f"{type(error).__name__}: (its text cannot be had: __str__ raised {type(another).__name__})"
+        return (
+            f"{type(error).__name__}: (no text available: __str__ raised {type(another).__name__})"
+        )
 
 
 def shown(value: object, most: int = 80) -> str:
-    """Return a value's type and, in one line, the beginning of its `repr`, which may raise, or be huge."""
+    """Return a value's type and the start of its `repr` on one line. Handles a `repr` that raises or is huge."""
     text = " ".join(_shown.repr(value).split())
     return f"{type(value).__name__} {text[:most]}{'…' if len(text) > most else ''}"
 
@@ -86,10 +89,10 @@ _shown.maxdeque = _shown.maxarray = 20
 
 
 def for_client(text: str) -> str:
-    """Return so much of an error's text as reaches a client over gRPC; who cuts it has it in the log.
+    """Return the part of an error text that fits into a gRPC response. The caller logs the full text.
 
-    gRPC sends it in a header, where all but printable ASCII takes three bytes for one. Longer headers
-    end the request with "Stream removed", or whatever the client's implementation says then.
+    gRPC sends the text in a header, where each byte that is not printable ASCII takes three. Longer headers
+    abort the request with "Stream removed" or another implementation-specific error.
     """
     data = str.encode(text, "utf-8", "backslashreplace")
     if 3 * len(data) <= TEXT_BYTES or _size(data) <= TEXT_BYTES:
@@ -104,7 +107,7 @@ def for_client(text: str) -> str:
 
 
 def with_id(text: str, request_id: str) -> str:
-    """Return an error's text that has been cut for a client, with the id that logs have of the request, if any."""
+    """Append the request id used in logs, if any, to an error text already shortened for a client."""
     end = f" [request id: {request_id}]"
     return f"{text}{end}" if request_id and _size(end.encode()) <= _ID_BYTES else text
 
@@ -118,12 +121,12 @@ def _cost(byte: int) -> int:
 
 
 class RemoteFailure(Exception):
-    """A failure to be sent to, or received from, another process.
+    """A failure sent to, or received from, another process.
 
     Attributes:
-        kind: what it is about.
+        kind: the category of the failure.
         text: one paragraph a user can act on.
-        traceback: the traceback of the process where it went wrong, or None.
+        traceback: the traceback from the process where the error occurred, or None.
     """
 
     def __init__(self, kind: ErrorKind, text: str, traceback: str | None = None) -> None:

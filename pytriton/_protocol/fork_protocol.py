@@ -1,12 +1,12 @@
-"""Workers as forks of a process that has imported what they import: its orders, and the fork itself.
+"""Forks workers from a process that has already imported their modules: the messages, and the fork itself.
 
     dispatcher ── Order, descriptors ──▶ fork server ── clone(2), CLONE_PARENT ──▶ worker, a child of the dispatcher's
         ◀── Answer: the worker's pid ──      dispatcher ◀── BEGUN, then GO ──▶ worker
 
 os.fork() would make the worker a child of the fork server: the dispatcher could not wait for it, and it would not die
-with the dispatcher (PR_SET_PDEATHSIG). The call is made as the C library makes it, but for that flag: Python's hooks
-run before and after, and the thread's number is right in the child. The C library's own handlers (pthread_atfork(3)) do
-not run, which is why the process must have one thread only: what they would bring in order does not run.
+with the dispatcher (PR_SET_PDEATHSIG). The system call is made as the C library makes it, except for that flag:
+Python's hooks run before and after, and the thread id is correct in the child. The C library's own handlers
+(pthread_atfork(3)) do not run, so the process must be single-threaded: the state that they would repair stays as it is.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Optional
 
 import msgspec
 
-#: Stands where a worker's name stands in the arguments of boot.py; a fork's name takes its place. As long as any name.
+#: Placeholder for the worker's name in boot.py's arguments, replaced by the fork's name. As long as the longest name.
 FORKS = "(forks workers)"
-#: The most bytes of an order, and of what is said about it.
+#: Maximum size in bytes of an order and of its answer.
 LARGEST = 1 << 15
 
-#: What a worker says on the connection that came with its order, with its pid, once it is like any other.
+#: Sent by a worker, with its pid, on the connection that came with its order, once it is a regular process.
 BEGUN = b"begun "
-#: What it waits for there before it goes on: the dispatcher knows it now.
+#: The reply it waits for before it continues: the dispatcher has recorded it.
 GO = b"go"
 
 _NR_CLONE = {"x86_64": 56, "aarch64": 220}
@@ -34,19 +34,19 @@ _NR_SET_ROBUST_LIST = {"x86_64": 273, "aarch64": 99}
 _NR_GET_ROBUST_LIST = {"x86_64": 274, "aarch64": 100}
 _PR_GET_TID_ADDRESS = 40
 _CLONE_PARENT = 0x8000
-#: Libraries that brought this in order in handlers of theirs: Intel's OpenMP, which numpy of conda has with MKL.
+#: Libraries that rely on fork handlers of their own: Intel's OpenMP, which conda's numpy uses with MKL.
 _KEEP_NUMBERS = ("libiomp5", "libmkl_rt")
 _CLONE_CHILD_CLEARTID = 0x200000
 _CLONE_CHILD_SETTID = 0x1000000
 
 
 class Order(msgspec.Struct, frozen=True):
-    """A worker that is wanted; with it come its output, its page and the connection on which it says that it begins.
+    """A request to fork a worker. Its output, its stats page and its start-up connection are passed along.
 
     Attributes:
-        worker: its name
-        cwd: its folder
-        variables: of its environment, beside those that the fork server was started with
+        worker: the worker's name
+        cwd: the worker's working directory
+        variables: environment variables in addition to those the fork server was started with
     """
 
     worker: str
@@ -55,13 +55,13 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A message of a fork server: first that it takes orders, or why it cannot, then of each order what came of it.
+    """A message from a fork server: first whether it accepts orders, then the outcome of each order.
 
     Attributes:
-        pid: of the new worker, or of the fork server itself
-        is_stale: its environment has changed
-        error: the number of the error with which the worker's folder cannot be used
-        refused: why it cannot fork
+        pid: the pid of the new worker, or of the fork server itself
+        is_stale: the fork server's environment has changed
+        error: the errno that made the worker's working directory unusable
+        refused: why the process cannot fork
     """
 
     pid: int = 0
@@ -71,7 +71,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def show_as(before: str, now: str) -> None:
-    """Show another text where ps(1) shows this process's arguments (proc(5), cmdline), if there is room for it."""
+    """Replace a text in the arguments that ps(1) shows for this process (proc(5), cmdline), if there is room."""
     with open("/proc/self/cmdline", "rb") as file:
         shown = file.read()
     with open("/proc/self/stat", "rb") as file:
@@ -82,17 +82,17 @@ def show_as(before: str, now: str) -> None:
 
 
 class CannotFork(Exception):
-    """This process, or this system, is not fit for it; says why."""
+    """This process or system cannot fork workers; the text says why."""
 
 
 def join_helpers() -> None:
-    """End the threads that libraries start for themselves, and start again when they need them.
+    """End the helper threads of libraries that restart them on demand.
 
-    OpenBLAS, which numpy has, starts one for each core when it is loaded, ends them before a fork, and starts them
-    again for the next product of matrices.
+    OpenBLAS, which numpy uses, starts one thread per core when it is loaded, ends them before a fork, and restarts
+    them for the next matrix product.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it has threads
+        warnings.simplefilter("ignore")  # about the running threads
         pid = os.fork()
     if pid == 0:
         os._exit(0)
@@ -100,26 +100,30 @@ def join_helpers() -> None:
 
 
 def in_need_of_handlers(maps: str) -> str:
-    """Return the library among a process's maps that keeps the number of its process or thread, "" if there is none."""
+    """Return the mapped library that stores its process or thread id, "" if there is none."""
     return next((name for name in _KEEP_NUMBERS if name in maps), "")
 
 
 class Forker:
-    """Forks this process; to be made, and used, while it has one thread."""
+    """Forks this process. Create and use it while the process is single-threaded."""
 
     def __init__(self) -> None:
-        """See that it can be done; raises CannotFork."""
+        """Check that forking is possible.
+
+        Raises:
+            CannotFork: it is not.
+        """
         self._machine = platform.machine()
         if self._machine not in _NR_CLONE:
-            raise CannotFork(f"it is not known how on {self._machine}")
+            raise CannotFork(f"forking is not implemented for {self._machine}")
         threads = len(os.listdir("/proc/self/task")) - 1
         if threads:
             raise CannotFork(f"{threads} threads run beside the main one")
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
             library = in_need_of_handlers(maps.read())
         if library:
-            raise CannotFork(f"{library} is loaded, which has to be told of a fork")
-        self._libc = ctypes.PyDLL(None, use_errno=True)  # with Python's lock held
+            raise CannotFork(f"{library} is loaded, which needs its fork handlers to run")
+        self._libc = ctypes.PyDLL(None, use_errno=True)  # calls with the GIL held
         self._libc.syscall.restype = ctypes.c_long
         self._tid = self._tid_address()
         self._robust_list, self._robust_size = ctypes.c_void_p(), ctypes.c_size_t()
@@ -127,10 +131,14 @@ class Forker:
         self._syscall(_NR_GET_ROBUST_LIST, ctypes.c_long(0), *places)
 
     def fork(self) -> int:
-        """Return the new process's pid, 0 in that itself; raises OSError."""
+        """Fork, and return the new process's pid, or 0 in the child.
+
+        Raises:
+            OSError: the system call failed.
+        """
         none = ctypes.c_long(0)
         flags = ctypes.c_long(_CLONE_PARENT | _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID)
-        places = [ctypes.c_long(self._tid), none]  # of the number, and of thread-local memory
+        places = [ctypes.c_long(self._tid), none]  # for the thread id, and for thread-local storage
         if self._machine == "aarch64":
             places.reverse()
         python = ctypes.pythonapi
@@ -153,16 +161,16 @@ class Forker:
         return pid
 
     def _tid_address(self) -> int:
-        """Return where the C library keeps the thread's number (prctl(2)); it is another one in the child."""
+        """Return the address where the C library stores the thread id (prctl(2)), which differs in the child."""
         address = ctypes.c_void_p()
         arguments = [ctypes.byref(address), *[ctypes.c_ulong(0)] * 3]
         done = self._libc.prctl(ctypes.c_int(_PR_GET_TID_ADDRESS), *arguments)
         if done != 0 or not address.value:
-            raise CannotFork(
-                "the kernel does not say where the C library keeps the thread's number"
-            )
+            raise CannotFork("the kernel does not say where the C library stores the thread id")
         if ctypes.c_int.from_address(address.value).value != os.getpid():
-            raise CannotFork("the C library keeps no thread's number where the kernel says")
+            raise CannotFork(
+                "the C library does not store the thread id at the address the kernel reports"
+            )
         return address.value
 
     def _syscall(self, numbers: dict[str, int], *arguments: object) -> int:

@@ -1,4 +1,4 @@
-"""The few Linux calls that not every Python build offers (conda's and uv's lack some), by system call number."""
+"""Linux calls that some Python builds lack (conda's and uv's, for example), by system call number."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ _MFD_CLOEXEC = 1
 _MFD_ALLOW_SEALING = 2
 _PR_SET_PDEATHSIG = 1
 _PR_SET_PTRACER = 0x59616D61
-# linux/fcntl.h; the names reached Python's fcntl module in 3.8, but only where its headers had
-# them.
+# linux/fcntl.h. Python's fcntl module has these names since 3.8, but only if its build headers did.
 _F_ADD_SEALS = 1033
 _F_GET_SEALS = 1034
 _F_SEAL_SEAL = 1
@@ -44,7 +43,7 @@ def _syscall(number: int, *arguments: object) -> int:
 
 
 def memfd_create(name: str) -> int:
-    """Return a descriptor of new anonymous memory that can be sealed, closed on exec (memfd_create(2))."""
+    """Return a descriptor of new, sealable anonymous memory, close-on-exec (memfd_create(2))."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create(name, _MFD_CLOEXEC | _MFD_ALLOW_SEALING)
     number = _NR_MEMFD_CREATE[platform.machine()]
@@ -53,9 +52,9 @@ def memfd_create(name: str) -> int:
 
 
 def seal_against_shrinking(fd: int) -> None:
-    """Make it impossible for anybody to shrink the memory, so that its readers can never get SIGBUS.
+    """Seal the memory against shrinking, so that its readers can never get SIGBUS.
 
-    No other seals can be added later: whoever has a read-only descriptor of the memory can open a writable one below
+    Also forbids further seals: a process with a read-only descriptor of the memory can open a writable one through
     /proc, and could keep its owner from growing or writing it.
     """
     fcntl.fcntl(fd, _F_ADD_SEALS, _F_SEAL_SHRINK | _F_SEAL_SEAL)
@@ -65,12 +64,12 @@ def is_sealed_against_shrinking(fd: int) -> bool:
     """Return whether `seal_against_shrinking` was called on the memory behind `fd`."""
     try:
         return bool(fcntl.fcntl(fd, _F_GET_SEALS) & _F_SEAL_SHRINK)
-    except OSError:  # not a file that knows seals
+    except OSError:  # not a file that supports seals
         return False
 
 
 def seal_for_good(fd: int) -> None:
-    """Make it impossible for anybody to change the memory, its owner included; nobody may have it mapped to write."""
+    """Seal the memory against all changes, even by its owner. It must not be mapped writable anywhere."""
     fcntl.fcntl(fd, _F_ADD_SEALS, _FOR_GOOD)
 
 
@@ -78,15 +77,15 @@ def is_sealed_for_good(fd: int) -> bool:
     """Return whether `seal_for_good` was called on the memory behind `fd`."""
     try:
         return fcntl.fcntl(fd, _F_GET_SEALS) & _FOR_GOOD == _FOR_GOOD
-    except OSError:  # not a file that knows seals
+    except OSError:  # not a file that supports seals
         return False
 
 
 def available_memory() -> int:
-    """Return how many bytes can be taken before the kernel kills processes.
+    """Return how many bytes can be allocated before the kernel kills processes.
 
-    The machine's MemAvailable (proc(5)), or what is left to this process's control groups (v2) if less.
-    memfds are outside of every limit but these, and allocating one does not fail where memory ends.
+    The lower of the machine's MemAvailable (proc(5)) and what the limits of this process's control groups (v2) leave.
+    No other limit covers memfds, and allocating one does not fail when memory runs out.
     """
     with open("/proc/meminfo", encoding="ascii") as meminfo:
         kib = next(line.split()[1] for line in meminfo if line.startswith("MemAvailable:"))
@@ -94,7 +93,7 @@ def available_memory() -> int:
 
 
 def total_memory() -> int:
-    """Return how many bytes the machine has, or the control groups (v2) of this process may have if less."""
+    """Return the machine's total memory in bytes, or the limit of this process's control groups (v2) if lower."""
     with open("/proc/meminfo", encoding="ascii") as meminfo:
         kib = next(line.split()[1] for line in meminfo if line.startswith("MemTotal:"))
     limits = [int(kib) * 1024]
@@ -106,7 +105,7 @@ def total_memory() -> int:
 
 
 def _left_to_control_groups() -> Iterator[int]:
-    """Yield what the memory limit of each control group leaves, from this process's up to the root."""
+    """Yield what the memory limit of each control group leaves, from this process's group up to the root."""
     for group in _control_groups():
         try:
             limit = (group / "memory.max").read_text().strip()
@@ -114,7 +113,7 @@ def _left_to_control_groups() -> Iterator[int]:
             stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
         except OSError:  # the root, version 1, or a group without the memory controller
             continue
-        if limit != "max":  # "inactive_file": the cache of files, given up under pressure
+        if limit != "max":  # "inactive_file": page cache, which is reclaimed under pressure
             yield max(0, int(limit) - used + int(stat.get("inactive_file", 0)))
 
 
@@ -128,7 +127,7 @@ def _control_groups() -> Iterator[Path]:
 
 
 def oom_kills() -> int:
-    """Return how many processes the kernel has killed for lack of memory since it started (proc(5))."""
+    """Return how many processes the kernel's OOM killer has killed since boot (proc(5))."""
     with open("/proc/vmstat", encoding="ascii") as vmstat:
         return next((int(line.split()[1]) for line in vmstat if line.startswith("oom_kill ")), 0)
 
@@ -141,16 +140,16 @@ def pidfd_open(pid: int) -> int:
 
 
 class _Piece(ctypes.Structure):
-    """struct iovec of process_vm_readv(2)."""
+    """struct iovec for process_vm_readv(2)."""
 
     _fields_ = (("start", ctypes.c_void_p), ("size", ctypes.c_size_t))
 
 
 def is_readable(start: int, nbytes: int) -> bool:
-    """Return whether another process that may read this one's memory can read these bytes of it (process_vm_readv(2)).
+    """Return True if a process allowed to read this one's memory can read these bytes (process_vm_readv(2)).
 
-    Not so is memory that a driver has mapped for a device. The kernel is asked for the first and the
-    last byte: a tensor's memory is all of one kind.
+    Memory that a driver has mapped for a device is not readable. Checks the first and the last byte only: a
+    tensor's memory is all of one kind.
     """
     read = ctypes.create_string_buffer(2)
     pieces = (_Piece * 2)(_Piece(start, 1), _Piece(start + nbytes - 1, 1))
@@ -162,17 +161,17 @@ def is_readable(start: int, nbytes: int) -> bool:
 
 
 def let_read(pid: int) -> None:
-    """Let process `pid`, of the same user, read this one's memory where Yama would forbid it (prctl(2)).
+    """Let process `pid`, of the same user, read this one's memory even if Yama would forbid it (prctl(2)).
 
-    With its usual setting (ptrace_scope 1) only ancestors may. Without Yama nothing is to be done.
+    With Yama's usual setting (ptrace_scope 1), only ancestors may. Without Yama, this has no effect.
     """
     _libc().prctl(_PR_SET_PTRACER, ctypes.c_ulong(pid), *[ctypes.c_ulong(0)] * 3)
 
 
 def die_with_parent(parent_pid: int, death_signal: int = signal.SIGKILL) -> None:
-    """Have the kernel send `death_signal` to this process when its parent ends (prctl(2)).
+    """Make the kernel send `death_signal` to this process when its parent exits (prctl(2)).
 
-    `parent_pid` closes the race in which the parent ended before this call: then the process ends
+    `parent_pid` closes the race in which the parent exited before this call: the process then exits
     itself.
     """
     if _libc().prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(death_signal)) != 0:

@@ -1,32 +1,32 @@
-"""The names of our parameters: of requests, and of the model configuration that tritonserver gets.
+"""The names of our parameters, of requests and of the model configuration passed to tritonserver.
 
-The dispatcher writes them, the proxies read them; proxy_backend/native/wire/protocol.h has them from here.
+The dispatcher writes them, the proxies read them; proxy_backend/native/wire/protocol.h is generated from here.
 """
 
 from __future__ import annotations
 
 # ── of a model's configuration ───────────────────────────────────────────────────────────────────
 
-#: Where the dispatcher listens.
+#: The dispatcher's endpoint.
 CONTROL_PARAMETER = "pytriton_control"
-#: Which registration the model is of.
+#: The registration that the model belongs to.
 REGISTRATION_PARAMETER = "pytriton_registration"
-#: There when a Triton Python model is served: "details", or "streams" when it may answer at any time.
+#: Set for a Triton Python model: "details", or "streams" if it may answer at any time.
 PYTHON_MODEL_PARAMETER = "pytriton_python_model"
-#: Of a model with several versions: its requests tell the worker which one they are for.
+#: Set for a model with several versions: its requests name the version for the worker.
 VERSIONS_PARAMETER = "pytriton_versions"
-#: What each request is told, of a model that stands where nobody is to be asked.
+#: The error returned for each request, for a placeholder model without workers.
 STAND_IN_PARAMETER = "pytriton_stand_in"
-#: Read by nobody: it makes one configuration differ from another.
+#: Not read: makes one configuration differ from another.
 MENDED_PARAMETER = "pytriton_mended"
 
 # ── of a request ─────────────────────────────────────────────────────────────────────────────────
 
-#: Of each request to a model that is served in several versions: the version that is asked for.
+#: Set on each request to a model served in several versions: the requested version.
 VERSION_PARAMETER = "pytriton_version"
-#: The chain of models that wait for a call, sealed: see calls.py.
+#: The chain of models that wait for a call, sealed: see call_chain.py.
 CHAIN_PARAMETER = "pytriton_calls"
-#: What a client's own parameter of that name is called on its way to the callable.
+#: New name of a client's parameter that has one of our names, as passed to the callable.
 NO_CHAIN_PARAMETER = "pytriton_not_calls"
-#: By which the called model's proxy sees whether anybody still waits.
+#: Lets the called model's proxy see whether the caller is still waiting.
 HANDLE_PARAMETER = "pytriton_waiting"

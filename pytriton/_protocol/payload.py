@@ -1,4 +1,4 @@
-"""The form in which a pickled callable travels: a header that a worker reads before it unpickles anything.
+"""The serialized form of a pickled callable: a header that a worker reads before it unpickles anything.
 
 [ "PTD1" ][ header length: 4 bytes, little-endian ][ header: MessagePack ][ cloudpickle's bytes ]
 """
@@ -14,14 +14,14 @@ import msgspec
 
 _MAGIC = b"PTD1"
 _LENGTH = struct.Struct("<I")
-#: numpy's, by name.
+#: numpy's bit generators, by name.
 BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
-#: A worker's modules that it cannot import (`MemoryModule`), by name.
+#: Modules that the worker cannot import (`MemoryModule`), by name.
 memory_modules: dict[str, ModuleType] = {}
 
 
 class Source(msgspec.Struct, frozen=True, array_like=True):
-    """A module of the registrant's as it was when it was registered: its name, absolute path, and the file's bytes."""
+    """A module of the registrant as it was when it was registered: its name, absolute path, and the file's bytes."""
 
     name: str
     file: str
@@ -29,7 +29,7 @@ class Source(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Lines(msgspec.Struct, frozen=True, array_like=True):
-    """The source of a function whose code travels: the name of its file, the number of its first line, and its text."""
+    """The source of a function pickled by value: the file name, its first line number, and its text."""
 
     file: str
     first: int
@@ -37,10 +37,11 @@ class Lines(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Definition(msgspec.Struct, frozen=True, array_like=True):
-    """One global name of a module that travels by value, pickled by itself and loaded on first use.
+    """One global name of a module pickled by value, pickled separately and loaded on first use.
 
-    `uses` names the globals of the same module that its code reads. `missing` says why it could not be pickled; then
-    `pickled` is empty.
+    `uses` lists the globals of the same module that its code reads. `missing` says why it could not be pickled;
+    `pickled`
+    is then empty.
     """
 
     name: str
@@ -50,9 +51,9 @@ class Definition(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MemoryModule(msgspec.Struct, frozen=True):
-    """A module that the worker cannot import, `__main__` first of all, and what it defines.
+    """A module that the worker cannot import, usually `__main__`, and its definitions.
 
-    `file` is its `__file__`, `package` its `__package__`; "" is none.
+    `file` is its `__file__`, `package` its `__package__`; "" means none.
     """
 
     name: str
@@ -62,14 +63,15 @@ class MemoryModule(msgspec.Struct, frozen=True):
 
 
 class Header(msgspec.Struct, frozen=True):
-    """The facts about a pickle that a worker needs before it opens it.
+    """Facts about a pickle that a worker needs before it unpickles it.
 
-    `by_reference`: no code travels in it, only names of importable modules, so any Python version
-    can try it; else it needs the Python `python_version` (major, minor) that pickled it. `folders`: in
-    these lie modules whose code travels because the worker would not find them. `sources`: of modules that
-    are named, and what these import; the nearest first. `lines`: of functions whose code travels. `modules`: those that
-    the worker cannot import. With any, a second pickle follows the first and shares its memo: module -> name -> the
-    functions and classes of these modules in the first.
+    `by_reference`: it contains no code, only names of importable modules, so any Python version
+    can try it; otherwise it needs the `python_version` (major, minor) that pickled it. `folders`: where modules
+    lie that were pickled by value because the worker would not find them. `sources`: of modules pickled by reference,
+    and
+    of those they import, nearest first. `lines`: of functions pickled by value. `modules`: those that
+    the worker cannot import. If there are any, a second pickle follows the first and shares its memo: module -> name ->
+    the functions and classes of these modules in the first.
     """
 
     python_version: tuple[int, int]
@@ -81,7 +83,7 @@ class Header(msgspec.Struct, frozen=True):
 
 
 class MalformedPayload(ValueError):
-    """Bytes that `pack` did not make."""
+    """The bytes were not created by `pack`."""
 
 
 def pack(header: Header, pickled: bytes) -> bytes:
@@ -91,14 +93,16 @@ def pack(header: Header, pickled: bytes) -> bytes:
 
 
 def unpack(payload: bytes) -> tuple[Header, memoryview]:
-    """Return the header and the pickle, which is not opened.
+    """Return the header and the pickle, without unpickling it.
 
     Raises:
-        MalformedPayload: it is not a payload.
+        MalformedPayload: the bytes are not a payload.
     """
     start = len(_MAGIC) + _LENGTH.size
     if payload[: len(_MAGIC)] != _MAGIC or len(payload) < start:
-        raise MalformedPayload("a callable's payload does not begin as one of this version")
+        raise MalformedPayload(
+            "a callable's payload does not start with the marker of this version"
+        )
     (length,) = _LENGTH.unpack_from(payload, len(_MAGIC))
     view = memoryview(payload)
     try:
@@ -109,15 +113,15 @@ def unpack(payload: bytes) -> tuple[Header, memoryview]:
 
 
 def memory_module(name: str) -> ModuleType:
-    """Return a module that has no file in this worker: what a pickle calls to name it."""
+    """Return a module that has no file in this worker. Pickles call this to refer to it."""
     module = memory_modules.get(name)
     return importlib.import_module(name) if module is None else module
 
 
 def make_bit_generator(name: str, seed: Any, state: Any) -> Any:
-    """Return one of `BIT_GENERATORS` in a state: what a pickle calls that any version of numpy can read."""
+    """Return one of `BIT_GENERATORS` in a given state. Pickles call this, so that any numpy version can read them."""
     if name not in BIT_GENERATORS:
-        raise MalformedPayload(f"{name!r} is no bit generator of numpy's")
+        raise MalformedPayload(f"{name!r} is not a numpy bit generator")
     import numpy.random
 
     made = getattr(numpy.random, name)(seed)

@@ -1,7 +1,7 @@
-"""Rates between two snapshots of figures: a row for each model and each of its instances.
+"""Rates between two snapshots of metrics: a row for each model and each of its instances.
 
-`pytriton-daemon top` and the daemon's page show the same rows. Nothing here asks anybody: two `messages.Figures` go in,
-rows come out.
+`pytriton-daemon top` and the daemon's dashboard show the same rows. Pure functions: two `messages.Figures` in, rows
+out.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _NOTHING = Work()
 
 @dataclass(frozen=True)
 class Rates:
-    """The work of an interval. Times are seconds; None: there was nothing to tell it of.
+    """The work of an interval. Times are seconds; None: no data.
 
     Attributes:
         requests_s: requests answered or failed per second.
-        failures_s: those of them that failed.
-        rows: rows of a call, the mean.
+        failures_s: failed requests per second.
+        rows: mean number of rows per call.
         wait_p50: how long batches waited before their call.
-        p50, p99: how long calls took.
-        first_p50: of streams, from a call's beginning to its first response.
-        busy: share of the interval with a call under way; of a model, the mean of its instances.
+        p50, p99: duration of calls.
+        first_p50: for streams, from the start of a call to its first response.
+        busy: share of the interval with a call in progress; for a model, the mean of its instances.
     """
 
     requests_s: float = 0.0
@@ -49,14 +49,14 @@ class Rates:
 
 @dataclass(frozen=True)
 class Row:
-    """A model (`instance` is "") or one of its instances, as a table shows it.
+    """A model (`instance` is "") or one of its instances, as a table row.
 
     Attributes:
-        instances: how many are ready, and how many there should be, of a model.
-        waiting: requests in tritonserver's queue; None where it did not say.
+        instances: of a model: how many are ready, and how many there should be.
+        waiting: requests in tritonserver's queue; None if unknown.
         resident: bytes of memory of the worker, or of all workers.
-        ends: how many workers have ended by themselves or were ended, all reasons but those that were asked for.
-        last_end: how the last of them ended; of a model without one, why it is not ready.
+        ends: number of worker exits, except requested ones.
+        last_end: the reason for the last exit; for a model without one, why it is not ready.
     """
 
     model: str
@@ -72,17 +72,17 @@ class Row:
     last_end: str = ""
 
 
-#: Reasons of ends that are no sign of trouble.
+#: Reasons for exits that are not a sign of trouble.
 _ASKED_FOR = ("spent", "scale", "replace", "stop")
 
 
 def rates(before: Work | None, now: Work, seconds: float, instances: int = 1) -> Rates:
-    """Return what was done between two states of the same counters.
+    """Return the work done between two states of the same counters.
 
     Args:
-        before: None, or more than `now`: it was counted anew, so all of `now` was done since.
-        seconds: between them; nothing is told of no time.
-        instances: between how many `now` was shared.
+        before: None, or higher than `now`: the counters were reset, so all of `now` counts.
+        seconds: length of the interval; if 0, no rates are returned.
+        instances: number of instances that `now` is shared by.
     """
     if seconds <= 0:
         return Rates()
@@ -104,7 +104,7 @@ def rates(before: Work | None, now: Work, seconds: float, instances: int = 1) ->
 
 
 def _between(before: Histogram, now: Histogram) -> list[int]:
-    """Return the buckets of what was observed in between."""
+    """Return the buckets of the observations made in between."""
     old = before.buckets
     return [
         max(0, count - (old[number] if number < len(old) else 0))
@@ -113,11 +113,11 @@ def _between(before: Histogram, now: Histogram) -> list[int]:
 
 
 def rows(before: Figures | None, now: Figures) -> list[Row]:
-    """Return a row for each model, each followed by those of its instances.
+    """Return a row for each model, each followed by the rows of its instances.
 
     Args:
-        before: an earlier snapshot of the same daemon; None: rates are those since each model's beginning, over the
-            time that the daemon has been up.
+        before: an earlier snapshot of the same daemon; None: rates cover each model's whole lifetime, over the
+            daemon's uptime.
     """
     same = before is not None and before.daemon.started_at == now.daemon.started_at
     old = {one.name: one for one in before.models} if before is not None and same else {}
@@ -171,7 +171,7 @@ def _unasked(one: InstanceFigures) -> int:
     return sum(count for reason, count in one.ends.items() if reason not in _ASKED_FOR)
 
 
-#: By what rows can be sorted: the name, and what of a model's row counts.
+#: Sort orders: the name, and the value of a model's row to sort by.
 SORTING = {
     "name": lambda row: row.model.lower(),
     "requests": lambda row: -row.rates.requests_s,
@@ -184,10 +184,10 @@ SORTING = {
 
 
 def arranged(found: Sequence[Row], order: str = "name", containing: str = "") -> list[Row]:
-    """Return rows of the models whose names contain a text, sorted, each model's instances behind it.
+    """Return the rows of models whose names contain a text, sorted, each followed by its instances.
 
     Raises:
-        KeyError: there is no such order; see `SORTING`.
+        KeyError: unknown order; see `SORTING`.
     """
     wanted = containing.lower()
     models = [one for one in found if not one.instance and wanted in one.model.lower()]
@@ -200,17 +200,17 @@ def arranged(found: Sequence[Row], order: str = "name", containing: str = "") ->
 
 
 def total(found: Sequence[Row]) -> tuple[float, float]:
-    """Return the requests and the failures per second of all models."""
+    """Return the total requests and failures per second of all models."""
     models = [one.rates for one in found if not one.instance]
     return sum(one.requests_s for one in models), sum(one.failures_s for one in models)
 
 
 def headline(daemon: DaemonFigures, now: float) -> str:
-    """Return the daemon in one line."""
+    """Return a one-line summary of the daemon."""
     server = f"tritonserver {daemon.server_state}"
     restarts = daemon.server_restarts.get("ended", 0)
     if restarts:
-        server += f", ended {restarts} times"
+        server += f", restarted {restarts} times"
     return (
         f"{daemon.state}, pid {daemon.pid}, up {duration(now - daemon.started_at)}; {server}; "
         f"{daemon.version}"
@@ -230,7 +230,7 @@ def duration(seconds: float) -> str:
 
 
 def milliseconds(seconds: float | None) -> str:
-    """Return a time as a table shows it, in ms with three digits; "-" for None."""
+    """Format a time in milliseconds with three digits for a table; "-" for None."""
     if seconds is None:
         return "-"
     value = seconds * 1e3
@@ -240,7 +240,7 @@ def milliseconds(seconds: float | None) -> str:
 
 
 def size(count: int | None) -> str:
-    """Return a number of bytes as a table shows it, such as "412 MB"; "-" for None."""
+    """Format a number of bytes for a table, such as "412 MB"; "-" for None."""
     if count is None:
         return "-"
     value = float(count)

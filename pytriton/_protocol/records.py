@@ -1,7 +1,7 @@
-"""A worker's report of an exception: one line of its output, which becomes one record of the log.
+"""A worker's report of an exception: one line of its output, which becomes one log record.
 
-It goes the way of all that a worker prints, so that it needs no connection, and stands among the other lines in
-their order. A line of somebody else's that looks like one is no more than a record in the log of its own model.
+It is written to the worker's output, so it needs no connection and stays in order with the other lines. A forged line
+only produces a record in the log of its own model.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import msgspec
 
 from pytriton._protocol.errors import described, members, sendable
 
-#: What such a line begins with: a control character that no text begins with.
+#: Prefix of such a line: a control character that does not occur at the start of normal text.
 MARK = b"\x1epytriton "
-#: The dispatcher takes lines of this size in one piece.
+#: Maximum line size that the dispatcher reads in one piece.
 LONGEST_LINE = 1 << 16
-#: Of the message, which is in the traceback, too; of names; and how many of these.
-_MOST_MESSAGE, _MOST_NAME, _MOST_NAMES = 2000, 200, 64
-#: Of names together, as they are sent: clients choose them, and control characters take six times their room.
-_MOST_NAMES_BYTES = 1 << 14
-#: Of the event, which is one line.
-_MOST_EVENT = 500
-_CUT = "\n[… cut here, all of it follows in lines of its own …]\n"
+#: Maximum size of the message, which the traceback repeats; of names; and their number.
+_MAX_MESSAGE, _MAX_NAME, _MAX_NAMES = 2000, 200, 64
+#: Maximum total size of the names as sent: clients choose them, and control characters take six times their size.
+_MAX_NAMES_BYTES = 1 << 14
+#: Maximum size of the event, which is one line.
+_MAX_EVENT = 500
+_CUT = "\n[… cut here, the full text follows as separate lines …]\n"
 
 
 class ErrorRecord(msgspec.Struct, frozen=True):
-    """An exception, with the requests that failed by it, as far as they have ids."""
+    """An exception, with the ids of the requests that it failed, if they have any."""
 
     event: str
     error_type: str
@@ -44,14 +44,14 @@ def record_of(
     request_ids: Sequence[str] = (),
     trace_ids: Sequence[str] = (),
 ) -> ErrorRecord:
-    """Return the record of an exception; `what` says what it has ended."""
+    """Create the record of an exception; `what` says what it interrupted."""
     found = members(error)
     kind, told = type(found[0] if len(found) == 1 else error).__name__, described(error)
     first, _, _ = told.partition("\n")
     return ErrorRecord(
-        sendable(f"{what}: {first}"[:_MOST_EVENT]),
-        sendable(kind[:_MOST_NAME]),
-        told[len(f"{kind}: ") :][:_MOST_MESSAGE],
+        sendable(f"{what}: {first}"[:_MAX_EVENT]),
+        sendable(kind[:_MAX_NAME]),
+        told[len(f"{kind}: ") :][:_MAX_MESSAGE],
         sendable(traceback).rstrip("\n"),
         _first(request_ids),
         _first(trace_ids),
@@ -59,11 +59,11 @@ def record_of(
 
 
 def _first(names: Sequence[str]) -> list[str]:
-    """Return so many names as a line has room for."""
+    """Return as many names as fit into a line."""
     kept: list[str] = []
-    room = _MOST_NAMES_BYTES
-    for one in names[:_MOST_NAMES]:
-        name = sendable(one[:_MOST_NAME])
+    room = _MAX_NAMES_BYTES
+    for one in names[:_MAX_NAMES]:
+        name = sendable(one[:_MAX_NAME])
         room -= len(msgspec.json.encode(name))
         if room < 0:
             break
@@ -72,7 +72,7 @@ def _first(names: Sequence[str]) -> list[str]:
 
 
 def encoded(record: ErrorRecord) -> tuple[bytes, bool]:
-    """Return the line, without its end, and whether the traceback had to be cut for it."""
+    """Return the line without its terminator, and whether the traceback was truncated."""
     kept = len(record.exception)
     line = MARK + msgspec.json.encode(record)
     while kept and len(line) >= LONGEST_LINE:
@@ -83,7 +83,7 @@ def encoded(record: ErrorRecord) -> tuple[bytes, bool]:
 
 
 def decoded(line: bytes) -> Optional[ErrorRecord]:
-    """Return the record that a line holds; None when it holds none."""
+    """Return the record in a line; None if there is none."""
     if not line.startswith(MARK):
         return None
     try:

@@ -1,4 +1,4 @@
-"""The digest of what was registered: the same wherever it is the same, with whatever number of instances."""
+"""The digest of a registration, identical for identical registrations, whatever their number of instances."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def registration_digest(spec: ModelSpec, payloads: Sequence[bytes]) -> str:
-    """Return it. How many instances there are, and on which devices, is each node's own affair; a trial passes."""
+    """Return the digest. Ignores the number of instances and their devices, which differ by node, and a trial."""
     return digest_of(spec, payload_hashes(payloads))
 
 
 def payload_hashes(payloads: Sequence[bytes]) -> list[bytes]:
-    """Return the hash of each payload: of large ones it takes a while."""
+    """Return the hash of each payload. Slow for large payloads."""
     return [hashlib.sha256(payload).digest() for payload in payloads]
 
 
 def digest_of(spec: ModelSpec, hashes: Sequence[bytes]) -> str:
-    """Return the digest of what was registered with payloads of these hashes."""
+    """Return the digest of a registration whose payloads have these hashes."""
     alike = msgspec.structs.replace(spec, instances=1, devices=[], autoscale=None, trial=None)
     return hashlib.sha256(_encoder.encode(alike) + b"".join(hashes)).hexdigest()

@@ -1,4 +1,4 @@
-"""Scalars of numpy, which users have at hand where a number, a truth value or a text is meant."""
+"""Converts numpy scalars, which users often pass instead of a number, a bool or a str."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PLAIN = (bool, int, float, str, bytes)
 
 
 def plain(value: Any) -> Any:
-    """Return Python's own form of a scalar of numpy, also of those in a list or tuple; all else as it is.
+    """Convert a numpy scalar, also inside a list or tuple, to Python's own type. Return all else unchanged.
 
     Example:
         >>> import numpy as np
@@ -20,7 +20,7 @@ def plain(value: Any) -> Any:
     """
     if type(value) in (list, tuple):
         return type(value)(map(plain, value))
-    numpy = sys.modules.get("numpy")  # where nobody has imported it, nobody has a scalar of it
+    numpy = sys.modules.get("numpy")  # without numpy imported, there are no numpy scalars
     if numpy is None or not isinstance(value, numpy.generic):
         return value
     item = value.item()
@@ -28,10 +28,10 @@ def plain(value: Any) -> Any:
 
 
 def for_encoder(value: Any) -> Any:
-    """Be the `enc_hook` of an encoder of msgspec, which takes no scalar of numpy by itself.
+    """Convert numpy scalars for a msgspec encoder, as its `enc_hook`.
 
     Raises:
-        TypeError: it is something else
+        TypeError: the value is not a numpy scalar
     """
     found = plain(value)
     if type(found) not in _PLAIN:

@@ -1,4 +1,4 @@
-"""Numbers of bytes as people write them."""
+"""Sizes in bytes as people write them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?b?|b?)", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
-#: What `parse_size` takes, in words.
+#: Describes the values that `parse_size` accepts.
 ALLOWED = "a number of bytes, such as 1048576, 64MiB or 1.5GB"
 
 
@@ -15,7 +15,7 @@ def parse_size(raw: object) -> int:
     """Return the number of bytes that `raw` stands for: 4096, "64MiB", "1.5GB"; kB is 1000 bytes, KiB 1024.
 
     Raises:
-        ValueError: it is none.
+        ValueError: `raw` is not a size.
     """
     if isinstance(raw, bool):
         raise ValueError

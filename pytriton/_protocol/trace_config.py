@@ -1,7 +1,7 @@
-"""Triton's trace settings, and what they mean for the spans that are made in Python.
+"""Triton's trace settings, and their meaning for spans created in Python.
 
-A setting is "NAME=VALUE" for all modes or "MODE,NAME=VALUE" for one, as tritonserver's option
---trace-config takes it (source: `tritonserver --help` of 2.51 and Triton's user guide, "Triton
+A setting is "NAME=VALUE" for all modes or "MODE,NAME=VALUE" for one, as in tritonserver's option
+--trace-config (source: `tritonserver --help` of 2.51 and Triton's user guide, "Triton
 Server Trace"). OpenTelemetry's SDK for Python is configured by environment variables.
 """
 
@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Iterator
 from urllib.parse import quote
 
-#: The mode in which Triton makes spans.
+#: The mode in which Triton creates spans.
 OPENTELEMETRY = "opentelemetry"
 _VARIABLES = {
     "url": "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
@@ -22,7 +22,7 @@ _VARIABLES = {
 
 
 def mode(trace_config: Iterable[str]) -> str:
-    """Return the trace mode that these settings choose; Triton's default is "triton"."""
+    """Return the trace mode selected by these settings; Triton's default is "triton"."""
     chosen = "triton"
     for scope, name, value in _settings(trace_config):
         if not scope and name == "mode":
@@ -53,7 +53,7 @@ def environment(trace_config: Iterable[str]) -> dict[str, str]:
 
 
 def with_absolute_files(trace_config: Iterable[str]) -> list[str]:
-    """Return the settings with the paths of trace files seen from this process's working directory.
+    """Return the settings with the paths of trace files made absolute, relative to this process's working directory.
 
     Example:
         >>> with_absolute_files(["triton,file=/tmp/trace.json", "rate=1"])
@@ -68,7 +68,7 @@ def with_absolute_files(trace_config: Iterable[str]) -> list[str]:
 
 
 def _settings(trace_config: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """Yield the mode that a setting is for ("": all), its name and its value."""
+    """Yield each setting's mode ("": all), name and value."""
     for entry in trace_config:
         name, _, value = entry.partition("=")
         scope, comma, own = name.partition(",")

@@ -1,4 +1,4 @@
-"""Words of messages for people."""
+"""Helpers for messages to people."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 
-#: Letters whose names begin with a vowel, as in "an LGBMClassifier".
+#: Letters whose names begin with a vowel sound, as in "an LGBMClassifier".
 _SPELLED_AN = "AEFHILMNORSX"
-#: Words that are written with a vowel and spoken with a consonant, and the other way round.
+#: Words that are spelled with a vowel but pronounced with a consonant, and vice versa.
 _SPOKEN_A = ("eu", "one", "uint", "uni", "use")
 _SPOKEN_AN = ("hour", "hono", "nd")
 
 
 def with_article(word: str) -> str:
-    """Return a name of a type or a format with "a" or "an" before it, as it is spoken.
+    """Prepend "a" or "an" to the name of a type or a format, according to its pronunciation.
 
     Example:
         >>> [with_article(word) for word in ("int", "uint8", "ndarray", "ONNX model", "PCA")]
@@ -33,7 +33,7 @@ def with_article(word: str) -> str:
 
 
 def closest_keywords(cls: type[_T]) -> type[_T]:
-    """Make a class, given a keyword that it does not have, name the closest one that it has; for dataclasses.
+    """Make a dataclass suggest the closest keyword when it gets an unknown one.
 
     Example:
         >>> @closest_keywords
@@ -57,7 +57,7 @@ def closest_keywords(cls: type[_T]) -> type[_T]:
             import difflib  # takes 2 ms, which each worker would pay
 
             near = difflib.get_close_matches(unknown, known, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(known)}."
+            hint = f"Did you mean {near[0]!r}?" if near else f"Valid names: {', '.join(known)}."
             raise TypeError(
                 f"{cls.__name__}() got an unexpected keyword argument {unknown!r}. {hint}"
             ) from None

@@ -128,13 +128,13 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "instances": (True, "instances has to be a whole number from 1, .*got True"),
     "load_timeout_s": (float("inf"), "number of seconds above 0, got inf"),
     "execution_timeout_s": ("5", "number of seconds above 0, got '5'"),
-    "on_crash": ("again", "on_crash has to be 'retry' or 'fail', got 'again'"),
-    "spares": (-1, "spares has to be a whole number from 0, got -1"),
-    "max_batches": (0, "max_batches has to be a whole number from 1"),
-    "lanes": (1.0, "lanes has to be a whole number from 1, got 1.0"),
-    "limits": ({"nice": 3}, r"limits has to be pytriton.Limits\(...\)"),
-    "check": (3, "check has to be a function that takes the loaded callable, got 3"),
-    "trace_config": ("mode=opentelemetry", "trace_config has to be a list of settings"),
+    "on_crash": ("again", "on_crash must be 'retry' or 'fail', got 'again'"),
+    "spares": (-1, "spares must be a whole number from 0, got -1"),
+    "max_batches": (0, "max_batches must be a whole number from 1"),
+    "lanes": (1.0, "lanes must be a whole number from 1, got 1.0"),
+    "limits": ({"nice": 3}, r"limits must be pytriton.Limits\(...\)"),
+    "check": (3, "check must be a function that takes the loaded callable, got 3"),
+    "trace_config": ("mode=opentelemetry", "trace_config must be a list of settings"),
 }
 
 

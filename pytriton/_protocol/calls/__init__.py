@@ -1,4 +1,4 @@
 """The connection on which a worker asks its proxies to call other models: messages, chains, both ends, memory.
 
-Belongs here: what worker and proxy say to each other about calls; msgspec and the standard library only.
+Holds what worker and proxy send each other about calls. Imports msgspec and the standard library only.
 """

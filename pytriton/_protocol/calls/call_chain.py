@@ -1,7 +1,7 @@
-"""The chain of a call: which models wait for it, and in which workers.
+"""The chain of a call: the models that wait for it, and their workers.
 
-It travels on in a parameter of the request (`CHAIN_PARAMETER`), so that a chain that comes back to where it
-began is seen.
+Each call carries its chain in a request parameter (`CHAIN_PARAMETER`), so that a chain that returns to its start
+is detected.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import msgspec
 
 from pytriton._protocol.parameters import CHAIN_PARAMETER
 
-#: Of tritonserver's environment: what proxies seal chains with, so that no client makes one up.
+#: Variable in tritonserver's environment with the key that seals chains, so that clients cannot forge one.
 KEY_VARIABLE = "PYTRITON_CALLS_KEY"
 _SEAL_CHARS = 32
 
 
 class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A model that waits for a call, and the worker that can do nothing else meanwhile.
+    """A model that waits for a call, and the worker that is blocked by it.
 
-    `worker` is empty where the worker goes on with other batches: nothing can get stuck behind it.
+    `worker` is empty if the worker can process other batches in the meantime: nothing can deadlock behind it.
     """
 
     model: str
@@ -31,13 +31,13 @@ _decode_chain = msgspec.json.Decoder(list[Link]).decode
 
 
 def encode_chain(chain: Sequence[Link], key: bytes) -> str:
-    """Return the value of `CHAIN_PARAMETER` for a chain, sealed so that only who has the key can make one."""
+    """Return the value of `CHAIN_PARAMETER` for a chain, sealed with `key` so that only key holders can create one."""
     encoded = msgspec.json.encode(chain)
     return _seal(encoded, key) + encoded.decode()
 
 
 def decode_chain(parameters: str, key: bytes | None = None) -> list[Link]:
-    """Return the chain in a request's parameters (JSON); none if it has none, or none that was sealed with `key`."""
+    """Return the chain in a request's parameters (JSON). Empty if there is none or `key` did not seal it."""
     if CHAIN_PARAMETER not in parameters:
         return []
     try:
@@ -57,6 +57,6 @@ def _is_sealed(encoded: bytes, key: bytes, seal: str) -> bool:
 
 
 def _seal(encoded: bytes, key: bytes) -> str:
-    import hmac  # takes 4 ms, and a worker only reads chains that its proxy has looked at
+    import hmac  # takes 4 ms; a worker only reads chains that its proxy has verified
 
     return hmac.digest(key, encoded, "sha256").hex()[:_SEAL_CHARS]

@@ -16,19 +16,17 @@ from pytriton._protocol.calls.call_messages import CallMessage, Forget, Memory, 
 from pytriton._protocol.lanes.arena import ArenaError, MappedMemory
 from pytriton._protocol.lanes.lane import LaneClosed, LaneError, LaneSilent
 
-#: Longer messages are refused: only thousands of tensors or parameters of this size make one.
-_MOST_BYTES = 1 << 16
-#: Memories that a worker may have announced and not given back: each holds a descriptor of the proxy's process.
-#: So many calls can be under way on one connection, since each has a slot.
+#: Maximum message size. Only thousands of tensors or very large parameters exceed it.
+_MAX_BYTES = 1 << 16
+#: Maximum number of memories a worker may have announced and not released: each holds a descriptor in the proxy's
+#: process. Also limits the calls in flight on one connection, since each has a slot.
 MOST_MEMORIES = 1024
 _ANCILLARY = socket.CMSG_SPACE(array.array("i").itemsize)
 
 
 def socket_path(lane_path: str) -> str:
-    """Return where the worker that listens for lanes at `lane_path` listens for these connections."""
-    return (
-        f"{os.path.splitext(lane_path)[0]}.call"  # no longer than the other: its length is limited
-    )
+    """Return the path of the call socket of the worker that listens for lanes at `lane_path`."""
+    return f"{os.path.splitext(lane_path)[0]}.call"  # not longer than `lane_path`: socket paths are limited
 
 
 class CallConnection:
@@ -47,12 +45,12 @@ class CallConnection:
         self._closed = False
 
     def set_patience(self, seconds: float | None) -> None:
-        """Let `receive` wait no longer than this; None: for ever. The kernel keeps the time (SO_RCVTIMEO)."""
+        """Set the timeout of `receive`; None waits forever. The kernel enforces it (SO_RCVTIMEO)."""
         timeval = struct.pack("@ll", *divmod(round((seconds or 0) * 1e6), 1_000_000))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
 
     def send(self, message: CallMessage) -> None:
-        """Send one message; waits while the peer has much to read.
+        """Send one message. Blocks while the peer's receive buffer is full.
 
         Raises:
             LaneClosed: the peer is gone.
@@ -77,8 +75,8 @@ class CallConnection:
 
         Raises:
             LaneClosed: the peer is gone.
-            LaneSilent: it said nothing for as long as `set_patience` allows.
-            LaneError: it sent something else than a message of this protocol.
+            LaneSilent: nothing arrived within the timeout set with `set_patience`.
+            LaneError: the peer violated the protocol.
         """
         while True:
             message, fds = self._packet()
@@ -93,11 +91,11 @@ class CallConnection:
                 return message
 
     def memory(self, number: int, end: int) -> mmap.mmap:
-        """Return the bytes [0, end), or more, of the memory that the peer announced under this number.
+        """Return a mapping of at least the bytes [0, end) of the memory the peer announced as `number`.
 
         Raises:
-            LaneError: it announced none.
-            ArenaError: that memory is smaller, or cannot be mapped.
+            LaneError: the peer announced no such memory.
+            ArenaError: the memory is smaller, or cannot be mapped.
         """
         with self._mapping:
             memory = self._memories.get(number)
@@ -106,23 +104,23 @@ class CallConnection:
             return memory.covering(end)
 
     def take_no_more(self) -> None:
-        """Let the peer send nothing more; what it has sent can still be received."""
+        """Stop receiving new data from the peer; data already sent can still be received."""
         with self._sending:
             if not self._closed:
                 self._socket.shutdown(socket.SHUT_RD)
 
     def hang_up(self) -> None:
-        """End the connection, so that the thread that receives on it, and the peer, see its end."""
+        """Shut down the connection, so that the receiving thread and the peer see its end."""
         with self._sending:
             if not self._closed:
                 self._socket.shutdown(socket.SHUT_RDWR)
 
     def let_go(self) -> None:
-        """Close the descriptor in a forked child, and leave alone what other threads held."""
+        """Close the descriptor in a forked child, without touching state that other threads held."""
         self._socket.close()
 
     def close(self) -> None:
-        """Close it and give back all memory; for the thread that receives."""
+        """Close the connection and release all memory. Called by the receiving thread."""
         with self._sending:
             self._closed = True
             self._socket.close()
@@ -132,9 +130,9 @@ class CallConnection:
             self._memories.clear()
 
     def _send(self, data: bytes) -> None:
-        if len(data) > _MOST_BYTES:
+        if len(data) > _MAX_BYTES:
             raise LaneError(
-                f"a call of {len(data)} bytes without its tensors is too large: {_MOST_BYTES} is the "
+                f"a call of {len(data)} bytes without its tensors is too large: {_MAX_BYTES} is the "
                 "most; send large values as tensors, not as parameters"
             )
         with self._sending:
@@ -144,7 +142,7 @@ class CallConnection:
         self, data: bytes, ancillary: Sequence[tuple[int, int, array.array[int]]]
     ) -> None:
         if self._closed:
-            raise LaneClosed("it is closed")
+            raise LaneClosed("the connection is closed")
         try:
             self._socket.sendmsg([data], ancillary, socket.MSG_NOSIGNAL)
         except (BrokenPipeError, ConnectionError) as error:
@@ -153,7 +151,7 @@ class CallConnection:
     def _packet(self) -> tuple[CallMessage, list[int]]:
         try:
             data, ancillary, flags, _ = self._socket.recvmsg(
-                _MOST_BYTES + 1, _ANCILLARY, socket.MSG_CMSG_CLOEXEC
+                _MAX_BYTES + 1, _ANCILLARY, socket.MSG_CMSG_CLOEXEC
             )
         except BlockingIOError:
             raise LaneSilent from None

@@ -1,6 +1,6 @@
 """Calls to other models: the connection on which a worker asks a proxy to make them, and what travels on it.
 
-Each proxy of a worker has such a connection to it, beside its lane: a call is no part of a batch. Any
+Each proxy of a worker has such a connection to it, in addition to its lane: calls are independent of batches. Any
 thread of a worker may call, many calls may be under way at once, and answers come in any order::
 
     worker                                                   proxy
@@ -11,14 +11,14 @@ thread of a worker may call, many calls may be under way at once, and answers co
       │  AnswerRead(id)     its memory may be used again        │
       │────────────────────────────────────────────────────────▶│
       │  CallCancelled(id)  its model may stop                  │
-      │  CallDropped(id)    nobody waits for it any longer      │
+      │  CallDropped(id)    no one waits for it any more        │
       │────────────────────────────────────────────────────────▶│
       │                Retiring()   make no new calls here      │
       │◀────────────────────────────────────────────────────────│
 
-The worker listens at `socket_path` (call_connection.py); the proxy connects there before it sends a batch. The worker
-takes connections when it makes a call: one that never does has no thread for it. Inputs lie in memory of the worker
-(call_slots.py), outputs where Triton put them. Either end's death is the other's end-of-file.
+The worker listens at `socket_path` (call_connection.py); the proxy connects before it sends a batch. The worker
+accepts connections when it first makes a call, so a worker that makes none needs no thread for them. Inputs lie in
+memory of the worker (call_slots.py), outputs where Triton put them. If either end dies, the other sees end-of-file.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ import msgspec
 from pytriton._protocol.calls.call_chain import Link
 from pytriton._protocol.lanes.lane_messages import TensorRef
 
-#: The code of an answer that says: ask another proxy.
+#: Error code of an answer that means: ask another proxy.
 MOVED = "MOVED"
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
-    """Base of the messages of calls."""
+    """Base class of all messages about calls."""
 
 
 class Call(_Message, frozen=True):
     """worker → proxy: call a model.
 
-    `version` -1: the newest. `outputs`: names; none: all. `parameters` is JSON of a flat object.
-    `flags` are Triton's request flags (1: a sequence starts, 2: it ends). `timeout_us`: Triton's
-    request timeout, 0: none. `stream`: the model may answer any number of times. `chain`: oldest
-    first, the caller last.
+    `version` -1 selects the newest. `outputs` lists output names; empty means all. `parameters` is a flat
+    JSON object. `flags` are Triton's request flags (1: sequence start, 2: sequence end). `timeout_us` is Triton's
+    request timeout; 0 disables it. `stream`: the model may answer any number of times. `chain`: oldest
+    link first, the caller last.
     """
 
     id: int
@@ -62,28 +62,28 @@ class Call(_Message, frozen=True):
 
 
 class CallDropped(_Message, frozen=True):
-    """worker → proxy: nobody waits for this call any longer; it gets no more answers."""
+    """worker → proxy: the caller no longer waits for this call; send no more answers."""
 
     id: int
 
 
 class CallCancelled(_Message, frozen=True):
-    """worker → proxy: ask the called model to stop; what it still answers is sent as before."""
+    """worker → proxy: ask the called model to stop. Its remaining answers are still sent."""
 
     id: int
 
 
 class AnswerRead(_Message, frozen=True):
-    """worker → proxy: the oldest answer of this call that was not yet read has been read."""
+    """worker → proxy: the oldest unread answer of this call has been read."""
 
     id: int
 
 
 class Answer(_Message, frozen=True):
-    """proxy → worker: an answer to a call. With an `error`, `code` is the name of Triton's code for it.
+    """proxy → worker: an answer to a call. If `error` is set, `code` is the name of Triton's error code.
 
-    The code `MOVED`: nothing was done about the call, another proxy has to be asked. `parameters` are those of
-    the response, JSON of a flat object, or "".
+    With code `MOVED`, the proxy did not execute the call; another proxy must be asked. `parameters` are the response
+    parameters, a flat JSON object or "".
     """
 
     id: int
@@ -95,17 +95,17 @@ class Answer(_Message, frozen=True):
 
 
 class Retiring(_Message, frozen=True):
-    """proxy → worker: this proxy goes elsewhere; what is under way is still answered."""
+    """proxy → worker: this proxy is retiring. Calls in flight are still answered."""
 
 
 class Memory(_Message, frozen=True):
-    """The descriptor in this packet is memory `number` of the sender from now on."""
+    """The descriptor in this packet refers to memory `number` of the sender."""
 
     number: int
 
 
 class Forget(_Message, frozen=True):
-    """The sender has given back its memory `number`."""
+    """The sender has released its memory `number`."""
 
     number: int
 

@@ -1,4 +1,4 @@
-"""Memory for the tensors of calls: what one end of a connection writes, and the other reads."""
+"""Memory for the tensors of calls: one end of a connection writes it, the other reads it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pytriton._protocol.lanes.arena import KEPT_S, Arena, ArenaError
 from pytriton._protocol.lanes.lane import LaneClosed
 from pytriton._protocol.lanes.lane_messages import TensorRef
 
-#: Bytes that stay for the next calls. A slot that has grown larger is given back after its call.
+#: Bytes kept for later calls. A slot that has grown larger is released after its call.
 _MOST_KEPT = 64 << 20
 
 
 class Slot:
-    """Memory for the tensors of one call at a time; its peer knows it as `number`."""
+    """Memory for the tensors of one call at a time. The peer knows it as `number`."""
 
     def __init__(self, number: int, arena: Arena) -> None:
         self.number = number
@@ -26,19 +26,19 @@ class Slot:
         self.free_since = 0.0
 
     def placed(self, ref: TensorRef) -> TensorRef:
-        """Return where a tensor lies that was written into the arena, as the peer knows it."""
+        """Return a reference to a tensor in the arena in the peer's numbering."""
         return msgspec.structs.replace(ref, memory=self.number)
 
 
 class Slots:
-    """This end's memory on one connection: as many slots as calls are under way at once, and some for the next ones."""
+    """This end's memory on one connection: a slot per call in flight, and a few spare ones."""
 
     def __init__(self, connection: CallConnection) -> None:
         self._connection = connection
         self._lock = threading.Lock()
-        self._free: list[Slot] = []  #: the one that has been free the longest comes first
-        self._kept = 0  #: bytes in these
-        self._made = 0  #: those in use, too
+        self._free: list[Slot] = []  #: longest free first
+        self._kept = 0  #: bytes in the free slots
+        self._made = 0  #: slots created, including those in use
         self._closed = False
 
     def take(self) -> Slot:
@@ -46,7 +46,7 @@ class Slots:
 
         Raises:
             LaneClosed: the peer is gone.
-            ArenaError: as many are in use as there may be, or no descriptors are left.
+            ArenaError: the maximum number of slots is in use, or no descriptors are left.
         """
         with self._lock:
             if self._free:
@@ -55,7 +55,7 @@ class Slots:
                 return slot
             if self._made == MOST_MEMORIES:
                 raise ArenaError(
-                    f"{MOST_MEMORIES} calls are under way on one connection, and no more can be"
+                    f"{MOST_MEMORIES} calls are under way on one connection, which is the maximum"
                 )
             self._made += 1
         try:
@@ -77,7 +77,7 @@ class Slots:
             raise
 
     def give_back(self, slot: Slot) -> None:
-        """The call is over, and its tensors have been read."""
+        """Return a slot whose call is over and whose tensors have been read."""
         slot.arena.reset()
         with self._lock:
             kept = not self._closed and slot.arena.size <= _MOST_KEPT
@@ -92,11 +92,11 @@ class Slots:
 
     @property
     def large(self) -> bool:
-        """Whether more memory is free than stays for good."""
+        """Return True if more free memory is held than is kept permanently."""
         return self._kept > _MOST_KEPT
 
     def give_back_idle(self) -> None:
-        """Give back what has been free for a while, if that is much."""
+        """Release slots that have been idle for a while, if they hold much memory."""
         idle = []
         with self._lock:
             until = time.monotonic() - KEPT_S
@@ -111,12 +111,12 @@ class Slots:
         try:
             self._connection.send(Forget(slot.number))
         except LaneClosed:
-            return  # then it has forgotten everything
-        with self._lock:  # only now: the peer counts, too
+            return  # the peer has released everything already
+        with self._lock:  # only now: the peer counts slots, too
             self._made -= 1
 
     def close(self) -> None:
-        """Give all back; what is in use follows when it is given back."""
+        """Release all free slots. Slots in use are released when they are returned."""
         with self._lock:
             self._closed = True
             free, self._free = self._free, []

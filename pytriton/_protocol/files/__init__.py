@@ -1,1 +1,1 @@
-"""Files that processes share: the runtime directory, files of one user alone, the list of shared memory."""
+"""Files that processes share: the runtime directory, files private to one user, the list of shared memory."""

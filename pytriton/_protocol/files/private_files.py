@@ -1,4 +1,4 @@
-"""Files of one user alone, in folders where somebody else may have been before."""
+"""Files private to one user, in folders where other users may have created files."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from pathlib import Path
 
 
 def open_private(path: str, flags: int) -> int:
-    """Open a file that is made 0600 and is no link: the `opener` of `open`.
+    """Open a file, created with mode 0600, without following links. For use as the `opener` of `open`.
 
     Raises:
-        OSError: it cannot be opened; ELOOP when a link stands in its place, which might lead anywhere.
+        OSError: the file cannot be opened; ELOOP if it is a link, which might point anywhere.
     """
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link or a folder with all that is in it; nothing happens when none is there.
+    """Remove a file, a link or a folder with its content. Does nothing if the path does not exist.
 
     Raises:
-        OSError: it cannot be removed.
+        OSError: the path cannot be removed.
     """
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
@@ -29,11 +29,11 @@ def remove(path: Path) -> None:
 
 
 def strangers(folder: Path, *, passing_over: frozenset[str] = frozenset()) -> list[Path]:
-    """Return what belongs to another user in a folder and below, at most one for each of its folders.
+    """Return paths in and below a folder that belong to other users, at most one per folder.
 
     Args:
-        folder: links in it are not followed
-        passing_over: names directly in the folder that are not looked at
+        folder: the folder to search; links in it are not followed
+        passing_over: names directly in the folder to skip
     """
     found = []
     for place, folders, files in os.walk(folder):

@@ -1,24 +1,24 @@
-"""The runtime directory: one daemon's sockets, logs, pid and settings, and the ways to find it.
+"""The runtime directory: one daemon's sockets, logs, pid and settings, and how clients find it.
 
 Layout (all names are short because a unix socket's path has at most 107 bytes)::
 
     <runtime directory>/
       control.sock       ZeroMQ ROUTER of the dispatcher
-      http.sock          the native front's HTTP for the daemon's own processes
+      http.sock          the native frontend's HTTP socket for the daemon's own processes
       daemon.lock        locked (flock) by the running dispatcher; holds its pid as text
-      access_token       0600: what Triton's restricted endpoints ask for (_protocol/access.py)
+      access_token       0600: the token for Triton's restricted endpoints (_protocol/access.py)
       l/<worker>.sock    the lane listener of one worker
       models/            tritonserver's model repository: NAME/VERSION/ (empty folders)
       backends/          tritonserver's backend directory: the proxy
-      lib/               holds `pytriton` only: what workers put first on their sys.path
-      shared/            what workers share: who holds it (_protocol/files/shared_entries.py)
+      lib/               holds `pytriton` only; workers put it first on sys.path
+      shared/            memory shared by workers: its holders (_protocol/files/shared_entries.py)
       logs/              daemon.log and model-NAME.log: JSON lines, rotated
 
-What was in `l`, `models`, `backends`, `lib` and `shared` goes when a daemon takes the directory: it makes them anew.
+A daemon that takes over the directory deletes and recreates `l`, `models`, `backends`, `lib` and `shared`.
 
-The directory is 0700. When a group of users may control the daemon (`control_group`), it is 0750, control.sock
-0660 and daemon.lock 0640 with that group: what a client needs to find the daemon and to talk to it. All else
-is for the owner alone always, folders 0700 and files 0600.
+The directory is 0700. If a group of users may control the daemon (`control_group`), it is 0750, control.sock
+0660 and daemon.lock 0640 with that group: what a client needs to find the daemon and to talk to it. Everything else
+is always private to the owner, folders 0700 and files 0600.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ from pathlib import Path
 from pytriton._protocol.files.private_files import remove, strangers
 
 ENV_RUNTIME_DIR = "PYTRITON_DAEMON_RUNTIME_DIR"
-#: Of root's daemon, and of the system's service: only root can make it.
+#: Used by root's daemon and the system service: only root can create it.
 _SERVICE_DIR = Path("/run/pytriton-daemon")
-#: sun_path holds 108 bytes with its terminating NUL (unix(7)).
+#: sun_path holds 108 bytes including its terminating NUL (unix(7)).
 MAX_SOCKET_PATH = 107
 
-#: The folder of the libraries of workers in other interpreters than the daemon's.
+#: Libraries for workers that run another interpreter than the daemon's.
 OTHER_LIBRARIES = "lib-other"
-#: What a daemon makes anew, so that what lies there does not matter.
+#: Recreated by each daemon, so existing content does not matter.
 _MADE_ANEW = ("l", "models", "backends", "lib", OTHER_LIBRARIES, "proxy-python", "given", "shared")
-#: What it opens: a link there would lead it elsewhere.
+#: Opened by the daemon: a link here would redirect it.
 _NO_LINKS = ("daemon.lock", "start.json", "logs", "logs/daemon.log", "logs/startup.log")
 
 
 class RuntimeDirError(Exception):
-    """The runtime directory cannot be used; the text says why and what to do."""
+    """The runtime directory is unusable; the text says why and what to do."""
 
 
 def default_runtime_dir() -> Path:
-    """Return the runtime directory of this user: the first that applies of the documented places.
+    """Return this user's runtime directory: the first of the documented places that applies.
 
     `$PYTRITON_DAEMON_RUNTIME_DIR`, `$XDG_RUNTIME_DIR/pytriton-daemon`, `/run/pytriton-daemon` for
     root, `<temp folder>/pytriton-daemon-<uid>`.
@@ -64,10 +64,10 @@ def default_runtime_dir() -> Path:
 
 
 def clients_runtime_dir() -> Path:
-    """Return where clients of this user look for a daemon, if they are told no place.
+    """Return the runtime directory where this user's clients look for a daemon by default.
 
-    That is the default; or that of the system's service, if no daemon runs in the former, and one in the latter that
-    this user may talk to: the shells of root and of the service's user have a `$XDG_RUNTIME_DIR` of their own.
+    The user's default directory; or the system service's, if no daemon runs in the former and this user can access the
+    latter: shells of root and of the service's user have their own `$XDG_RUNTIME_DIR`.
     """
     usual = default_runtime_dir()
     if os.environ.get(ENV_RUNTIME_DIR) or usual == _SERVICE_DIR:
@@ -78,15 +78,15 @@ def clients_runtime_dir() -> Path:
 def _has_daemon(folder: Path) -> bool:
     try:
         return RuntimeDir(folder).running_pid() is not None
-    except OSError:  # not for this user
+    except OSError:  # not accessible to this user
         return False
 
 
 def default_state_dir(runtime_dir: Path) -> Path:
-    """Return the state directory of a daemon; daemons with own runtime directories have own ones.
+    """Return the default state directory for a runtime directory.
 
-    `/var/lib/pytriton-daemon` for root, else `pytriton-daemon` in `$XDG_STATE_HOME` or `~/.local/state`; with
-    another runtime directory than the usual one, `state` inside it.
+    `/var/lib/pytriton-daemon` for root, else `pytriton-daemon` in `$XDG_STATE_HOME` or `~/.local/state`. With
+    a non-default runtime directory, `state` inside it.
     """
     if runtime_dir != _usual_runtime_dir():
         return runtime_dir / "state"
@@ -108,18 +108,18 @@ def _usual_runtime_dir() -> Path:
 def _temporary_runtime_dir() -> Path:
     try:
         folder = tempfile.gettempdir()
-    except FileNotFoundError:  # none that is writable, as in a service with ProtectSystem=strict
+    except FileNotFoundError:  # no writable one, as in a service with ProtectSystem=strict
         folder = "/tmp"
     return Path(folder) / f"pytriton-daemon-{os.geteuid()}"
 
 
 def share(path: Path, group: str | None) -> None:
-    """Make a folder, a socket or a file its owner's alone, or let the members of a group use it.
+    """Make a folder, a socket or a file private to its owner, or accessible to the members of a group.
 
-    Using means to enter a folder, to connect to a socket, to read a file.
+    Access means to enter a folder, to connect to a socket, to read a file.
 
     Raises:
-        RuntimeDirError: there is no such group, or this user may not give it the path.
+        RuntimeDirError: the group does not exist, or this user may not assign the path to it.
     """
     mode = os.lstat(path).st_mode
     own, shared = (
@@ -133,13 +133,13 @@ def share(path: Path, group: str | None) -> None:
         os.chmod(path, shared)
     except KeyError:
         raise RuntimeDirError(
-            f"control_group: there is no group {group!r} on this machine (`getent group` lists them). "
-            f"Make it with `groupadd {group}`, or name another."
+            f"control_group: group {group!r} does not exist on this machine (`getent group` lists all groups). "
+            f"Create it with `groupadd {group}`, or choose another one."
         ) from None
     except PermissionError as error:
         raise RuntimeDirError(
             f"control_group: {path} cannot be given to the group {group!r}: {error.strerror}. The user that the "
-            f"daemon runs as ({os.geteuid()}) has to be a member of the group, since before it logged in or the "
+            f"daemon runs as ({os.geteuid()}) must be a member of the group, since before it logged in or the "
             "service was started."
         ) from error
 
@@ -156,7 +156,7 @@ class RuntimeDir:
 
     @property
     def control_endpoint(self) -> str:
-        """ZeroMQ endpoint of the dispatcher."""
+        """Return the ZeroMQ endpoint of the dispatcher."""
         return f"ipc://{self.control_socket}"
 
     @property
@@ -192,25 +192,25 @@ class RuntimeDir:
         return self.path / "logs"
 
     def log_file(self, model: str | None = None) -> Path:
-        """The JSON-lines log of a model, or of the daemon itself."""
+        """Return the path of the JSON-lines log of a model, or of the daemon itself."""
         return self.logs / ("daemon.log" if model is None else f"model-{model}.log")
 
     def access_log_file(self, model: str) -> Path:
-        """The access log of a model, as far as it has one: JSON lines."""
+        """Return the path of a model's access log (JSON lines), which exists only if enabled."""
         return self.logs / f"access-{model}.log"
 
     def lane_socket(self, worker: str) -> Path:
         return self.lanes / f"{worker}.sock"
 
     def create(self, group: str | None = None) -> None:
-        """Make the directory, private to its owner, and its folders; one that a daemon holds is left alone.
+        """Create the directory and its folders, private to the owner. Does nothing if a daemon is running in it.
 
         Args:
-            group: name of a group whose members may find and control the daemon, too
+            group: name of a group whose members may also find and control the daemon
 
         Raises:
-            RuntimeDirError: it is not ours, something in it is not or may not be, it is not writable, its
-                path is too long for a socket, or it cannot be given to the group.
+            RuntimeDirError: it or its content is owned by another user or unsafe, it is not writable, its
+                path is too long for a socket, or it cannot be assigned to the group.
         """
         longest = len(os.fsencode(str(self.lane_socket("w" + "9" * 8))))
         if longest > MAX_SOCKET_PATH:
@@ -223,7 +223,7 @@ class RuntimeDir:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._refuse_others_folder()
             if self.running_pid() is not None:
-                return  # its daemon has seen to all this, and would lose what is closed now
+                return  # the running daemon has set it up, and would lose what is closed now
             self._make_private()
             self._make_folders()
         except OSError as error:
@@ -231,14 +231,14 @@ class RuntimeDir:
                 f"cannot use the runtime directory {self.path}: {error}. Choose another one with "
                 f"--runtime-dir or {ENV_RUNTIME_DIR}."
             ) from error
-        if group is not None:  # last: nothing in it can be reached any more but what is meant to be
+        if group is not None:  # last: by now, only the intended parts are accessible
             share(self.path, group)
 
     def check(self) -> None:
-        """See that the directory, which exists, and what lies in it can be used; nothing is changed.
+        """Check that the existing directory and its content are usable, without changing anything.
 
         Raises:
-            RuntimeDirError: it is not ours, or something in it is not or may not be.
+            RuntimeDirError: it or its content is owned by another user or unsafe.
             OSError: it cannot be read.
         """
         self._refuse_others_folder()
@@ -247,7 +247,7 @@ class RuntimeDir:
         self._refuse_strangers()
 
     def movable_at(self) -> Path | None:
-        """Return a folder above in which other users may rename what is not theirs: so, this directory."""
+        """Return a parent folder in which other users may rename files, and therefore this directory; None if safe."""
         for parent in self.path.resolve().parents:
             with contextlib.suppress(OSError):
                 mode = parent.stat().st_mode
@@ -256,7 +256,7 @@ class RuntimeDir:
         return None
 
     def _info(self) -> os.stat_result:
-        """Return what the directory is; of a link, what it leads to if systemd has made it for DynamicUser=."""
+        """Return the stat result of the directory. Follows a link only if systemd created it for DynamicUser=."""
         info = os.lstat(self.path)
         is_systemds = stat.S_ISLNK(info.st_mode) and info.st_uid == 0
         if is_systemds and os.readlink(self.path) == f"private/{self.path.name}":
@@ -274,26 +274,28 @@ class RuntimeDir:
             )
 
     def _make_private(self) -> None:
-        """Close the directory, then all that lies in it: files of an earlier start, or of a careless hand."""
+        """Restrict access to the directory, then to its content: files of an earlier start, or with careless
+        permissions.
+        """
         self.check()
         if stat.S_IMODE(self._info().st_mode) & 0o077:
             writable = stat.S_IMODE(self._info().st_mode) & 0o022
             os.chmod(self.path, 0o700)
-            if writable:  # what came between the look and the lock on the door
+            if writable:  # something may have been added between the check and the chmod
                 self._refuse_if_used()
         for entry in os.scandir(self.path):
-            with contextlib.suppress(FileNotFoundError):  # a daemon that starts just now clears it
+            with contextlib.suppress(FileNotFoundError):  # a daemon that is starting may clear it
                 mode = stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode)
                 if mode & 0o077 and not entry.is_symlink():
                     os.chmod(entry.path, mode & 0o700)
 
     def _refuse_if_used(self) -> None:
-        """Refuse a folder that others may write to and that holds anything: who knows whose it is."""
+        """Refuse a non-empty folder that others may write to: its content may be theirs."""
         if any(self.path.iterdir()):
             raise RuntimeDirError(
-                f"others than its owner may write to the runtime directory {self.path}, and something is in it that "
-                "may be theirs: what lies there is run. Name a folder in it that is not there yet "
-                f"(--runtime-dir {self.path / 'pytriton-daemon'}): it is made for this user alone."
+                f"the runtime directory {self.path} is writable by other users, and it contains files that "
+                "may be theirs: the daemon would execute them. Choose a new folder inside it "
+                f"(--runtime-dir {self.path / 'pytriton-daemon'}): it is created for this user only."
             )
 
     def _refuse_strangers(self) -> None:
@@ -307,7 +309,7 @@ class RuntimeDir:
         links = [name for name in _NO_LINKS if (self.path / name).is_symlink()]
         if links:
             raise RuntimeDirError(
-                f"{self.path / links[0]} is a link (to {os.readlink(self.path / links[0])}), and no links are "
+                f"{self.path / links[0]} is a link (to {os.readlink(self.path / links[0])}), and links are not "
                 "followed in a runtime directory. Remove it."
             )
 
@@ -316,10 +318,10 @@ class RuntimeDir:
             folder.mkdir(mode=0o700, exist_ok=True)
 
     def clear(self) -> None:
-        """Remove the files of a former daemon that this one makes anew. The caller holds the lock.
+        """Remove the files of an earlier daemon that this one creates again. The caller holds the lock.
 
         Raises:
-            RuntimeDirError: something cannot be removed.
+            RuntimeDirError: a file cannot be removed.
         """
         try:
             for name in (*_MADE_ANEW, self.control_socket.name):
@@ -332,20 +334,20 @@ class RuntimeDir:
             ) from error
 
     def access_token(self) -> str | None:
-        """Return the running daemon's token for Triton's restricted endpoints; None when it has none."""
+        """Return the running daemon's token for Triton's restricted endpoints; None if it has none."""
         try:
             return self.access_token_file.read_text()
         except FileNotFoundError:
             return None
 
     def running_pid(self) -> int | None:
-        """Return the pid of the daemon that holds this directory, or None when none runs.
+        """Return the pid of the daemon that holds this directory, or None if none is running.
 
-        The lock, not the pid's existence, is the proof: a pid may have been given to another
+        Relies on the lock, not on the pid's existence: the pid may have been reused by another
         process.
 
         Raises:
-            OSError: it cannot be seen, or the directory is another user's where only ours is looked for.
+            OSError: it cannot be determined, or the directory belongs to another user although it must be this user's.
         """
         self._refuse_lookalike()
         try:
@@ -360,7 +362,7 @@ class RuntimeDir:
         return None
 
     def _refuse_lookalike(self) -> None:
-        """Refuse another user's directory of our name in /tmp: clients would hand it their callables."""
+        """Refuse another user's directory with the same name in /tmp: clients would send it their callables."""
         if self.path != _temporary_runtime_dir():
             return
         try:

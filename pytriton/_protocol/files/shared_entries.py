@@ -1,13 +1,13 @@
-"""The list of what workers share on a machine: one small file for each mapping, with the processes that hold it.
+"""The list of what workers share on a machine: one small file per mapping, with the processes that hold it.
 
     <runtime directory>/shared/
-      <digest>.json      what it is, how large, and its holders: process, when that started, its descriptor
-      <digest>.lock      locked (flock) by whoever makes it, or becomes a holder; removed by who has it locked alone
+      <digest>.json      what it is, its size, and its holders: pid, start time, descriptor
+      <digest>.lock      locked (flock) while the mapping is created or gains a holder; removed under an exclusive lock
       <digest>.<pid>     an entry that this process is writing
 
-The memory itself has no name anywhere: it belongs to its holders' descriptors, so the kernel frees it when the last of
-them has ended, however that was. A worker gets it by opening a holder's descriptor below /proc. What is listed here
-and held by nobody is rubbish that anybody may remove.
+The memory itself has no name: it belongs to its holders' descriptors, so the kernel frees it when the last holder
+has exited, for whatever reason. A worker maps it by opening a holder's descriptor in /proc. Entries without a living
+holder are stale, and any process may remove them.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from pathlib import Path
 
 import msgspec
 
-#: Bytes that stat(2) counts by.
+#: The block size that stat(2) counts in.
 _BLOCK = 512
-#: Names the folder in a worker's environment.
+#: The environment variable that passes the folder to a worker.
 ENV_SHARED_DIR = "PYTRITON_DAEMON_SHARED_DIR"
-#: Begins the names that the kernel shows of the memory.
+#: Prefix of the memory's name as the kernel shows it.
 MEMFD_NAME = "pytriton-shared"
 
 
 class Holder(msgspec.Struct, frozen=True, array_like=True):
-    """A process that has the mapping; `started` in clock ticks since the machine's start, as a pid comes again."""
+    """A process that holds the mapping. `started` is in clock ticks since boot, because pids are reused."""
 
     pid: int
     started: int
@@ -37,12 +37,12 @@ class Holder(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def lives(self) -> bool:
-        """Whether it has not ended."""
+        """Return True if the process is still running."""
         return started_at(self.pid) == self.started
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One mapping; `kind` is "memory", or "file" for one of a file, whose pages the kernel may drop and read again."""
+    """One mapping. `kind` is "memory", or "file" for a mapped file, whose pages the kernel can drop and read again."""
 
     label: str
     kind: str
@@ -50,13 +50,13 @@ class Entry(msgspec.Struct, frozen=True):
     holders: list[Holder]
 
     def living(self) -> Entry:
-        """Return it with those holders that live."""
+        """Return the entry with only its living holders."""
         return msgspec.structs.replace(self, holders=[one for one in self.holders if one.lives])
 
     def measured(self, digest: str) -> Entry:
-        """Return it with the size of its memory as the kernel tells it: what stands in an entry may be anything.
+        """Return the entry with the size of its memory as reported by the kernel: the entry itself cannot be trusted.
 
-        The pages of a mapped file are nobody's memory: the kernel drops them when it needs them.
+        Pages of a mapped file do not count: the kernel drops them when it needs memory.
         """
         for one in self.holders:
             path = f"/proc/{one.pid}/fd/{one.fd}"
@@ -67,7 +67,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 def started_at(pid: int) -> int | None:
-    """Return when a process started, in clock ticks since the machine did; None if there is none."""
+    """Return the start time of a process in clock ticks since boot; None if it does not exist."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -78,7 +78,7 @@ def started_at(pid: int) -> int | None:
 
 @contextlib.contextmanager
 def locked(folder: Path, digest: str) -> Iterator[None]:
-    """Be the only one who changes an entry, or makes what it is about; waits for others."""
+    """Hold exclusive access to an entry and to creating its mapping. Waits for other processes."""
     with _locked(folder / f"{digest}.lock", fcntl.LOCK_EX):
         yield
 
@@ -91,13 +91,13 @@ def _locked(path: Path, how: int) -> Iterator[None]:
     try:
         yield
     finally:
-        # A process that was forked meanwhile has the descriptor, too: closing it here would not end the lock.
+        # A process forked in the meantime has the descriptor, too: closing it here would not release the lock.
         fcntl.flock(fd, fcntl.LOCK_UN)
         os.close(fd)
 
 
 def _lock(path: Path, how: int) -> int | None:
-    """Return the descriptor of a lock file, locked; None if the file was removed meanwhile."""
+    """Return the descriptor of a lock file, locked; None if the file was removed in the meantime."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with contextlib.ExitStack() as stack:
         stack.callback(os.close, fd)
@@ -113,7 +113,7 @@ def _lock(path: Path, how: int) -> int | None:
 
 
 def read(folder: Path, digest: str) -> Entry | None:
-    """Return an entry with its living holders; None if there is none, or it cannot be read."""
+    """Return an entry with its living holders; None if it does not exist or cannot be read."""
     try:
         return msgspec.json.decode((folder / f"{digest}.json").read_bytes(), type=Entry).living()
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
@@ -121,7 +121,7 @@ def read(folder: Path, digest: str) -> Entry | None:
 
 
 def write(folder: Path, digest: str, entry: Entry) -> None:
-    """Put an entry in the place of the former one; the caller has it locked."""
+    """Replace an entry. The caller holds its lock."""
     path = folder / f"{digest}.json"
     beside = path.with_suffix(f".{os.getpid()}")
     fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -135,7 +135,7 @@ def write(folder: Path, digest: str, entry: Entry) -> None:
 
 
 def all_of(folder: Path) -> dict[str, Entry]:
-    """Return what living processes hold, by digest, and remove the files of the others."""
+    """Return the mappings that living processes hold, by digest, and remove stale files."""
     found = {}
     try:
         names = os.listdir(folder)
@@ -147,7 +147,7 @@ def all_of(folder: Path) -> dict[str, Entry]:
         if suffix in ("json", "lock"):
             digests[digest] = True
         elif suffix.isdecimal() and started_at(int(suffix)) is None:
-            with contextlib.suppress(OSError):  # whoever else looks may have removed it
+            with contextlib.suppress(OSError):  # another process may have removed it
                 (folder / name).unlink()
     for digest in digests:
         entry = read(folder, digest)
@@ -159,14 +159,14 @@ def all_of(folder: Path) -> dict[str, Entry]:
 
 
 def size_of_all(folder: Path) -> int:
-    """Return the bytes of all the memory that living processes hold."""
+    """Return the total size in bytes of the memory that living processes hold."""
     return sum(entry.size for entry in all_of(folder).values())
 
 
 def _remove(folder: Path, digest: str) -> None:
-    """Remove the files of an entry that nobody holds, unless somebody is at it."""
+    """Remove the files of an entry without holders, unless it is locked."""
     path = folder / f"{digest}.lock"
-    # Where it is locked, somebody makes it anew.
+    # If it is locked, another process is creating it again.
     with contextlib.suppress(OSError), _locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB):
         entry = read(folder, digest)
         if entry is None or not entry.holders:

@@ -1,4 +1,4 @@
-"""The transport of batches: the lane, its messages, arenas, tensors, a worker's gauge.
+"""The transport of batches: the lane, its messages, arenas, tensors, a worker's stats page.
 
-Belongs here: the data path between a proxy and a worker; numpy, msgspec and the standard library only.
+Holds the data path between a proxy and a worker. Imports numpy, msgspec and the standard library only.
 """

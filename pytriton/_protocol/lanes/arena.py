@@ -1,19 +1,19 @@
 """An arena: shared memory that its owner writes and one other process maps read-only.
 
-An arena is a memfd: it has no name, so nothing is left behind by a killed process and nobody else
-can open it. Only the owner has a writable descriptor; what it hands over is a read-only one. It
-grows, never shrinks (sealed), so that a reader cannot be made to fault. Memory is handed out in a
-row and taken back all at once::
+An arena is a memfd: it has no name, so a killed process leaves nothing behind and no other process
+can open it. Only the owner has a writable descriptor; it hands over a read-only one. The arena
+grows and never shrinks (it is sealed), so a reader can never fault. Allocations are consecutive
+and are all freed at once::
 
     ┌────────┬──────────────┬────┬───────────────────────────┐
     │ tensor │    tensor    │ …  │  free                     │   reset() moves `used` back to 0
     └────────┴──────────────┴────┴───────────────────────────┘
     0                            used                    size
 
-What shall outlive a reset is left out when memory is handed out again.
+`reset` can keep regions; they are skipped when memory is allocated again.
 
-An arena that one large batch has made large gives memory back when it has not been needed for a while: the pages
-go (MADV_REMOVE), the size and all mappings stay, so the reader need not know.
+An arena that grew for one large batch releases memory once it has not been needed for a while: the pages
+are freed (MADV_REMOVE); the size and all mappings stay, so the reader is unaffected.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from collections.abc import Callable, Sequence
 
 from pytriton._protocol import linux
 
-#: Tensors start at multiples of this: a cache line, and what SIMD loads like best.
+#: Alignment of tensors: a cache line, which also suits SIMD loads.
 ALIGNMENT = 64
 _SMALLEST = 1 << 16
-#: What an arena keeps, whether it is needed or not; and seconds after which it gives back what is more.
+#: Bytes an arena always keeps, and seconds after which it releases the rest if unused.
 KEPT = 64 << 20
 KEPT_S = 10.0
 
 
-#: Pieces that come to less than this together are not worth a look at the memory that is left.
+#: Allocations that total less than this do not check the available memory.
 WORTH_A_LOOK = 1 << 26
 
 
 class ArenaError(Exception):
-    """Shared memory cannot be had, or what a peer says about it is wrong."""
+    """Shared memory is unavailable, or the peer described it incorrectly."""
 
 
 class NoMemoryLeft(ArenaError):
-    """There is not so much memory left on this machine."""
+    """The machine does not have enough memory available."""
 
 
 def refuse_more_than_available(nbytes: int) -> None:
-    """See that so much memory is left: where it ends, no allocation fails, but the kernel kills processes.
+    """Raise unless `nbytes` are available; overcommit would trigger the OOM killer instead of failing.
 
     Raises:
-        NoMemoryLeft: it is not.
+        NoMemoryLeft: too little memory is available.
     """
     available = linux.available_memory()
     if nbytes > available:
@@ -59,41 +59,41 @@ def refuse_more_than_available(nbytes: int) -> None:
 
 
 class Arena:
-    """The writing end. Not for use by several threads at once."""
+    """The writing end. Not thread-safe."""
 
     def __init__(self, name: str) -> None:
         self._fd = linux.memfd_create(name)
         linux.seal_against_shrinking(self._fd)
         self._size = 0
-        self._backed = 0  #: so much of it has pages
+        self._backed = 0  #: bytes that have pages
         self._used = 0
-        self._needed_at = 0.0  #: when more than `KEPT` was handed out the last time
-        #: Whether it holds more than `KEPT`.
+        self._needed_at = 0.0  #: when more than `KEPT` bytes were last allocated
+        #: Whether more than `KEPT` bytes have pages.
         self.large = False
-        #: Is told when `backed` has changed.
+        #: Called when `backed` has changed.
         self.on_change: Callable[[], None] | None = None
         self._kept: Sequence[tuple[int, int]] = ()
         self._map: mmap.mmap | None = None
 
     @property
     def size(self) -> int:
-        """Bytes that the peer may see."""
+        """Size in bytes of the memory visible to the peer."""
         return self._size
 
     @property
     def backed(self) -> int:
-        """Bytes that have pages."""
+        """Number of bytes that have pages."""
         return self._backed
 
     @property
     def used(self) -> int:
-        """Bytes handed out, and what lies between them."""
+        """Number of bytes allocated, including padding."""
         return self._used
 
     def reset(self, kept: Sequence[tuple[int, int]] = ()) -> None:
-        """Take back all that was handed out, but for the pieces [start, end) in `kept`, which is in order.
+        """Free all allocations except the regions [start, end) in `kept`, which is sorted.
 
-        The reader must be done with the rest.
+        The reader must have finished with the freed regions.
         """
         if self.large:
             self._note_need()
@@ -103,7 +103,7 @@ class Arena:
             self.give_back()
 
     def give_back(self, *, at_once: bool = False) -> None:
-        """Give back what has not been needed for a while, or `at_once`, if all has been taken back."""
+        """Release pages unused for a while, or `at_once`. Does nothing while allocations exist."""
         start = max([KEPT, *[end for _, end in self._kept]])
         start = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
         now = time.monotonic()
@@ -112,7 +112,7 @@ class Arena:
             return
         try:
             self._map.madvise(mmap.MADV_REMOVE, start, self._backed - start)
-        except OSError:  # the process has locked its memory: that holds for this, too
+        except OSError:  # the process has locked its memory, including this
             self._needed_at = now
             return
         self._backed = start
@@ -120,10 +120,10 @@ class Arena:
         self._changed()
 
     def allocate(self, nbytes: int) -> int:
-        """Return the offset of `nbytes` fresh bytes.
+        """Allocate `nbytes` bytes and return their offset.
 
         Raises:
-            ArenaError: the machine has not that much memory left.
+            ArenaError: the machine does not have enough memory available.
         """
         start = self._next(nbytes)
         end = start + nbytes
@@ -133,18 +133,18 @@ class Arena:
         return start
 
     def fits(self, nbytes: int) -> bool:
-        """Return whether `allocate` can do without more memory."""
+        """Return True if `allocate` can serve `nbytes` without growing the arena."""
         return self._next(nbytes) + nbytes <= self._backed
 
     def writable(self) -> mmap.mmap:
-        """Return the mapping; it covers everything allocated so far."""
+        """Return the mapping, which covers everything allocated so far."""
         if self._map is None:
             self._grow(_SMALLEST)
             assert self._map is not None
         return self._map
 
     def open_readonly(self) -> int:
-        """Return a new read-only descriptor, to be passed to the reader and closed here.
+        """Return a new read-only descriptor, to be passed to the reader and then closed by the caller.
 
         Raises:
             ArenaError: no descriptors are left.
@@ -155,7 +155,7 @@ class Arena:
             raise ArenaError(f"cannot pass shared memory on: {error}") from error
 
     def close(self) -> None:
-        """Give the memory back; views that are still held stay valid until they go."""
+        """Release the memory. Existing views stay valid until they are deleted."""
         self._map = None
         os.close(self._fd)
 
@@ -170,14 +170,13 @@ class Arena:
         size = max(_SMALLEST, 1 << (needed - 1).bit_length()) if needed < 1 << 26 else needed
         size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         available = linux.available_memory()
-        if size - self._backed > available:  # the kernel would not refuse: it would kill somebody
+        if size - self._backed > available:  # the kernel would not fail: it would kill a process
             raise ArenaError(
                 f"cannot get {size} bytes of shared memory: {self._backed} are held and only {available} "
                 "more are available on this machine"
             )
         try:
-            # Reserves the pages: without it, a full machine shows as SIGBUS in the middle of a
-            # copy.
+            # Reserves the pages: otherwise a full machine would cause SIGBUS in the middle of a copy.
             os.posix_fallocate(self._fd, self._backed, size - self._backed)
             if size > self._size or self._map is None:
                 self._map = mmap.mmap(self._fd, size)
@@ -199,15 +198,15 @@ class Arena:
 
 
 class MappedMemory:
-    """The reading end of an arena, or of any file of shared memory, mapped read-only.
+    """The reading end of an arena, or of any shared memory file, mapped read-only.
 
-    Takes over `fd`. `writer_trusted=False` insists on a seal against shrinking.
+    Takes ownership of `fd`. With `writer_trusted=False`, the memory must be sealed against shrinking.
     """
 
     def __init__(self, fd: int, *, writer_trusted: bool) -> None:
         self._fd = fd
         self._map: mmap.mmap | None = None
-        self._size = 0  #: what is mapped
+        self._size = 0  #: size of the mapping
         if not writer_trusted and not linux.is_sealed_against_shrinking(fd):
             os.close(fd)
             raise ArenaError("the peer passed memory that it could shrink under us")
@@ -224,14 +223,14 @@ class MappedMemory:
         return self._map
 
     def close(self) -> None:
-        """Unmap as soon as the last view is gone."""
+        """Unmap the memory as soon as the last view is deleted."""
         self._map = None
         os.close(self._fd)
 
     def _map_again(self, end: int) -> None:
         size = os.fstat(self._fd).st_size
         if end > size or size == 0:
-            raise ArenaError(f"the peer points at byte {end} of a memory of {size} bytes")
+            raise ArenaError(f"the peer refers to byte {end} of a memory of {size} bytes")
         try:
             self._map = mmap.mmap(self._fd, size, access=mmap.ACCESS_READ)
         except (OSError, ValueError, OverflowError) as error:

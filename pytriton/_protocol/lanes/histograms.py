@@ -1,8 +1,8 @@
-"""The buckets of the histograms that workers count, and what can be told from them.
+"""The buckets of the histograms that workers count, and the statistics derived from them.
 
 Durations are counted in buckets whose bounds grow by the fourth root of two, from 7.6 µs to 1,024 s: those of a native
-histogram of Prometheus with schema 2. So both kinds of histogram are made of the same numbers, and a quantile is off
-by a tenth at most. Sizes are counted in powers of two. The last bucket has what is larger than all bounds.
+Prometheus histogram with schema 2. So both kinds of histogram use the same counts, and a quantile is off
+by at most a tenth. Sizes are counted in powers of two. The last bucket counts values above all bounds.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ SCHEMA = 2
 _PER_DOUBLING = 1 << SCHEMA
 FIRST_INDEX = -17 * _PER_DOUBLING
 _LAST_INDEX = 10 * _PER_DOUBLING
-#: In seconds; an observation that is equal to a bound is below it.
+#: In seconds, inclusive upper bounds.
 BOUNDS_S = tuple(2.0 ** (i / _PER_DOUBLING) for i in range(FIRST_INDEX, _LAST_INDEX + 1))
 BOUNDS_NS = tuple(int(bound * 1e9) for bound in BOUNDS_S)
 DURATION_BUCKETS = len(BOUNDS_S) + 1
-#: Rows.
+#: Bounds for sizes in rows.
 SIZE_BOUNDS = tuple(1 << i for i in range(17))
 SIZE_BUCKETS = len(SIZE_BOUNDS) + 1
 
 
 def quantile(q: float, buckets: Sequence[int], bounds: Sequence[float] = BOUNDS_S) -> float | None:
-    """Return the value below which the share `q` of the observations lies; None when there are none.
+    """Return the value below which the share `q` of the observations lies; None without observations.
 
-    Within a bucket, observations are taken to be spread evenly. Of those beyond all bounds, the last bound is told.
+    Interpolates linearly within a bucket. Observations above all bounds count as the last bound.
     """
     total = sum(buckets)
     if total <= 0:
@@ -44,7 +44,7 @@ def quantile(q: float, buckets: Sequence[int], bounds: Sequence[float] = BOUNDS_
 
 
 def coarse(buckets: Sequence[int], bounds: Sequence[float], chosen: Sequence[float]) -> list[int]:
-    """Return how many observations are not above each of the `chosen` bounds, which are among `bounds`."""
+    """Return the number of observations at or below each of the `chosen` bounds, a subset of `bounds`."""
     wanted = set(chosen)
     counts, below = [], 0
     for bound, count in zip(bounds, buckets):

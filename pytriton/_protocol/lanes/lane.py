@@ -1,8 +1,8 @@
-"""The lane: the connection between one proxy instance and one worker, and the descriptors that travel on it.
+"""The lane: the connection between one proxy instance and one worker, and the descriptors passed over it.
 
-A lane is an AF_UNIX SOCK_SEQPACKET connection: messages keep their borders, descriptors of memory
-travel beside them (SCM_RIGHTS), and the end of either process is an immediate end-of-file at the
-other. Tensor bytes lie in shared memory; the lane carries only where they lie::
+A lane is an AF_UNIX SOCK_SEQPACKET connection: it preserves message boundaries, passes memory descriptors
+(SCM_RIGHTS), and reports the end of either process to the other at once, as end-of-file.
+Tensor bytes lie in shared memory; the lane carries only references to them::
 
     proxy                                                    worker
       │  Announce(memory), then a read-only descriptor          │   once per memory
@@ -14,9 +14,9 @@ other. Tensor bytes lie in shared memory; the lane carries only where they lie::
       │        BatchDone(id, …) | BatchFailed(id, …)
       │◀────────────────────────────────────────────────────────│
 
-A decoupled model answers a batch many times, and its worker may have several under way::
+A decoupled model answers a batch many times, and its worker may process several batches at once::
 
-      │        Room(batches)                                    │   how many at once; first of all
+      │        Room(batches)                                    │   maximum in flight; sent first
       │◀────────────────────────────────────────────────────────│
       │  Batch(id, …)                                           │   the next one after BatchBegun
       │────────────────────────────────────────────────────────▶│
@@ -24,16 +24,16 @@ A decoupled model answers a batch many times, and its worker may have several un
       │◀────────────────────────────────────────────────────────│
       │        BatchPart(id, responses) …, then BatchDone(id)   │
       │        BatchParts(parts)      of several at once        │
-      │        Room(0)                it retires: no more here  │
+      │        Room(0)                it retires: no new batches│
       │◀────────────────────────────────────────────────────────│
-      │  Credit(parts)        so many have gone to tritonserver │
-      │  Cancel(id, request)  nobody waits for its answers      │
-      │  Hold(id, request)    who asked has enough to read      │   then nothing more is made for it
-      │  Go(id, request)      who asked has read                │
+      │  Credit(parts)        passed to tritonserver            │
+      │  Cancel(id, request)  the client no longer waits        │
+      │  Hold(id, request)    the client is not reading         │   the worker pauses this stream
+      │  Go(id, request)      the client has read               │
       │────────────────────────────────────────────────────────▶│
 
-Large outputs are not copied into shared memory where the proxy may read the worker's own
-(process_vm_readv(2)): it says so in `Batch.reads`, and the answer names the worker's memory (`OWN`)::
+Large outputs are not copied into shared memory if the proxy may read the worker's own memory
+(process_vm_readv(2)): `Batch.reads` says so, and the answer refers to the worker's memory (`OWN`)::
 
       │  Batch(id, …, reads)                                    │
       │────────────────────────────────────────────────────────▶│
@@ -43,13 +43,13 @@ Large outputs are not copied into shared memory where the proxy may read the wor
       │────────────────────────────────────────────────────────▶│
 
 A worker may close a lane at any moment between batches. A batch that it had not read by then was
-not begun, which the kernel tells: `LaneClosed.unread`.
+not started, which the kernel reports: `LaneClosed.unread`.
 
-One batch is under way at a time. What a worker wrote for batch n stays valid until batch n+1
+One batch is in flight at a time. The outputs of batch n stay valid until batch n+1
 arrives: the proxy sends it only after Triton has copied the responses of batch n. A message too
-large for a packet is put into the sender's arena and announced by `Spilled`. What the messages are
-made of is in lane_messages.py. The descriptor of an `Announce` comes in a packet of its own behind it,
-so that all others are received by the plainest of system calls.
+large for a packet is put into the sender's arena and announced by `Spilled`. The messages themselves
+are defined in lane_messages.py. The descriptor of an `Announce` follows in a packet of its own,
+so that all other packets can be received with a plain recv(2).
 """
 
 from __future__ import annotations
@@ -77,16 +77,15 @@ from pytriton._protocol.lanes.lane_messages import (
     Spilled,
 )
 
-#: Longer messages are spilled. Linux's default socket buffer is 208 KiB, of which a packet may use
-#: about half.
+#: Longer messages are spilled. Linux's default socket buffer is 208 KiB, of which a packet may use about half.
 _INLINE_BYTES = 1 << 16
 _FDS_PER_PACKET = 8
-#: Memories that a peer may announce on one lane: each holds a descriptor of this process.
+#: Maximum number of memories a peer may announce on one lane: each holds a descriptor of this process.
 MOST_MEMORIES = 16
-#: Seconds in which the descriptor comes that was announced: it is sent in the same breath.
+#: Timeout in seconds for the descriptor that follows an announcement: the peer sends it immediately.
 _ANNOUNCED_S = 20.0
 _ANCILLARY = socket.CMSG_SPACE(_FDS_PER_PACKET * array.array("i").itemsize)
-#: What the packet of a descriptor holds besides: an empty one would look like the end.
+#: Payload of a descriptor's packet: an empty packet would look like end-of-file.
 _DESCRIPTOR = b"\0"
 _CREDENTIALS = struct.Struct("iII")
 _SEND = socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT
@@ -97,11 +96,11 @@ _decode = msgspec.msgpack.Decoder(LaneMessage).decode
 
 
 class LaneClosed(Exception):
-    """The process at the other end of the lane is gone, or has closed it.
+    """The process at the other end of the lane has exited or has closed the lane.
 
-    `unread`: the last message sent to it was not read, so nothing was done about it. Linux answers
-    ECONNRESET instead of end-of-file when a unix socket is closed with unread messages
-    (`unix_release_sock`), and EPIPE to who sends afterwards.
+    `unread`: the last message sent to it was not read, so it had no effect. Linux returns
+    ECONNRESET instead of end-of-file if a unix socket is closed with unread messages
+    (`unix_release_sock`), and EPIPE for later sends.
     """
 
     def __init__(self, text: str, *, unread: bool = False) -> None:
@@ -110,11 +109,11 @@ class LaneClosed(Exception):
 
 
 class LaneSilent(Exception):
-    """The peer sent nothing within the time that `Lane.set_patience` allows."""
+    """The peer sent nothing within the timeout set with `Lane.set_patience`."""
 
 
 class LaneError(Exception):
-    """The other end broke the protocol; the lane cannot be used any longer."""
+    """The peer violated the protocol; the lane is unusable."""
 
 
 class Lane:
@@ -127,12 +126,12 @@ class Lane:
         self._socket = connection
         self._peer_trusted = peer_trusted
         self._memories: dict[int, MappedMemory] = {}
-        #: One more than there may be, so that what was cut off is seen.
+        #: One more than allowed, so that truncation is detected.
         self._received = bytearray(_INLINE_BYTES + 1)
         self._view = memoryview(self._received)
         self._arena_announced = False
         self._announced: int | None = None  #: its descriptor is in the next packet
-        #: A worker's end: whether the proxy reads memory of this process, and what the answer at hand lends it.
+        #: On a worker's end: whether the proxy reads this process's memory, and what the current answer lends it.
         self.reads = False
         self.lent: list[object] = []
         self.arena = Arena("pytriton-lane")
@@ -142,46 +141,46 @@ class Lane:
         """Connect to the worker that listens at `path`.
 
         Raises:
-            LaneClosed: nobody listens there.
+            LaneClosed: no process listens there.
         """
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             connection.connect(path)
         except OSError as error:
             connection.close()
-            raise LaneClosed(f"nobody listens at {path}: {error}", unread=True) from error
+            raise LaneClosed(f"no process listens at {path}: {error}", unread=True) from error
         return cls(connection, peer_trusted=peer_trusted)
 
     def fileno(self) -> int:
-        """The socket's descriptor, for poll."""
+        """Return the socket's descriptor, for poll."""
         return self._socket.fileno()
 
     def peer_pid(self) -> int:
-        """The process at the other end (SO_PEERCRED, unix(7)); of a listener, it is the one that listens."""
+        """Return the pid of the process at the other end (SO_PEERCRED, unix(7)): for a listener, the listening process."""
         pid, _, _ = _CREDENTIALS.unpack(
             self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         )
         return int(pid)
 
     def set_patience(self, seconds: float | None) -> None:
-        """Let `receive` wait no longer than this; None: for ever. The kernel keeps the time (SO_RCVTIMEO)."""
+        """Set the timeout of `receive`; None waits forever. The kernel enforces it (SO_RCVTIMEO)."""
         micros = 0 if seconds is None else max(1, round(seconds * 1e6))
         timeval = struct.pack("@ll", *divmod(micros, 1_000_000))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
 
     def all_read(self) -> bool:
-        """Return whether the peer has read all that was sent to it (SIOCOUTQ, unix(7))."""
+        """Return True if the peer has read everything sent to it (SIOCOUTQ, unix(7))."""
         left = array.array("i", [0])
         fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, left)
         return left[0] == 0
 
     def send(self, message: LaneMessage) -> None:
-        """Send one message; the arena's descriptor goes first if the peer has not got it.
+        """Send one message, preceded by the arena's descriptor if the peer does not have it yet.
 
         Raises:
             LaneClosed: the peer is gone.
             LaneError: the peer does not read.
-            ArenaError: no memory for a message that has to be spilled, or no descriptor for the arena.
+            ArenaError: no memory for a message that must be spilled, or no descriptor for the arena.
         """
         data = _encode(message)
         if len(data) > _INLINE_BYTES:
@@ -204,13 +203,13 @@ class Lane:
             os.close(fd)
 
     def receive(self, *, wait: bool = True) -> FromWorker | FromProxy:
-        """Return the next message that is not about memory; waits for it.
+        """Return the next message that is not about memory, waiting for it if `wait`.
 
         Raises:
             LaneClosed: the peer is gone.
-            LaneSilent: it said nothing for as long as `set_patience` allows; without `wait`,
-                nothing is there (any more).
-            LaneError: the peer sent something else than a message of this protocol.
+            LaneSilent: nothing arrived within the timeout set with `set_patience`; without `wait`,
+                no message is available.
+            LaneError: the peer violated the protocol.
         """
         how = 0 if wait else socket.MSG_DONTWAIT
         while True:
@@ -229,26 +228,26 @@ class Lane:
             self._announced = message.memory
 
     def peek(self) -> Batch | None:
-        """Return the batch that `receive` would return at once, and leave it there; None if none would be."""
+        """Return the batch that `receive` would return without waiting, and leave it queued; None if there is none."""
         if self._announced is not None:
             return None
         try:
             how = socket.MSG_PEEK | socket.MSG_DONTWAIT
             message = self._decoded(self._socket.recv_into(self._received, 0, how))
         except (BlockingIOError, ConnectionError, LaneClosed, LaneError):
-            return None  # receive tells
+            return None  # receive raises the error
         return message if isinstance(message, Batch) else None
 
     def skip(self) -> None:
-        """Take away the message that `peek` returned."""
-        self._socket.recv(1)  # the rest of a packet goes with it
+        """Discard the message that `peek` returned."""
+        self._socket.recv(1)  # discards the rest of the packet, too
 
     def memory(self, number: int, end: int) -> mmap.mmap:
-        """Return the bytes [0, end), or more, of the memory that the peer announced under this number.
+        """Return a mapping of at least the bytes [0, end) of the memory the peer announced as `number`.
 
         Raises:
-            LaneError: it announced none.
-            ArenaError: that memory is smaller, or cannot be mapped.
+            LaneError: the peer announced no such memory.
+            ArenaError: the memory is smaller, or cannot be mapped.
         """
         memory = self._memories.get(number)
         if memory is None:
@@ -256,11 +255,11 @@ class Lane:
         return memory.covering(end)
 
     def hang_up(self) -> None:
-        """End the connection, so that a thread that receives on it sees its end."""
+        """Shut down the connection, so that the receiving thread sees its end."""
         self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the connection and give back all memory."""
+        """Close the connection and release all memory."""
         self._socket.close()
         self.arena.close()
         for memory in self._memories.values():
@@ -271,14 +270,14 @@ class Lane:
         self, data: bytes, ancillary: Sequence[tuple[int, int, array.array[int]]] = ()
     ) -> None:
         try:
-            # One batch is under way at a time, so there is always room, unless the peer has stopped
-            # to read: then nobody shall wait for it.
+            # One batch is in flight at a time, so there is always room unless the peer has stopped reading: fail
+            # instead of waiting for it.
             if ancillary:
                 self._socket.sendmsg([data], ancillary, _SEND)
             else:
                 self._socket.send(data, _SEND)
         except BlockingIOError as error:
-            raise LaneError("the peer does not read what it is sent") from error
+            raise LaneError("the peer does not read its messages") from error
         except (BrokenPipeError, ConnectionError) as error:
             raise LaneClosed(str(error), unread=True) from error
 
@@ -298,13 +297,13 @@ class Lane:
         return message
 
     def _descriptors(self, how: int) -> list[int]:
-        """Receive the packet behind an Announce."""
-        # Not for as long as a batch may take: who believes to have answered would be waited for for ever.
+        """Receive the packet that follows an Announce."""
+        # Use a short timeout, not the batch's: a peer that considers its answer sent would never send more.
         if not how:
             behind = select.poll()
             behind.register(self._socket, select.POLLIN)
             if not behind.poll(_ANNOUNCED_S * 1000):
-                raise LaneError("nothing came behind an announcement")
+                raise LaneError("no descriptor followed an announcement")
         data, ancillary, flags, _ = self._socket.recvmsg(
             1, _ANCILLARY, how | socket.MSG_CMSG_CLOEXEC
         )
@@ -317,7 +316,7 @@ class Lane:
             raise LaneClosed("end of file")
         if flags & socket.MSG_CTRUNC or data != _DESCRIPTOR:
             _close_all(fds)
-            raise LaneError("something else than a descriptor came behind an announcement")
+            raise LaneError("an announcement was followed by something other than a descriptor")
         return list(fds)
 
     def _map(self, number: int, fds: Sequence[int]) -> None:

@@ -1,8 +1,8 @@
-"""The messages on a lane and what they are made of; lane.py says when each is sent.
+"""The messages on a lane and their parts; lane.py describes when each is sent.
 
-They are MessagePack arrays (msgspec), tagged by type. Fields that were added later are at the end and
-may be missing; an element that is not declared is a later version's, and not looked at. The compiled proxy has
-these declarations, too (scripts/generate).
+They are MessagePack arrays (msgspec), tagged by type. Fields added later are at the end and may be missing; elements
+that are not declared come from a later version and are ignored. The compiled proxy uses the same declarations
+(scripts/generate).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OWN = -1
 
 
 class _Descriptor(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Base of what messages are made of."""
+    """Base class of the parts of messages."""
 
 
 class TensorRef(_Descriptor, frozen=True):
@@ -38,9 +38,9 @@ class TensorRef(_Descriptor, frozen=True):
 
 
 class RequestDetails(_Descriptor, frozen=True):
-    """The details of a request that only a Triton Python model (`model.py`) asks for.
+    """Request details that only Triton Python models (`model.py`) use.
 
-    `timeout` is microseconds; `trace` the context of a traced request, JSON.
+    `timeout` is in microseconds; `trace` is the context of a traced request, JSON.
     """
 
     correlation_id: Union[int, str] = 0
@@ -50,7 +50,7 @@ class RequestDetails(_Descriptor, frozen=True):
 
 
 class RequestRef(_Descriptor, frozen=True):
-    """One request of a batch. `parameters` is JSON; `requested` names the outputs that the client wants."""
+    """One request of a batch. `parameters` is JSON; `requested` lists the outputs that the client wants."""
 
     inputs: list[TensorRef]
     parameters: str
@@ -60,11 +60,11 @@ class RequestRef(_Descriptor, frozen=True):
 
 
 class ResponseDetails(_Descriptor, frozen=True):
-    """The details of a response that only a Triton Python model gives.
+    """Response details that only Triton Python models set.
 
-    `code` is the name of one of Triton's error codes ("NOT_FOUND", empty: INTERNAL), `parameters`
-    JSON. `final`: no more comes for this request. `empty`: there is no response, just the final flag.
-    `reschedule`: no response either; Triton shall queue the request again.
+    `code` is the name of a Triton error code ("NOT_FOUND"; empty means INTERNAL), `parameters` is
+    JSON. `final`: the last response to this request. `empty`: there is no response, just the final flag.
+    `reschedule`: no response either; Triton queues the request again.
     """
 
     code: str = ""
@@ -75,7 +75,7 @@ class ResponseDetails(_Descriptor, frozen=True):
 
 
 class ResponseRef(_Descriptor, frozen=True):
-    """The answer to one request: outputs, or the error of this request alone."""
+    """The answer to one request: its outputs, or an error for this request only."""
 
     outputs: list[TensorRef]
     error: Optional[str] = None
@@ -83,10 +83,10 @@ class ResponseRef(_Descriptor, frozen=True):
 
 
 class BatchTrace(_Descriptor, frozen=True):
-    """The traces of a batch: `contexts` has one entry per request, "" for one that is not traced.
+    """The traces of a batch. `contexts` has one entry per request, "" for an untraced one.
 
-    An entry is what Triton gives (`request.trace().get_context()`): a JSON object of the headers of W3C
-    Trace Context. `begun_ns` is when the proxy took the batch, in nanoseconds since 1970.
+    An entry comes from Triton (`request.trace().get_context()`): a JSON object of W3C Trace Context
+    headers. `begun_ns` is when the proxy received the batch, in nanoseconds since 1970.
     """
 
     begun_ns: int
@@ -94,11 +94,11 @@ class BatchTrace(_Descriptor, frozen=True):
 
 
 class _LaneMessage(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
-    """Base of the messages on a lane."""
+    """Base class of the messages on a lane."""
 
 
 class Announce(_LaneMessage, frozen=True):
-    """The descriptor in the packet behind this message is memory number `memory` from now on."""
+    """The descriptor in the next packet refers to memory number `memory`."""
 
     memory: int
 
@@ -106,9 +106,9 @@ class Announce(_LaneMessage, frozen=True):
 class Batch(_LaneMessage, frozen=True):
     """proxy → worker: run the callable on these requests.
 
-    `trace` is None when nobody traces them. `reads`: outputs may lie in the worker's own memory. `alone`: a
-    worker was lost with it and others, so it is merged with none. `taken_ns` is when tritonserver handed it to the
-    proxy (CLOCK_MONOTONIC; 0: nobody says), `rows` what it counts in all.
+    `trace` is None if the batch is not traced. `reads`: outputs may lie in the worker's own memory. `alone`: an
+    earlier worker was lost with this batch and others, so do not merge it. `taken_ns` is when tritonserver passed it to
+    the proxy (CLOCK_MONOTONIC; 0: unknown), `rows` the total number of rows.
     """
 
     id: int
@@ -128,9 +128,9 @@ class BatchDone(_LaneMessage, frozen=True):
 
 
 class BatchLent(_LaneMessage, frozen=True):
-    """worker → proxy: as `BatchDone`, with outputs in the worker's own memory, or much in its arena.
+    """worker → proxy: like `BatchDone`, with outputs in the worker's own memory, or large ones in its arena.
 
-    The worker waits for a `Credit`, which comes when they have been read.
+    The worker waits for a `Credit`, which the proxy sends after reading them.
     """
 
     id: int
@@ -138,23 +138,23 @@ class BatchLent(_LaneMessage, frozen=True):
 
 
 class BatchFailed(_LaneMessage, frozen=True):
-    """worker → proxy: the whole batch failed with `text`, which is for the client."""
+    """worker → proxy: the whole batch failed; `text` is the error for the client."""
 
     id: int
     text: str
 
 
 class Room(_LaneMessage, frozen=True):
-    """worker → proxy: so many batches may be under way at once (decoupled models).
+    """worker → proxy: the maximum number of batches in flight (decoupled models).
 
-    0, after there was room: this worker retires. It answers what it has, and the next batch goes over another lane.
+    0, after a positive number: this worker retires. It answers its current batches; the next batch uses another lane.
     """
 
     batches: int
 
 
 class BatchBegun(_LaneMessage, frozen=True):
-    """worker → proxy: the inputs have been copied; another batch may be sent, if there is room."""
+    """worker → proxy: the inputs have been copied; another batch may be sent if there is room."""
 
     id: int
 
@@ -167,36 +167,36 @@ class BatchPart(_LaneMessage, frozen=True):
 
 
 class PartRef(_Descriptor, frozen=True):
-    """A part of one batch among those of others, as `BatchPart` has it."""
+    """A part of one batch in a `BatchParts`, like a `BatchPart`."""
 
     id: int
     responses: list[Optional[ResponseRef]]
 
 
 class BatchParts(_LaneMessage, frozen=True):
-    """worker → proxy: as a `BatchPart` for each of these, in order. Each counts by itself for `Credit`."""
+    """worker → proxy: several `BatchPart`s in order. Each counts separately for `Credit`."""
 
     parts: list[PartRef]
 
 
 class BatchReturned(_LaneMessage, frozen=True):
-    """worker → proxy: the `execute` of a Triton Python model has returned; its answers may still come.
+    """worker → proxy: `execute` of a Triton Python model has returned; its answers may follow later.
 
-    Triton shall queue the requests of `reschedule` again: places in the batch.
+    `reschedule` lists the positions in the batch of requests that Triton queues again.
     """
 
     id: int
     reschedule: list[int] = []
 
 
-#: A proxy takes metrics with at most so many.
+#: Maximum number of labels of a metric that a proxy accepts.
 MOST_LABELS = 64
 MOST_BUCKETS = 1024
-#: A proxy makes so many at most.
+#: Maximum number of metrics that a proxy creates.
 MOST_METRICS = 4096
 
 
-#: What the names of tritonserver's own metrics begin with: no custom one may.
+#: Prefix of tritonserver's own metrics, not allowed for custom ones.
 TRITONS_METRICS = "nv_"
 
 
@@ -217,40 +217,40 @@ class MetricUpdate(_Descriptor, frozen=True):
 
 
 class Metrics(_LaneMessage, frozen=True):
-    """worker → proxy: changes of custom metrics, in order. Is given back by a `Credit`, as a part is."""
+    """worker → proxy: changes of custom metrics, in order. Acknowledged with a `Credit`, like a part."""
 
     updates: list[MetricUpdate]
 
 
 class Credit(_LaneMessage, frozen=True):
-    """proxy → worker: the memory of so many parts, or of a `BatchLent`, may be used again."""
+    """proxy → worker: the memory of this many parts, or of a `BatchLent`, may be reused."""
 
     parts: int
 
 
 class Cancel(_LaneMessage, frozen=True):
-    """proxy → worker: the client of this request has gone; `request` is its place in the batch."""
+    """proxy → worker: the client of this request is gone; `request` is its position in the batch."""
 
     id: int
     request: int
 
 
 class Hold(_LaneMessage, frozen=True):
-    """proxy → worker: who asked for this stream has enough to read; make nothing more for it until `Go`."""
+    """proxy → worker: the client of this stream is not reading; pause the stream until `Go`."""
 
     id: int
     request: int
 
 
 class Go(_LaneMessage, frozen=True):
-    """proxy → worker: who asked for this stream has read; go on with it."""
+    """proxy → worker: the client of this stream has read; resume the stream."""
 
     id: int
     request: int
 
 
 class Spilled(_LaneMessage, frozen=True):
-    """The message itself lies in the sender's arena."""
+    """The actual message lies in the sender's arena."""
 
     offset: int
     nbytes: int

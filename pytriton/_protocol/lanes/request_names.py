@@ -1,4 +1,4 @@
-"""The id of a request, by which errors, logs and traces name it; workers and proxies make out the same one."""
+"""Derives the request id used in errors, logs and traces; workers and proxies derive the same one."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 from pytriton._protocol.errors import sendable
 from pytriton._protocol.lanes.lane_messages import Batch, RequestRef
 
-#: Characters of an id: it is a client's.
+#: Maximum length of an id, which clients choose.
 MOST = 200
 
 
 def id_at(batch: Batch, place: int) -> str:
-    """Return the id of the request at one place of a batch: the one that was given to it, or one of ours."""
+    """Return the id of the request at a position in a batch: the given one, or a generated one."""
     return _given_at(batch, place) or f"{batch.taken_ns:x}-{batch.id:x}-{place}"
 
 
 def given_id(ref: RequestRef, context: str = "") -> str:
-    """Return the id of a request by its client, its headers or its trace; "" if they give none."""
+    """Return the id given by a request's client, headers or trace; "" if there is none."""
     return (
         clean(ref.request_id)
         or _of_headers(ref.parameters)
@@ -28,14 +28,14 @@ def given_id(ref: RequestRef, context: str = "") -> str:
 
 
 def trace_id(context: str | None) -> str:
-    """Return the trace of a context, the JSON of its headers; "" when it has none."""
+    """Return the trace id in a context, the JSON of its headers; "" if there is none."""
     if not context:
         return ""
     return _of_traceparent(object_of(context).get("traceparent"))
 
 
 def object_of(text: str) -> dict[str, Any]:
-    """Return the members of a JSON object; none of what is no such: a proxy or a client has written it."""
+    """Return the members of a JSON object, or {} if the text is not one: it comes from a proxy or a client."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -44,7 +44,7 @@ def object_of(text: str) -> dict[str, Any]:
 
 
 def clean(text: str) -> str:
-    """Return a client's text as one line that a log can show."""
+    """Return a client's text as a single line that is safe to log."""
     if text.isascii() and text.isprintable() and len(text) <= MOST:
         return text
     return "".join(one if one.isprintable() else "?" for one in sendable(text[:MOST])[:MOST])
@@ -56,7 +56,7 @@ def _given_at(batch: Batch, place: int) -> str:
 
 
 def _of_headers(parameters: str) -> str:
-    """Return the id that forwarded headers give: `x-request-id`, else the trace of `traceparent`."""
+    """Return the id given by forwarded headers: `x-request-id`, else the trace id of `traceparent`."""
     lower = parameters.lower()
     if "x-request-id" not in lower and "traceparent" not in lower:
         return ""

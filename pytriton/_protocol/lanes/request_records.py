@@ -1,14 +1,14 @@
-"""Records of single requests, from a worker to the dispatcher: a ring in the memory of the worker's gauge.
+"""Records of single requests, passed from a worker to the dispatcher in a ring buffer on the worker's stats page.
 
-The worker writes a record and goes on; the dispatcher takes what there is when it comes by. Neither waits for the
-other: what has no room is left out, and counted. Which requests have a record, the dispatcher says, by two numbers in
-the same memory: calls that took at least so long (`limit`), and how many more (`budget`)::
+The worker writes records without waiting; the dispatcher collects them periodically. If the ring is full, records are
+dropped and counted. The dispatcher chooses which requests are recorded by two numbers in the same memory: the
+minimum duration of a call (`limit`), and how many more records may be written (`budget`)::
 
     [ written ][ taken ][ left out ][ threshold ][ limit ][ budget ]     8 bytes each
     [ ring: size of a message in 4 bytes, MessagePack ] …
 
-The threshold is what a worker compares the time of each call with: `NEVER` when nothing is wanted, 0 when the call at
-hand has failed, else the limit. So a call that nobody wants a record of costs one comparison.
+The worker compares the duration of each call with the threshold: `NEVER` if no records are wanted, 0 if the current
+call has failed, else the limit. So a call without a record costs one comparison.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import NamedTuple, Optional
 
 import msgspec
 
-#: No call takes so long.
+#: Longer than any call.
 NEVER = (1 << 64) - 1
-#: As good as any number of records.
+#: Practically unlimited.
 UNBOUNDED = 1 << 62
-#: Bytes of the ring; a message has a quarter of it at most.
+#: Size of the ring in bytes; a message takes at most a quarter of it.
 RING = 1 << 18
-#: Records of a message: it has room for so many with the longest ids.
+#: Maximum number of records in a message: they fit even with the longest ids.
 _AT_ONCE = 64
 _HEADER = 64
-#: Bytes that it takes in all.
+#: Total size in bytes.
 SIZE = _HEADER + RING
 _WRITTEN, _TAKEN, _LEFT_OUT, THRESHOLD, _LIMIT, _BUDGET = range(6)
 _PREFIX = 4
@@ -39,12 +39,12 @@ class RequestRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     Attributes:
         id: see worker/request_ids.py.
         status: "ok", or why it failed: one of gauge.FAILURES.
-        queue_ns: from when tritonserver handed its batch over, until the call began; -1: unknown.
-        compute_ns: the call, with reading inputs and writing outputs.
-        requests, rows: of the call that it was in.
-        bytes_out: -1: nobody has counted them.
-        version: that it was for; 0: the only one.
-        error: the type of the exception that it failed by, if one did it: its name, and nothing of its text.
+        queue_ns: from when tritonserver passed its batch to the proxy until the call began; -1: unknown.
+        compute_ns: the duration of the call, including reading inputs and writing outputs.
+        requests, rows: totals of the call that served it.
+        bytes_out: size of the outputs; -1: not counted.
+        version: the requested model version; 0: the only one.
+        error: the name of the exception type that caused the failure, if any, without its text.
     """
 
     id: str
@@ -61,7 +61,7 @@ class RequestRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Taken(NamedTuple):
-    """The records that the dispatcher has taken: messages, undecoded, and how many records were left out since."""
+    """The records that the dispatcher has collected: encoded messages, and the number of records dropped since."""
 
     messages: Sequence[bytes] = ()
     left_out: int = 0
@@ -72,7 +72,7 @@ _decode = msgspec.msgpack.Decoder(list[RequestRecord]).decode
 
 
 def decoded(message: bytes) -> Optional[list[RequestRecord]]:
-    """Return the records of a message; None for what is none: the worker's memory may hold anything."""
+    """Return the records in a message; None if it is invalid: the worker's memory cannot be trusted."""
     try:
         return _decode(message)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -80,36 +80,36 @@ def decoded(message: bytes) -> Optional[list[RequestRecord]]:
 
 
 class RequestRecords:
-    """One end of the ring; `wanted` … `write` are for the worker, `want` and `take` for the dispatcher."""
+    """One end of the ring. The worker calls `all_wanted` to `write`, the dispatcher `want` and `take`."""
 
     def __init__(self, memory: memoryview) -> None:
-        """Take over a view of `SIZE` bytes, or more."""
+        """Take ownership of a view of at least `SIZE` bytes."""
         self._memory = memory
         self._words = memory[:_HEADER].cast("Q")
         self._ring = memory[_HEADER:SIZE]
         self._told_left_out = self._words[
             _LEFT_OUT
-        ]  # a former version of the dispatcher has told these
+        ]  # already reported by an earlier version of the dispatcher
 
     # ── the worker's end ─────────────────────────────────────────────────────────────────────────
 
     @property
     def all_wanted(self) -> bool:
-        """Whether every request is to have a record, not only those of some calls."""
+        """Return True if every request is recorded, not only those of slow calls."""
         return self._words[_BUDGET] > UNBOUNDED // 2
 
     def call_failed(self) -> None:
-        """The call at hand has failed: it is to have records, however short it was."""
+        """Mark the current call as failed, so that it is recorded however short it was."""
         if self._words[_LIMIT] != NEVER:
             self._words[THRESHOLD] = 0
 
     @property
     def budget(self) -> int:
-        """How many records may be written now."""
+        """Return how many records may be written now."""
         return self._words[_BUDGET]
 
     def write(self, records: Sequence[RequestRecord]) -> None:
-        """Write records, or count them as left out; to be called for each call that has passed the threshold."""
+        """Write records, or count them as dropped. Call it for each call that reached the threshold."""
         words = self._words
         budget = words[_BUDGET]
         if records:
@@ -140,7 +140,9 @@ class RequestRecords:
     # ── the dispatcher's end ─────────────────────────────────────────────────────────────────────
 
     def want(self, limit_ns: int, budget: int) -> None:
-        """Have calls that take at least so long get records, and failed ones; so many until this is said again."""
+        """Request records of failed calls and of calls at least this long, up to `budget`, until the next call of
+        `want`.
+        """
         words = self._words
         words[_BUDGET] = budget
         if words[_LIMIT] != limit_ns or words[THRESHOLD] == NEVER:
@@ -148,7 +150,7 @@ class RequestRecords:
             words[THRESHOLD] = limit_ns
 
     def take(self) -> Taken:
-        """Take all messages. What does not look like one is thrown away with all behind it."""
+        """Collect all messages. An invalid message is discarded, together with all that follow it."""
         words = self._words
         written, taken = words[_WRITTEN], words[_TAKEN]
         left_out = words[_LEFT_OUT]
@@ -159,11 +161,11 @@ class RequestRecords:
             data = bytes(self._ring[at : at + left]) + bytes(self._ring[: max(0, at + left - RING)])
             found = list(_messages(data))
         words[_TAKEN] = written
-        # A worker can say anything again and again, and the sum of it has to fit a message.
+        # A worker can report any number repeatedly, and the sum must fit a message.
         return Taken(found, max(0, min(more, RING)))
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Release the memory."""
         self._ring.release()
         self._words.release()
         self._memory.release()

@@ -1,21 +1,21 @@
-"""The gauge: what a worker is doing and has done, in a page of memory that the dispatcher reads without asking.
+"""The stats page: a worker's state and counters in a page of memory that the dispatcher reads without asking.
 
-The dispatcher makes the page (a memfd) and hands it to the worker when it starts it. The worker
-writes it around every batch; so the dispatcher can tell a busy worker from a hung or a stopped one, also when
-it does not answer any more, and what it had done when it ended::
+The dispatcher creates the page (a memfd) and passes it to the worker at start. The worker
+updates it around every batch, so the dispatcher can distinguish a busy worker from a hung or a stopped one, even if
+it no longer responds, and can read its counters after it has exited::
 
     [ batches begun ][ batches answered ][ requests begun ][ begun at, 0: idle ][ ending ]     8 bytes each
     [ counters, see Counter ] … [ failed requests, one for each of FAILURES ]
     [ histograms, see Histogram: the sum, then the buckets ] …
     [ exemplars of traced calls, see exemplars.py ]
     [ records of single requests, see request_records.py ]
-    [ of a worker's own process: metrics of the callable's own, see user_metrics.py ]
+    [ of a worker's own process: the callable's own metrics, see user_metrics.py ]
 
 Times are CLOCK_MONOTONIC in nanoseconds, one clock for all processes of a machine. One thread writes at a time. The
-reader takes no lock: of two figures that belong together, it may see one a batch earlier than the other.
+reader takes no lock: of two related values, it may see one a batch earlier than the other.
 
-Around each batch every store counts. So the worker remembers what it has written, and never reads it back. Calls that
-do not overlap, all but those of streams, need no busy time of their own: it is what they took.
+The updates are on the hot path, so the worker caches what it has written and never reads it back. Calls that
+do not overlap (all except streams) need no busy time of their own: it is their total duration.
 """
 
 from __future__ import annotations
@@ -37,30 +37,31 @@ _BEGUN, _ANSWERED, _REQUESTS, _BEGUN_AT, _ENDING = range(5)
 _BUSY_NS, _BUSY_SINCE, _ROWS, _MERGED, _PARTS, _LOAD_NS, _WARMUP_NS, _ARENA, _OVERLAPPED = range(
     5, 14
 )
-#: Why requests failed in a worker, as it sees it.
+#: Reasons for failed requests, as seen by the worker.
 FAILURES = ("callable", "input", "result", "timeout", "unrecoverable")
 _FIRST_FAILED, _AFTER_FAILED = 16, 16 + len(FAILURES)
 _FAILED = {kind: _FIRST_FAILED + number for number, kind in enumerate(FAILURES)}
-#: Where the histograms begin; each has its sum first.
+#: Offset of the histograms; each begins with its sum.
 _CALLS = 32
 _WAITS = _CALLS + 1 + DURATION_BUCKETS
 _FIRSTS = _WAITS + 1 + DURATION_BUCKETS
 _BETWEENS = _FIRSTS + 1 + DURATION_BUCKETS
 _SIZES = _BETWEENS + 1 + DURATION_BUCKETS
 _WORDS = _SIZES + SIZE_BUCKETS
-#: Where the exemplars of calls are, and the records of requests, by pages of their own.
+#: Offsets of the exemplars and the request records, page-aligned.
 _EXEMPLARS = -(-_WORDS * 8 // mmap.PAGESIZE) * mmap.PAGESIZE
 _RECORDS = _EXEMPLARS + -(-exemplars.SIZE // mmap.PAGESIZE) * mmap.PAGESIZE
 _THRESHOLD = _RECORDS // 8 + request_records.THRESHOLD
-#: Of the mapping.
+#: Size of the mapping.
 _BYTES = -(-(_RECORDS + request_records.SIZE) // mmap.PAGESIZE) * mmap.PAGESIZE
-#: The same with metrics of the callable's own; of those in a registrant's process nobody knows whose they are.
+#: The size including the callable's own metrics. Workers in a registrant's process have none: they cannot be
+#: attributed.
 _BYTES_WITH_METRICS = _BYTES + user_metrics.SIZE
-#: Changes with what a page is like: who reads it has to know the same.
+#: Version of the layout: reader and writer must agree on it.
 LAYOUT = f"2: {_WORDS} {_RECORDS} {_BYTES_WITH_METRICS} {' '.join(FAILURES)}"
-#: More rows than this are taken for a mistake.
-_MOST_ROWS = 1 << 32
-#: The bucket of each number of rows that is usual.
+#: A larger number of rows counts as an error.
+_MAX_ROWS = 1 << 32
+#: Precomputed bucket for each usual number of rows.
 _BUCKET_OF_ROWS = tuple((max(rows, 1) - 1).bit_length() for rows in range(1025))
 _USUAL_ROWS = len(_BUCKET_OF_ROWS) - 1
 
@@ -68,10 +69,10 @@ _now = time.monotonic_ns
 
 
 class Reading(NamedTuple):
-    """The values of a gauge at one moment.
+    """The values of a stats page at one moment.
 
-    `busy_s` is how long the batch at hand has been running; None when idle. `ending`: the worker knows that it shall
-    end. `overlaps`: its batches do, or may.
+    `busy_s` is how long the current batch has been running; None when idle. `ending`: the worker knows that it must
+    exit. `overlaps`: its batches may overlap.
     """
 
     begun: int
@@ -83,14 +84,14 @@ class Reading(NamedTuple):
 
     @property
     def idle(self) -> bool:
-        """True if nothing is under way."""
+        """Return True if no batch is in flight."""
         return self.begun == self.answered
 
 
 class Counts(NamedTuple):
     """Counters of one worker, or of several that served the same instance, until now.
 
-    Times are nanoseconds. A histogram is its buckets: how many observations were in each (histograms.py).
+    Times are nanoseconds. A histogram is its buckets: the number of observations in each (histograms.py).
     """
 
     calls: int = 0
@@ -111,7 +112,7 @@ class Counts(NamedTuple):
     size_buckets: tuple[int, ...] = (0,) * SIZE_BUCKETS
 
     def plus(self, other: Counts) -> Counts:
-        """Return the sum of both, element by element."""
+        """Return the element-wise sum of both."""
         if self is NOTHING or other is NOTHING:
             return other if self is NOTHING else self
         return Counts._make(map(_sum, self, other))
@@ -121,14 +122,14 @@ def _sum(one: Any, other: Any) -> Any:
     return tuple(map(int.__add__, one, other)) if isinstance(one, tuple) else one + other
 
 
-#: What nobody has done yet.
+#: Counts before any work.
 NOTHING = Counts()
 
 
 class Gauge:
-    """One end of the page: `begin`, `end` and their like are for the worker, `read` and `counts` for the dispatcher."""
+    """One end of the page. The worker calls `begin`, `end` and so on, the dispatcher `read` and `counts`."""
 
-    #: Around each batch they are looked up some thirty times; so many are slow in a dictionary.
+    #: Slots: around each batch, attributes are accessed some thirty times, which is slow with a dictionary.
     __slots__ = (
         "_answered", "_begun", "_between_ns", "_between_page", "_betweens", "_buckets", "_busy_ns", "_call_ns",
         "_call_page", "_calls", "_first_ns", "_first_page", "_firsts", "_map", "_overlapped", "_parts", "_requests",
@@ -137,7 +138,7 @@ class Gauge:
     )  # fmt: skip
 
     def __init__(self, fd: int) -> None:
-        """Take over a descriptor of the page."""
+        """Take ownership of a descriptor of the page."""
         try:
             with_metrics = os.fstat(fd).st_size >= _BYTES_WITH_METRICS
             self._map = mmap.mmap(fd, _BYTES_WITH_METRICS if with_metrics else _BYTES)
@@ -151,15 +152,15 @@ class Gauge:
         self.user_metrics = (
             user_metrics.UserMetricsPages(memoryview(self._map)[_BYTES:]) if with_metrics else None
         )
-        #: In the worker: is given the beginning and the end of a call that is to have records, and what `end` was.
+        #: In the worker: called with the begin and end times of a call that needs records, and the arguments of `end`.
         self.on_record: Callable[[int, int, Any, Any], None] | None = None
-        self._busy_ns = 0  #: the most that was read
-        #: In the dispatcher: a descriptor of the page, for the next version of it.
+        self._busy_ns = 0  #: the highest value read so far
+        #: In the dispatcher: a descriptor of the page, passed to the next version on upgrade.
         self.kept: int | None = None
 
     @classmethod
     def create(cls) -> tuple[Gauge, int]:
-        """Return a new gauge and a descriptor of it for the other process, to be closed here."""
+        """Create a stats page, and return it with a descriptor for the other process, to be closed by the caller."""
         fd = linux.memfd_create("pytriton-gauge")
         try:
             os.ftruncate(fd, _BYTES_WITH_METRICS)
@@ -173,7 +174,7 @@ class Gauge:
 
     @classmethod
     def adopt(cls, fd: int) -> Gauge:
-        """Return the dispatcher's end of a page that there is; takes over its descriptor."""
+        """Return the dispatcher's end of an existing page. Takes ownership of its descriptor."""
         try:
             gauge = cls(os.dup(fd))
         except BaseException:
@@ -184,9 +185,9 @@ class Gauge:
 
     @classmethod
     def create_file(cls, path: Path) -> Gauge:
-        """Return a new gauge that a process which is no child of this one opens by its path.
+        """Create a stats page that a process other than a child of this one opens by its path.
 
-        Its bytes are reserved, so that a full disk shows here. Remove it when the other has opened it.
+        Reserves its bytes, so that a full disk fails here. Remove the file once the other process has opened it.
         """
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -203,14 +204,14 @@ class Gauge:
     # ── the worker's end ─────────────────────────────────────────────────────────────────────────
 
     def _remember(self) -> None:
-        """Take what the page has as what the worker has written."""
+        """Initialize the cache of written values from the page."""
         words = self._words
         self._begun, self._answered, self._requests = words[:_BEGUN_AT].tolist()
         self._rows, self._parts, self._overlapped = words[_ROWS], words[_PARTS], words[_OVERLAPPED]
         self._call_ns, self._wait_ns = words[_CALLS], words[_WAITS]
         self._first_ns, self._between_ns = words[_FIRSTS], words[_BETWEENS]
-        self._since = 0  #: when the worker was idle last
-        #: The buckets: of the page, and what is in them.
+        self._since = 0  #: when the worker was last idle
+        #: The buckets: their position on the page, and their counts.
         self._buckets = [
             words[_CALLS + 1 : _WAITS],
             words[_WAITS + 1 : _FIRSTS],
@@ -226,9 +227,11 @@ class Gauge:
         ]
 
     def begin(self, requests: int, rows: int = 0, taken_ns: int = 0) -> int:
-        """A batch begins; return when. `taken_ns`: when its proxy got it; `rows`: 0 for as many as requests."""
+        """Record the start of a batch and return the time. `taken_ns`: when its proxy received it; `rows`: 0 means
+        `requests`.
+        """
         words = self._words
-        words[_BEGUN_AT] = now = _now()  # before it counts as begun: `read` relies on that
+        words[_BEGUN_AT] = now = _now()  # before it counts as begun: `read` relies on this order
         begun = self._begun
         if begun == self._answered:
             self._since = now
@@ -241,7 +244,7 @@ class Gauge:
         if 0 < rows <= _USUAL_ROWS:
             at = _BUCKET_OF_ROWS[rows]
         else:
-            rows = rows if 0 < rows < _MOST_ROWS else requests or 1
+            rows = rows if 0 < rows < _MAX_ROWS else requests or 1
             at = min((rows - 1).bit_length(), SIZE_BUCKETS - 1)
         self._rows = words[_ROWS] = self._rows + rows
         self._size_page[at] = self._sizes[at] = self._sizes[at] + 1
@@ -253,23 +256,23 @@ class Gauge:
         return now
 
     def _overlap(self) -> None:
-        """A call begins beside another one, for the first time: from now on, busy time is counted by itself."""
+        """Switch to separate busy-time accounting, when a call first begins during another one."""
         words = self._words
         words[_BUSY_NS] = self._call_ns
         words[_BUSY_SINCE] = self._since
         self._overlapped = words[_OVERLAPPED] = 1
 
     def overlap(self) -> None:
-        """Have calls counted as ones that overlap, though none has yet."""
+        """Count calls as overlapping from now on, though none has overlapped yet."""
         if not self._overlapped:
             self._overlap()
 
     def restarted(self) -> None:
-        """Restart the clock of the call at hand: the callable is called again, within a time limit of its own."""
+        """Restart the clock of the current call: the callable is called again, with a new time limit."""
         self._words[_BEGUN_AT] = _now()
 
     def merged(self, taken_ns: int) -> None:
-        """Another batch goes into the call that has just begun."""
+        """Record that another batch is merged into the call that has just begun."""
         words = self._words
         words[_MERGED] += 1
         now = words[_BEGUN_AT]
@@ -280,17 +283,19 @@ class Gauge:
             self._wait_page[at] = self._waits[at] = self._waits[at] + 1
 
     def end(self, begun_ns: int, parts: Any = (), answers: Any = ()) -> int:
-        """A batch that began then has been answered; return how many have. The rest is for `on_record`."""
+        """Record the end of the batch begun at `begun_ns`, and return the number answered. The rest goes to
+        `on_record`.
+        """
         words = self._words
         now = _now()
         took = now - begun_ns
-        # Before its time: `counts` relies on that.
+        # Before the busy time: `counts` relies on this order.
         self._answered = words[_ANSWERED] = answered = self._answered + 1
         self._call_ns = words[_CALLS] = self._call_ns + took
         at = bisect_left(BOUNDS_NS, took)
         self._call_page[at] = self._calls[at] = self._calls[at] + 1
         if self._overlapped:
-            words[_BEGUN_AT] = 0  # which of those that go on began last, nobody remembers
+            words[_BEGUN_AT] = 0  # it is unknown which of the remaining batches began last
             if answered == self._begun:
                 words[_BUSY_NS] += now - self._since
         if took >= words[_THRESHOLD] and self.on_record is not None:
@@ -298,7 +303,7 @@ class Gauge:
         return answered
 
     def responded(self, since_ns: int, *, first: bool) -> int:
-        """A response of a stream has been sent, so long after the batch began, or after the one before; return when."""
+        """Record a response of a stream, sent so long after the batch began or the previous response; return the time."""
         words = self._words
         now = _now()
         took = now - since_ns
@@ -313,31 +318,31 @@ class Gauge:
         return now
 
     def failed(self, kind: str, requests: int) -> None:
-        """So many requests have failed; `kind` is one of FAILURES."""
+        """Record failed requests; `kind` is one of FAILURES."""
         self._words[_FAILED[kind]] += requests
         self.records.call_failed()
 
     def traced(self, trace: str, begun_ns: int = 0) -> None:
-        """A call of a trace is about to end; `begun_ns`: 0 for the one that began last."""
+        """Record that a traced call is about to end; `begun_ns`: 0 for the call that began last."""
         self.exemplars.note(trace, _now() - (begun_ns or self._words[_BEGUN_AT]))
 
     def loaded(self, load_ns: int, warmup_ns: int) -> None:
-        """The callable has been loaded, and warmed up, in so long."""
+        """Record how long the callable took to load and to warm up."""
         self._words[_LOAD_NS] = load_ns
         self._words[_WARMUP_NS] = warmup_ns
 
     def holds(self, nbytes: int) -> None:
-        """The arenas of the worker's lanes have so many bytes."""
+        """Record the total size in bytes of the arenas of the worker's lanes."""
         self._words[_ARENA] = nbytes
 
     def told_to_end(self) -> None:
-        """The worker has taken notice that it shall end."""
+        """Record that the worker has received the request to exit."""
         self._words[_ENDING] = 1
 
     # ── the dispatcher's end ─────────────────────────────────────────────────────────────────────
 
     def read(self) -> Reading:
-        """Return what the worker has done and does."""
+        """Return the worker's current state."""
         words = self._words
         begun, answered = words[_BEGUN], words[_ANSWERED]
         begun_at = words[_BEGUN_AT]  # of that batch, or of a later one
@@ -346,16 +351,16 @@ class Gauge:
         return Reading(begun, answered, words[_REQUESTS], busy_s, ending, overlaps)
 
     def counts(self) -> Counts:
-        """Return what the worker has done; with the time that the batch at hand has taken until now."""
+        """Return the worker's counters, including the time that the current batch has taken so far."""
         live = self._words
         words = live[:_WORDS].tolist()
         overlapped = words[_OVERLAPPED]
         busy_ns = words[_BUSY_NS if overlapped else _CALLS]
-        # What is under way is looked at after what has ended: so no batch counts as both.
+        # Read batches in flight after ended ones, so that no batch counts as both.
         if live[_ANSWERED] < live[_BEGUN]:
             since = live[_BUSY_SINCE if overlapped else _BEGUN_AT]
             busy_ns += max(0, _now() - since) if since else 0
-        # Read between two stores of the worker's, it may seem to fall: a counter does not.
+        # Read between two of the worker's stores, it may seem to decrease; a counter must not.
         self._busy_ns = max(self._busy_ns, busy_ns)
         histograms = [
             (words[at], tuple(words[at + 1 : at + 1 + DURATION_BUCKETS]))
@@ -376,23 +381,23 @@ class Gauge:
         )
 
     def outcomes(self) -> tuple[int, tuple[int, ...]]:
-        """Return how many requests were begun, and how many failed, by the kinds of FAILURES; costs next to nothing."""
+        """Return the number of requests begun, and of those failed by the kinds of FAILURES. Cheap."""
         words = self._words
         return words[_REQUESTS], tuple(words[_FIRST_FAILED:_AFTER_FAILED].tolist())
 
     @property
     def load_s(self) -> float:
-        """How long the callable took to load."""
+        """Return how long the callable took to load, in seconds."""
         return self._words[_LOAD_NS] / 1e9
 
     @property
     def warmup_s(self) -> float:
-        """How long its warm-up took."""
+        """Return how long its warm-up took, in seconds."""
         return self._words[_WARMUP_NS] / 1e9
 
     @property
     def arena_bytes(self) -> int:
-        """The bytes that the arenas of its lanes have."""
+        """Return the total size in bytes of the arenas of its lanes."""
         return int(self._words[_ARENA])
 
     def close(self) -> None:

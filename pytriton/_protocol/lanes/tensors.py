@@ -1,8 +1,8 @@
-"""Tensors in shared memory: their datatypes, how arrays are laid down and how they are read again.
+"""Tensors in shared memory: their datatypes, and how arrays are written and read.
 
 The table of datatypes is Triton's (KServe v2 "Tensor Data Types"). numpy has no BF16: a process
-with ml_dtypes gets its bfloat16, one without it (the proxy) treats the tensor as 16-bit words and
-never looks inside.
+with ml_dtypes uses its bfloat16. One without it (the proxy) treats the tensor as 16-bit words and
+does not interpret them.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from pytriton._protocol.lanes.lane_messages import ARENA, TensorRef
 Array = npt.NDArray[Any]
 
 _LENGTH = struct.Struct("<I")
-#: Up to so many bytes a copy is so short that other threads can wait for it.
+#: Up to this size, a copy is so short that it may hold the GIL.
 _PLAIN_COPY = 1 << 16
 
 
 class Memories(Protocol):
-    """The memory that a peer announced: a `Lane`, or a connection for calls."""
+    """Memory announced by a peer: on a `Lane`, or on a connection for calls."""
 
     def memory(self, number: int, end: int) -> mmap.mmap:
-        """Return the bytes [0, end), or more, of memory `number`."""
+        """Return a mapping of at least the bytes [0, end) of memory `number`."""
 
 
 class Writable(Protocol):
-    """Memory of one's own: a `Lane`, or a slot of a call."""
+    """Memory that this process writes: a `Lane`, or a slot of a call."""
 
     arena: Arena
 
@@ -44,7 +44,7 @@ def read(lane: Memories, ref: TensorRef, dtype: np.dtype[Any]) -> Array:
     """Return a read-only view of a numeric tensor in the peer's memory, valid until the batch is answered.
 
     Raises:
-        LaneError, ArenaError: the descriptor is wrong.
+        LaneError, ArenaError: the reference is invalid.
     """
     nbytes, offset = ref.nbytes, ref.offset
     if nbytes <= 0 or offset < 0:
@@ -63,7 +63,7 @@ def read_raw(lane: Memories, ref: TensorRef) -> memoryview:
     """Return a read-only view of a tensor's bytes in the peer's memory (for BYTES).
 
     Raises:
-        LaneError, ArenaError: the descriptor is wrong.
+        LaneError, ArenaError: the reference is invalid.
     """
     if ref.offset < 0 or ref.nbytes < 0:
         raise ArenaError(f"tensor {ref.name}: {ref.nbytes} bytes at {ref.offset}")
@@ -76,9 +76,9 @@ def read_raw(lane: Memories, ref: TensorRef) -> memoryview:
 def write(
     lane: Writable, name: str, datatype: str, array: Array, dtype: np.dtype[Any]
 ) -> TensorRef:
-    """Lay an array down in the lane's arena as `dtype`, C-contiguous, and return where it lies.
+    """Write an array to the lane's arena as `dtype`, C-contiguous, and return a reference to it.
 
-    Any strides and byte order will do: this is the one copy of an output.
+    Accepts any strides and byte order: this is the only copy of an output.
     """
     nbytes = dtype.itemsize * array.size
     arena = lane.arena
@@ -94,7 +94,7 @@ def write(
 def write_raw(
     lane: Writable, name: str, datatype: str, shape: Iterable[int], data: bytes | memoryview
 ) -> TensorRef:
-    """Lay bytes down in the lane's arena and return where they lie."""
+    """Write bytes to the lane's arena and return a reference to them."""
     nbytes = len(data)
     offset = lane.arena.allocate(nbytes)
     if nbytes:
@@ -103,7 +103,7 @@ def write_raw(
 
 
 def write_string(lane: Writable, name: str, data: bytes) -> TensorRef:
-    """Lay a BYTES tensor of one element down in the lane's arena and return where it lies."""
+    """Write a BYTES tensor of one element to the lane's arena and return a reference to it."""
     arena = lane.arena
     nbytes = 4 + len(data)
     offset = arena.allocate(nbytes)
@@ -112,24 +112,24 @@ def write_string(lane: Writable, name: str, data: bytes) -> TensorRef:
 
 
 def address(array: Array) -> int:
-    """Return where an array's first element lies in this process."""
+    """Return the address of an array's first element in this process."""
     start: int = array.__array_interface__["data"][0]
     return start
 
 
 class TextError(ValueError):
-    """An input that takes text has other bytes."""
+    """A text input contains bytes that are not UTF-8."""
 
 
 def encode_bytes(array: Array) -> bytes:
     """Serialize the elements of an object, S or U array as Triton does: length in 4 bytes, then the bytes.
 
-    str is encoded as UTF-8. Trailing NULs of S and U elements are lost: numpy takes them for padding.
+    str is encoded as UTF-8. Trailing NULs of S and U elements are lost: numpy treats them as padding.
 
     Raises:
-        TypeError: an element is neither bytes nor str, or a str that has no UTF-8 form.
+        TypeError: an element is neither bytes nor str, or a str that cannot be encoded as UTF-8.
     """
-    if array.size == 1:  # such as each text of a stream
+    if array.size == 1:  # for example, each text of a stream
         (item,) = array.ravel().tolist()
         data = item if type(item) is bytes else _to_bytes(item)
         return _LENGTH.pack(len(data)) + data
@@ -160,10 +160,10 @@ def decode_bytes(data: memoryview, shape: Iterable[int]) -> Array:
 
 
 def as_text(name: str, array: Array) -> Array:
-    """Return an array of bytes as one of str.
+    """Convert an array of bytes to an array of str.
 
     Raises:
-        TextError: an element is no UTF-8.
+        TextError: an element is not UTF-8.
     """
     items = array.ravel().tolist()
     try:
@@ -171,7 +171,7 @@ def as_text(name: str, array: Array) -> Array:
     except UnicodeDecodeError as error:
         raise TextError(
             f"input `{name}` takes text (dtype=str), and {error.object[:40]!r} in it is not UTF-8: {error.reason}; for "
-            "other bytes, the model has to declare dtype=bytes"
+            "other bytes, the model must declare dtype=bytes"
         ) from None
     text: Array = np.empty(len(items), object)
     text[:] = decoded
@@ -179,13 +179,13 @@ def as_text(name: str, array: Array) -> Array:
 
 
 def check_bytes(data: memoryview, shape: Iterable[int]) -> None:
-    """See that `data` hold as many serialized elements as a shape says.
+    """Check that `data` hold as many serialized elements as the shape says.
 
     Raises:
         ArenaError: they do not.
     """
     count, start, end = _count(shape), 0, len(data)
-    if count > end // 4:  # each takes 4 bytes at least
+    if count > end // 4:  # each takes at least 4 bytes
         raise ArenaError(f"BYTES tensor of {end} bytes cannot hold {count} elements")
     for _ in range(count):
         if start + 4 > end:
@@ -200,7 +200,9 @@ def _empty(ref: TensorRef, dtype: np.dtype[Any]) -> Array:
         raise ArenaError(f"tensor {ref.name}: {ref.nbytes} bytes at {ref.offset} for {ref.shape}")
     try:
         nothing: Array = np.ndarray(ref.shape, dtype, b"")
-    except ValueError as error:  # more dimensions than numpy has, or one of 2**63 beside one of 0
+    except (
+        ValueError
+    ) as error:  # more dimensions than numpy supports, or one of 2**63 beside one of 0
         raise ArenaError(f"tensor {ref.name}: {error}") from error
     return nothing
 
@@ -226,7 +228,7 @@ def _to_bytes(item: object) -> bytes:
 
 
 def _split_equal(data: memoryview, count: int) -> list[bytes] | None:
-    """Split in bulk when all elements have the same length, the common case; None when they have not."""
+    """Split in bulk if all elements have the same length, the common case; None if they do not."""
     if count < 2 or len(data) < 4:
         return None
     (length,) = _LENGTH.unpack_from(data)

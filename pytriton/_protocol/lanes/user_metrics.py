@@ -1,13 +1,13 @@
-"""Metrics that a callable counts by itself, from a worker to the dispatcher: two pages of memory behind its gauge.
+"""The callable's own metrics, passed from a worker to the dispatcher in two pages of memory after its stats page.
 
-The worker writes what its `prometheus_client` holds into the page that does not count, and then has that one count.
-So the dispatcher finds the last whole one whenever it looks, also when the worker hangs or has ended::
+The worker writes the content of its `prometheus_client` to the inactive page and then activates it.
+So the dispatcher always finds the last complete page, even if the worker hangs or has exited::
 
-    [ serial: page serial % 2 counts, 0: none ]     8 bytes
+    [ serial: page serial % 2 is active, 0: none ]  8 bytes
     [ size ][ CRC-32 ] MessagePack …                page 0
     [ size ][ CRC-32 ] MessagePack …                page 1
 
-What lies there is the callable's: `user_series.py` has the checks.
+The content is controlled by the callable: `user_series.py` validates it.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import Optional
 
 import msgspec
 
-#: Bytes of a page, and of the message in it.
+#: Size in bytes of a page, and of the message in it.
 _PAGE = 1 << 18
 _PREFIX = 8
 MOST_BYTES = _PAGE - _PREFIX
 #: Bytes before the pages.
 _HEADER = 4096
-#: Bytes that it takes in all.
+#: Total size in bytes.
 SIZE = _HEADER + 2 * _PAGE
-#: Values of a worker: a counter has one for each set of labels, a histogram as many as it has buckets, and two more.
+#: Maximum number of values per worker: a counter has one per set of labels, a histogram one per bucket and two more.
 MOST_VALUES = 2_000
 _TRIES = 3
 
 
 class UserSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One value; `suffix` is what its name has behind that of its family: "_total", "_bucket", "" …"""
+    """One value. `suffix` is the part of its name after the family's name: "_total", "_bucket", "" …"""
 
     suffix: str
     labels: dict[str, str]
@@ -39,7 +39,7 @@ class UserSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class UserFamily(msgspec.Struct, frozen=True, array_like=True):
-    """One metric. Its samples are `UserSample`s; those of one histogram, and its like, follow each other."""
+    """One metric. Its samples are `UserSample`s; those of one histogram or summary are consecutive."""
 
     name: str
     kind: str
@@ -48,7 +48,7 @@ class UserFamily(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UserMetrics(msgspec.Struct, frozen=True, array_like=True):
-    """The content of a worker's `prometheus_client`, and how many values had no room."""
+    """The content of a worker's `prometheus_client`, and the number of values that did not fit."""
 
     families: list[UserFamily]
     left_out: int = 0
@@ -60,12 +60,12 @@ _decode_sample = msgspec.msgpack.Decoder(UserSample).decode
 
 
 def encoded_sample(sample: UserSample) -> msgspec.Raw:
-    """Return a sample as a family has it."""
+    """Encode a sample as a family contains it."""
     return msgspec.Raw(_encode(sample))
 
 
 def decoded_sample(sample: msgspec.Raw) -> Optional[UserSample]:
-    """Return a family's sample; None for what is none."""
+    """Decode a sample of a family; None if it is invalid."""
     try:
         return _decode_sample(sample)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -73,12 +73,12 @@ def decoded_sample(sample: msgspec.Raw) -> Optional[UserSample]:
 
 
 def encoded(metrics: UserMetrics) -> bytes:
-    """Return the message that a page holds."""
+    """Encode the message that a page holds."""
     return _encode(metrics)
 
 
 def decoded(message: bytes) -> Optional[UserMetrics]:
-    """Return what a message says; None for what is none: the worker's memory may hold anything."""
+    """Decode a message; None if it is invalid: the worker's memory cannot be trusted."""
     try:
         return _decode(message)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -86,16 +86,16 @@ def decoded(message: bytes) -> Optional[UserMetrics]:
 
 
 class UserMetricsPages:
-    """One end of the pages: `write` is for the worker, `read` for the dispatcher."""
+    """One end of the pages. The worker calls `write`, the dispatcher `read`."""
 
     def __init__(self, memory: memoryview) -> None:
-        """Take over a view of `SIZE` bytes, or more."""
+        """Take ownership of a view of at least `SIZE` bytes."""
         self._memory = memory
         self._serial = memory[:8].cast("Q")
         self._last = b""
 
     def write(self, message: bytes) -> bool:
-        """Have a message count from now on; return whether it has room."""
+        """Write and activate a message; return whether it fits."""
         if len(message) > MOST_BYTES:
             return False
         serial = (self._serial[0] + 1) % (1 << 63) or 2
@@ -106,8 +106,8 @@ class UserMetricsPages:
         return True
 
     def read(self) -> bytes:
-        """Return the last message; b"" while there is none. One that is damaged counts as not written."""
-        for _ in range(_TRIES):  # the worker may write both while one is read
+        """Return the last message; b"" if there is none yet. A damaged one counts as not written."""
+        for _ in range(_TRIES):  # the worker may rewrite both pages during the read
             serial = self._serial[0]
             if not serial:
                 break
@@ -121,7 +121,7 @@ class UserMetricsPages:
         return self._last
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Release the memory."""
         self._serial.release()
         self._memory.release()
 

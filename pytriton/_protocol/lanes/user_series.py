@@ -1,7 +1,7 @@
-"""Series of users' metrics: what a worker says, checked; and what workers said that have ended, added up.
+"""Validated series of users' metrics: from living workers, and accumulated from workers that have exited.
 
-A counter, histogram or summary of an instance goes on where the former worker's ended; a gauge is that of the worker
-that there is.
+A counter, histogram or summary of an instance continues where the previous worker's ended; a gauge is the
+current worker's.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from pytriton._protocol.lanes.user_metrics import (
 
 #: Labels and their values, sorted.
 Labels = tuple[tuple[str, str], ...]
-#: The values of one series by what is behind the family's name, and its bound ("le") or quantile, if it has one.
+#: The values of one series by the suffix after the family's name, and its bound ("le") or quantile, if it has one.
 Values = Mapping[tuple[str, str], float]
 
-#: What a family's name may be followed by, and the label that the values of one series differ in: "" for none.
+#: Valid suffixes by kind, and the label that distinguishes the values of one series: "" for none.
 _SUFFIXES: Mapping[str, Mapping[str, str]] = {
     "counter": {"_total": ""},
     "gauge": {"": ""},
@@ -33,25 +33,25 @@ _SUFFIXES: Mapping[str, Mapping[str, str]] = {
     "histogram": {"_bucket": "le", "_count": "", "_sum": ""},
     "summary": {"": "quantile", "_count": "", "_sum": ""},
 }
-#: Kinds whose values go on when a worker has ended.
+#: Kinds whose values continue after a worker has exited.
 _ADDED = ("counter", "histogram", "summary")
-#: Names of ours, and of tritonserver's.
+#: Prefixes reserved for the daemon's and tritonserver's metrics.
 _RESERVED = ("pytriton_", "nv_")
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
-_LONGEST_NAME = 200
-_LONGEST_VALUE = 500
-_LONGEST_HELP = 1_000
-_MOST_LABELS = 30
-#: Counts are below it: a scraper has 64 bits for one.
-_MOST_COUNT = 2.0**63
-#: Metrics of a model that are named with why they are left out.
-_MOST_FAULTS = 20
+_MAX_LEN_NAME = 200
+_MAX_LEN_VALUE = 500
+_MAX_LEN_HELP = 1_000
+_MAX_LABELS = 30
+#: Upper limit of counts: a scraper stores them in 64 bits.
+_MAX_COUNT = 2.0**63
+#: Maximum number of metrics per model whose omission is explained.
+_MAX_FAULTS = 20
 
 
 @dataclass(frozen=True)
 class Family:
-    """One metric of a model's, with its series."""
+    """One metric of a model, with its series."""
 
     kind: str
     help: str
@@ -62,7 +62,7 @@ Families = Mapping[str, Family]
 
 
 class Checked(NamedTuple):
-    """The part of a worker's metrics that can be told, how many values cannot, and why: by name of the metric."""
+    """The valid part of a worker's metrics, the number of values left out, and the reasons by metric name."""
 
     families: Families
     left_out: int
@@ -79,14 +79,14 @@ class _Checking:
     faults: dict[str, str] = field(default_factory=dict)
 
     def refuse(self, name: str, why: str, values: int) -> None:
-        """Leave values of a metric out."""
+        """Leave out values of a metric."""
         self.left_out[why] += values
-        if len(self.faults) < _MOST_FAULTS:
-            self.faults.setdefault(name[:_LONGEST_NAME], why)
+        if len(self.faults) < _MAX_FAULTS:
+            self.faults.setdefault(name[:_MAX_LEN_NAME], why)
 
 
 def checked(message: bytes) -> Checked:
-    """Return what a worker's message says, without what is no metric that a scraper can read."""
+    """Return the content of a worker's message, without metrics that a scraper cannot read."""
     said = decoded(message) if message else None
     if said is None:
         return Checked({}, 0, {})
@@ -98,7 +98,7 @@ def checked(message: bytes) -> Checked:
         else:
             series = _series(family, found)
             if series:
-                text = family.help[:_LONGEST_HELP]
+                text = family.help[:_MAX_LEN_HELP]
                 found.families[family.name] = Family(family.kind, text, series)
     said_left_out = max(0, min(said.left_out, 1 << 53))
     if said_left_out:
@@ -110,13 +110,13 @@ def checked(message: bytes) -> Checked:
 
 def _fault(family: UserFamily, before: Mapping[str, Family]) -> str:
     name = family.name
-    if not _NAME.fullmatch(name) or len(name) > _LONGEST_NAME:
-        return "its name is none that Prometheus takes"
+    if not _NAME.fullmatch(name) or len(name) > _MAX_LEN_NAME:
+        return "its name is not a valid Prometheus name"
     if name.startswith(_RESERVED):
         return "names that begin with pytriton_ or nv_ are the daemon's and tritonserver's"
     if family.kind not in _SUFFIXES:
-        return f"a {family.kind[:40]} cannot be told"
-    return "its name comes twice" if name in before else ""
+        return f"a {family.kind[:40]} cannot be exported"
+    return "its name occurs twice" if name in before else ""
 
 
 def _series(family: UserFamily, found: _Checking) -> dict[Labels, Values]:
@@ -128,14 +128,14 @@ def _series(family: UserFamily, found: _Checking) -> dict[Labels, Values]:
         bound = suffixes.get(sample.suffix) if sample is not None else None
         labels = _labels(sample.labels, bound) if sample is not None and bound is not None else None
         if sample is None or bound is None or labels is None:
-            found.refuse(family.name, "a label or value of it is none that Prometheus takes", 1)
+            found.refuse(family.name, "it has a label or value that Prometheus does not accept", 1)
         elif not found.room:
             found.refuse(family.name, f"a worker has more than {MOST_VALUES:,} values", 1)
         else:
             found.room -= 1
             at = sample.labels[bound] if bound else ""
-            if at:  # "1" and "1.0" are one bound
-                at = written.setdefault((labels, sample.suffix, float(at)), _as_told(at))
+            if at:  # "1" and "1.0" are the same bound
+                at = written.setdefault((labels, sample.suffix, float(at)), _as_written(at))
             series.setdefault(labels, {})[sample.suffix, at] = sample.value
     for labels, values in list(series.items()):
         why = _fault_of_series(family.kind, values)
@@ -145,17 +145,17 @@ def _series(family: UserFamily, found: _Checking) -> dict[Labels, Values]:
     return dict(series)
 
 
-def _as_told(bound: str) -> str:
-    """Return a bound as a worker wrote it, but the highest one as Prometheus has it."""
+def _as_written(bound: str) -> str:
+    """Return a bound as the worker wrote it, except for the highest one, which uses Prometheus's spelling."""
     return "+Inf" if float(bound) == math.inf else bound
 
 
 def _labels(labels: Mapping[str, str], bound: str) -> Labels | None:
-    """Return the labels of a series, of which `bound` is none; None for what cannot be told."""
-    if len(labels) > _MOST_LABELS or (bound and not _is_number(labels.get(bound, ""))):
+    """Return the labels of a series without the label `bound`; None if they are invalid."""
+    if len(labels) > _MAX_LABELS or (bound and not _is_number(labels.get(bound, ""))):
         return None
     for name, value in labels.items():
-        if not _LABEL.fullmatch(name) or len(name) > _LONGEST_NAME or len(value) > _LONGEST_VALUE:
+        if not _LABEL.fullmatch(name) or len(name) > _MAX_LEN_NAME or len(value) > _MAX_LEN_VALUE:
             return None
     return tuple(sorted((name, value) for name, value in labels.items() if name != bound))
 
@@ -169,25 +169,27 @@ def _is_number(text: str) -> bool:
 
 def _fault_of_series(kind: str, values: Values) -> str:
     if not _are_counts(values):
-        return "a count of it is negative, too large or no number"
+        return "one of its counts is negative, too large or not a number"
     if kind != "histogram":
         return ""
     if not {("_bucket", "+Inf"), ("_count", ""), ("_sum", "")} <= values.keys():
         return "it lacks buckets, its count or its sum"
     buckets = sorted((float(at), count) for (_, at), count in values.items() if at)
     if any(lower > upper for (_, lower), (_, upper) in zip(buckets, buckets[1:])):
-        return "a bucket of it has less than the one below it: they are to be cumulative"
+        return (
+            "one of its buckets has a lower count than the one below it: buckets must be cumulative"
+        )
     return ""
 
 
 def _are_counts(values: Values) -> bool:
-    """Return whether all that is to be a count can be one."""
+    """Return True if all values that should be counts can be counts."""
     counts = (value for (suffix, _), value in values.items() if suffix in ("_bucket", "_count"))
-    return all(0 <= count < _MOST_COUNT for count in counts)
+    return all(0 <= count < _MAX_COUNT for count in counts)
 
 
 def kept(families: Families) -> Families:
-    """Return what of a worker's metrics stays when it has ended."""
+    """Return the part of a worker's metrics that is kept after it has exited."""
     found = {}
     for name, family in families.items():
         if family.kind in _ADDED:
@@ -200,9 +202,9 @@ def kept(families: Families) -> Families:
 
 
 def added(earlier: Families, later: Families) -> Families:
-    """Return the metrics of two workers of one instance, one after the other, of which the later one may live.
+    """Add the metrics of two consecutive workers of one instance, of which the later one may be running.
 
-    What the later one has changed (another kind, other buckets), or what becomes too large, begins anew.
+    Metrics that changed in the later one (another kind, other buckets), or would become too large, start over.
     """
     if not earlier:
         return later
@@ -228,7 +230,7 @@ def _sum(before: Values, values: Values) -> Values:
 
 
 def bounded(families: Families, most: int = MOST_VALUES) -> tuple[Families, int]:
-    """Return as much as has no more than `most` values, and how many are left out."""
+    """Return families with at most `most` values in total, and how many values are left out."""
     found: dict[str, Family] = {}
     left_out = 0
     for name, family in families.items():
@@ -245,16 +247,16 @@ def bounded(families: Families, most: int = MOST_VALUES) -> tuple[Families, int]
 
 
 def with_ended(before: Families, message: bytes) -> Families:
-    """Return what the workers of an instance have counted that have ended; `message`: what the last one said."""
+    """Add the last message of a worker that has exited to the totals of its instance's earlier workers."""
     return bounded(added(before, kept(checked(message).families)))[0] if message else before
 
 
 def with_living(before: Families, messages: Sequence[bytes]) -> Checked:
-    """Return all that is told of an instance.
+    """Return all metrics of an instance.
 
     Args:
-        before: what workers had counted that have ended
-        messages: what those say that live, the oldest first
+        before: totals of workers that have exited
+        messages: the messages of running workers, oldest first
     """
     families, left_out = before, 0
     faults: dict[str, str] = {}
@@ -263,5 +265,5 @@ def with_living(before: Families, messages: Sequence[bytes]) -> Checked:
         families = added(families, one.families)
         left_out += one.left_out
         faults.update(one.faults)
-    told, more = bounded(families, 2 * MOST_VALUES)
-    return Checked(told, left_out + more, faults)
+    valid, more = bounded(families, 2 * MOST_VALUES)
+    return Checked(valid, left_out + more, faults)

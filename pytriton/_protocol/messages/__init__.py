@@ -1,14 +1,14 @@
 """Control messages: every message that the dispatcher sends or receives, and their bytes.
 
-Who talks to whom (each name is one frozen type of `client`, `answers`, `worker`, `python_model` or
-`proxy`, the modules of this package, all of whose names are also here)::
+Who sends what to whom (each name is one frozen type of `client`, `answers`, `worker`, `python_model` or
+`proxy`, the modules of this package, which re-exports all their names)::
 
     client ── Register, Unregister, Scale, Rollback, ListModels, GetStatus, GetLogs, Cancel, Shutdown ──▶ dispatcher
-    client ── LoadFromRepository, UnloadFromRepository, GetRepository; anyone with much to send: Offer ──▶ dispatcher
+        client ── LoadFromRepository, UnloadFromRepository, GetRepository; before large messages: Offer ──▶ dispatcher
     client ── RenewTrial, EndTrial, Drain, Upgrade, Reload, ReplaceServer ──▶ dispatcher
-    client ── Explain, GetEvents ──▶ dispatcher; it answers with Explanation, EventList
-    client ── GetFigures, GetRegistrations ──▶ dispatcher; it answers with Figures, Registrations
-    client ── LogRequests, GetRequests, ProfileWorker ──▶ dispatcher; it answers with Done, Requests, Profiled
+        client ── Explain, GetEvents ──▶ dispatcher, which answers with Explanation, EventList
+        client ── GetFigures, GetRegistrations ──▶ dispatcher, which answers with Figures, Registrations
+        client ── LogRequests, GetRequests, ProfileWorker ──▶ dispatcher, which answers with Done, Requests, Profiled
     client ◀─ Progress*, then one of Registered, Done, Models, Repository, Status, LogLines, Failure ── dispatcher
     worker ── WorkerHello, WorkerReady, WorkerFailed, WorkerSpent, WorkerUnrecoverable, WorkerEnded ──▶ dispatcher
     worker ◀─ LoadModel, WithdrawLane ── dispatcher
@@ -18,10 +18,9 @@ Who talks to whom (each name is one frozen type of `client`, `answers`, `worker`
     proxy  ── Attach, LaneLost, BatchOverdue, MayCall, CallsWait, Detach ──▶ dispatcher
     proxy  ◀─ Attached, Verdict, StuckCalls, Failure ── dispatcher
 
-On the wire a message is MessagePack (msgspec, tagged by the type's name); what it carries of a
-user's own bytes (pickled callables) travels beside it in frames of its own and is never opened by
-the dispatcher. The format is private to one version of this package: `PROTOCOL` is compared in
-every hello.
+On the wire a message is MessagePack (msgspec, tagged by the type's name). The user's own bytes
+(pickled callables) travel beside it in separate frames, which the dispatcher never deserializes.
+The format is private to one version of this package: every hello compares `PROTOCOL`.
 """
 
 from __future__ import annotations
@@ -266,13 +265,13 @@ __all__ = [
 
 AnyMessage = Union[FromClient, ToClient, WithWorker, WithModel, WithProxy]
 
-#: Scalars of numpy may stand for numbers: no field has a type for them.
+#: Accept numpy scalars where numbers are expected: no field has a type for them.
 _encoder = msgspec.msgpack.Encoder(enc_hook=for_encoder)
 _decoder = msgspec.msgpack.Decoder(AnyMessage)
 
 
 class MalformedMessage(ValueError):
-    """Bytes that are no message of this protocol."""
+    """The bytes are not a valid message of this protocol."""
 
 
 def encode(message: AnyMessage) -> bytes:
@@ -284,11 +283,11 @@ def decode(data: bytes) -> AnyMessage:
     """Return the control message in `data`.
 
     Raises:
-        MalformedMessage: for anything that is not exactly one well-formed message.
+        MalformedMessage: the data are not exactly one well-formed message.
     """
     try:
         message: AnyMessage = _decoder.decode(data)
-    # ValidationError is a DecodeError; of invalid UTF-8, msgspec lets Python's error through.
+    # ValidationError is a DecodeError; for invalid UTF-8, msgspec raises Python's own error.
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedMessage(str(error)) from error
     return message

@@ -23,10 +23,10 @@ class Progress(Message, frozen=True):
 
 
 class WorkerEnd(msgspec.Struct, frozen=True):
-    """The end of a worker that was not told to end.
+    """The unrequested exit of a worker.
 
-    `at` is seconds since the epoch, `peak_memory` bytes, `lines` what it printed last: the traces
-    of Python's faulthandler among them.
+    `at` is seconds since the epoch, `peak_memory` bytes, `lines` its last output, including traces
+    of Python's faulthandler.
     """
 
     at: float
@@ -41,15 +41,15 @@ class WorkerEnd(msgspec.Struct, frozen=True):
     lines: list[str] = []
 
 
-#: The states in which tritonserver takes requests for a model.
+#: The states in which tritonserver accepts requests for a model.
 SERVED_STATES = ("ready", "degraded", "asleep", "waking")
 
 
 class InstanceInfo(msgspec.Struct, frozen=True):
-    """One instance of a model, or one of its spare workers.
+    """One instance of a model, or one of its standby workers.
 
-    `lanes` counts the proxies attached; `restarts` the workers replaced; `batches` what the present
-    worker has answered; `busy_s` how long its batch at hand has been running.
+    `lanes` counts the attached proxies; `restarts` the replaced workers; `batches` those answered by the current
+    worker; `busy_s` is how long its current batch has been running.
     """
 
     index: int
@@ -58,19 +58,19 @@ class InstanceInfo(msgspec.Struct, frozen=True):
     device: Optional[str] = None
     lanes: int = 0
     restarts: int = 0
-    #: Why the last worker ended, when it did not end on request.
+    #: Why the last worker exited, if not on request.
     last_exit: Optional[str] = None
-    #: A worker beyond the model's instances, kept to take over.
+    #: A standby worker beyond the model's instances, kept to take over.
     spare: bool = False
     batches: int = 0
     busy_s: Optional[float] = None
-    #: The newest ends, oldest first.
+    #: The most recent exits, oldest first.
     ends: list[WorkerEnd] = []
-    #: What it serves, where each version of a model has workers of its own.
+    #: The version it serves, if each version of a model has its own workers.
     version: Optional[int] = None
-    #: Workers that ended in a row, none of which had answered a batch; 0 once the present one has.
+    #: Number of workers in a row that exited without answering a batch; 0 once the current one has.
     fruitless_ends: int = 0
-    #: When the next worker is started, seconds since the epoch; None: no pause is under way.
+    #: When the next worker is started, seconds since the epoch; None: no back-off in progress.
     next_try_at: Optional[float] = None
 
 
@@ -82,41 +82,41 @@ class ModelInfo(msgspec.Struct, frozen=True):
     state: str
     instances: list[InstanceInfo]
     url: str = ""
-    #: Triton's model configuration as it was loaded, in JSON form.
+    #: Triton's model configuration as loaded, in JSON form.
     config: dict[str, Any] = {}
     python: str = ""
     registered_at: float = 0.0
-    #: The runtime directory's log file with this model's own lines.
+    #: The model's log file in the runtime directory.
     log_file: str = ""
     #: Why the model is "degraded" (it serves, but workers crash or are not ready) or "unready" (no worker serves), or
-    #: why it could not be restored after a start of the daemon, or loaded from a repository ("failed").
+    #: why it could not be restored when the daemon started, or loaded from a repository ("failed").
     error: Optional[str] = None
-    #: "thread": its workers are threads of the process that registered it, which `pid` of its instances names.
+    #: "thread": its workers are threads of the registering process, which `pid` of its instances identifies.
     isolation: str = "process"
-    #: "tritonserver": one of its own backends serves the model, so there are no instances of ours; "": nobody does,
-    #: for it lies in a model repository and could not be loaded.
+    #: "tritonserver": one of its own backends serves the model, so there are no worker instances; "": not served,
+    #: because a model of a model repository could not be loaded.
     served_by: str = "workers"
-    #: All versions that are served, when there are several.
+    #: All versions served, if there are several.
     versions: list[int] = []
-    #: How its number of instances follows its load, and what keeps it from that; empty: it does not.
+    #: How its number of instances follows its load, and what limits that; empty: it does not autoscale.
     scaling: str = ""
-    #: It serves, but is taken back unless it is said to stay.
+    #: It serves provisionally: it is rolled back unless confirmed.
     trial: Optional[Trial] = None
-    #: Since when it is being loaded, in seconds since the epoch, if its state is "restoring" or "loading"; 0: it waits
-    #: for its turn.
+    #: Since when it has been loading, in seconds since the epoch, if its state is "restoring" or "loading"; 0: it is
+    #: queued.
     loading_since: float = 0.0
-    #: With how many threads the libraries of each worker compute; 0: with as many as they take, or the user has said.
+    #: Number of compute threads of the libraries in each worker; 0: the libraries' default, or set by the user.
     threads: int = 0
 
 
 class RetiringServer(msgspec.Struct, frozen=True):
-    """A tritonserver that another one has taken the place of, and that goes on with what it has under way.
+    """A replaced tritonserver that is finishing its in-flight requests.
 
     Attributes:
         since: when it was replaced, seconds since the epoch
-        until: when it is ended, whatever it has under way then
-        connections: that clients still have with it
-        requests: that it has not answered
+        until: when it is terminated, even with requests in flight
+        connections: open client connections
+        requests: in-flight requests
     """
 
     pid: int
@@ -127,7 +127,7 @@ class RetiringServer(msgspec.Struct, frozen=True):
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
-    """The tritonserver that the daemon owns. An empty URL: that endpoint is switched off."""
+    """The tritonserver that the daemon owns. An empty URL means that the endpoint is disabled."""
 
     state: str
     pid: Optional[int]
@@ -140,14 +140,14 @@ class ServerInfo(msgspec.Struct, frozen=True):
 
 
 class ServerReplaced(Message, frozen=True):
-    """Answer to ReplaceServer: the process `pid` serves in the place of `former`, which may still retire."""
+    """Answer to ReplaceServer: process `pid` serves in place of `former`, which may still be retiring."""
 
     pid: int
     former: int
 
 
 class Registered(Message, frozen=True):
-    """The model answers requests now."""
+    """The model is now serving requests."""
 
     model: ModelInfo
 
@@ -163,10 +163,10 @@ class Models(Message, frozen=True):
 
 
 class RepositoryModel(msgspec.Struct, frozen=True):
-    """One model of the model repositories that the daemon was given.
+    """One model of the daemon's model repositories.
 
     `state`: loading, ready, unloading, unloaded or failed (`reason` says why). `served_by`: "tritonserver" or
-    "workers"; empty while it is not served. `repository`: where it was found; empty when it is gone.
+    "workers"; empty if it is not served. `repository`: the repository it was found in; empty if it has been removed.
     """
 
     name: str
@@ -194,25 +194,25 @@ class Status(Message, frozen=True):
     started_at: float
     server: ServerInfo
     models: list[ModelInfo]
-    #: The state directory; empty when nothing is kept.
+    #: The state directory; empty if persistence is disabled.
     state_dir: str = ""
-    #: What somebody should look at.
+    #: Problems that need attention.
     problems: list[str] = msgspec.field(default_factory=list)
-    #: Where clients with a key may control the daemon; empty: nowhere.
+    #: The address where clients with a key may control the daemon; empty: none.
     control_tcp: str = ""
-    #: Where the operations server answers; empty: nowhere.
+    #: The address of the operations server; empty: none.
     operations: list[str] = msgspec.field(default_factory=list)
-    #: Where the OpenAI API is served, with "/v1"; empty: no model has asked for it.
+    #: The base URL of the OpenAI API, ending in "/v1"; empty: no model uses it.
     openai_url: str = ""
-    #: The budgets of memory, if there are any.
+    #: The memory budgets, if any.
     memory: list[MemoryInfo] = msgspec.field(default_factory=list)
 
 
 class KeptRegistration(msgspec.Struct, frozen=True):
-    """A registration as the state directory keeps it.
+    """A registration as persisted in the state directory.
 
-    `digest` is the same wherever the same was registered, with whatever number of instances. `payloads` are
-    there if they were asked for.
+    `digest` is identical for identical registrations, whatever their number of instances. `payloads` are
+    included on request.
     """
 
     spec: ModelSpec
@@ -221,10 +221,10 @@ class KeptRegistration(msgspec.Struct, frozen=True):
 
 
 class Registrations(Message, frozen=True):
-    """Answer to GetRegistrations, in the order of registration; temporary models are left out.
+    """Answer to GetRegistrations, in the order of registration, without temporary models.
 
-    `state` is another one as soon as something was registered or unregistered, or has another number of instances. If
-    it is what the client has said that it knows, the list is empty.
+    `state` changes whenever a model is registered, unregistered or scaled. If it equals the client's `known` state,
+    the list is empty.
     """
 
     registrations: list[KeptRegistration]
@@ -238,7 +238,7 @@ class LogLines(Message, frozen=True):
 
 
 class Reloaded(Message, frozen=True):
-    """Answer to Reload: names of changed settings. With a `problem` nothing has changed."""
+    """Answer to Reload: the names of changed settings. If `problem` is set, nothing has changed."""
 
     applied: list[str]
     needs_restart: list[str]
@@ -246,15 +246,15 @@ class Reloaded(Message, frozen=True):
 
 
 class Failure(Message, frozen=True):
-    """The request could not be carried out. `kind` is one of `errors.ErrorKind`."""
+    """The request failed. `kind` is one of `errors.ErrorKind`."""
 
     kind: str
     text: str
-    #: The traceback from the process where it went wrong, if there is one.
+    #: The traceback from the process where the error occurred, if any.
     traceback: Optional[str] = None
 
 
-#: All that a client is sent.
+#: All messages sent to clients.
 ToClient = Union[
     Progress,
     Registered,

@@ -1,4 +1,4 @@
-"""The base of all control messages."""
+"""The base class of all control messages."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ PROTOCOL = 17
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Base of all control messages."""
+    """Base class of all control messages."""

@@ -14,7 +14,7 @@ from pytriton._protocol.messages.model_spec import Autoscale, ModelSpec
 class Register(Message, frozen=True):
     """Serve a model. Payload frames: one pickled callable, or one per instance.
 
-    A temporary one is served until the sender's process ends, and is not kept for the next start.
+    A temporary model is served until the sender's process exits, and is not persisted.
     """
 
     spec: ModelSpec
@@ -24,10 +24,10 @@ class Register(Message, frozen=True):
 
 
 class Offer(Message, frozen=True):
-    """May a message of these sizes be sent? ZeroMQ drops one that is too large without a word to either side.
+    """Ask whether a message of these sizes may be sent. ZeroMQ silently drops a message that is too large.
 
-    `message_bytes` are those without payloads, `payload_bytes` those of the largest of so many `payloads`. Asked before
-    every message with a frame above `control.ALWAYS_TAKEN_BYTES`; answered with Done, or a Failure.
+    `message_bytes` excludes payloads; `payload_bytes` is the size of the largest of `payloads` payloads. Sent before
+    every message with a frame above `control.ALWAYS_TAKEN_BYTES`; answered with Done or a Failure.
     """
 
     what: str
@@ -43,7 +43,7 @@ class Unregister(Message, frozen=True):
 
 
 class Scale(Message, frozen=True):
-    """Serve a model with another number of instances; with `autoscale`, from then on as many as its load takes."""
+    """Change a model's number of instances; with `autoscale`, it follows the load from then on."""
 
     name: str
     instances: int
@@ -51,13 +51,13 @@ class Scale(Message, frozen=True):
 
 
 class Rollback(Message, frozen=True):
-    """Put back what a model was before it was replaced."""
+    """Roll a model back to what it was before it was replaced."""
 
     name: str
 
 
 class RenewTrial(Message, frozen=True):
-    """A registration on trial is still wanted: its time begins anew, and its share is this one from now on."""
+    """Renew a provisional registration: its time limit restarts, and `share` replaces its share of requests."""
 
     name: str
     trial: str
@@ -65,7 +65,7 @@ class RenewTrial(Message, frozen=True):
 
 
 class EndTrial(Message, frozen=True):
-    """A registration on trial is there to stay (`keep`), or is taken back now; answered when that is done."""
+    """Make a provisional registration permanent (`keep`), or roll it back. Answered when that is done."""
 
     name: str
     trial: str
@@ -73,7 +73,7 @@ class EndTrial(Message, frozen=True):
 
 
 class LoadFromRepository(Message, frozen=True):
-    """Load a model of a model repository, or load it anew; `config` instead of the one in its folder."""
+    """Load or reload a model of a model repository; `config` overrides the one in its folder."""
 
     name: str
     config: Optional[dict[str, Any]] = None
@@ -98,16 +98,16 @@ class GetStatus(Message, frozen=True):
 
 
 class GetLogs(Message, frozen=True):
-    """Ask for the newest `lines` log lines of a model, or of the daemon when `model` is None."""
+    """Ask for the newest `lines` log lines of a model, or of the daemon if `model` is None."""
 
     model: Optional[str] = None
     lines: int = 100
 
 
 class GetRegistrations(Message, frozen=True):
-    """Ask for Registrations: those of these names (none: all), with their payloads if they are wanted.
+    """Ask for Registrations: those with these names (empty: all), with payloads on request.
 
-    With the `state` of an earlier answer in `known`, they are told only if they have changed since.
+    If `known` is the `state` of an earlier answer, they are sent only if they have changed since.
     """
 
     names: list[str] = msgspec.field(default_factory=list)
@@ -116,7 +116,7 @@ class GetRegistrations(Message, frozen=True):
 
 
 class Explain(Message, frozen=True):
-    """Ask for Explanation: why a model is as it is, with at most so many of its newest events."""
+    """Ask for Explanation: the reasons for a model's state, with at most `events` of its newest events."""
 
     model: str
     events: int = 100
@@ -126,10 +126,10 @@ class GetEvents(Message, frozen=True):
     """Ask for EventList: at most `limit` of the newest events.
 
     Attributes:
-        model: that they are about; None: of all, and of the daemon itself
-        kinds: names; none: all
-        since: seconds since the epoch
-        after: those with a higher serial
+        model: only events about this model; None: events about all models and the daemon itself
+        kinds: only these kinds of events; empty: all
+        since: only events at or after this time, seconds since the epoch
+        after: only events with a higher serial
     """
 
     model: Optional[str] = None
@@ -140,20 +140,20 @@ class GetEvents(Message, frozen=True):
 
 
 class LogRequests(Message, frozen=True):
-    """From now on write each request of a model to its access log, or do not."""
+    """Enable or disable a model's access log."""
 
     name: str
     on: bool
 
 
 class GetRequests(Message, frozen=True):
-    """Ask for Requests: the slowest and the last failed ones of a model, and what its access log has."""
+    """Ask for Requests: a model's slowest and most recent failed requests, and the state of its access log."""
 
     model: str
 
 
 class ProfileWorker(Message, frozen=True):
-    """Ask for Profiled: what the worker of an instance (default: the first that serves) does, for so many seconds."""
+    """Ask for Profiled: a profile of an instance's worker (default: the first that serves) over some seconds."""
 
     model: str
     seconds: float = 10.0
@@ -161,25 +161,25 @@ class ProfileWorker(Message, frozen=True):
 
 
 class Cancel(Message, frozen=True):
-    """Give up an earlier request of the same connection, which then has no answer.
+    """Cancel an earlier request of the same connection, which then gets no answer.
 
-    Only Register can be given up: its workers end, and nothing of it is left. Otherwise it has no effect.
+    Only Register can be cancelled: its workers exit, and nothing of it remains. Otherwise it has no effect.
     """
 
     request_id: bytes
 
 
 class Shutdown(Message, frozen=True):
-    """Stop the daemon as SIGTERM does; answered before it stops."""
+    """Stop the daemon as SIGTERM does. Answered before it stops."""
 
 
 class Drain(Message, frozen=True):
-    """Leave: be not ready, refuse registrations, serve on for a while, then stop.
+    """Drain the daemon: become not ready, refuse registrations, keep serving for a while, then stop.
 
     Attributes:
-        settle_s: for how long requests are still taken: until balancers have noticed
-        timeout_s: for how long those under way are waited for then; None: grace_period_s
-        stop: False: wait to be stopped instead; answered when settle_s are over
+        settle_s: how long requests are still accepted, until load balancers have noticed
+        timeout_s: how long to wait for in-flight requests after that; None: grace_period_s
+        stop: False: do not stop by itself; answered when settle_s have passed
     """
 
     settle_s: float = 5.0
@@ -188,14 +188,14 @@ class Drain(Message, frozen=True):
 
 
 class Upgrade(Message, frozen=True):
-    """Become the version of pytriton-daemon that is installed now, while all models are served.
+    """Upgrade the daemon to the currently installed version of pytriton-daemon, while all models keep serving.
 
-    Answered with Done, or a Failure, before the daemon begins; the event "upgraded" or "not_upgraded" tells what became
-    of it.
+    Answered with Done, or a Failure, before the upgrade begins; the event "upgraded" or "not_upgraded" reports its
+    outcome.
 
     Attributes:
-        python: the interpreter of another environment that has it
-        wait_s: for so long, changes under way may be finished
+        python: the interpreter of another environment to upgrade to
+        wait_s: how long to wait for changes in progress
     """
 
     python: Optional[str] = None
@@ -203,22 +203,22 @@ class Upgrade(Message, frozen=True):
 
 
 class Reload(Message, frozen=True):
-    """Read the settings anew as SIGHUP does; answered with Reloaded."""
+    """Reload the settings as SIGHUP does. Answered with Reloaded."""
 
 
 class ReplaceServer(Message, frozen=True):
-    """Have another tritonserver take the place of the one that runs, without a request lost.
+    """Replace the running tritonserver with a new one without losing a request.
 
     Answered with ServerReplaced when the new one serves.
 
     Attributes:
-        force: also while sequences are in progress, whose next requests fail
+        force: replace even while sequences are in progress, whose next requests then fail
     """
 
     force: bool = False
 
 
-#: What changes models or the daemon, and waits while the daemon is being upgraded.
+#: Messages that change models or the daemon; they wait while the daemon is being upgraded.
 Changing = Union[
     Register,
     Unregister,
@@ -232,7 +232,7 @@ Changing = Union[
     Reload,
     ReplaceServer,
 ]
-#: All that a client sends.
+#: All messages sent by clients.
 FromClient = Union[
     Changing,
     Offer,

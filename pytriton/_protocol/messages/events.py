@@ -1,4 +1,4 @@
-"""Events: what the dispatcher has decided, or has seen, as it tells clients."""
+"""Events: the dispatcher's decisions and observations, as sent to clients."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     """One decision of the daemon. Its kind is one of `dispatcher/telemetry/events/kinds.py`.
 
     Attributes:
-        serial: orders events, also those of one moment; grows over restarts of the daemon
+        serial: orders events, even simultaneous ones; keeps increasing across restarts of the daemon
         at: seconds since the epoch
         kind: the name of its kind
-        model: which it is about; "": the daemon itself
-        version: of the model
-        instance: of the model; None: it is about the model as a whole
-        worker: the worker's name, unique in one life of the daemon
-        who: asked for it: a user and process, the name of a key, or a part of the daemon
-        reason: in words
-        numbers: by name; what they mean stands with the kind
+        model: the model it is about; "": the daemon itself
+        version: the model's version
+        instance: the model's instance; None: the model as a whole
+        worker: the worker's name, unique within one run of the daemon
+        who: who requested it: a user and process, the name of a key, or a part of the daemon
+        reason: the reason in words
+        numbers: values by name; the kind documents their meaning
     """
 
     serial: int
@@ -38,15 +38,15 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One thing that is not as it should be.
+    """One problem that was found.
 
     Attributes:
-        severity: "down": nobody is served; "degraded": something is missing or fails; "notice": worth knowing
-        about: a word for it, such as "crash_loop", for programs
-        text: in words, with the reason
+        severity: "down": no requests are served; "degraded": something is missing or fails; "notice": worth knowing
+        about: a keyword for programs, such as "crash_loop"
+        text: a description with the reason
         advice: what to do
         at: since when, seconds since the epoch
-        instance: which one
+        instance: the affected instance
     """
 
     severity: str
@@ -58,7 +58,7 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Explanation(Message, frozen=True):
-    """Answer to Explain: the verdict in one sentence, what was found, the worst first, and the events, oldest first."""
+    """Answer to Explain: a verdict in one sentence, the findings, worst first, and the events, oldest first."""
 
     model: str
     verdict: str

@@ -1,9 +1,9 @@
-"""Figures of the daemon, its models and their instances: one snapshot for all who show it.
+"""Metrics of the daemon, its models and their instances: one snapshot for all consumers.
 
-Counters grow for as long as a model is served, over ends of its workers and replacements; durations are seconds, sizes
+Counters grow as long as a model is served, across exits and replacements of its workers; durations are seconds, sizes
 bytes. A histogram is a sum and its buckets, whose bounds are in `pytriton._protocol.lanes.histograms` (`BOUNDS_S` for
-durations, `SIZE_BOUNDS` for rows), the last one for what is larger than all; empty buckets at the end are left out.
-`histograms.quantile` tells a percentile of the buckets, or of the difference of two snapshots'.
+durations, `SIZE_BOUNDS` for rows), the last one for values above all bounds; trailing empty buckets are omitted.
+`histograms.quantile` returns a quantile of the buckets, or of the difference between two snapshots.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ class GetFigures(Message, frozen=True):
 
 
 class Histogram(msgspec.Struct, frozen=True):
-    """A sum of observations, and how many were in each bucket."""
+    """A sum of observations, and the number of observations in each bucket."""
 
     sum: float = 0.0
     buckets: list[int] = []
 
     @property
     def count(self) -> int:
-        """How many observations there were."""
+        """Return the number of observations."""
         return sum(self.buckets)
 
 
 class Work(msgspec.Struct, frozen=True):
-    """The work that an instance, or a model, has done.
+    """The work done by an instance or a model.
 
     Attributes:
-        calls: of the callable, begun.
+        calls: calls of the callable, begun.
         requests: in these calls.
-        rows: in these calls; a request without a batch axis is one.
-        merged: batches that went into the call of another one.
-        responses: of streams.
-        busy_s: time with a call under way.
-        failed: requests, by kind: those of `gauge.FAILURES`; of models also "lost" and "hung" (their worker was).
-        call_s: how long calls took.
-        wait_s: how long batches waited, from when tritonserver handed them over until their call began.
+        rows: in these calls; a request without a batch axis counts as one.
+        merged: batches merged into another batch's call.
+        responses: responses of streams.
+        busy_s: time with a call in progress.
+        failed: requests, by kind: those of `gauge.FAILURES`; for models also "lost" and "hung" (their worker was).
+        call_s: duration of calls.
+        wait_s: how long batches waited between tritonserver passing them on and the start of their call.
         rows_per_call: the size of batches.
-        first_s: of streams, from a call's beginning until its first response.
-        between_s: of streams, from one response to the next.
+        first_s: time from the start of a stream's call to its first response.
+        between_s: time between consecutive responses of a stream.
     """
 
     calls: int = 0
@@ -64,21 +64,21 @@ class Work(msgspec.Struct, frozen=True):
 
 
 class InstanceFigures(msgspec.Struct, frozen=True):
-    """One instance of a model (of one version), or one of its spares; `state` is "" of one that there is no more.
+    """One instance of a model (of one version), or one of its standby workers. `state` is "" if it was removed.
 
     Attributes:
-        worker: the present one, as all that follows it down to `memory_limit`; "" when there is none.
-        batch_s: how long its call at hand has been running; None when idle.
-        resident: memory of its process; None where it is not a process of its own.
-        shared: that of it which other processes may share.
-        gpu: memory on GPUs; None when that cannot be told.
+        worker: the current one, as for all fields down to `memory_limit`; "" if there is none.
+        batch_s: how long its current call has been running; None when idle.
+        resident: memory of its process; None if it does not have its own process.
+        shared: the part of it that other processes may share.
+        gpu: memory on GPUs; None if unknown.
         arenas: shared memory for answers on its lanes.
-        memory_limit: at which it is replaced or ended, the lower of both; None: there is none.
+        memory_limit: the lower of the limits at which it is replaced or killed; None: no limit.
         load_s, warmup_s: how long its callable took to load and to warm up.
-        starts: workers that were started for this instance.
-        ends: workers of it that ended, by reason: see `worker.END_REASONS`.
-        fruitless_ends: in a row, without an answered batch between them.
-        next_try_at: when the next worker is started (seconds since the epoch), if that is waited for.
+        starts: workers started for this instance.
+        ends: its workers that exited, by reason: see `worker.END_REASONS`.
+        fruitless_ends: consecutive exits without an answered batch in between.
+        next_try_at: when the next worker is started (seconds since the epoch), if a start is pending.
     """
 
     version: int
@@ -107,7 +107,7 @@ class InstanceFigures(msgspec.Struct, frozen=True):
 
 
 class QueueFigures(msgspec.Struct, frozen=True):
-    """The queue of a version of a model, as tritonserver tells: requests that wait, counters of those it has had."""
+    """The queue of one version of a model, as reported by tritonserver: waiting requests, and counters of past ones."""
 
     version: int
     pending: int = 0
@@ -121,15 +121,15 @@ class ModelFigures(msgspec.Struct, frozen=True):
     """One model.
 
     Attributes:
-        desired: instances that it should have.
-        spares: workers beyond these.
-        retries: requests tried again after their worker was lost.
-        poison: requests that were taken to be what ends workers.
-        wakes: how often it slept and got a worker again.
-        logged, not_logged: requests that its access log has, and that there was no room or time for.
-        work: of all its instances together, and failures that only the daemon sees.
-        queue: by version; empty when tritonserver was not asked, or did not answer in time.
-        memory: what a worker is taken to need, with a memory_budget.
+        desired: the number of instances it should have.
+        spares: standby workers beyond these.
+        retries: requests retried after their worker was lost.
+        poison: requests identified as the cause of worker exits.
+        wakes: how often it was resumed after a suspension.
+        logged, not_logged: requests written to its access log, and those dropped for lack of space or time.
+        work: the total of all its instances, plus failures that only the daemon sees.
+        queue: by version; empty if tritonserver was not asked, or did not answer in time.
+        memory: the estimated memory of one worker, with a memory_budget.
     """
 
     name: str
@@ -152,7 +152,7 @@ class ModelFigures(msgspec.Struct, frozen=True):
 
 
 class MemoryInfo(msgspec.Struct, frozen=True):
-    """The budget of one resource, "memory" or that of a GPU: bytes in all, those in use, models that wait for some."""
+    """The budget of one resource, "memory" or a GPU: total and used bytes, and the number of models waiting for it."""
 
     resource: str
     budget: int
@@ -161,7 +161,7 @@ class MemoryInfo(msgspec.Struct, frozen=True):
 
 
 class WebhookFigures(msgspec.Struct, frozen=True):
-    """One webhook: events that were posted, that were left out, requests that failed, and events that wait."""
+    """One webhook: events posted and dropped, failed requests, and events waiting."""
 
     sent: int = 0
     dropped: int = 0
@@ -174,18 +174,18 @@ class DaemonFigures(msgspec.Struct, frozen=True):
 
     Attributes:
         registrations: models by state.
-        restored, restore_failures: models restored after the start, and tries that failed.
+        restored, restore_failures: models restored at startup, and failed attempts.
         requests: control messages answered, by type, then by outcome ("done", "refused", or a kind of failure).
-        server_restarts: of tritonserver, by reason: "ended", "planned", "replaced".
-        loop_lag: how late the event loop was, looked at each second.
-        lines_dropped: log lines of children that were left out.
+        server_restarts: restarts of tritonserver, by reason: "ended", "planned", "replaced".
+        loop_lag: delay of the event loop, measured every second.
+        lines_dropped: dropped log lines of child processes.
         webhooks: by name.
-        disk_free, disk_size: of the file system of the state directory; None when nothing is kept.
-        memory: the budgets, if there are any.
-        memory_slept, memory_waits, memory_refusals: models that slept for others, loads that had to wait for memory,
-            and that came to nothing.
+        disk_free, disk_size: of the file system of the state directory; None without persistence.
+        memory: the budgets, if any.
+        memory_slept, memory_waits, memory_refusals: models suspended to free memory, loads that waited for memory,
+            and loads that were refused.
         shared_weights: bytes that workers share.
-        events_lost: events that are missing in the files of the event log.
+        events_lost: events missing from the files of the event log.
     """
 
     version: str

@@ -1,4 +1,4 @@
-"""The description of a model in its registration: all but its callables."""
+"""The description of a model in its registration, without its callables."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import msgspec
 
 
 class World(msgspec.Struct, frozen=True):
-    """The surroundings a worker runs in: by default those of the process that registers.
+    """The environment a worker runs in, by default that of the registering process.
 
     `python` is an interpreter; `sys_path` is its module search path in order (empty: the
     interpreter's own); `cwd` the working directory; `env` the variables set on top of the daemon's
-    own environment; `argv` what the worker's `sys.argv` is, by default as in Triton's python backend. `stayed`
-    names the registrant's variables that were not sent.
+    own environment; `argv` the worker's `sys.argv`, by default as in Triton's python backend. `stayed`
+    lists the registrant's variables that were not forwarded.
     """
 
     python: str
@@ -25,12 +25,14 @@ class World(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """The resource limits of one worker; None is no limit. Sizes are bytes.
+    """The resource limits of one worker; None means no limit. Sizes are bytes.
 
-    `memory` is what its own memory (resident, not shared) may grow to before it is replaced, after
-    the batch at hand. `memory_hard` is what it cannot pass: allocations fail, and with all that it
-    started it is ended. `processes` counts what it starts. `cpus` are the CPUs it runs on (empty:
-    all), `nice` is added to the daemon's niceness.
+    When its own memory (resident, not shared) exceeds `memory`, the worker is replaced after the current batch.
+    `memory_hard` cannot be exceeded: allocations fail, and if the worker and its child processes together exceed it,
+    they
+    are killed. `processes` limits the child processes. `cpus` are the CPUs it runs on (empty: all), `nice` is added to
+    the
+    daemon's niceness.
     """
 
     memory: Optional[int] = None
@@ -44,7 +46,7 @@ class Limits(msgspec.Struct, frozen=True):
 class WarmupTensor(msgspec.Struct, frozen=True):
     """One input of a warm-up request: `source` says where its values come from.
 
-    `shape` is without the batch axis; `npy` is the content of the user's file (source "file").
+    `shape` excludes the batch axis; `npy` is the content of the user's file (source "file").
     """
 
     name: str
@@ -55,7 +57,7 @@ class WarmupTensor(msgspec.Struct, frozen=True):
 
 
 class Warmup(msgspec.Struct, frozen=True):
-    """A request of `batch_size` rows that a worker's callable is given `count` times while it loads."""
+    """A request of `batch_size` rows, sent `count` times to a worker's callable while it loads."""
 
     name: str
     batch_size: int
@@ -67,9 +69,9 @@ class PythonModel(msgspec.Struct, frozen=True):
     """A Triton Python model: a class `TritonPythonModel` with the interface of Triton's python backend.
 
     `folder` is the model's folder in a model repository, whose `VERSION/FILE` is imported in the
-    worker; empty: the payload is the class. `model_config` is Triton's configuration in full, JSON,
-    as `initialize` gets it. `names`, `kinds` and `device_ids` say for each instance what it gets as
-    `model_instance_name` and so on. `streams`: answers may come after `execute`
+    worker; if empty, the payload is the class. `model_config` is Triton's full configuration, JSON,
+    as passed to `initialize`. `names`, `kinds` and `device_ids` hold each instance's
+    `model_instance_name` and so on. `streams`: answers may arrive after `execute`
     has returned, or between batches.
     """
 
@@ -83,12 +85,13 @@ class PythonModel(msgspec.Struct, frozen=True):
 
 
 class Autoscale(msgspec.Struct, frozen=True):
-    """The bounds of a model whose number of instances follows its load, and how it follows. Times are seconds.
+    """The bounds of a model whose number of instances follows its load, and the scaling rules. Times are seconds.
 
-    There are from `least` to `most`; a number is right when the load is `target` of it. More come when that has been
-    too few for `up_after_s`, and some go when fewer would have done for `down_after_s`. With `least` 0, all go when
-    nothing was asked of the model for `idle_after_s`. `concurrency` is how many batches, or streams, keep an instance
-    busy. Where the machine has not enough for all, each model gets instances by its `weight`.
+    The number stays between `least` and `most`; it is right if the load is `target` of its capacity. The model scales
+    up
+    after the number has been too low for `up_after_s`, and down after fewer would have sufficed for `down_after_s`. If
+    `least` is 0, all instances are removed after `idle_after_s` without requests. `concurrency` is how many batches, or
+    streams, keep an instance busy. If the machine is too small for all models, each gets instances by its `weight`.
     """
 
     least: int = 1
@@ -102,9 +105,9 @@ class Autoscale(msgspec.Struct, frozen=True):
 
 
 class OpenAICard(msgspec.Struct, frozen=True):
-    """The part of the OpenAI API that a model serves, and what `/v1/models` says of it.
+    """The part of the OpenAI API that a model serves, and its entry in `/v1/models`.
 
-    `serves` has "chat", "completions", "responses" or "embeddings"; `aliases` further ids of the model.
+    `serves` contains "chat", "completions", "responses" or "embeddings"; `aliases` are further ids of the model.
     """
 
     serves: list[str]
@@ -115,11 +118,13 @@ class OpenAICard(msgspec.Struct, frozen=True):
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """A registration that is taken back by the daemon itself unless its client says in time that it is to stay.
+    """A provisional registration, which the daemon rolls back unless its client confirms it in time.
 
-    Nothing is left of it then: what it has replaced serves again, or nothing of its name does. `id` is the client's
-    own. Time begins with the answer to Register, and anew with each RenewTrial and each start of the daemon. `share` of
-    the requests is what balancers are to send where it serves; 0: as many as anywhere else.
+    A rollback leaves nothing of it: the model that it replaced serves again, or no model of that name. `id` is chosen
+    by
+    the client. The time limit starts with the answer to Register, and restarts with each RenewTrial and each start of
+    the
+    daemon. `share` is the share of requests that load balancers should send to it; 0: the same as elsewhere.
     """
 
     id: str
@@ -128,11 +133,11 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 class ModelSpec(msgspec.Struct, frozen=True):
-    """The description of a model: all but its callables.
+    """The description of a model, without its callables.
 
     `config` is Triton's model configuration in its JSON form, without backend and instance group,
-    which the dispatcher adds. `payloads[i]` of the Register message belongs to instance i, or the
-    only one to all.
+    which the dispatcher adds. `payloads[i]` of the Register message belongs to instance i; a single
+    payload is used for all.
     """
 
     name: str
@@ -140,55 +145,53 @@ class ModelSpec(msgspec.Struct, frozen=True):
     config: dict[str, Any]
     world: World
     instances: int = 1
-    #: One entry per instance: what CUDA_VISIBLE_DEVICES is set to; None leaves it alone.
+    #: CUDA_VISIBLE_DEVICES for each instance; None leaves it unchanged.
     devices: list[Optional[str]] = []
     #: The payload is called once in the worker and returns the callable to serve.
     factory: bool = False
     #: Outputs must have exactly the declared dtype and shape.
     strict: bool = False
-    #: Seconds a worker may take to load its callable.
+    #: Maximum time for a worker to load its callable, in seconds.
     load_timeout_s: float = 600.0
-    #: What becomes of the batch that a worker had when it ended: "retry" (once, in another worker)
-    #: or "fail".
+    #: What to do with a batch whose worker exited: "retry" (once, in another worker) or "fail".
     on_crash: Literal["retry", "fail"] = "retry"
-    #: What becomes of a batch of several requests whose callable raises: "retry" (each alone) or "fail".
+    #: What to do with a batch of several requests whose callable raises: "retry" (each alone) or "fail".
     on_error: Literal["retry", "fail"] = "retry"
-    #: Workers beyond `instances`, loaded and idle.
+    #: Standby workers beyond `instances`, loaded and idle.
     spares: int = 0
-    #: Seconds a batch may run; a worker over it is replaced.
+    #: Maximum duration of a batch in seconds; a worker that exceeds it is replaced.
     execution_timeout_s: Optional[float] = None
-    #: Batches after which a worker is replaced.
+    #: Number of batches after which a worker is replaced.
     max_batches: Optional[int] = None
     limits: Limits = Limits()
-    #: The last payload is a function that is called with the loaded callable and raises when that
-    #: must not serve.
+    #: The last payload is a function that is called with the loaded callable and raises if the callable must not serve.
     check: bool = False
-    #: Inputs of BYTES that the callable gets as str.
+    #: BYTES inputs that are passed to the callable as str.
     text_inputs: list[str] = []
-    #: Proxies that feed one worker, each over a lane of its own: with two, the next batch is on its
-    #: way while one runs.
+    #: Number of proxies per worker, each with its own lane: with two, the next batch is transferred while one runs.
     lanes: int = 1
-    #: Batches, or streams, that an asynchronous callable has under way in one worker; of batches, each has a lane.
+    #: Number of batches or streams that an asynchronous callable processes concurrently in one worker; each batch needs
+    #: a lane.
     max_concurrency: int = 64
     #: Inputs are read-only views of Triton's memory, valid until the batch is answered.
     zero_copy_inputs: bool = False
     #: "thread": the workers are threads of the registrant; payloads are empty then.
     isolation: Literal["process", "thread"] = "process"
     warmups: list[Warmup] = []
-    #: What is served is a Triton Python model and no inference callable.
+    #: The model is a Triton Python model, not an inference callable.
     python_model: Optional[PythonModel] = None
-    #: All versions that are served, when there are several. Of a Python model each has workers of its own;
-    #: of any other, each request says which one it is for.
+    #: All versions served, if there are several. Each version of a Python model has its own workers; for other models,
+    #: each request names its version.
     versions: list[int] = []
-    #: It is served by the daemon's OpenAI front, too.
+    #: The model is also served by the daemon's OpenAI frontend.
     openai: Optional[OpenAICard] = None
-    #: Its number of instances follows its load, within these bounds; None: it is as somebody said.
+    #: Bounds of the number of instances, which follows the load; None: a fixed number.
     autoscale: Optional[Autoscale] = None
-    #: It is not loaded before the first request for it.
+    #: The model is loaded on its first request.
     lazy: bool = False
-    #: Each of its requests is written to its access log.
+    #: Every request is written to the model's access log.
     access_log: bool = False
-    #: Bytes that a worker takes, and takes on each of its GPUs; None: what is seen.
+    #: Bytes that a worker needs, in total and on each of its GPUs; None: as measured.
     memory: Optional[int] = None
     gpu_memory: Optional[int] = None
     #: Workers complete `config` from the model's file when they load it, and report the result with WorkerReady.

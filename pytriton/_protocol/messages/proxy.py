@@ -1,4 +1,4 @@
-"""The messages between proxies and the dispatcher; both also get `Failure`."""
+"""The messages between proxies and the dispatcher. Both also receive `Failure`."""
 
 from __future__ import annotations
 
@@ -11,31 +11,32 @@ from pytriton._protocol.messages.python_model import AskReadiness, Readiness
 
 
 class Attach(Message, frozen=True):
-    """A proxy instance asks for a lane. `lost` names the worker that it could not reach, if there was one.
+    """A proxy instance asks for a lane. `lost` names the worker it could not reach, if any.
 
-    `batch`: it has one that waits for the worker. A model that sleeps wakes then; else its proxy gets no lane.
+    `batch`: a batch is waiting. That resumes a suspended model; without it, the proxy of a suspended model gets no
+    lane.
 
     `registration` is what the dispatcher wrote into the model's configuration: a model that
-    replaces another one of the same name has a registration of its own.
+    replaces another one of the same name has its own registration.
     """
 
     registration: str
     instance: str
     pid: int = 0
     lost: Optional[str] = None
-    #: Workers that wait for the very batch that is to be served.
+    #: Workers that are waiting for this very batch.
     avoid: list[str] = msgspec.field(default_factory=list)
-    #: Of the model; matters where each version has workers of its own.
+    #: The model's version; relevant if each version has its own workers.
     version: int = 0
     batch: bool = False
     protocol: int = PROTOCOL
 
 
 class Attached(Message, frozen=True):
-    """Connect to the worker that listens at `lane_path`; "": the model sleeps, ask again when there is a batch.
+    """Connect to the worker that listens at `lane_path`; "": the model is suspended, ask again when there is a batch.
 
-    `execution_timeout_s`: report a batch as overdue that is not answered for so long.
-    `tracing`: tritonserver traces with OpenTelemetry, so tell the worker of each request's trace.
+    `execution_timeout_s`: report a batch as overdue after this time without an answer.
+    `tracing`: tritonserver traces with OpenTelemetry, so pass each request's trace to the worker.
     """
 
     worker: str
@@ -45,12 +46,12 @@ class Attached(Message, frozen=True):
 
 
 class LaneLost(Message, frozen=True):
-    """The lane of a worker broke after the worker had taken a batch: what shall become of the batch?
+    """The lane of a worker broke after the worker had received a batch. Ask what to do with the batch.
 
-    `losses` counts the workers that were lost with it, this one included; `requests` those of it that have not been
-    answered. After the first loss they are tried again, each by itself, and each is asked about by itself: `in_row`
-    counts those of them that have lost a worker one after the other, this one included. `final`: it cannot be tried
-    again, because a part of its answer has gone to the client. `request_id`: of the request, where it is only one.
+    `losses` counts the workers lost with this batch, including this one; `requests` its unanswered requests.
+    After the first loss, its requests are retried one by one, each with its own LaneLost: `in_row`
+    counts those that lost a worker one after the other, including this one. `final`: it cannot be retried,
+    because a part of its answer has been sent to the client. `request_id` is set if there is only one request.
     """
 
     registration: str
@@ -65,8 +66,8 @@ class LaneLost(Message, frozen=True):
 class BatchOverdue(Message, frozen=True):
     """A batch was not answered in time; `taken`: the worker has read it from the lane.
 
-    `taken_ms`: for how long the dispatcher has known that. The others are as in LaneLost, but `losses` are those
-    before.
+    `taken_ms`: how long the dispatcher has known that. The other fields are as in LaneLost, but `losses` counts only
+    earlier losses.
     """
 
     registration: str
@@ -81,9 +82,9 @@ class BatchOverdue(Message, frozen=True):
 
 
 class MayCall(Message, frozen=True):
-    """A worker calls a model that waits for this call itself. Answered with a Verdict: "retry" or "fail".
+    """A worker calls a model that is itself waiting for this call. Answered with a Verdict: "retry" or "fail".
 
-    `chain` names the models that wait, oldest first, and `workers` those that can do nothing else.
+    `chain` lists the waiting models, oldest first, and `workers` those blocked by them.
     """
 
     model: str
@@ -92,9 +93,9 @@ class MayCall(Message, frozen=True):
 
 
 class CallsWait(Message, frozen=True):
-    """A worker's calls to `models`, made by the proxy `pid`, have waited for a while. Answered with StuckCalls.
+    """A worker's calls to `models`, made by the proxy `pid`, have been waiting for a while. Answered with StuckCalls.
 
-    `proxy` tells the proxies apart that run in one process: tritonserver's.
+    `proxy` distinguishes the proxies in one process (tritonserver).
     """
 
     pid: int
@@ -104,29 +105,30 @@ class CallsWait(Message, frozen=True):
 
 
 class StuckCalls(Message, frozen=True):
-    """Calls to these models can never be answered; `text` is why."""
+    """Calls to these models can never be answered; `text` says why."""
 
     models: list[str]
     text: str
 
 
 class Detach(Message, frozen=True):
-    """A proxy instance ends: Triton has unloaded its model, no batch of it is under way."""
+    """A proxy instance exits: Triton has unloaded its model, and no batch is in flight."""
 
     registration: str
     instance: str
 
 
-#: What a proxy does with a batch that was lost or is overdue: send it to another worker, answer it
-#: with the verdict's text, or go on waiting.
+#: What a proxy does with a batch that was lost or is overdue: send it to another worker, answer it with the verdict's
+#: text, or keep waiting.
 Action = Literal["retry", "fail", "wait"]
 
 
 class Verdict(Message, frozen=True):
-    """Answer to LaneLost, BatchOverdue and MayCall. `text` is for the clients, `wait_s` for how long to wait.
+    """Answer to LaneLost, BatchOverdue and MayCall. `text` is for the clients, `wait_s` is how long to wait.
 
-    What its worker had taken is tried again request by request. `whole`: not only this request fails, but all of its
-    batch that is left.
+    A batch that its worker had received is retried request by request. `whole`: fail not only this request, but the
+    rest
+    of its batch.
     """
 
     action: Action
@@ -135,7 +137,7 @@ class Verdict(Message, frozen=True):
     whole: bool = False
 
 
-#: All that proxies send and are sent, but for a Failure.
+#: All messages sent or received by proxies, except Failure.
 WithProxy = Union[
     Attach,
     Attached,

@@ -10,7 +10,7 @@ from pytriton._protocol.messages.base import Message
 
 
 class WorkerReadiness(Message, frozen=True):
-    """The answer of a model's own `is_ready` has changed; `why` tells people the reason."""
+    """The result of a model's own `is_ready` has changed; `why` is the reason for people."""
 
     worker: str
     ready: bool
@@ -18,22 +18,22 @@ class WorkerReadiness(Message, frozen=True):
 
 
 class LoadOther(Message, frozen=True):
-    """A model wants another one loaded, or loaded anew (pb_utils.load_model). Payload frames: the `files`.
+    """A model requests to load or reload another one (pb_utils.load_model). Payload frames: the `files`.
 
-    `config` is JSON, empty for the one in the model's folder. Answered with Done when it is served.
+    `config` is JSON; empty selects the one in the model's folder. Answered with Done when the model is served.
     """
 
     worker: str
     name: str
     config: str = ""
-    #: "file:VERSION/NAME", as Triton's repository API has it; all that the model's folder is to hold.
+    #: "file:VERSION/NAME", as in Triton's repository API; the complete content of the model's folder.
     files: list[str] = msgspec.field(default_factory=list)
 
 
 class UnloadOther(Message, frozen=True):
-    """A model wants another one unloaded (pb_utils.unload_model). Answered with Done when that has begun.
+    """A model requests to unload another one (pb_utils.unload_model). Answered with Done when unloading has begun.
 
-    `dependents`: with the models that an ensemble consists of.
+    `dependents`: also unload the models that an ensemble consists of.
     """
 
     worker: str
@@ -42,7 +42,7 @@ class UnloadOther(Message, frozen=True):
 
 
 class AskReadiness(Message, frozen=True):
-    """Ask whether a model is ready, any version of it without one. Answered with Readiness."""
+    """Ask whether a model is ready; without a version, whether any version is. Answered with Readiness."""
 
     name: str
     version: str = ""
@@ -54,5 +54,5 @@ class Readiness(Message, frozen=True):
     ready: bool
 
 
-#: Of a Triton Python model, in either direction.
+#: All messages about Triton Python models, in either direction.
 WithModel = Union[WorkerReadiness, LoadOther, UnloadOther, AskReadiness, Readiness]

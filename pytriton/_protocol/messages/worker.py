@@ -1,4 +1,4 @@
-"""The messages between the dispatcher and workers, hosted ones included."""
+"""The messages between the dispatcher and workers, including hosted workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytriton._protocol.messages.model_spec import ModelSpec
 
 
 class WorkerHello(Message, frozen=True):
-    """A worker process is up and asks for its model."""
+    """A worker process has started and asks for its model."""
 
     worker: str
     pid: int
@@ -26,7 +26,7 @@ class LoadModel(Message, frozen=True):
     instance: int
     #: The path of the unix socket on which the worker listens for lanes.
     lane_path: str
-    #: tritonserver traces with OpenTelemetry: be ready to make spans.
+    #: tritonserver traces with OpenTelemetry: prepare to create spans.
     tracing: bool = False
 
 
@@ -56,7 +56,7 @@ class WorkerReady(Message, frozen=True):
 
 
 class WorkerFailed(Message, frozen=True):
-    """The callable could not be loaded; the worker ends."""
+    """The callable could not be loaded; the worker exits."""
 
     worker: str
     text: str
@@ -64,29 +64,29 @@ class WorkerFailed(Message, frozen=True):
 
 
 class WorkerUnrecoverable(Message, frozen=True):
-    """A callable raised PyTritonUnrecoverableError: the daemon has to stop."""
+    """A callable raised PyTritonUnrecoverableError: the daemon must stop."""
 
     worker: str
     text: str
 
 
-#: The beginning of a `WorkerSpent.text`: there is no descriptor left for another proxy.
+#: Start of a `WorkerSpent.text`: no descriptor is left for another proxy.
 NO_LANE = "it cannot take another lane"
 
 
 class WorkerSpent(Message, frozen=True):
-    """A worker serves on, but should be replaced: it has passed a limit of its model."""
+    """A worker keeps serving, but should be replaced: it has exceeded a limit of its model."""
 
     worker: str
     text: str
 
 
 class WithdrawLane(Message, frozen=True):
-    """Close one lane between batches: its proxy shall go to another worker, which has none."""
+    """Close one lane between batches: its proxy moves to a worker that has none."""
 
 
 class WorkerEnded(Message, frozen=True):
-    """A hosted worker has ended, as a process tells by its exit. `how` completes "worker w1 …"."""
+    """A hosted worker has exited, which a process would report by its exit status. `how` completes "worker w1 …"."""
 
     worker: str
     how: str
@@ -96,10 +96,10 @@ class WorkerEnded(Message, frozen=True):
 
 
 class StartWorker(Message, frozen=True):
-    """Run a worker in a thread: what starting a process does, its arguments and LoadModel in one.
+    """Run a worker in a thread. Combines a process start, its arguments and LoadModel.
 
-    `lane_path` is where it listens for lanes; `gauge_path` a file that holds its gauge, removed when
-    it has said hello.
+    `lane_path` is where it listens for lanes; `gauge_path` is the file of its stats page, removed after
+    its hello.
     """
 
     worker: str
@@ -109,18 +109,18 @@ class StartWorker(Message, frozen=True):
 
 
 class EndWorker(Message, frozen=True):
-    """Have a worker end after its batch: what SIGTERM does to a process."""
+    """Make a worker exit after its batch, as SIGTERM does for a process."""
 
     worker: str
 
 
 class Released(Message, frozen=True):
-    """The registration is over, whoever ended it; no more workers are started."""
+    """The registration is over, for whatever reason; no more workers are started."""
 
     why: str
 
 
-#: All that workers, and registrants for theirs, send and are sent.
+#: All messages sent or received by workers, and by registrants on their behalf.
 WithWorker = Union[
     WorkerHello,
     LoadModel,

@@ -68,7 +68,7 @@ def test_a_module_is_imported_by_the_interpreter_that_is_named(
     assert model.python == str(other / "bin" / "python")
     for wrong, expected, told in (
         ("mine:nothing", ExitCode.USAGE, "the module 'mine' has no attribute 'nothing'"),
-        ("mine:undeclared", ExitCode.USAGE, "carries no declaration"),
+        ("mine:undeclared", ExitCode.USAGE, "does not declare"),
         ("mine:there", ExitCode.REGISTRATION, "a model named 'there' is registered already"),
     ):
         code, said = _register(daemon, tmp_path, wrong, "--python", "other")
@@ -97,7 +97,7 @@ def test_a_model_file_is_added_to_a_running_daemon(daemon: RunningDaemon, tmp_pa
 
 
 def test_a_file_that_is_no_model_is_refused(daemon: RunningDaemon, tmp_path: Path) -> None:
-    with pytest.raises(PyTritonBadParameterError, match=r"there is no file .*/none\.onnx"):
+    with pytest.raises(PyTritonBadParameterError, match=r"the file .*/none\.onnx does not exist"):
         daemon.client.register_model(tmp_path / "none.onnx")
     (tmp_path / "bad.joblib").write_bytes(b"no pickle")
     with pytest.raises(PyTritonValidationError, match=r"bad\.joblib cannot be loaded: "):

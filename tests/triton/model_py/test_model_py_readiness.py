@@ -134,7 +134,7 @@ def test_a_registration_waits_for_it(daemon: RunningDaemon, tmp_path: Path) -> N
     never = make_model(tmp_path / "never", more="    def is_ready(self):\n        return False\n")
     assert "is_ready() returned False" in why_not(daemon, never)
     wrong = make_model(tmp_path / "wrong", more="    def is_ready(self):\n        return 'yes'\n")
-    assert "returned str 'yes', which is no bool" in why_not(daemon, wrong)
+    assert "returned str 'yes', which is not a bool" in why_not(daemon, wrong)
 
 
 def why_not(daemon: RunningDaemon, folder: Path) -> str:

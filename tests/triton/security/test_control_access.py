@@ -89,7 +89,7 @@ def test_all_is_for_the_owner_alone_without_a_group(daemon: RunningDaemon) -> No
 def test_group_that_does_not_exist(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     config = DaemonConfig(runtime_dir=str(tmp_path / "r"), control_group="no-such-group")
     assert dispatcher.run(config) == ExitCode.USAGE
-    assert "there is no group 'no-such-group' on this machine" in capfd.readouterr().err
+    assert "group 'no-such-group' does not exist on this machine" in capfd.readouterr().err
 
 
 @needs_root
@@ -104,5 +104,5 @@ def test_group_that_the_daemon_is_no_member_of(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="ptd-") as folder:
         os.chown(folder, NOBODY, NOBODY)
         done = run_as(NOBODY, code, folder)
-        assert "has to be a member of the group" in done.stdout, done.stderr
+        assert "must be a member of the group" in done.stdout, done.stderr
         assert mode(Path(folder)) == 0o700

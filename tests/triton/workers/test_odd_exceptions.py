@@ -23,10 +23,10 @@ TOLD = [Tensor(name="told", dtype=bytes, shape=(1,))]
 MOST_BYTES = 8192
 
 SHOWN = {
-    "str": "Unprintable: (its text cannot be had: __str__ raised ZeroDivisionError)",
-    "repr": "KeyError: (its text cannot be had: __str__ raised ZeroDivisionError)",
+    "str": "Unprintable: (no text available: __str__ raised ZeroDivisionError)",
+    "repr": "KeyError: (no text available: __str__ raised ZeroDivisionError)",
     "surrogate": "ValueError: half \\udc80 a \\ud800 character",
-    "no text": "NoText: (its text cannot be had: __str__ raised TypeError)",
+    "no text": "NoText: (no text available: __str__ raised TypeError)",
     "own text": "OwnText: it holds what it says",
 }
 LONG = {"long": "x", "long percent": "%", "long umlaut": "ü", "long lines": "\n"}

@@ -283,7 +283,7 @@ def test_replacing_scaling_and_unregistering(
     model = serve(client, plus(2), replace=True)
     assert inference.infer("model", {"x": ONES})["y"].tolist() == [[3, 3]]
     # The host of the former one hears of it on a connection of its own, maybe after the registrant has its answer.
-    replaced = "model model is not served by this process any more: it was replaced"
+    replaced = "model model is no longer served by this process: it was replaced"
     eventually(lambda: replaced in caplog.text, "it is told")
     model.scale(2)
     assert [one.pid for one in model.instances] == [os.getpid()] * 2

@@ -26,7 +26,7 @@ INF, NAN = float("inf"), float("nan")
         ([-1], np.int64, np.uint64, "-1 is out of the range of uint64"),
         ([300], np.int64, np.uint8, "300 is out of the range of uint8"),
         ([2], np.int8, np.bool_, "2 is out of the range of bool"),
-        ([1.5], np.float32, np.int32, "1.5 is no whole number"),
+        ([1.5], np.float32, np.int32, "1.5 is not a whole number"),
         ([1.0, NAN], np.float32, np.int32, "nan is out of the range of int32"),
         ([INF], np.float32, np.int64, "inf is out of the range of int64"),
         ([65504.0, -65504.0, INF, NAN], np.float64, np.float16, None),

@@ -106,9 +106,9 @@ def test_a_group_of_very_many_is_described_by_some() -> None:
 def test_an_exception_is_described_whatever_it_does() -> None:
     assert described(ValueError("what: \udcff")) == "ValueError: what: \\udcff"
     assert described(Unprintable()) == (
-        "Unprintable: (its text cannot be had: __str__ raised ValueError)"
+        "Unprintable: (no text available: __str__ raised ValueError)"
     )
-    assert "KeyError: (its text" in described(KeyError(Unprintable()))
+    assert "KeyError: (no text" in described(KeyError(Unprintable()))
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_an_exception_travels_in_one_line_with_all_that_is_known_of_it() -> None
 def test_an_exception_without_a_text_is_reported_all_the_same() -> None:
     record = record_of(Unprintable(), "", "it failed")
     assert record.error_type == "Unprintable"
-    assert "cannot be had" in record.error_message
+    assert "no text available" in record.error_message
 
 
 def test_what_is_too_long_for_a_line_is_cut_in_its_middle() -> None:

@@ -113,8 +113,8 @@ def test_options_of_requests() -> None:
         ({"instances": np.float64(2)}, r"instances has to be a whole number .* got 2\.0"),
         ({"instances": np.bool_(True)}, r"instances has to be a whole number .* got True"),
         ({"instances": np.array(2)}, r"instances has to be a whole number .* got array\(2\)"),
-        ({"lazy": "no"}, r"lazy has to be True or False, got 'no'"),
-        ({"replace": 1}, r"replace has to be True or False, got 1"),
+        ({"lazy": "no"}, r"lazy must be True or False, got 'no'"),
+        ({"replace": 1}, r"replace must be True or False, got 1"),
     ],
 )
 def test_what_is_wrong_is_refused(options: dict[str, Any], said: str) -> None:

@@ -190,7 +190,7 @@ def test_a_bound_that_is_written_in_two_ways_is_one() -> None:
 def test_a_name_that_comes_twice_is_told_once() -> None:
     said = checked(message(counter(1), counter(2)))
     assert values(said.families, "seen") == {("_total", ""): 1}
-    assert said.faults == {"seen": "its name comes twice"}
+    assert said.faults == {"seen": "its name occurs twice"}
 
 
 def test_too_many_values_are_left_out() -> None:

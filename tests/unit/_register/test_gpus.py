@@ -71,7 +71,7 @@ def test_a_container_with_the_last_gpu_of_its_machine(machine: Machine) -> None:
     machine.driver_shows(*UUIDS)
     assert gpus.visible() == ["0"]
     assert gpus.missing("0") is None
-    assert gpus.missing("1") == "1: this machine has GPU 0 alone"
+    assert gpus.missing("1") == "1: this machine has only GPU 0"
 
 
 def test_a_container_without_the_drivers_folder(machine: Machine) -> None:

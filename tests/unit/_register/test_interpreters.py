@@ -22,7 +22,7 @@ from pytriton.worker import boot
     [
         (b"\x7fELF, of another kind of machine", r"Exec format error$"),
         (b"#!/no/such/program\n", r"No such file or directory$"),
-        (b"#!/bin/sh\nexit 7\n", r"it ends with 7$"),
+        (b"#!/bin/sh\nexit 7\n", r"it exited with status 7$"),
         (b"#!/bin/sh\nprintf 'caf\\351' >&2; exit 1\n", r"caf\\xe9$"),
     ],
 )

@@ -91,12 +91,15 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "a lambda": ({"infer_fn": lambda r: r}, "lambda has no name.*model_name="),
     "no inputs": ({"inputs": None}, "'double' has no inputs.*declare"),
     "no outputs": ({"outputs": None}, "'double' has no outputs"),
-    "not callable": ({"infer_fn": 3}, "has to be a callable or a list of callables, got an int"),
+    "not callable": ({"infer_fn": 3}, "must be a callable or a list of callables, got an int"),
     "text": ({"infer_fn": "module:attribute"}, "is for the command line"),
     "a result": ({"infer_fn": np.zeros(3)}, "got an ndarray"),
     "an empty list": ({"infer_fn": []}, "empty list"),
     "one of a list": ({"infer_fn": [double, None]}, "got a NoneType"),
-    "a factory": ({"infer_fn": 3, "factory": True}, "factory=True.*makes the callable, got an int"),
+    "a factory": (
+        {"infer_fn": 3, "factory": True},
+        "factory=True.*creates the callable, got an int",
+    ),
     "instances": ({"instances": 0}, "whole number from 1, .*got 0"),
     "callables and instances": (
         {"infer_fn": [double, double], "instances": 3},
@@ -104,26 +107,26 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "devices and instances": ({"devices": [0, 1], "instances": 3}, "number of devices is 2"),
     "device alone": ({"devices": 0}, r"devices=\[0\]"),
-    "no devices": ({"devices": []}, "leave it out"),
-    "negative device": ({"devices": [-1]}, "-1 is no device"),
-    "PyTorch's device": ({"devices": ["cuda:0"]}, "'cuda:0' is no device.*number"),
-    "one of two devices": ({"devices": [(0, "gpu1")]}, "'gpu1' is no device"),
+    "no devices": ({"devices": []}, "omit it"),
+    "negative device": ({"devices": [-1]}, "-1 is not a device"),
+    "PyTorch's device": ({"devices": ["cuda:0"]}, "'cuda:0' is not a device.*number"),
+    "one of two devices": ({"devices": [(0, "gpu1")]}, "'gpu1' is not a device"),
     "a configuration that is a dict": (
         {"config": {"max_batch_size": 3}},
         "config has to be a ModelConfig",
     ),
-    "true device": ({"devices": [True]}, "True is no device"),
+    "true device": ({"devices": [True]}, "True is not a device"),
     "empty tuple": ({"devices": [()]}, "one or more GPUs"),
     "load_timeout_s": ({"load_timeout_s": 0}, "above 0, got 0"),
     "name": ({"model_name": "a/b"}, "can only contain"),
     "isolation": ({"isolation": "greenlet"}, "'process' or 'thread', got 'greenlet'"),
     "threads have no limits": (
         {"isolation": "thread", "limits": Limits(memory="1GiB"), "spares": 1},
-        r"cannot be given spares=1, limits=.*Leave them out, or use isolation='process'",
+        r"does not support spares=1, limits=.*Omit them, or use isolation='process'",
     ),
     "threads have no devices": (
         {"isolation": "thread", "devices": [0]},
-        r"cannot be given devices=\[0\]",
+        r"does not support devices=\[0\]",
     ),
 }
 
@@ -280,7 +283,7 @@ def test_trace_config_says_where_a_models_spans_go(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("wrong", ["mode=opentelemetry", ["opentelemetry"], [1], {"mode": "x"}])
 def test_a_wrong_trace_config_is_told(wrong: Any) -> None:
-    with pytest.raises(PyTritonValidationError, match="trace_config has to be a list of settings"):
+    with pytest.raises(PyTritonValidationError, match="trace_config must be a list of settings"):
         prepare(doubled, "m", [X], [Y], None, {"trace_config": wrong})
 
 

@@ -132,7 +132,9 @@ def test_no_more_than_the_nearest_files_travel(
 ) -> None:
     monkeypatch.setattr(project_sources, name, most)
     project(pj_a="import pj_b\n", pj_b="import pj_c\n", pj_c="import pj_d  # and more\n", pj_d="")
-    with pytest.warns(UserWarning, match="import 'pj_c' and the rest from their files") as warned:
+    with pytest.warns(
+        UserWarning, match="import 'pj_c' and the rest from their current files"
+    ) as warned:
         assert names(sources_of(["pj_a"], sys.path, "m")) == ["pj_a", "pj_b"]
     assert os.path.samefile(warned[0].filename, __file__)
 

@@ -40,7 +40,7 @@ def test_an_unknown_keyword_is_told_with_the_closest(cls: Any, wrong: str, meant
 @pytest.mark.parametrize("cls", [ModelConfig, Limits, TlsOptions, RequestOptions])
 def test_one_that_is_close_to_none_is_told_with_all(cls: Any) -> None:
     known = ", ".join(inspect.signature(cls).parameters)
-    with pytest.raises(TypeError, match=f"'xyzzy'. There are: {known}"):
+    with pytest.raises(TypeError, match=f"'xyzzy'. Valid names: {known}"):
         cls(xyzzy=1)
 
 

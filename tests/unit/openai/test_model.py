@@ -75,7 +75,7 @@ def test_it_is_declared_too() -> None:
         ({"openai": []}, {}, "an empty list"),
         ({"openai": 1}, {}, "got 1"),
         ({"openai": ["chat", "embeddings"]}, {}, "cannot be combined"),
-        ({"openai": "chat"}, {"inputs": X}, "leave inputs and outputs out"),
+        ({"openai": "chat"}, {"inputs": X}, "omit inputs and outputs"),
         ({"openai": "embeddings"}, {"config": ModelConfig(batching=False)}, "is batched"),
         ({"openai": "chat"}, {"name": "org/m:8b"}, r"ModelCard\('chat', aliases=\['org/m:8b'\]\)"),
     ],

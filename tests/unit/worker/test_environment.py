@@ -22,7 +22,7 @@ def test_the_error_says_why_it_is_not_there(monkeypatch: pytest.MonkeyPatch) -> 
     explain_missing(["STAYED_KEY"])
     with pytest.raises(KeyError) as caught:
         os.environ["STAYED_KEY"]
-    assert "was not sent" in str(caught.value)
+    assert "was not forwarded" in str(caught.value)
     assert "register(..., env=['STAYED_KEY'])" in str(caught.value)
     assert caught.value.args[0] == "STAYED_KEY"
     with pytest.raises(KeyError) as other:

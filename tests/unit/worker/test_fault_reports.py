@@ -89,7 +89,7 @@ def test_the_end_of_a_thread_is_reported(
     thread.join()
     record = decoded(capfd.readouterr().err.rstrip("\n").encode())
     assert record is not None
-    assert record.event == "thread helper of it failed: ValueError: not here"
+    assert record.event == "thread helper of the callable failed: ValueError: not here"
 
 
 # ── where a traceback begins ─────────────────────────────────────────────────────────────────────

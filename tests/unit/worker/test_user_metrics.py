@@ -195,7 +195,7 @@ def test_a_worker_that_may_have_no_more_threads_serves_without(
 
     monkeypatch.setattr(threading.Thread, "start", start)
     assert watch(pages) is None
-    assert "are not told: can't start" in capfd.readouterr().err
+    assert "are not exported: can't start" in capfd.readouterr().err
 
 
 def test_without_the_library_there_is_no_thread(

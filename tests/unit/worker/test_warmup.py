@@ -155,11 +155,11 @@ def test_a_configured_warm_up_is_a_batch_of_requests_of_one_row(tmp_path: Path) 
             {"inputs": {"x": {"data_type": "TYPE_INT8", "dims": [2], "zero_data": True}}},
             "it makes TYPE_INT8 for the input 'x', which takes TYPE_FP32",
         ),
-        (sample(dims=[-1], zero_data=True), "every dimension has to be known"),
+        (sample(dims=[-1], zero_data=True), "every dimension must be known"),
         (sample(zero_data=False), "needs one of zero_data, random_data and input_data_file"),
         (sample(input_data_file="none"), "No such file"),
-        (sample(input_data_file="../short"), "does not lie in"),
-        (sample(input_data_file="short"), "needs 8 bytes, and its file has 3"),
+        (sample(input_data_file="../short"), "is not in"),
+        (sample(input_data_file="short"), "needs 8 bytes, but its file has 3"),
     ],
 )
 def test_a_configured_warm_up_that_cannot_be_made_fails_the_load(
@@ -252,7 +252,7 @@ def test_the_model_s_own_error_fails_a_configured_warm_up(
 
 def test_a_stream_that_nobody_can_end_fails_a_configured_warm_up(tmp_path: Path) -> None:
     spec = configured(tmp_path, sample(), decoupled=True)
-    with pytest.raises(WarmupError, match="Nobody can answer the request any more"):
+    with pytest.raises(WarmupError, match="The request can no longer be answered"):
         warm_up(python_model(spec, Forgets()), spec)
 
 

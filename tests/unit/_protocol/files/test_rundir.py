@@ -156,7 +156,7 @@ def test_directory_that_others_may_write_is_used_only_empty(short_dir: Path, giv
     (short_dir / "lib" / "numpy.py").write_text("raise SystemExit('theirs')")
     short_dir.chmod(given)
     with pytest.raises(
-        RuntimeDirError, match=rf"others.*--runtime-dir {short_dir}/pytriton-daemon"
+        RuntimeDirError, match=rf"other users.*--runtime-dir {short_dir}/pytriton-daemon"
     ):
         RuntimeDir(short_dir).create()
     assert mode(short_dir) == given  # it stays as it was

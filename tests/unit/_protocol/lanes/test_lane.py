@@ -260,7 +260,7 @@ def test_connect_reaches_the_listener(short_dir: Path) -> None:
 
 def test_connecting_where_nobody_listens_names_the_path(short_dir: Path) -> None:
     path = str(short_dir / "none.sock")
-    with leaves_open(), pytest.raises(LaneClosed, match=r"nobody listens at .*none\.sock"):
+    with leaves_open(), pytest.raises(LaneClosed, match=r"no process listens at .*none\.sock"):
         Lane.connect(path, peer_trusted=False)
 
 

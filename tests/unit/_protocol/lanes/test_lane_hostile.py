@@ -145,7 +145,7 @@ def test_something_else_behind_an_announcement(
         send_raw(peer, packet("Announce", 1))
         send_raw(peer, packet_behind, [fd])
         os.close(fd)
-        with pytest.raises(LaneError, match="something else than a descriptor"):
+        with pytest.raises(LaneError, match="something other than a descriptor"):
             lane.receive()
 
 
@@ -156,7 +156,7 @@ def test_an_announcement_that_nothing_comes_behind_is_waited_for_no_longer_than_
     monkeypatch.setattr("pytriton._protocol.lanes.lane._ANNOUNCED_S", 0.05)
     lane, peer = end_and_socket
     send_raw(peer, packet("Announce", 1))
-    with pytest.raises(LaneError, match="nothing came behind an announcement"):
+    with pytest.raises(LaneError, match="no descriptor followed an announcement"):
         lane.receive()
 
 

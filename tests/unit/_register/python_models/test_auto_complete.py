@@ -37,7 +37,7 @@ def complete(folder: Path, body: str, limit_s: float = 60) -> dict[str, Any]:
 def test_a_model_may_print_any_bytes(tmp_path: Path) -> None:
     latin = "import os; os.write(1, b'caf\\xe9')"
     assert complete(tmp_path, f"{latin}; config.set_max_batch_size(4)")["max_batch_size"] == 4
-    with pytest.raises(PyTritonValidationError, match=r"ended with 3\ncaf\\xe9"):
+    with pytest.raises(PyTritonValidationError, match=r"exited with status 3\ncaf\\xe9"):
         complete(tmp_path, f"{latin}; os._exit(3)")
 
 
@@ -79,7 +79,7 @@ def test_a_class_has_to_return_its_configuration() -> None:
         def auto_complete_config(config: Any) -> None:
             """Return nothing."""
 
-    with pytest.raises(PyTritonValidationError, match=r"returned NoneType; it has to return"):
+    with pytest.raises(PyTritonValidationError, match=r"returned NoneType; it must return"):
         prepare(Forgetful, config={"backend": "python"})
 
 

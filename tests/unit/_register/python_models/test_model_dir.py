@@ -81,13 +81,13 @@ def test_gpus_that_are_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     monkeypatch.setattr(gpus, "_DRIVER", tmp_path / "none")
     monkeypatch.setattr(gpus, "_DEVICES", tmp_path)
-    with pytest.raises(PyTritonValidationError, match=r"has no GPU\. Write KIND_CPU"):
+    with pytest.raises(PyTritonValidationError, match=r"has no GPU\. Use KIND_CPU"):
         model_dir.places_of(config)
     for name in ("nvidia0", "nvidia1", "nvidiactl"):  # a container
         (tmp_path / name).touch()
     assert model_dir.devices_of(model_dir.places_of(config), 2) == ["0", "1"]
     third = 'name: "n" instance_group [ { kind: KIND_GPU gpus: [ 0, 2 ] } ]'
-    with pytest.raises(PyTritonValidationError, match="GPU 2, and this machine has the GPUs 0, 1"):
+    with pytest.raises(PyTritonValidationError, match="GPU 2, but this machine has the GPUs 0, 1"):
         model_dir.places_of(model_dir.parse_config(third, "it"))
     monkeypatch.setattr(gpus, "_DRIVER", tmp_path / "driver")
     (tmp_path / "driver" / "0000:01:00.0").mkdir(parents=True)
@@ -109,7 +109,7 @@ def test_versions(tmp_path: Path) -> None:
     assert chosen("version_policy { all {} }", 1) == [1]
     assert chosen("version_policy { all {} }") == [1, 3, 10]
     assert chosen("version_policy { latest { num_versions: 2 } }") == [3, 10]
-    with pytest.raises(PyTritonBadParameterError, match="chooses none of its versions"):
+    with pytest.raises(PyTritonBadParameterError, match="selects none of its versions"):
         chosen("version_policy { specific { versions: 7 } }")
     with pytest.raises(PyTritonBadParameterError, match="no version 2"):
         chosen("", 2)
@@ -127,7 +127,7 @@ def test_environment(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["max_batch: 3", "max_batch_size: x", "input [ {"])
 def test_malformed_configurations_are_told_with_their_place(text: str) -> None:
     with pytest.raises(
-        PyTritonBadParameterError, match=r"here\.pbtxt is no model configuration: 1:"
+        PyTritonBadParameterError, match=r"here\.pbtxt is not a valid model configuration: 1:"
     ):
         model_dir.parse_config(text, "here.pbtxt")
 

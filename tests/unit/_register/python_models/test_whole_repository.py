@@ -76,7 +76,7 @@ def test_what_is_a_repository(repository: Path) -> None:
     assert not is_repository(repository / "empty")
     assert not is_repository(repository / "nothing")
     assert not is_repository(object)
-    with pytest.raises(PyTritonBadParameterError, match="is no model repository"):
+    with pytest.raises(PyTritonBadParameterError, match="is not a model repository"):
         repository_of(repository / "a", {})
 
 
@@ -87,7 +87,9 @@ def test_all_models_are_registered_in_order_with_the_same_options(repository: Pa
 
 
 def test_an_option_of_one_model_is_refused(repository: Path) -> None:
-    with pytest.raises(PyTritonBadParameterError, match="version can be said of one model only"):
+    with pytest.raises(
+        PyTritonBadParameterError, match="version can be set for a single model only"
+    ):
         repository_of(repository, {"version": 2, "config": None})
     assert repository_of(repository, {"version": None, "spares": 1}).options == {"spares": 1}
 
@@ -99,17 +101,17 @@ def test_when_one_fails_the_others_are_taken_back(repository: Path) -> None:
     assert client.undone == ["unregister b", "rollback a"]
     text = caught.value.message
     assert "model c was not registered. its worker ended" in text
-    assert "Registered before it: b was unregistered again; a is what it was before." in text
+    assert "Registered before it: b was unregistered; a was rolled back." in text
 
 
 def test_what_cannot_be_taken_back_is_told(repository: Path) -> None:
     client = Client()
     client.broken = {"a"}
     with pytest.raises(
-        RegistrationError, match=r"a could not be taken back \(it is gone\)"
+        RegistrationError, match=r"a could not be rolled back \(it is gone\)"
     ) as caught:
         register(repository, client, failing="b")
-    assert "Not begun: c." in caught.value.message
+    assert "Not registered: c." in caught.value.message
 
 
 def test_an_interruption_takes_them_back_too(
@@ -144,6 +146,6 @@ def test_a_model_of_another_kind_is_named_with_what_to_do(repository: Path) -> N
     with pytest.raises(PyTritonBadParameterError) as caught:
         register(repository, Client())
     text = caught.value.message
-    assert "these are none: b (onnxruntime). Nothing was registered" in text
+    assert "these are not: b (onnxruntime). Nothing was registered" in text
     assert f"--model-repository {repository}" in text
-    assert f"name each by itself: {repository / 'a'}, {repository / 'c'}" in text
+    assert f"register each by itself: {repository / 'a'}, {repository / 'c'}" in text

@@ -209,7 +209,7 @@ def test_without_a_proxy_nobody_can_make_a_call(worker: Worker) -> None:
     proxy.hang_up()
     delivery = pending.wait(60)
     assert delivery is not None
-    assert "the proxy that made the call has ended" in (delivery.error or "")
+    assert "the proxy that made the call has exited" in (delivery.error or "")
     assert delivery.code == "UNAVAILABLE"
     with pytest.raises(CallError):
         worker.begin()
@@ -222,7 +222,7 @@ def test_a_proxy_that_breaks_the_protocol_loses_its_calls(worker: Worker) -> Non
     proxy.send(Answer(call.id + 1, [], True))
     delivery = pending.wait(60)
     assert delivery is not None
-    assert "which is not under way" in (delivery.error or "")
+    assert "which is not in flight" in (delivery.error or "")
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def test_what_would_lose_values_is_refused(
     )
     if array.dtype.kind in "biufOSU" or given is BFLOAT16:
         assert re.fullmatch(
-            re.escape(said) + r"(: \S+ is (out of the range of \w+|no whole number))?\.", text
+            re.escape(said) + r"(: \S+ is (out of the range of \w+|not a whole number))?\.", text
         )
     else:
         assert text == f"{said}.{ONLY}"

@@ -31,7 +31,7 @@ class TritonPythonModel:
     ("error", "said"),
     [
         ("ValueError('no')", "ValueError: no"),
-        ("Odd()", "Odd: (its text cannot be had: __str__ raised ZeroDivisionError)"),
+        ("Odd()", "Odd: (no text available: __str__ raised ZeroDivisionError)"),
         ("ValueError('\\udcff')", "ValueError: \\udcff"),
         ("SystemExit(3)", "SystemExit: 3"),
     ],

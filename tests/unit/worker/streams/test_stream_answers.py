@@ -196,9 +196,9 @@ def test_large_parts_fill_it_sooner(outbox: Outbox) -> None:
 @pytest.mark.parametrize(
     ("message", "words"),
     [
-        (batch(1), "batch 1 is under way already"),
+        (batch(1), "batch 1 is already in flight"),
         (batch(3), "no room for another batch"),
-        (Credit(1), "1 parts were given back, more than there were"),
+        (Credit(1), "1 parts were acknowledged, more than were sent"),
         (BatchDone(1, []), "BatchDone is not for a worker"),
     ],
     ids=["twice", "a third", "too much credit", "a worker's message"],
